@@ -1,0 +1,132 @@
+"""What a device is: plain frozen records that every part of the project passes around.
+
+Nothing here reads a file or knows a cloud or an engine. Addresses are written as the kernel writes them
+(``0000:3b:00.0``), identifiers as lower-case hexadecimal without a prefix (``10de``), GUIDs as sixteen
+hexadecimal digits in groups of four (``b8ce:f603:0001:0000``, as in /sys/class/infiniband/*/node_guid).
+"""
+
+import dataclasses
+import enum
+from typing import Any
+
+
+class Kind(enum.StrEnum):
+    GPU = "gpu"
+    GPU_SLICE = "gpu-slice"
+    NET = "net"
+
+
+class Role(enum.StrEnum):
+    """The SR-IOV role of a PCI function; ``plain`` when it has none."""
+
+    PF = "pf"
+    VF = "vf"
+    PLAIN = "plain"
+
+
+class LinkLayer(enum.StrEnum):
+    INFINIBAND = "infiniband"
+    ETHERNET = "ethernet"
+
+
+class NodeUse(enum.StrEnum):
+    """Who may have a character node.
+
+    ``own`` belongs to one device; ``shared`` serves every holder of that kind of device (nvidiactl, rdma_cm);
+    ``management`` reaches beyond the device (umad, issm: a fabric's subnet manager) and is given only when the
+    operator says so.
+    """
+
+    OWN = "own"
+    SHARED = "shared"
+    MANAGEMENT = "management"
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class CharNode:
+    path: str
+    major: int
+    minor: int
+    use: NodeUse = NodeUse.OWN
+
+
+@dataclasses.dataclass(frozen=True)
+class Rdma:
+    """The RDMA side of a network function (/sys/class/infiniband/<ibdev>)."""
+
+    ibdev: str
+    node_guid: str | None
+    port_guid: str | None
+    port_state: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """One MIG compute instance (NVIDIA MIG user guide: GPU instance ``gi``, compute instance ``ci``)."""
+
+    gi: int
+    ci: int
+    profile: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PciFunction:
+    """One entry of /sys/bus/pci/devices, before any vendor has had a look."""
+
+    address: str
+    vendor_id: str
+    product_id: str
+    class_code: str
+    driver: str | None
+    numa_node: int | None
+    role: Role
+    parent: str | None
+    vf_index: int | None
+    total_vfs: int
+    num_vfs: int
+    health: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """Something a container can be given.
+
+    :ivar id: unique on the host: the PCI address, or ``<address>/gi<N>/ci<N>`` for a slice
+    :ivar numa_node: None when the host does not say (the kernel's -1)
+    :ivar parent: the physical function of a VF, or the GPU of a slice, as an address
+    :ivar netdev: the interface's name on the host; None when it is in a container or has none
+    :ivar health: one complaint per entry, in words; empty means healthy
+    :ivar plugin: the vendor plug-in that described it and will make its grant
+    """
+
+    id: str
+    address: str
+    kind: Kind
+    vendor_id: str
+    product_id: str
+    class_code: str
+    plugin: str
+    role: Role = Role.PLAIN
+    driver: str | None = None
+    numa_node: int | None = None
+    model: str | None = None
+    uuid: str | None = None
+    parent: str | None = None
+    vf_index: int | None = None
+    total_vfs: int = 0
+    netdev: str | None = None
+    link_layer: LinkLayer | None = None
+    mac: str | None = None
+    rdma: Rdma | None = None
+    slice: Slice | None = None
+    memory: int | None = None  # bytes, where the driver tells
+    nodes: tuple[CharNode, ...] = ()
+    health: tuple[str, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        return not self.health
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON-ready values, keys in the order of the fields."""
+        return dataclasses.asdict(self)

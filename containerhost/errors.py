@@ -1,0 +1,61 @@
+"""Every error containerhost raises, told for the person who reads it.
+
+A message says what was asked, what was found and what to do about it. Drivers map these classes onto their
+cloud's own errors in one place each; they never parse a message.
+"""
+
+
+class ContainerHostError(Exception):
+    """Root of all errors of this package."""
+
+
+class DeviceError(ContainerHostError):
+    """A device cannot be handed out; nothing was changed."""
+
+
+class DeviceNotFound(DeviceError):
+    """The address names nothing in this host's inventory."""
+
+
+class DeviceUnhealthy(DeviceError):
+    """The device is there, but its health has at least one complaint."""
+
+
+class DeviceHeld(DeviceError):
+    """Another container holds the device, a slice of it, or the function it belongs to."""
+
+
+class OwnersUnreadable(DeviceError):
+    """The ownership records cannot be trusted, so nothing is handed out until they can (fail closed)."""
+
+
+class ScrubFailed(DeviceError):
+    """A device came back but could not be cleaned; it is marked and not reused."""
+
+
+class SpecError(ContainerHostError):
+    """A container specification asks for something that cannot be; nothing was changed."""
+
+
+class EngineError(ContainerHostError):
+    """A container engine refused or failed a request. Its own words are in the message."""
+
+
+class EngineUnavailable(EngineError):
+    """The engine does not answer: not running, restarting, or refusing the connection."""
+
+
+class EngineTimeout(EngineError):
+    """The engine did not finish within the time limit; whether it will is unknown."""
+
+
+class EngineNotFound(EngineError):
+    """The engine knows no object of that name."""
+
+
+class EngineConflict(EngineError):
+    """The object changed since it was read, exists already, or is busy."""
+
+
+class StorageFull(EngineError):
+    """The storage pool has no room for what was asked."""

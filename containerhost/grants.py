@@ -1,0 +1,80 @@
+"""Grant: what it means for a container to have a device, in no engine's words.
+
+A vendor plug-in turns a :class:`~containerhost.devices.model.Device` into a Grant; an engine turns the Grant into
+configuration, at boot and hot alike. The Grant is the whole truth: what is not in it, the container must not see.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from containerhost.devices.model import CharNode, Device, LinkLayer, NodeUse
+
+
+@dataclasses.dataclass(frozen=True)
+class GrantOptions:
+    """What the cloud may choose about a grant.
+
+    :ivar netdev_name: name of the interface in the container (``ib0``, ``eth1``)
+    :ivar management_nodes: give umad and issm too (the operator's choice, never a tenant's)
+    :ivar memlock: locked-memory limit an RDMA container gets: ``unlimited`` or bytes
+    :ivar gpu_capabilities: driver capabilities to bring libraries for (``compute``, ``utility``, ``video``,
+        ``graphics``, ``display``, ``ngx``, ``compat32``), as in NVIDIA_DRIVER_CAPABILITIES; empty brings none
+    :ivar node_guid: GUID to give an InfiniBand VF; None keeps the one it has
+    :ivar port_guid: likewise for its port
+    """
+
+    netdev_name: str | None = None
+    management_nodes: bool = False
+    memlock: str = "unlimited"
+    gpu_capabilities: frozenset[str] = frozenset()
+    node_guid: str | None = None
+    port_guid: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class NetdevGrant:
+    """The interface that moves into the container.
+
+    :ivar host_name: its name on the host, to which it returns
+    :ivar name: its name in the container
+    """
+
+    host_name: str
+    name: str
+    link_layer: LinkLayer
+    node_guid: str | None = None
+    port_guid: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuGrant:
+    """:ivar libraries: driver capabilities whose libraries must be in the container; empty for none
+    """
+
+    address: str
+    uuid: str | None
+    vendor_id: str
+    slice_id: str | None = None
+    libraries: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class Grant:
+    """:ivar nodes: every character node the container may open for this device
+    :ivar limits: kernel resource limits that must hold from the container's start
+    """
+
+    device: Device
+    nodes: tuple[CharNode, ...] = ()
+    netdev: NetdevGrant | None = None
+    gpu: GpuGrant | None = None
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    limits: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def own_nodes(self) -> tuple[CharNode, ...]:
+        return tuple(node for node in self.nodes if node.use is not NodeUse.SHARED)
+
+    @property
+    def shared_nodes(self) -> tuple[CharNode, ...]:
+        return tuple(node for node in self.nodes if node.use is NodeUse.SHARED)

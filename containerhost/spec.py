@@ -1,0 +1,122 @@
+"""ContainerSpec: what a cloud wants a container to be, in no engine's words.
+
+Clouds translate into it, engines translate out of it; both translations are pure functions. Every value here is
+already validated and typed: an engine never parses tenant text.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from containerhost.grants import Grant
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclasses.dataclass(frozen=True)
+class Cpu:
+    """:ivar count: virtual CPUs the tenant asked for
+    :ivar cores: host cores the container is bound to; empty lets the engine choose ``count`` of them
+    :ivar nodes: NUMA nodes its memory must come from; empty leaves that to the kernel
+    :ivar share: per cent of one core's time, summed over cores (250 is two and a half cores); None is no limit
+    :ivar priority: 0 (least) to 10
+    """
+
+    count: int
+    cores: frozenset[int] = frozenset()
+    nodes: frozenset[int] = frozenset()
+    share: int | None = None
+    priority: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """:ivar size: bytes
+    :ivar hugepages: bytes of huge pages by page size in bytes
+    """
+
+    size: int
+    hugepages: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class IoLimit:
+    """Limits of one disk; None is no limit. Bytes or operations per second."""
+
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+    read_iops: int | None = None
+    write_iops: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RootDisk:
+    """:ivar size: bytes; None leaves the pool's default
+    """
+
+    pool: str
+    size: int | None = None
+    io: IoLimit = IoLimit()
+
+
+@dataclasses.dataclass(frozen=True)
+class Nic:
+    """A network interface made by the cloud on the host and handed over as it is.
+
+    :ivar name: its name in the container
+    :ivar parent: the host interface that moves into the container
+    """
+
+    name: str
+    parent: str
+    mac: str | None = None
+    mtu: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Mount:
+    """A host folder the *driver* made (never tenant text), seen in the container at ``target``."""
+
+    name: str
+    source: str
+    target: str
+    read_only: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Security:
+    privileged: bool = False
+    isolated: bool = True
+    nesting: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class CloudInit:
+    """Documents for the guest's cloud-init, as the tenant and the cloud wrote them; values only, never keys."""
+
+    meta_data: str | None = None
+    user_data: str | None = None
+    vendor_data: str | None = None
+    network_config: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ContainerSpec:
+    """:ivar image: what the engine calls the image (LXD: fingerprint or alias)
+    :ivar labels: the driver's own marks on the container (LXD: ``user.<key>``), never tenant keys
+    :ivar limits: kernel resource limits by name, e.g. ``memlock``; ``unlimited`` or a number
+    """
+
+    name: str
+    image: str
+    cpu: Cpu
+    memory: Memory
+    root: RootDisk
+    nics: tuple[Nic, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    grants: tuple[Grant, ...] = ()
+    security: Security = Security()
+    cloud_init: CloudInit = CloudInit()
+    labels: Mapping[str, str] = NOTHING
+    environment: Mapping[str, str] = NOTHING
+    limits: Mapping[str, str] = NOTHING
