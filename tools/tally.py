@@ -1,0 +1,46 @@
+"""Adds up subunit streams: prints why each skipped test was skipped, and a last line with the true count.
+
+Exits 1 when a test failed or when there was none at all.
+"""
+
+import sys
+from pathlib import Path
+
+import subunit
+import testtools
+
+# A test that never reported an end crashed its runner.
+FAILED = {"fail", "uxsuccess", "inprogress", "unknown"}
+PASSED = {"success", "xfail"}
+
+
+def tests_of(path: Path) -> list[dict]:
+    tests: list[dict] = []
+    collect = testtools.StreamToDict(tests.append)
+    collect.startTestRun()
+    with path.open("rb") as stream:
+        subunit.ByteStreamToStreamResult(stream, non_subunit_name="stdout").run(collect)
+    collect.stopTestRun()
+    return [test for test in tests if test["status"] != "exists"]
+
+
+def skip_reason(test: dict) -> str:
+    detail = test["details"].get("reason")
+    return detail.as_text().strip() if detail else "no reason given"
+
+
+def main() -> int:
+    tests = [test for name in sys.argv[1:] for test in tests_of(Path(name))]
+    skipped = [test for test in tests if test["status"] == "skip"]
+    failed = [test for test in tests if test["status"] in FAILED]
+    passed = [test for test in tests if test["status"] in PASSED]
+    for test in skipped:
+        print(f"skipped: {test['id']}: {skip_reason(test)}")
+    for test in failed:
+        print(f"failed: {test['id']}")
+    print(f"{len(passed)} passed, {len(failed)} failed, {len(skipped)} skipped")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
