@@ -1,0 +1,90 @@
+"""The operator's options, group ``[lxd]`` of nova.conf; nova's own options are used wherever nova has one."""
+
+from typing import Any
+
+import nova.conf
+from oslo_config import cfg
+
+CONF = nova.conf.CONF
+
+GROUP = cfg.OptGroup("lxd", title="LXD and Incus containers", help="Options of the driver ``lxd.LXDDriver``.")
+
+ENGINE = [
+    cfg.StrOpt("endpoint", help="""
+The daemon of this host: the path of its Unix socket or an ``https://`` URL. Unset, the usual sockets of LXD (snap and
+distribution package) and Incus are tried in that order. Devices are read from this machine's /sys, so an URL must lead
+to this machine too.
+"""),
+    cfg.StrOpt("client_cert", help="Certificate file shown to an ``https://`` endpoint."),
+    cfg.StrOpt("client_key", help="Key file of ``client_cert``."),
+    cfg.StrOpt("ca_file", help="""
+Certificate file that an ``https://`` endpoint's certificate is checked against; the system's authorities when unset.
+The check cannot be turned off.
+"""),
+    cfg.StrOpt("project", default="default", help="Project in which the containers and images are kept."),
+    cfg.StrOpt("storage_pool", default="default", help="Storage pool of the containers' root disks."),
+]
+
+LIMITS = [
+    cfg.IntOpt("request_timeout", default=30, min=1, help="Seconds the daemon has to answer a request."),
+    cfg.IntOpt("operation_timeout", default=300, min=1, help="""
+Seconds an operation of the daemon may take: making a container from an image, deleting one, importing an image.
+"""),
+    cfg.IntOpt("start_timeout", default=60, min=1, help="Seconds a container may take to start."),
+    cfg.IntOpt("stop_timeout", default=30, min=1, help="""
+Seconds the daemon has to end a container by force. How long a guest may take to shut down by itself is nova's
+``[DEFAULT] shutdown_timeout``.
+"""),
+    cfg.IntOpt("ready_timeout", default=60, min=0, help="""
+Seconds nova-compute waits at its start for a daemon that is still starting.
+"""),
+]
+
+DEVICES = [
+    cfg.StrOpt("owners_dir", default="/var/lib/containerhost/owners", help="""
+Folder of the records that say which container holds which device. Every driver of this host that hands out devices
+must use the same one.
+"""),
+    cfg.ListOpt("gpu_capabilities", default=[], help="""
+NVIDIA driver capabilities whose libraries a container with a GPU gets when its flavor has no ``lxd:gpu_capabilities``,
+for instance ``compute,utility``. Empty leaves the libraries to the image.
+"""),
+    cfg.StrOpt("rdma_memlock", default="unlimited", regex=r"unlimited|[1-9][0-9]*", help="""
+Memory that the processes of a container with an RDMA device may lock: ``unlimited`` or bytes. RDMA registers (locks)
+the memory it transfers. The daemon must itself be allowed to lock as much, else such a container does not start.
+"""),
+    cfg.BoolOpt("rdma_management_nodes", default=False, help="""
+Also give umad and issm nodes with an RDMA device. They let a tenant send management packets to the fabric and run a
+subnet manager: only for tenants trusted with the whole fabric.
+"""),
+    cfg.StrOpt("rdma_guid_policy", default="instance", choices=[
+        ("instance", "every InfiniBand VF gets GUIDs made from the server's uuid: the same server always has the same"),
+        ("keep", "a VF keeps the GUIDs that the host gave it"),
+    ], help="Where the node and port GUIDs of a container's InfiniBand VFs come from."),
+]
+
+SECURITY = [
+    cfg.BoolOpt("allow_privileged", default=False, help="""
+Obey a flavor's ``lxd:privileged_allowed=true``. Root in such a container can become root of this host, so a flavor
+alone does not suffice. When false such a flavor is refused.
+"""),
+    cfg.BoolOpt("isolated", default=True, help="""
+Give each container user and group ids of the host that no other container has, unless its flavor says
+``lxd:isolated=false``.
+"""),
+]
+
+ALL = ENGINE + LIMITS + DEVICES + SECURITY
+
+
+def register(conf: cfg.ConfigOpts = CONF) -> None:
+    conf.register_group(GROUP)
+    conf.register_opts(ALL, group=GROUP)
+
+
+def list_opts() -> list[tuple[cfg.OptGroup, list[Any]]]:
+    """For ``oslo.config.opts``: what oslo-config-generator writes into the sample."""
+    return [(GROUP, ALL)]
+
+
+register()

@@ -1,0 +1,43 @@
+"""What the API accepts for the flavor keys of this driver (entry point ``nova.api.extra_spec_validators``).
+
+A key stands here only where nova has none. Nova refuses every other ``lxd:`` key, so a typing error does not go unseen.
+"""
+
+from nova.api.validation.extra_specs import base
+
+GPU_CAPABILITIES = ("compute", "compat32", "display", "graphics", "ngx", "utility", "video")
+
+_CAPABILITY = "|".join(GPU_CAPABILITIES)
+
+EXTRA_SPEC_VALIDATORS = [
+    base.ExtraSpecValidator(
+        name="lxd:nested_allowed",
+        description="Whether containers may be run inside the container.",
+        value={"type": bool, "description": "Whether nesting is allowed; not when absent."},
+    ),
+    base.ExtraSpecValidator(
+        name="lxd:privileged_allowed",
+        description="Whether root in the container is root of the host. Only obeyed on hosts whose operator set "
+                    "``[lxd] allow_privileged``; refused elsewhere.",
+        value={"type": bool, "description": "Whether the container is privileged; not when absent."},
+    ),
+    base.ExtraSpecValidator(
+        name="lxd:isolated",
+        description="Whether the container has user and group ids of the host that no other container has.",
+        value={"type": bool, "description": "Whether ids are isolated; ``[lxd] isolated`` when absent."},
+    ),
+    base.ExtraSpecValidator(
+        name="lxd:gpu_capabilities",
+        description="NVIDIA driver capabilities whose libraries the container's GPUs bring along, "
+                    "as in NVIDIA_DRIVER_CAPABILITIES.",
+        value={
+            "type": str,
+            "description": f"One or more of {', '.join(GPU_CAPABILITIES)}, separated by commas; or none.",
+            "pattern": rf"none|({_CAPABILITY})(,({_CAPABILITY}))*",
+        },
+    ),
+]
+
+
+def register() -> list[base.ExtraSpecValidator]:
+    return EXTRA_SPEC_VALIDATORS
