@@ -1,0 +1,1 @@
+"""Commands for who works on this project or tries it out; nothing here is installed."""
