@@ -1,0 +1,54 @@
+"""Small image files of every kind, made in memory."""
+
+import bz2
+import gzip
+import io
+import lzma
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import zstandard
+
+METADATA = b"architecture: x86_64\ncreation_date: 1\n"
+ROOT = {"bin/sh": b"#!" + b"x" * 3000, "etc/hostname": b"box\n", "sbin/init": b"i" * 700}
+COMPRESSORS = {"tar": bytes, "gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.compress, "bz2": bz2.compress}
+
+
+def tar(files: Mapping[str, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
+    """A tarball with these files, and the folders above them as members of their own."""
+    raw = io.BytesIO()
+    folders: set[str] = set()
+    with tarfile.open(fileobj=raw, mode="w", format=form) as archive:
+        for name, content in files.items():
+            for folder in reversed(Path(name).parents):
+                if str(folder) not in folders | {"."}:
+                    folders.add(str(folder))
+                    member = tarfile.TarInfo(str(folder))
+                    member.type = tarfile.DIRTYPE
+                    archive.addfile(member)
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return raw.getvalue()
+
+
+def rootfs(files: Mapping[str, bytes] = ROOT) -> bytes:
+    return tar(files)
+
+
+def unified(metadata: bytes = METADATA, files: Mapping[str, bytes] = ROOT) -> bytes:
+    return tar({"metadata.yaml": metadata} | {f"rootfs/{name}": content for name, content in files.items()})
+
+
+def squashfs(folder: Path, files: Mapping[str, bytes] = ROOT) -> bytes:
+    """Needs mksquashfs; ``folder`` is an empty place to work in."""
+    for name, content in files.items():
+        path = folder / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    target = folder / "out.squashfs"
+    subprocess.run(["mksquashfs", folder / "tree", target, "-quiet", "-noappend", "-no-progress"], check=True,
+                   stdout=subprocess.DEVNULL)
+    return target.read_bytes()
