@@ -1,0 +1,128 @@
+"""What a tree is made of: files, links and nodes as plain values, and how to put them under a root folder.
+
+Paths are relative to the root (``sys/bus/pci/devices/...``). Because entries are values, the difference between two
+states of a host is a set difference: what went is removed, what came is written.
+"""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Iterable
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A file with content; ``mode`` as for chmod."""
+
+    path: str
+    content: str | bytes
+    mode: int = 0o444
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """A symbolic link to another path of the tree; written as a relative link, as the kernel does."""
+
+    path: str
+    target: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Directory:
+    path: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A character node below dev/; in a static tree, which needs no privileges, an empty file stands for it."""
+
+    path: str
+    major: int
+    minor: int
+    mode: int = 0o666
+
+
+@dataclasses.dataclass(frozen=True)
+class Action:
+    """An attribute that makes something happen when it is written, such as sriov_numvfs.
+
+    In a static tree it is a file and nothing happens.
+
+    :ivar address: the PCI address it belongs to; empty for one of a driver or of the bus
+    :ivar content: what reading it gives
+    """
+
+    path: str
+    name: str
+    address: str = ""
+    content: str = ""
+    mode: int = 0o644
+
+
+Entry = File | Link | Directory | Node | Action
+
+
+class Writer:
+    """Puts entries below a root folder and takes them away again; needs no privileges."""
+
+    def __init__(self, root: str | pathlib.Path) -> None:
+        self.root = str(root)
+
+    def write(self, entries: Iterable[Entry]) -> None:
+        made: set[str] = set()
+        for entry in entries:
+            path = self.path(entry)
+            folder = path if isinstance(entry, Directory) else os.path.dirname(path)
+            if folder not in made:
+                os.makedirs(folder, exist_ok=True)
+                made.add(folder)
+            match entry:
+                case File():
+                    self._file(path, entry.content, entry.mode)
+                case Link():
+                    start = os.path.dirname(entry.path)
+                    os.symlink(os.path.relpath(entry.target, start), path)
+                case Node():
+                    self.node(path, entry)
+                case Action():
+                    self.action(path, entry)
+
+    def remove(self, entries: Iterable[Entry]) -> None:
+        """Remove entries, and the folders that are empty afterwards."""
+        folders = set()
+        for entry in entries:
+            path = self.path(entry)
+            folders.add(os.path.dirname(path))
+            if isinstance(entry, Directory):
+                folders.add(path)
+            else:
+                self.unlink(path, entry)
+        for folder in sorted(folders, reverse=True):
+            self._prune(folder)
+
+    def path(self, entry: Entry) -> str:
+        return os.path.join(self.root, entry.path)
+
+    def node(self, path: str, entry: Node) -> None:
+        self._file(path, "", entry.mode)
+
+    def action(self, path: str, entry: Action) -> None:
+        self._file(path, entry.content, entry.mode)
+
+    def unlink(self, path: str, entry: Entry) -> None:
+        os.unlink(path)
+
+    def _prune(self, folder: str) -> None:
+        while folder != self.root and os.path.isdir(folder) and not os.listdir(folder):
+            os.rmdir(folder)
+            folder = os.path.dirname(folder)
+
+    @staticmethod
+    def _file(path: str, content: str | bytes, mode: int) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            os.write(descriptor, data)
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,106 @@
+"""What every PCI function and driver shows in /sys/bus/pci.
+
+Formats: kernel Documentation/ABI/testing/sysfs-bus-pci; the first bytes of ``config`` as in the PCI specification's
+type 0 header.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from tests.fakehost.entries import Action, Entry, File, Link
+from tests.fakehost.functions import Function, GpuFunction, NetFunction, vf_address
+
+BUS = "sys/bus/pci"
+
+
+def folder(address: str) -> str:
+    """The folder of a function; every bus is a root bus here."""
+    return f"sys/devices/pci{address[:7]}/{address}"
+
+
+def function_entries(function: Function) -> Iterator[Entry]:
+    """What does not depend on the function's vendor."""
+    address, path = function.address, folder(function.address)
+    vendor_id, product_id, class_code, numa_node = _identity(function)
+    for name, value in (
+        ("vendor", f"0x{vendor_id}"),
+        ("device", f"0x{product_id}"),
+        ("class", f"0x{class_code}"),
+        ("subsystem_vendor", f"0x{vendor_id}"),
+        ("subsystem_device", "0x0001"),
+        ("revision", "0xa1"),
+        ("enable", "1" if function.bound else "0"),
+        ("current_link_speed", "Unknown" if function.fallen else "16.0 GT/s PCIe"),
+        ("current_link_width", "63" if function.fallen else "16"),
+        ("modalias", f"pci:v0000{vendor_id.upper()}d0000{product_id.upper()}"),
+    ):
+        yield File(f"{path}/{name}", value + "\n")
+    yield File(f"{path}/numa_node", f"{numa_node}\n", 0o644)
+    yield File(f"{path}/driver_override", "(null)\n", 0o644)
+    yield File(f"{path}/config", _config(function, vendor_id, product_id, class_code), 0o644)
+    yield File(f"{path}/uevent", _uevent(function, vendor_id, product_id, class_code), 0o644)
+    yield Action(f"{path}/reset", "reset", address, mode=0o200)
+    yield Action(f"{path}/remove", "remove", address, mode=0o220)
+    yield Link(f"{path}/subsystem", BUS)
+    yield Link(f"{BUS}/devices/{address}", path)
+    if function.driver:
+        yield Link(f"{path}/driver", f"{BUS}/drivers/{function.driver}")
+        yield Link(f"{BUS}/drivers/{function.driver}/{address}", path)
+    if isinstance(function, NetFunction):
+        yield from _sriov_entries(function, path)
+
+
+def _sriov_entries(function: NetFunction, path: str) -> Iterator[Entry]:
+    if function.index is not None:
+        yield Link(f"{path}/physfn", folder(function.card.address))
+    elif function.card.total_vfs:
+        yield File(f"{path}/sriov_totalvfs", f"{function.card.total_vfs}\n")
+        yield Action(f"{path}/sriov_numvfs", "sriov_numvfs", function.address, f"{function.num_vfs}\n")
+        yield File(f"{path}/sriov_vf_device", f"{function.card.vf_product_id}\n")
+        for index in range(function.num_vfs):
+            yield Link(f"{path}/virtfn{index}", folder(vf_address(function.card, index)))
+
+
+def driver_entries(driver: str, version: str) -> Iterator[Entry]:
+    """A driver's folder, without the functions that it has bound.
+
+    :param version: empty when the module shows none, as in-tree modules do
+    """
+    yield Action(f"{BUS}/drivers/{driver}/bind", "bind", driver, mode=0o200)
+    yield Action(f"{BUS}/drivers/{driver}/unbind", "unbind", driver, mode=0o200)
+    yield Link(f"{BUS}/drivers/{driver}/module", f"sys/module/{driver}")
+    yield File(f"sys/module/{driver}/refcnt", "1\n")
+    if version:
+        yield File(f"sys/module/{driver}/version", version + "\n")
+
+
+def bus_entries() -> Iterator[Entry]:
+    yield Action(f"{BUS}/drivers_probe", "drivers_probe", mode=0o200)
+    yield Action(f"{BUS}/rescan", "rescan", mode=0o200)
+    yield File(f"{BUS}/drivers_autoprobe", "1\n", 0o644)
+
+
+def _identity(function: Function) -> tuple[str, str, str, int]:
+    match function:
+        case GpuFunction(gpu=gpu):
+            return gpu.vendor_id, gpu.product_id, gpu.class_code, gpu.numa_node
+        case NetFunction(card=card):
+            return card.vendor_id, function.product_id, card.class_code, card.numa_node
+
+
+def _config(function: Function, vendor_id: str, product_id: str, class_code: str) -> bytes:
+    if function.fallen:
+        return b"\xff" * 64
+    is_vf = isinstance(function, NetFunction) and function.index is not None
+    # The identifiers of a VF read ff in its own configuration space (SR-IOV specification 3.4.1.1).
+    vendor, product = (0xFFFF, 0xFFFF) if is_vf else (int(vendor_id, 16), int(product_id, 16))
+    header = struct.pack("<HHHHI", vendor, product, 0x0406, 0x0010, int(class_code, 16) << 8 | 0xA1)
+    return header.ljust(64, b"\0")
+
+
+def _uevent(function: Function, vendor_id: str, product_id: str, class_code: str) -> str:
+    driver = f"DRIVER={function.driver}\n" if function.driver else ""
+    return (
+        f"{driver}PCI_CLASS={int(class_code, 16):X}\nPCI_ID={vendor_id.upper()}:{product_id.upper()}\n"
+        f"PCI_SUBSYS_ID={vendor_id.upper()}:0001\nPCI_SLOT_NAME={function.address}\n"
+    )
