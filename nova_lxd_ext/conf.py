@@ -28,9 +28,9 @@ The check cannot be turned off.
 LIMITS = [
     cfg.IntOpt("request_timeout", default=30, min=1, help="Seconds the daemon has to answer a request."),
     cfg.IntOpt("operation_timeout", default=300, min=1, help="""
-Seconds an operation of the daemon may take: making a container from an image, deleting one, importing an image.
+Seconds an operation of the daemon may take: making a container from an image, starting or deleting one, importing an
+image.
 """),
-    cfg.IntOpt("start_timeout", default=60, min=1, help="Seconds a container may take to start."),
     cfg.IntOpt("stop_timeout", default=30, min=1, help="""
 Seconds the daemon has to end a container by force. How long a guest may take to shut down by itself is nova's
 ``[DEFAULT] shutdown_timeout``.

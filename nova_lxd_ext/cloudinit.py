@@ -1,0 +1,49 @@
+"""The server's identity and the tenant's user data as cloud-init documents. Pure.
+
+LXD and Incus images read these from the keys the engine puts them under; the daemon itself prepends ``instance-id``
+and ``local-hostname`` of its own to the metadata (LXD documentation, cloud-init and devlxd), and of a key that stands
+twice YAML's reader keeps the last. So the document has to be block-style YAML that can follow other lines.
+
+The host name: the kernel's is the container's LXD name (``instance-0000002a``) until cloud-init sets the server's. LXD
+has no key for it, and an image without cloud-init keeps LXD's name: setting it otherwise would mean writing into the
+tenant's image or handing tenant text to raw configuration.
+"""
+
+import base64
+import binascii
+
+import yaml
+from containerhost import errors
+from containerhost.spec import CloudInit
+from nova import objects
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def documents(instance: objects.Instance) -> CloudInit:
+    """:raises SpecError: when the user data is not base64 text"""
+    return CloudInit(meta_data=_meta_data(instance), user_data=_user_data(instance))
+
+
+def _meta_data(instance: objects.Instance) -> str:
+    document: dict[str, object] = {"instance-id": instance.uuid, "local-hostname": instance.hostname}
+    if instance.key_data:
+        document["public-keys"] = [instance.key_data.strip()]
+    return yaml.safe_dump(document, sort_keys=False, default_flow_style=False, width=2**20, allow_unicode=True)
+
+
+def _user_data(instance: objects.Instance) -> str | None:
+    """The tenant's user data byte for byte. Configuration is text: what is not (a gzipped document) travels as the one
+    base64 part of a MIME message, which cloud-init unpacks (its documentation, user-data formats)."""
+    if not instance.user_data:
+        return None
+    try:
+        content = base64.b64decode(instance.user_data, validate=True)
+    except binascii.Error as error:
+        raise errors.SpecError(f"The server's user data is not valid base64: {error}.") from error
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        kind = "application/gzip" if content.startswith(GZIP_MAGIC) else "application/octet-stream"
+        return (f"Content-Type: {kind}\nMIME-Version: 1.0\nContent-Transfer-Encoding: base64\n\n"
+                + base64.encodebytes(content).decode())

@@ -1,0 +1,85 @@
+"""The PCI devices nova claimed for a server, as requests for possession. Pure, apart from the inventory it is given.
+
+Nova's claim says which addresses; here it is decided what each is called in the container and which GUIDs it gets.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+from containerhost.devices.model import Device, Kind, LinkLayer, Role
+from containerhost.devices.scan import Inventory
+from containerhost.grants import GrantOptions
+from containerhost.possession import Request
+from nova import objects
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """The operator's and the flavor's part in a grant.
+
+    :ivar own_guids: make GUIDs from the server's uuid; else a VF keeps those the host gave it
+    """
+
+    gpu_capabilities: frozenset[str] = frozenset()
+    memlock: str = "unlimited"
+    management_nodes: bool = False
+    own_guids: bool = True
+
+
+def in_request_order(instance: objects.Instance) -> tuple[objects.PciDevice, ...]:
+    """The server's claimed devices in the order its flavor asks for them; equal ones by address.
+
+    The order decides which interface is ib0: it must not change while the server lives.
+    """
+    order = {request.request_id: place for place, request in enumerate(instance.pci_requests.requests)}
+    return tuple(sorted(instance.get_pci_devices(),
+                        key=lambda device: (order.get(device.request_id, len(order)), device.address)))
+
+
+def requests(instance: objects.Instance, inventory: Inventory, policy: Policy, first_ethernet: int = 0
+             ) -> tuple[Request, ...]:
+    """One request per claimed device, in the flavor's order.
+
+    :param first_ethernet: number of the first ``ethN`` name that no port of the server has
+    :raises DeviceNotFound: when a claimed address is no longer on this host
+    """
+    devices = tuple(inventory.get(claimed.address) for claimed in in_request_order(instance))
+    names = _netdev_names(devices, first_ethernet)
+    return tuple(Request(device.address, _options(device, name, f"{instance.uuid}/{place}", policy))
+                 for place, (device, name) in enumerate(zip(devices, names, strict=True)))
+
+
+def _netdev_names(devices: Sequence[Device], first_ethernet: int) -> list[str | None]:
+    """ib0, ib1, … and eth0, eth1, …, each counted by itself; None for what has no interface."""
+    following = {"ib": 0, "eth": first_ethernet}
+    names: list[str | None] = []
+    for device in devices:
+        if device.kind is not Kind.NET:
+            names.append(None)
+            continue
+        prefix = "ib" if device.link_layer is LinkLayer.INFINIBAND else "eth"
+        names.append(f"{prefix}{following[prefix]}")
+        following[prefix] += 1
+    return names
+
+
+def _options(device: Device, name: str | None, seed: str, policy: Policy) -> GrantOptions:
+    if device.kind is not Kind.NET:
+        return GrantOptions(gpu_capabilities=policy.gpu_capabilities)
+    takes_guids = device.link_layer is LinkLayer.INFINIBAND and device.role is Role.VF and policy.own_guids
+    return GrantOptions(netdev_name=name, management_nodes=policy.management_nodes, memlock=policy.memlock,
+                        node_guid=guid(f"{seed}/node") if takes_guids else None,
+                        port_guid=guid(f"{seed}/port") if takes_guids else None)
+
+
+def guid(seed: str) -> str:
+    """A GUID that is always the same for the same seed, so that a server keeps its own wherever it runs.
+
+    An EUI-64 marked locally administered and of a single interface (IEEE 802: bits 0x02 set and 0x01 clear in the first
+    byte), which no manufacturer's GUID can be.
+    """
+    digest = bytearray(hashlib.sha256(seed.encode()).digest()[:8])
+    digest[0] = digest[0] & 0xFC | 0x02
+    digits = digest.hex()
+    return ":".join(digits[start:start + 4] for start in range(0, 16, 4))

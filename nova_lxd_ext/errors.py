@@ -1,0 +1,69 @@
+"""What containerhost raises, in nova's words: the one place where the two meet.
+
+Nova decides by the class what happens next, and the tenant reads the message as the server's fault. A device that this
+host cannot hand out is a lack of this host (ComputeResourcesUnavailable), so a boot goes to the next one; a flavor that
+asks for the impossible is the same everywhere, so a boot ends (BuildAbortException).
+"""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from containerhost import errors
+from nova import exception
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LXDError(exception.NovaException):
+    """An engine's refusal for which nova has no class of its own."""
+
+    msg_fmt = "%(reason)s"
+
+
+class LXDUnavailable(exception.HypervisorUnavailable):
+    msg_fmt = "%(reason)s"
+
+
+@contextlib.contextmanager
+def as_nova(instance: Any = None, failure: Callable[..., Exception] = LXDError) -> Iterator[None]:
+    """Raise containerhost's errors of the block as nova's.
+
+    :param instance: the server the block is about; without one nothing can be not found or aborted
+    :param failure: nova's class for what the block does, taking ``reason``
+    """
+    try:
+        yield
+    except errors.EngineNotFound as error:
+        if instance is None:
+            raise failure(reason=str(error)) from error
+        raise exception.InstanceNotFound(str(error), instance_id=instance.uuid) from error
+    except errors.EngineUnavailable as error:
+        raise LXDUnavailable(reason=str(error)) from error
+    except errors.DeviceError as error:
+        raise exception.ComputeResourcesUnavailable(reason=str(error).rstrip(".")) from error
+    except errors.SpecError as error:
+        if instance is None:
+            raise failure(reason=str(error)) from error
+        raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=str(error)) from error
+    except errors.ContainerHostError as error:
+        raise failure(reason=str(error)) from error
+
+
+def translated(failure: Callable[..., Exception] = LXDError) -> Callable[
+        [Callable[Concatenate[Any, P], R]], Callable[Concatenate[Any, P], R]]:
+    """Decorator for the driver's methods: :func:`as_nova` with the method's argument ``instance``."""
+
+    def decorate(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+        signature = inspect.signature(method)
+
+        @functools.wraps(method)
+        def wrapper(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+            instance = signature.bind(self, *args, **kwargs).arguments.get("instance")
+            with as_nova(instance, failure):
+                return method(self, *args, **kwargs)
+        return wrapper
+    return decorate

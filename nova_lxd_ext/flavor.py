@@ -1,0 +1,142 @@
+"""Flavor and claims into the CPU, memory, disk and security of a container. Pure: reads nothing but its arguments.
+
+The keys are nova's own (doc/source/configuration/extra-specs of nova) and, where nova has none, those of
+:mod:`nova_lxd_ext.validators`. Values arrive as the strings an administrator typed; whoever can set keys past the
+API's checks (an old flavor, the database) still meets the same strictness here.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from containerhost import errors
+from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
+from nova import objects
+from oslo_utils import strutils, units
+
+from nova_lxd_ext.validators import GPU_CAPABILITIES
+
+ORDINARY_PAGE_KIB = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class HostCpus:
+    """The cores of this host as nova is told to use them.
+
+    :ivar cells: host cores by NUMA node
+    :ivar shared: ``[compute] cpu_shared_set``; None when the operator set none, which means every core
+    """
+
+    cells: Mapping[int, frozenset[int]]
+    shared: frozenset[int] | None = None
+
+    def floating(self, node: int) -> frozenset[int]:
+        """Cores of ``node`` that unpinned vCPUs may use.
+
+        :raises SpecError: when the node is not there or none of its cores is shared
+        """
+        cores = self.cells.get(node, frozenset())
+        allowed = cores if self.shared is None else cores & self.shared
+        if not allowed:
+            raise errors.SpecError(
+                f"The server was placed on NUMA node {node}, of which the host has the cores {sorted(cores)}, but "
+                f"[compute]cpu_shared_set lets unpinned vCPUs use none of them. Correct cpu_shared_set on this host.")
+        return allowed
+
+
+def cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpus) -> Cpu:
+    """Dedicated vCPUs get the cores nova pinned them to. Others float over the shared cores of the NUMA node they were
+    placed on, or of the whole host without a topology; where there are more such cores than vCPUs the time of
+    ``vcpus`` cores is the limit. With neither a topology nor a shared set the engine chooses ``vcpus`` cores.
+    """
+    if topology is not None:
+        cores = frozenset().union(*(_cell_cores(cell, host) for cell in topology.cells))
+        nodes = frozenset(cell.id for cell in topology.cells)
+    elif host.shared is not None:
+        cores, nodes = host.shared, frozenset()
+    else:
+        return Cpu(count=vcpus)
+    return Cpu(count=vcpus, cores=cores, nodes=nodes, share=vcpus * 100 if vcpus < len(cores) else None)
+
+
+def _cell_cores(cell: objects.InstanceNUMACell, host: HostCpus) -> frozenset[int]:
+    pinned = frozenset((cell.cpu_pinning or {}).values())
+    floating = host.floating(cell.id) if cell.cpuset else frozenset()
+    return pinned | floating
+
+
+def memory(memory_mb: int, topology: objects.InstanceNUMATopology | None) -> Memory:
+    """``memory_mb`` MiB, and as many bytes of huge pages as nova reserved for it (``hw:mem_page_size``).
+
+    The kernel counts huge pages apart from ordinary memory, which a container cannot do without: both limits hold.
+    """
+    hugepages: dict[int, int] = {}
+    for cell in topology.cells if topology is not None else ():
+        if cell.pagesize and cell.pagesize > ORDINARY_PAGE_KIB:
+            page = cell.pagesize * units.Ki
+            hugepages[page] = hugepages.get(page, 0) + cell.memory * units.Mi
+    return Memory(size=memory_mb * units.Mi, hugepages=hugepages)
+
+
+def root_disk(root_gb: int, extra_specs: Mapping[str, str], pool: str) -> RootDisk:
+    """``root_gb`` GiB in ``pool`` (0 is the pool's default) with the limits of ``quota:disk_*``.
+
+    :raises SpecError: when a quota is not a number
+    """
+    return RootDisk(pool=pool, size=root_gb * units.Gi or None, io=_io_limit(extra_specs))
+
+
+def _io_limit(extra_specs: Mapping[str, str]) -> IoLimit:
+    def limit(direction: str, unit: str) -> int | None:
+        """The narrower of a direction's own limit and the total one, which LXD can only apply per direction."""
+        found = [_number(extra_specs, f"quota:disk_{which}_{unit}_sec") for which in (direction, "total")]
+        return min((value for value in found if value), default=None)
+
+    return IoLimit(read_bytes=limit("read", "bytes"), write_bytes=limit("write", "bytes"),
+                   read_iops=limit("read", "iops"), write_iops=limit("write", "iops"))
+
+
+def security(extra_specs: Mapping[str, str], *, allow_privileged: bool, isolated: bool) -> Security:
+    """:param allow_privileged: whether the operator lets a flavor make a container privileged
+    :param isolated: the operator's default for ``lxd:isolated``
+    :raises SpecError: on a value that is not a boolean, and on a privileged flavor the operator does not allow
+    """
+    privileged = _boolean(extra_specs, "lxd:privileged_allowed", False)
+    if privileged and not allow_privileged:
+        raise errors.SpecError(
+            "The flavor asks for a privileged container (lxd:privileged_allowed=true), which this host's operator does "
+            "not allow. Use another flavor, or set allow_privileged in [lxd] on hosts whose tenants are trusted.")
+    # A privileged container has the host's own ids: there is no map to isolate.
+    own_ids = not privileged and _boolean(extra_specs, "lxd:isolated", isolated)
+    return Security(privileged=privileged, isolated=own_ids,
+                    nesting=_boolean(extra_specs, "lxd:nested_allowed", False))
+
+
+def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> frozenset[str]:
+    """Driver capabilities of the container's GPUs; empty when the flavor says ``none``.
+
+    :raises SpecError: on a name that is not one of :data:`~nova_lxd_ext.validators.GPU_CAPABILITIES`
+    """
+    text = extra_specs.get("lxd:gpu_capabilities")
+    if text == "none":
+        return frozenset()
+    wanted = frozenset(default if text is None else (name.strip() for name in text.split(",")))
+    if unknown := wanted.difference(GPU_CAPABILITIES):
+        raise errors.SpecError(f"GPU capabilities {', '.join(sorted(map(repr, unknown)))} are not known; "
+                               f"lxd:gpu_capabilities takes none or some of {', '.join(GPU_CAPABILITIES)}.")
+    return wanted
+
+
+def _boolean(extra_specs: Mapping[str, str], key: str, default: bool) -> bool:
+    try:
+        return strutils.bool_from_string(extra_specs.get(key, default), strict=True)
+    except ValueError as error:
+        raise errors.SpecError(f"Flavor key {key} must be true or false, not {extra_specs[key]!r}.") from error
+
+
+def _number(extra_specs: Mapping[str, str], key: str) -> int | None:
+    text = extra_specs.get(key)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit():
+        raise errors.SpecError(f"Flavor key {key} must be a whole number of at least 0 (0 is no limit), not {text!r}.")
+    return int(text)

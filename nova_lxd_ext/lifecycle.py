@@ -1,0 +1,162 @@
+"""How a server's container comes to be and how it ends, in an order that survives being killed at any step.
+
+What is on the host in the server's name can be found after every step: the owner records name the container before it
+exists, the config drive's folder is the server's uuid, the container carries the uuid. Every step of the end may be
+repeated, so the work of a driver that was killed is undone by doing the end once more.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from containerhost.engines import Engine
+from containerhost.rollback import Rollback
+from containerhost.spec import ContainerSpec, Mount
+from nova import exception, objects
+from nova.compute import task_states, vm_states
+from nova.network import model
+from nova.virt import driver
+from oslo_config import cfg
+
+from nova_lxd_ext import cloudinit, configdrive, flavor, labels, vifs
+from nova_lxd_ext.images import Cache
+from nova_lxd_ext.possessions import Possessions
+from nova_lxd_ext.states import States
+
+LOG = logging.getLogger(__name__)
+
+BEING_BUILT = frozenset({task_states.BLOCK_DEVICE_MAPPING, task_states.NETWORKING, task_states.SPAWNING})
+
+
+class Lifecycle:
+    """:param host_cpus: reads the host's cores as nova may use them now
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, possessions: Possessions, images: Cache,
+                 host_cpus: Callable[[], flavor.HostCpus]) -> None:
+        self._conf = conf
+        self._engine = engine
+        self._states = states
+        self._possessions = possessions
+        self._images = images
+        self._host_cpus = host_cpus
+
+    def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta,
+              injected_files: Sequence[tuple[str, str]], admin_password: str | None,
+              network_info: model.NetworkInfo | None, block_device_info: Mapping[str, Any] | None,
+              power_on: bool) -> None:
+        """Make the server's container, and start it. What can be refused without a change is refused first.
+
+        On any error nothing of the container is left.
+        """
+        vifs.require_supported(instance, network_info)
+        require_root_disk_only(instance, block_device_info)
+        require_config_drive_for(injected_files, instance)
+        requests = self._possessions.requests(instance)
+        spec = self._spec(instance)
+        if self._states.find(instance) is not None:
+            raise exception.InstanceExists(name=instance.name)
+        image = self._images.ensure(context, image_meta)
+        report_progress(instance, 50)
+        with Rollback(f"boot of server {instance.uuid}") as undo:
+            undo.on_error("remove the container", self.remove, instance, network_info)
+            grants = self._possessions.acquire(instance, requests)
+            mounts = self._config_drive(instance, injected_files, admin_password, network_info)
+            self._engine.create(dataclasses.replace(spec, image=image, grants=grants, mounts=mounts))
+            report_progress(instance, 80)
+            if power_on:
+                self._engine.start(instance.name)
+                if grants:
+                    self._engine.verify(instance.name, grants)
+        self._states.changed()
+        instance.progress = 100  # nova saves it with the end of the boot
+
+    def _spec(self, instance: objects.Instance) -> ContainerSpec:
+        """Everything of the container that the flavor decides; nothing is changed."""
+        conf, chosen = self._conf.lxd, instance.flavor
+        return ContainerSpec(
+            name=instance.name,
+            image="",
+            cpu=flavor.cpu(chosen.vcpus, instance.numa_topology, self._host_cpus()),
+            memory=flavor.memory(chosen.memory_mb, instance.numa_topology),
+            root=flavor.root_disk(chosen.root_gb, chosen.extra_specs, conf.storage_pool),
+            security=flavor.security(chosen.extra_specs, allow_privileged=conf.allow_privileged,
+                                     isolated=conf.isolated),
+            cloud_init=cloudinit.documents(instance),
+            labels=labels.of(instance))
+
+    def _config_drive(self, instance: objects.Instance, injected_files: Sequence[tuple[str, str]],
+                      admin_password: str | None, network_info: model.NetworkInfo | None) -> tuple[Mount, ...]:
+        if not configdrive.required(instance):
+            return ()
+        return configdrive.write(instance, injected_files, admin_password, network_info)
+
+    def remove(self, instance: objects.Instance, network_info: model.NetworkInfo | None = None,
+               keep_disk: bool = False) -> None:
+        """End the container and return what it had; from every state, also when parts of it are gone already.
+
+        Devices are returned only once the container cannot use them any more: an error before that leaves the records
+        that the next try needs.
+
+        :param keep_disk: leave the stopped container and its config drive for nova to use or remove later
+        """
+        if self._states.find(instance) is None:
+            LOG.warning("Server %s has no container here; only what else is left of it is removed", instance.uuid)
+        elif keep_disk:
+            self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
+        else:
+            self._engine.delete(instance.name)
+        self._states.changed()
+        self._possessions.give_back(instance)
+        vifs.unplug(instance, network_info)
+        if not keep_disk:
+            configdrive.remove(instance.uuid)
+
+    def reconcile(self) -> None:
+        """At the driver's start: return what is left of containers that are gone."""
+        alive = self._states.all()
+        self._possessions.reconcile([state.name for state in alive])
+        for uuid in configdrive.remove_all_but(labels.uuid(state.labels) or "" for state in alive):
+            LOG.warning("Removed the config drive of server %s, which has no container", uuid)
+
+    def end_interrupted_boots(self, instances: Iterable[objects.Instance]) -> None:
+        """At the driver's start: remove containers whose boot a killed nova-compute left unfinished.
+
+        Nova sets such servers to ERROR and does not finish them; a server that was built once is never among them.
+        """
+        for instance in instances:
+            if instance.vm_state == vm_states.BUILDING or instance.task_state in BEING_BUILT:
+                LOG.warning("The boot of server %s was interrupted: what there is of it is removed", instance.uuid)
+                self.remove(instance)
+
+
+def require_root_disk_only(instance: objects.Instance, block_device_info: Mapping[str, Any] | None) -> None:
+    """:raises BuildAbortException: when the server needs a disk beside the root disk made from its image"""
+    wanted = {
+        "volumes": driver.block_device_info_get_mapping(block_device_info),
+        "ephemeral disks": driver.block_device_info_get_ephemerals(block_device_info) or instance.flavor.ephemeral_gb,
+        "a swap disk": instance.flavor.swap,
+    }
+    found = [name for name, present in wanted.items() if present]
+    if found:
+        raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=(
+            f"The server asks for {' and '.join(found)}; lxd.LXDDriver gives a root disk only. "
+            f"Use a flavor without ephemeral and swap disks, and boot from an image without volumes."))
+
+
+def require_config_drive_for(injected_files: Sequence[tuple[str, str]], instance: objects.Instance) -> None:
+    """:raises BuildAbortException: files to inject reach a container by its config drive only"""
+    if injected_files and not configdrive.required(instance):
+        raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=(
+            "The server has personality files, which reach a container by the config drive only. "
+            "Ask for a config drive (--config-drive true), or use user data."))
+
+
+def report_progress(instance: objects.Instance, percent: int) -> None:
+    """Let the API show how far the boot is. Ends the boot when the task state says the tenant deleted the server.
+
+    :raises UnexpectedDeletingTaskStateError: nova then ends the boot quietly
+    """
+    instance.progress = percent
+    instance.save(expected_task_state=[instance.task_state])

@@ -1,0 +1,83 @@
+"""Starting, stopping, rebooting and freezing a server's container."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from containerhost import errors
+from containerhost.engines import Engine, Status
+from nova import objects
+from oslo_config import cfg
+
+from nova_lxd_ext.possessions import Possessions
+from nova_lxd_ext.states import States
+
+LOG = logging.getLogger(__name__)
+
+
+class Power:
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, possessions: Possessions,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._conf = conf
+        self._engine = engine
+        self._states = states
+        self._possessions = possessions
+        self._clock = clock
+
+    def on(self, instance: objects.Instance) -> None:
+        """Start the container with the devices it owns; nothing to do when it runs.
+
+        While it was off the host may have restarted and named nodes and interfaces anew, or lost a device: what the
+        container is configured with is brought up to date first.
+        """
+        state = self._states.require(instance)
+        if state.status is Status.FROZEN:
+            self._engine.unfreeze(instance.name)
+        elif state.status is not Status.RUNNING:
+            grants = self._possessions.renew(instance)
+            self._engine.start(instance.name)
+            if grants:
+                self._engine.verify(instance.name, grants)
+        self._states.changed()
+
+    def off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
+        """Stop the container.
+
+        :param timeout: seconds the guest has to shut down by itself before it is ended; 0 ends it at once
+        :param retry_interval: seconds after which a guest that still runs is asked again; 0 asks once
+        """
+        state = self._states.require(instance)
+        if state.status is Status.STOPPED:
+            return
+        if state.status is Status.FROZEN or not self._shut_down(instance, timeout, retry_interval):
+            self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
+        self._states.changed()
+
+    def _shut_down(self, instance: objects.Instance, timeout: int, retry_interval: int) -> bool:
+        """Ask the guest to shut down until it does or the time is over; whether it did."""
+        end = self._clock() + timeout
+        while (left := int(end - self._clock())) > 0:
+            try:
+                self._engine.stop(instance.name, timeout=min(retry_interval or left, left))
+                return True
+            except errors.EngineTimeout:
+                LOG.debug("Server %s still runs, %d s before it is ended", instance.uuid, left)
+        if timeout:
+            LOG.warning("Server %s did not shut down within %d s and is ended", instance.uuid, timeout)
+        return False
+
+    def reboot(self, instance: objects.Instance, soft: bool) -> None:
+        """Soft: the guest shuts down by itself within ``[DEFAULT] shutdown_timeout``, else it is ended like a hard
+        reboot. Hard: it is ended at once. Either way it starts again with devices brought up to date."""
+        self.off(instance, timeout=self._conf.shutdown_timeout if soft else 0,
+                 retry_interval=self._conf.compute.shutdown_retry_interval)
+        self.on(instance)
+
+    def freeze(self, instance: objects.Instance) -> None:
+        self._states.require(instance)
+        self._engine.freeze(instance.name)
+        self._states.changed()
+
+    def unfreeze(self, instance: objects.Instance) -> None:
+        """Let a frozen container go on. One that the host's restart stopped meanwhile starts: its memory is lost."""
+        self.on(instance)
