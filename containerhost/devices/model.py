@@ -42,7 +42,7 @@ class NodeUse(enum.StrEnum):
     MANAGEMENT = "management"
 
 
-@dataclasses.dataclass(frozen=True, order=True)
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
 class CharNode:
     path: str
     major: int
@@ -50,7 +50,7 @@ class CharNode:
     use: NodeUse = NodeUse.OWN
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Rdma:
     """The RDMA side of a network function (/sys/class/infiniband/<ibdev>)."""
 
@@ -60,7 +60,7 @@ class Rdma:
     port_state: str | None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Slice:
     """One MIG compute instance (NVIDIA MIG user guide: GPU instance ``gi``, compute instance ``ci``)."""
 
@@ -69,9 +69,14 @@ class Slice:
     profile: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One entry of /sys/bus/pci/devices, before any vendor has had a look."""
+    """One entry of /sys/bus/pci/devices, before any vendor has had a look.
+
+    :ivar class_code: six digits: class, subclass, interface (``030200``)
+    :ivar parent: the address of a VF's physical function
+    :ivar health: complaints that hold for any kind of device
+    """
 
     address: str
     vendor_id: str
@@ -87,7 +92,7 @@ class PciFunction:
     health: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Device:
     """Something a container can be given.
 
@@ -95,7 +100,10 @@ class Device:
     :ivar numa_node: None when the host does not say (the kernel's -1)
     :ivar parent: the physical function of a VF, or the GPU of a slice, as an address
     :ivar netdev: the interface's name on the host; None when it is in a container or has none
+    :ivar netdev_away: it has an interface, in another network namespace: a container has it. The device is healthy
+    :ivar nodes: every character node it comes with; a slice's include what it shares with its GPU
     :ivar health: one complaint per entry, in words; empty means healthy
+    :ivar host_use: what the host itself does with it, one use per entry; empty means it may be given away
     :ivar plugin: the vendor plug-in that described it and will make its grant
     """
 
@@ -115,6 +123,7 @@ class Device:
     vf_index: int | None = None
     total_vfs: int = 0
     netdev: str | None = None
+    netdev_away: bool = False
     link_layer: LinkLayer | None = None
     mac: str | None = None
     rdma: Rdma | None = None
@@ -122,6 +131,7 @@ class Device:
     memory: int | None = None  # bytes, where the driver tells
     nodes: tuple[CharNode, ...] = ()
     health: tuple[str, ...] = ()
+    host_use: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:

@@ -1,0 +1,50 @@
+"""The vendor plug-ins: the project's own, then those that installed packages register.
+
+The project's own are named here and imported directly, so that they work from a plain checkout and cost a probe no
+search. Packages add theirs under the entry point group ``containerhost.vendors``, which is also where stevedore looks.
+"""
+
+import importlib.metadata
+import logging
+
+from containerhost.devices.model import Device
+from containerhost.devices.vendors.amd import Amd
+from containerhost.devices.vendors.base import Vendor
+from containerhost.devices.vendors.intel import Intel
+from containerhost.devices.vendors.net import Net
+from containerhost.devices.vendors.nvidia import Nvidia
+from containerhost.errors import DeviceError
+from containerhost.grants import Grant, GrantOptions
+
+LOG = logging.getLogger(__name__)
+GROUP = "containerhost.vendors"
+OWN: tuple[type[Vendor], ...] = (Nvidia, Amd, Intel, Net)
+
+
+def load() -> tuple[type[Vendor], ...]:
+    """All plug-ins in the order they are asked: the own ones, then others by name. One that fails to load is left out
+    and logged, for the others' devices must still be found.
+    """
+    names = {vendor.name for vendor in OWN}
+    others = sorted((point for point in importlib.metadata.entry_points(group=GROUP) if point.name not in names),
+                    key=lambda point: point.name)
+    loaded = []
+    for point in others:
+        try:
+            loaded.append(point.load())
+        except Exception:
+            LOG.exception("vendor plug-in %s (%s) cannot be loaded", point.name, point.value)
+    return (*OWN, *loaded)
+
+
+def make_grant(device: Device, options: GrantOptions) -> Grant:
+    """What a container must get to have ``device``.
+
+    :raises DeviceError: the device cannot be given; the message says why
+    """
+    vendor = next((vendor for vendor in OWN if vendor.name == device.plugin), None)
+    vendor = vendor or next((vendor for vendor in load() if vendor.name == device.plugin), None)
+    if vendor is None:
+        raise DeviceError(f"device {device.id} was described by vendor plug-in {device.plugin!r}, which is not "
+                          f"installed here; install it or one of: {', '.join(vendor.name for vendor in load())}")
+    return vendor.grant(device, options)

@@ -1,0 +1,123 @@
+"""What only NVIDIA's management library tells: memory, and the names of MIG slices.
+
+The library is asked in a thread of its own with a time limit: a call for a card that has died may never come back.
+Without the library, without its driver or without an answer there is nothing to add, and that is no error.
+"""
+
+import ctypes
+import dataclasses
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+LOG = logging.getLogger(__name__)
+TIME_LIMIT = 10.0  # seconds; the first call after boot without the persistence daemon takes 1 to 2 per GPU
+_LIBRARY = "libnvidia-ml.so.1"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MigSlice:
+    """:ivar memory: bytes"""
+
+    uuid: str
+    profile: str | None
+    memory: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gpu:
+    """:ivar memory: bytes
+    :ivar slices: by GPU instance and compute instance
+    """
+
+    uuid: str
+    model: str
+    memory: int
+    slices: Mapping[tuple[int, int], MigSlice]
+
+
+class _Asker:
+    """Asks in the background, never twice at once: a call that hangs is not joined by others."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def ask(self, limit: float) -> dict[str, Gpu]:
+        answer: dict[str, Gpu] = {}
+        with self._lock:
+            if self._thread and self._thread.is_alive():
+                return {}
+            thread = self._thread = threading.Thread(target=_ask, args=(answer,), name="nvml", daemon=True)
+            thread.start()
+        thread.join(limit)
+        if thread.is_alive():
+            LOG.warning("NVML did not answer within %s s; going on without what it knows", limit)
+            return {}
+        return answer
+
+
+_ASKER = _Asker()
+
+
+def query(limit: float = TIME_LIMIT) -> dict[str, Gpu]:
+    """What NVML knows, by PCI address as the kernel writes it; empty when it cannot be asked.
+
+    :param limit: seconds
+    """
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return {}
+    return _ASKER.ask(limit)
+
+
+def _ask(answer: dict[str, Gpu]) -> None:
+    import pynvml  # noqa: PLC0415  (only a host with NVIDIA's driver needs to spend the time)
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            answer.update(_gpus(pynvml))
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        LOG.info("NVML has nothing to say: %s", error)
+
+
+def _gpus(library: Any) -> Iterator[tuple[str, Gpu]]:
+    for index in range(library.nvmlDeviceGetCount()):
+        try:
+            handle = library.nvmlDeviceGetHandleByIndex(index)
+            yield _address(library.nvmlDeviceGetPciInfo(handle)), Gpu(
+                uuid=_text(library.nvmlDeviceGetUUID(handle)), model=_text(library.nvmlDeviceGetName(handle)),
+                memory=library.nvmlDeviceGetMemoryInfo(handle).total, slices=dict(_slices(library, handle)))
+        except library.NVMLError as error:
+            LOG.info("NVML cannot tell about GPU %s: %s", index, error)
+
+
+def _slices(library: Any, handle: Any) -> Iterator[tuple[tuple[int, int], MigSlice]]:
+    try:
+        enabled = library.nvmlDeviceGetMigMode(handle)[0] == library.NVML_DEVICE_MIG_ENABLE
+    except library.NVMLError:  # a GPU without MIG
+        return
+    for index in range(library.nvmlDeviceGetMaxMigDeviceCount(handle) if enabled else 0):
+        try:
+            part = library.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except library.NVMLError:  # no slice at this index
+            continue
+        key = library.nvmlDeviceGetGpuInstanceId(part), library.nvmlDeviceGetComputeInstanceId(part)
+        # "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
+        profile = _text(library.nvmlDeviceGetName(part)).rpartition(" MIG ")[2] or None
+        yield key, MigSlice(_text(library.nvmlDeviceGetUUID(part)), profile,
+                            library.nvmlDeviceGetMemoryInfo(part).total)
+
+
+def _address(info: Any) -> str:
+    """The kernel writes at least four digits of the domain, NVML eight."""
+    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,0 +1,87 @@
+"""scan: from a host's kernel files to the inventory of what its containers can be given."""
+
+import logging
+from collections.abc import Iterator
+
+from containerhost.devices import pci, vendors
+from containerhost.devices.model import Device, Kind, PciFunction
+from containerhost.devices.vendors.base import Vendor
+from containerhost.devices.vendors.base import device as describe_plainly
+from containerhost.errors import DeviceNotFound
+from containerhost.sysfs import Host
+
+LOG = logging.getLogger(__name__)
+
+
+class Inventory:
+    """A host's devices at one moment, in the order of their ids."""
+
+    def __init__(self, devices: tuple[Device, ...]) -> None:
+        self.devices = tuple(sorted(devices, key=lambda device: device.id))
+        self._by_id = {device.id: device for device in self.devices}
+        self._children: dict[str, list[Device]] = {}
+        for device in self.devices:
+            if device.parent:
+                self._children.setdefault(device.parent, []).append(device)
+
+    def get(self, name: str) -> Device:
+        """The device with this id; an address names the whole function.
+
+        :raises DeviceNotFound: there is none
+        """
+        device = self._by_id.get(name.lower())
+        if device is None:
+            raise DeviceNotFound(f"this host has no device {name}: it has {len(self.devices)}, which `containerhost "
+                                 "list` shows; a card that was there may have fallen off the bus or been removed")
+        return device
+
+    def by_address(self, address: str) -> tuple[Device, ...]:
+        """The function at ``address`` and its slices; empty when there is none."""
+        found = self._by_id.get(address.lower())
+        return (found, *self._slices(found)) if found else ()
+
+    def related(self, device: Device) -> tuple[Device, ...]:
+        """The devices that no other container may hold beside this one: what it is a part of, and its parts.
+
+        Siblings (two VFs of one card, two slices of one GPU) do not disturb each other.
+        """
+        found: dict[str, Device] = {}
+        parent = device.parent
+        while parent and parent not in found and parent in self._by_id:
+            found[parent] = self._by_id[parent]
+            parent = found[parent].parent
+        below = list(self._children.get(device.id, ()))
+        while below:
+            part = below.pop()
+            if part.id not in found:
+                found[part.id] = part
+                below += self._children.get(part.id, ())
+        found.pop(device.id, None)
+        return tuple(sorted(found.values(), key=lambda device: device.id))
+
+    def _slices(self, gpu: Device) -> Iterator[Device]:
+        return (part for part in self._children.get(gpu.id, ()) if part.kind is Kind.GPU_SLICE)
+
+
+def scan(host: Host | None = None) -> Inventory:
+    """All devices of the host; needs no privileges and opens no device node.
+
+    Broken hardware is described with complaints, never raised.
+    """
+    host = host or Host()
+    plugins = [vendor(host) for vendor in vendors.load()]
+    return Inventory(tuple(device for function in pci.functions(host) for device in _describe(plugins, function)))
+
+
+def _describe(plugins: list[Vendor], function: PciFunction) -> tuple[Device, ...]:
+    plugin = next((plugin for plugin in plugins if plugin.claims(function)), None)
+    if plugin is None:
+        return ()
+    try:
+        return plugin.describe(function)
+    except Exception as error:
+        # One plug-in's mistake must neither hide the other devices nor pass for a healthy device.
+        LOG.exception("vendor plug-in %s cannot describe %s", plugin.name, function.address)
+        kind = Kind.NET if function.class_code.startswith("02") else Kind.GPU
+        trouble = (*function.health, f"vendor plug-in {plugin.name} cannot describe it: {error!r}")
+        return (describe_plainly(function, kind, plugin.name, health=trouble),)

@@ -1,0 +1,40 @@
+"""AMD GPUs under amdgpu: their DRM nodes, and /dev/kfd that every ROCm user shares.
+
+Source: Documentation/gpu/amdgpu/driver-misc.rst (unique_id, product_name, mem_info_vram_total).
+"""
+
+import dataclasses
+import functools
+from typing import ClassVar
+
+from containerhost.devices import health
+from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
+from containerhost.devices.pci import FOLDER
+from containerhost.devices.vendors import base
+
+
+class Amd(base.GpuVendor):
+    name: ClassVar[str] = "amd"
+    vendor_id: ClassVar[str] = "1002"
+    drivers: ClassVar[frozenset[str]] = frozenset({"amdgpu"})
+
+    def describe(self, function: PciFunction) -> tuple[Device, ...]:
+        nodes, complaints = self.render_nodes(function)
+        gpu = base.device(function, Kind.GPU, self.name, nodes=nodes,
+                          health=function.health + self.driver_complaints(function) + complaints)
+        if function.driver not in self.drivers:
+            return (gpu,)
+        folder = f"{FOLDER}/{function.address}"
+        return (dataclasses.replace(
+            gpu,
+            model=self.host.text(f"{folder}/product_name"),
+            uuid=self.host.text(f"{folder}/unique_id"),
+            memory=self.host.number(f"{folder}/mem_info_vram_total"),
+            nodes=gpu.nodes + self._kfd,
+            health=gpu.health + tuple(health.of_nodes(self.host, self._kfd))),)
+
+    @functools.cached_property
+    def _kfd(self) -> tuple[CharNode, ...]:
+        """None on a kernel without the compute driver: graphics still work."""
+        number = self.host.char_number("/sys/class/kfd/kfd/dev")
+        return (CharNode("/dev/kfd", *number, NodeUse.SHARED),) if number else ()

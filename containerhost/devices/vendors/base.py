@@ -1,0 +1,118 @@
+"""What a vendor plug-in is, and what all plug-ins for GPUs share.
+
+A plug-in turns a PCI function into devices and a device into a grant. It lives for one scan, so it may keep what it
+reads. Outside packages register theirs as an entry point of the group ``containerhost.vendors``.
+"""
+
+import abc
+from typing import ClassVar
+
+from containerhost.devices import drm, health
+from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
+from containerhost.errors import DeviceHeld, DeviceUnhealthy
+from containerhost.grants import GpuGrant, Grant, GrantOptions
+from containerhost.sysfs import Host
+
+DISPLAY = "03"
+ACCELERATOR = "12"
+
+
+class Vendor(abc.ABC):
+    """One kind of hardware.
+
+    :cvar name: the plug-in's name, which is that of its entry point; written into every device it describes
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    @classmethod
+    @abc.abstractmethod
+    def claims(cls, function: PciFunction) -> bool:
+        """Whether this plug-in describes the function; the first that says so does."""
+
+    @abc.abstractmethod
+    def describe(self, function: PciFunction) -> tuple[Device, ...]:
+        """The function as one device, followed by the slices it is cut into. Odd content is a complaint, no error."""
+
+    @classmethod
+    @abc.abstractmethod
+    def grant(cls, device: Device, options: GrantOptions) -> Grant:
+        """What a container must get to have the device. Pure: reads nothing.
+
+        :raises DeviceHeld: the host itself uses the device
+        :raises DeviceUnhealthy: the device lacks what the container would get
+        """
+
+
+def device(function: PciFunction, kind: Kind, plugin: str, **more: object) -> Device:
+    """The device of a function: what PCI tells of it, and ``more`` of Device's fields."""
+    facts: dict[str, object] = {
+        "id": function.address, "kind": kind, "plugin": plugin, "health": function.health,
+        "host_use": enabled_functions(function),
+    }
+    for field in ("address", "vendor_id", "product_id", "class_code", "role", "driver", "numa_node", "parent",
+                  "vf_index", "total_vfs"):
+        facts[field] = getattr(function, field)
+    return Device(**(facts | more))  # type: ignore[arg-type]
+
+
+def enabled_functions(function: PciFunction) -> tuple[str, ...]:
+    """A physical function serves its VFs, so giving it away would take them from their holders."""
+    return (f"{function.num_vfs} of its virtual functions are enabled",) if function.num_vfs else ()
+
+
+def refuse_host_use(device: Device) -> None:
+    """:raises DeviceHeld: the host itself uses the device"""
+    if device.host_use:
+        raise DeviceHeld(f"device {device.id} cannot be given to a container: the host uses it "
+                         f"({'; '.join(device.host_use)})")
+
+
+class GpuVendor(Vendor):
+    """A vendor whose GPUs are a set of character nodes.
+
+    :cvar drivers: the kernel drivers that serve containers
+    :cvar needs_render: nothing works without a render node
+    """
+
+    vendor_id: ClassVar[str]
+    drivers: ClassVar[frozenset[str]]
+    needs_render: ClassVar[bool] = True
+
+    @classmethod
+    def claims(cls, function: PciFunction) -> bool:
+        return function.vendor_id == cls.vendor_id and function.class_code.startswith((DISPLAY, ACCELERATOR))
+
+    @classmethod
+    def grant(cls, device: Device, options: GrantOptions) -> Grant:
+        refuse_host_use(device)
+        nodes = tuple(node for node in device.nodes if node.use is not NodeUse.MANAGEMENT)
+        if not nodes:
+            raise DeviceUnhealthy(f"GPU {device.id} has no device nodes to give: {'; '.join(device.health)}")
+        slice_id = f"gi{device.slice.gi}/ci{device.slice.ci}" if device.slice else None
+        return Grant(device=device, nodes=nodes, gpu=GpuGrant(
+            address=device.address, uuid=device.uuid, vendor_id=device.vendor_id, slice_id=slice_id,
+            libraries=cls.libraries(options)))
+
+    @classmethod
+    def libraries(cls, options: GrantOptions) -> frozenset[str]:
+        """Driver capabilities to bring libraries for. Only a driver tied to its user space has any."""
+        return frozenset()
+
+    def render_nodes(self, function: PciFunction) -> tuple[tuple[CharNode, ...], tuple[str, ...]]:
+        """The function's card and render nodes, and what is wrong with them."""
+        nodes = drm.nodes(self.host, function.address)
+        complaints = list(health.of_nodes(self.host, nodes))
+        served = self.needs_render and function.driver in self.drivers
+        if served and not any("/renderD" in node.path for node in nodes):
+            complaints.append(f"driver {function.driver} made no render node; see the kernel's log")
+        return nodes, tuple(complaints)
+
+    def driver_complaints(self, function: PciFunction) -> tuple[str, ...]:
+        """One more complaint when a driver is bound that serves no container."""
+        if function.driver is None or function.driver in self.drivers or function.health:
+            return ()
+        return (f"bound to {function.driver}; containers need {' or '.join(sorted(self.drivers))}",)

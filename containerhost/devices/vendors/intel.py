@@ -1,0 +1,21 @@
+"""Intel GPUs under i915 or xe: their DRM nodes are all a container needs."""
+
+from typing import ClassVar
+
+from containerhost.devices.model import Device, Kind, PciFunction
+from containerhost.devices.vendors import base
+
+
+class Intel(base.GpuVendor):
+    name: ClassVar[str] = "intel"
+    vendor_id: ClassVar[str] = "8086"
+    drivers: ClassVar[frozenset[str]] = frozenset({"i915", "xe"})
+
+    @classmethod
+    def claims(cls, function: PciFunction) -> bool:
+        return function.vendor_id == cls.vendor_id and function.class_code.startswith(base.DISPLAY)
+
+    def describe(self, function: PciFunction) -> tuple[Device, ...]:
+        nodes, complaints = self.render_nodes(function)
+        return (base.device(function, Kind.GPU, self.name, nodes=nodes,
+                            health=function.health + self.driver_complaints(function) + complaints),)

@@ -1,0 +1,96 @@
+"""Network functions: InfiniBand and RoCE cards, and any Ethernet card, with or without SR-IOV.
+
+A virtual function is made to be given away, so it is refused only if the host has addresses or routes on it. A
+physical function is the host's own unless it is down, unused and has no virtual functions enabled.
+"""
+
+import re
+from typing import ClassVar
+
+from containerhost.devices import health, rdma
+from containerhost.devices.model import Device, Kind, LinkLayer, NodeUse, PciFunction, Role
+from containerhost.devices.netdev import Netdev, Netdevs
+from containerhost.devices.vendors import base
+from containerhost.errors import DeviceHeld, DeviceUnhealthy, SpecError
+from containerhost.grants import Grant, GrantOptions, NetdevGrant
+from containerhost.sysfs import Host
+
+_NETWORK = "02"
+_INFINIBAND = "0207"
+# What the kernel accepts as an interface's name (dev_valid_name): 15 bytes, no slash, colon or white space.
+_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,15}")
+
+
+class Net(base.Vendor):
+    name: ClassVar[str] = "net"
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._netdevs = Netdevs(host)
+
+    @classmethod
+    def claims(cls, function: PciFunction) -> bool:
+        return function.class_code.startswith(_NETWORK)
+
+    def describe(self, function: PciFunction) -> tuple[Device, ...]:
+        found = self._netdevs.of(function.address)
+        netdev = found.netdev
+        side, layer = rdma.read(self.host, function.address)
+        nodes = rdma.nodes(self.host, function.address)
+        device = base.device(
+            function, Kind.NET, self.name, netdev=netdev.name if netdev else None, netdev_away=found.away,
+            mac=netdev.mac if netdev else None, rdma=side, nodes=nodes,
+            link_layer=layer or (netdev.link_layer if netdev else None) or _usual_layer(function),
+            health=(*function.health, *self._complaints(function, nodes, netdev is None and not found.away)),
+            host_use=base.enabled_functions(function) + _host_use(function, netdev))
+        return (device,)
+
+    def _complaints(self, function: PciFunction, nodes: tuple, no_netdev: bool) -> tuple[str, ...]:
+        if function.driver is None or function.health:
+            return ()
+        complaints = tuple(health.of_nodes(self.host, (node for node in nodes if node.use is not NodeUse.MANAGEMENT)))
+        if no_netdev:
+            complaints += (f"driver {function.driver} made no network interface; see the kernel's log "
+                           "(InfiniBand also needs module ib_ipoib)",)
+        return complaints
+
+    @classmethod
+    def grant(cls, device: Device, options: GrantOptions) -> Grant:
+        """The interface, the verbs nodes if there are any, and the locked memory that verbs need.
+
+        A container that runs has the interface, so to grant a device again (``netdev_away``) the caller must
+        fill in ``device.netdev`` from its own records.
+        """
+        base.refuse_host_use(device)
+        nodes = tuple(node for node in device.nodes
+                      if options.management_nodes or node.use is not NodeUse.MANAGEMENT)
+        limits = {"memlock": options.memlock} if device.rdma else {}
+        return Grant(device=device, nodes=nodes, netdev=_netdev_grant(device, options), limits=limits)
+
+
+def _netdev_grant(device: Device, options: GrantOptions) -> NetdevGrant:
+    if device.netdev is None and device.netdev_away:
+        raise DeviceHeld(f"device {device.id} cannot be given to a container: its interface is in another network "
+                         "namespace, so another container has it; stop or detach that one first")
+    if device.netdev is None:
+        raise DeviceUnhealthy(f"device {device.id} cannot be given to a container: it has no network interface "
+                              f"({'; '.join(device.health) or 'and no reason is known'})")
+    name = options.netdev_name or device.netdev
+    if not _NAME.fullmatch(name):
+        raise SpecError(f"interface name {name!r} for device {device.id} is not valid: use 1 to 15 letters, digits, "
+                        "dots, dashes or underscores")
+    return NetdevGrant(host_name=device.netdev, name=name, link_layer=device.link_layer or LinkLayer.ETHERNET,
+                       node_guid=options.node_guid, port_guid=options.port_guid)
+
+
+def _usual_layer(function: PciFunction) -> LinkLayer:
+    """What the PCI class says, for a function that no driver serves."""
+    return LinkLayer.INFINIBAND if function.class_code.startswith(_INFINIBAND) else LinkLayer.ETHERNET
+
+
+def _host_use(function: PciFunction, netdev: Netdev | None) -> tuple[str, ...]:
+    if netdev is None:
+        return ()
+    if function.role is not Role.VF and netdev.up and not netdev.uses:
+        return (f"{netdev.name} is up",)
+    return netdev.uses

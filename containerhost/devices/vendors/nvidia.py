@@ -1,0 +1,140 @@
+"""NVIDIA GPUs and their MIG slices, from sysfs and /proc/driver/nvidia; NVML adds what those do not tell.
+
+Sources: the NVIDIA driver's README, chapters "/proc interface" and "Device files"; the MIG User Guide, chapter "Device
+nodes and capabilities".
+"""
+
+import dataclasses
+import functools
+import re
+from typing import ClassVar
+
+from containerhost.devices import health, nvml
+from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction, Slice
+from containerhost.devices.vendors import base
+from containerhost.grants import GrantOptions
+
+# The major is registered for NVIDIA (Documentation/admin-guide/devices.txt), so it holds even where /proc/devices
+# calls the driver by a name not known here. The uvm and caps majors are dynamic: no fallback is safe for them.
+_MAJOR = 195
+_MAJOR_NAMES = ("nvidia", "nvidia-frontend")
+_CONTROL_MINOR = 255
+_MODESET_MINOR = 254
+_PROC = "/proc/driver/nvidia"
+_GPU_INSTANCE = re.compile(r"gi([0-9]{1,4})")
+_COMPUTE_INSTANCE = re.compile(r"ci([0-9]{1,4})")
+
+
+class Nvidia(base.GpuVendor):
+    name: ClassVar[str] = "nvidia"
+    vendor_id: ClassVar[str] = "10de"
+    drivers: ClassVar[frozenset[str]] = frozenset({"nvidia"})
+    needs_render: ClassVar[bool] = False  # it is nvidia-drm's; computing does without
+
+    @classmethod
+    def libraries(cls, options: GrantOptions) -> frozenset[str]:
+        return options.gpu_capabilities
+
+    def describe(self, function: PciFunction) -> tuple[Device, ...]:
+        render, complaints = self.render_nodes(function)
+        gpu = base.device(function, Kind.GPU, self.name, nodes=render,
+                          health=function.health + self.driver_complaints(function) + complaints)
+        return self._with_driver(gpu) if function.driver in self.drivers else (gpu,)
+
+    def _with_driver(self, gpu: Device) -> tuple[Device, ...]:
+        """The GPU as NVIDIA's own driver knows it, and its slices."""
+        information = self.host.fields(f"{_PROC}/gpus/{gpu.address}/information")
+        minor = information.get("Device Minor", "")
+        gpu = dataclasses.replace(gpu, model=information.get("Model") or None, uuid=_uuid(information))
+        if not (minor.isascii() and minor.isdigit() and int(minor[:6]) < _MODESET_MINOR):
+            trouble = (f"the nvidia driver does not know it: {_PROC}/gpus/{gpu.address}/information has no Device "
+                       "Minor; the kernel's log has the reason (NVRM, Xid)")
+            return (dataclasses.replace(gpu, health=(*gpu.health, trouble)),)
+        own = CharNode(f"/dev/nvidia{int(minor)}", self._major, int(minor))
+        complaints = tuple(health.of_nodes(self.host, (own,))) + self._shared_complaints
+        gpu = dataclasses.replace(gpu, nodes=(own, *gpu.nodes, *self._shared_nodes), health=gpu.health + complaints)
+        return self._enriched(gpu, self._slices(gpu, own))
+
+    @property
+    def _major(self) -> int:
+        majors = self.host.char_majors
+        return next((majors[name] for name in _MAJOR_NAMES if name in majors), _MAJOR)
+
+    @functools.cached_property
+    def _shared_nodes(self) -> tuple[CharNode, ...]:
+        """Nodes that every holder of an NVIDIA GPU has; modeset and uvm-tools only where the host made them."""
+        nodes = [CharNode("/dev/nvidiactl", self._major, _CONTROL_MINOR, NodeUse.SHARED)]
+        optional = [CharNode("/dev/nvidia-modeset", self._major, _MODESET_MINOR, NodeUse.SHARED)]
+        uvm = self.host.char_majors.get("nvidia-uvm")
+        if uvm is not None:
+            nodes.append(CharNode("/dev/nvidia-uvm", uvm, 0, NodeUse.SHARED))
+            optional.append(CharNode("/dev/nvidia-uvm-tools", uvm, 1, NodeUse.SHARED))
+        return tuple(nodes + [node for node in optional
+                              if self.host.node_fault(node.path, node.major, node.minor) is None])
+
+    @functools.cached_property
+    def _shared_complaints(self) -> tuple[str, ...]:
+        complaints = tuple(health.of_nodes(self.host, self._shared_nodes))
+        if "nvidia-uvm" not in self.host.char_majors:
+            complaints += ("module nvidia-uvm is not loaded, so CUDA cannot work: run nvidia-modprobe -u -c 0",)
+        return complaints
+
+    def _slices(self, gpu: Device, own: CharNode) -> list[Device]:
+        """The compute instances below /proc/driver/nvidia/capabilities/gpu<minor>/mig, by number."""
+        mig = f"{_PROC}/capabilities/gpu{own.minor}/mig"
+        found = []
+        for gi, gi_name in _numbered(_GPU_INSTANCE, self.host.names(mig)):
+            gi_node = self._capability(f"{mig}/{gi_name}")
+            for ci, ci_name in _numbered(_COMPUTE_INSTANCE, self.host.names(f"{mig}/{gi_name}")):
+                capabilities = (gi_node, self._capability(f"{mig}/{gi_name}/{ci_name}"))
+                found.append(self._slice(gpu, own, Slice(gi, ci), capabilities))
+        return found
+
+    def _slice(self, gpu: Device, own: CharNode, which: Slice,
+               capabilities: tuple[CharNode | None, CharNode | None]) -> Device:
+        gi_node, ci_node = capabilities
+        # All slices of a GPU talk through its node, and all compute instances of a GPU instance through that one's.
+        shared = [dataclasses.replace(node, use=NodeUse.SHARED) for node in (own, gi_node) if node]
+        own_nodes = (ci_node,) if ci_node else ()
+        complaints = list(health.of_nodes(self.host, [node for node in capabilities if node]))
+        if None in capabilities:
+            complaints.append("its capability has no device minor; is module nvidia loaded with nvidia-caps?")
+        return dataclasses.replace(
+            gpu, id=f"{gpu.address}/gi{which.gi}/ci{which.ci}", kind=Kind.GPU_SLICE, parent=gpu.address, uuid=None,
+            slice=which, nodes=(*own_nodes, *shared, *self._shared_nodes), health=(*gpu.health, *complaints))
+
+    def _capability(self, folder: str) -> CharNode | None:
+        """The /dev/nvidia-caps node that a capability's ``access`` file names."""
+        minor = self.host.fields(f"{folder}/access").get("DeviceFileMinor", "")
+        major = self.host.char_majors.get("nvidia-caps")
+        if major is None or not (minor.isascii() and minor.isdigit() and len(minor) <= 6):
+            return None
+        return CharNode(f"/dev/nvidia-caps/nvidia-cap{int(minor)}", major, int(minor))
+
+    def _enriched(self, gpu: Device, slices: list[Device]) -> tuple[Device, ...]:
+        facts = self._nvml.get(gpu.address)
+        if facts is None:
+            return (gpu, *slices)
+        gpu = dataclasses.replace(gpu, uuid=gpu.uuid or facts.uuid, model=gpu.model or facts.model, memory=facts.memory)
+        return (gpu, *(self._enriched_slice(part, facts) for part in slices))
+
+    def _enriched_slice(self, part: Device, facts: nvml.Gpu) -> Device:
+        more = facts.slices.get((part.slice.gi, part.slice.ci)) if part.slice else None
+        if more is None or part.slice is None:
+            return part
+        return dataclasses.replace(part, uuid=more.uuid, memory=more.memory,
+                                   slice=dataclasses.replace(part.slice, profile=more.profile))
+
+    @functools.cached_property
+    def _nvml(self) -> dict[str, nvml.Gpu]:
+        return nvml.query() if self.host.live else {}
+
+
+def _uuid(information: dict[str, str]) -> str | None:
+    """The driver writes question marks until the GPU was first used."""
+    uuid = information.get("GPU UUID", "")
+    return uuid if uuid and "?" not in uuid else None
+
+
+def _numbered(pattern: re.Pattern[str], names: tuple[str, ...]) -> list[tuple[int, str]]:
+    return sorted((int(match[1]), name) for name in names if (match := pattern.fullmatch(name)))

@@ -1,0 +1,314 @@
+"""Who holds what on this host: one small file per device, a lock around every change, and no guessing.
+
+The records are the host's own truth, whatever the clouds believe. They survive a kill at any instruction: a file
+changes as a whole or not at all, and a claim of several devices is announced in a journal first, so that whoever takes
+the lock next takes an interrupted claim back. A record that cannot be read makes every claim fail (fail closed).
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from containerhost.devices.model import Device
+from containerhost.errors import DeviceHeld, DeviceNotFound, OwnersUnreadable
+from containerhost.rollback import Rollback
+
+FOLDER = Path("/var/lib/containerhost/owners")
+LOCK_LIMIT = 30.0  # seconds; a holder of the lock writes a few small files
+_LOCK_PAUSE = 0.005  # seconds between two tries
+_LOCK, _JOURNAL, _UNFINISHED = ".lock", ".claim", ".unfinished"
+_SUFFIX = ".json"
+# A device id is a PCI address and perhaps a slice; as a file name its slashes are pluses.
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]*(?:/[0-9A-Za-z][0-9A-Za-z:._-]*)*")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Owner:
+    """A container: which driver made it (``nova``), on which engine (``lxd``), its name there, the cloud's uuid."""
+
+    driver: str
+    engine: str
+    container: str
+    uuid: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} container {self.container} ({self.driver} {self.uuid})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """:ivar restore: what the device must be set back to before it is free, by the name of the setting
+    :ivar blocked: why nobody may have the device, not even its last owner; None when it is not blocked
+    """
+
+    device_id: str
+    owner: Owner
+    restore: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    blocked: str | None = None
+
+
+class Owners:
+    """The records in one folder, which all drivers and engines of a host share.
+
+    :param root: the folder; made when first needed
+    :param lock_limit: seconds to wait for another process that changes the records
+    """
+
+    def __init__(self, root: Path = FOLDER, lock_limit: float = LOCK_LIMIT) -> None:
+        self._root = root
+        self._lock_limit = lock_limit
+
+    def claim(self, devices: Sequence[Device], owner: Owner, related: Callable[[Device], Iterable[Device]]) -> None:
+        """Make ``owner`` hold all ``devices``, or none. What it holds already it keeps.
+
+        :param related: the devices that no other owner may hold beside this one (Inventory.related)
+        :raises DeviceHeld: another owner has one of them or a related one, or one is blocked
+        :raises OwnersUnreadable: the records cannot be trusted, or stay locked
+        """
+        with self._locked():
+            records = self._read()
+            for device in devices:
+                _refuse_if_taken(records, device, owner, related(device))
+            wanted = {device.id: Record(device.id, owner) for device in devices if device.id not in records}
+            self._add(list(wanted.values()))
+
+    def remember(self, device_id: str, owner: Owner, restore: Mapping[str, str]) -> None:
+        """Note what the device must be set back to; call it *before* changing anything.
+
+        What was noted first stays: a repeated attempt would otherwise note the changed values as the former ones.
+
+        :raises DeviceNotFound: nobody holds the device
+        :raises DeviceHeld: another owner does
+        """
+        with self._locked():
+            record = self._owned(device_id, owner)
+            self._write(dataclasses.replace(record, restore={**restore, **record.restore}))
+
+    def block(self, device_id: str, reason: str) -> None:
+        """Keep the device from everybody until :meth:`unblock`, because it could not be cleaned.
+
+        :raises DeviceNotFound: nobody holds the device
+        """
+        with self._locked():
+            self._write(dataclasses.replace(self._record(device_id), blocked=reason))
+
+    def unblock(self, device_id: str) -> None:
+        """The device was cleaned after all: its last owner may release it.
+
+        :raises DeviceNotFound: nobody holds the device
+        """
+        with self._locked():
+            self._write(dataclasses.replace(self._record(device_id), blocked=None))
+
+    def release(self, device_id: str, owner: Owner) -> None:
+        """The device is clean and free. Nothing happens when it is free already.
+
+        :raises DeviceHeld: another owner has it, or it is blocked
+        """
+        with self._locked():
+            records = self._read()
+            if device_id in records:
+                self._refuse_other(records[device_id], owner)
+                if records[device_id].blocked is not None:
+                    raise DeviceHeld(f"device {device_id} is not free: {records[device_id].blocked}; clean it, then "
+                                     f"`containerhost unblock {device_id}`")
+                self._remove([device_id])
+
+    def held_by(self, owner: Owner) -> tuple[Record, ...]:
+        """The owner's records, by device id; blocked ones too."""
+        return tuple(record for record in self.records().values() if record.owner == owner)
+
+    def records(self) -> dict[str, Record]:
+        """Every record by device id, in that order. Takes no lock, so that anybody may look.
+
+        :raises OwnersUnreadable: a record cannot be read
+        """
+        return self._read()
+
+    # Reading
+
+    def _record(self, device_id: str) -> Record:
+        record = self._read().get(device_id)
+        if record is None:
+            raise DeviceNotFound(f"no container holds device {device_id}")
+        return record
+
+    def _owned(self, device_id: str, owner: Owner) -> Record:
+        record = self._record(device_id)
+        self._refuse_other(record, owner)
+        return record
+
+    @staticmethod
+    def _refuse_other(record: Record, owner: Owner) -> None:
+        if record.owner != owner:
+            raise DeviceHeld(f"device {record.device_id} belongs to {record.owner}, not to {owner}")
+
+    def _read(self) -> dict[str, Record]:
+        found = {}
+        for name in self._names():
+            try:
+                record = _parse(self._root / name)
+            except OwnersUnreadable:
+                # Somebody who looks without the lock may meet a record that is released under his eyes.
+                if not os.path.lexists(self._root / name):
+                    continue
+                raise
+            found[record.device_id] = record
+        return found
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self._root)
+                          if name.endswith(_SUFFIX) and not name.startswith("."))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise OwnersUnreadable(f"cannot list the ownership records in {self._root}: {error}") from error
+
+    # Writing; only under the lock
+
+    def _add(self, records: list[Record]) -> None:
+        """One file is written as a whole anyway; several need the journal to be all or none."""
+        ids = [record.device_id for record in records]
+        with Rollback("claim") as undo:
+            if len(ids) > 1:
+                undo.on_error("its journal", self._forget_journal)
+                self._put(_JOURNAL, json.dumps(ids))
+            undo.on_error("its records", self._remove, ids)
+            for record in records:
+                self._write(record)
+            if len(ids) > 1:
+                self._forget_journal()
+
+    def _write(self, record: Record) -> None:
+        self._put(_file_name(record.device_id), json.dumps(dataclasses.asdict(record), indent=1))
+
+    def _put(self, name: str, text: str) -> None:
+        """Write a file so that a crash leaves the old one or the new one, never a part."""
+        unfinished = self._root / _UNFINISHED
+        with open(unfinished, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(unfinished, self._root / name)
+        self._sync()
+
+    def _remove(self, device_ids: Iterable[str]) -> None:
+        for device_id in device_ids:
+            (self._root / _file_name(device_id)).unlink(missing_ok=True)
+        self._sync()
+
+    def _sync(self) -> None:
+        """Make renames and removals in the folder durable."""
+        handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    # The lock
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Exclude every other process and thread, and first take back what a killed one left half done."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise OwnersUnreadable(f"cannot lock the ownership records in {self._root}: {error}") from error
+        try:
+            self._wait_for(handle)
+            self._take_back_interrupted()
+            yield
+        except OSError as error:
+            raise OwnersUnreadable(f"cannot change the ownership records in {self._root}: {error}") from error
+        finally:
+            os.close(handle)
+
+    def _wait_for(self, handle: int) -> None:
+        """A lock belongs to the open file, so threads exclude each other as processes do, and a killed one lets go."""
+        deadline = time.monotonic() + self._lock_limit
+        while not _try_lock(handle):
+            if time.monotonic() > deadline:
+                raise OwnersUnreadable(f"another process has locked the ownership records in {self._root} for more "
+                                       f"than {self._lock_limit:g} s; see `fuser {self._root / _LOCK}`")
+            time.sleep(_LOCK_PAUSE)
+
+    def _take_back_interrupted(self) -> None:
+        journal = self._root / _JOURNAL
+        if journal.exists():
+            self._remove(_parse_journal(journal))
+            self._forget_journal()
+
+    def _forget_journal(self) -> None:
+        (self._root / _JOURNAL).unlink(missing_ok=True)
+        self._sync()
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _refuse_if_taken(records: Mapping[str, Record], device: Device, owner: Owner, related: Iterable[Device]) -> None:
+    for other in (device, *related):
+        record = records.get(other.id)
+        if record is None:
+            continue
+        what = f"device {device.id}" if other.id == device.id else f"device {device.id}, related to {other.id}"
+        if record.blocked is not None:
+            raise DeviceHeld(f"{what}, cannot be given to {owner}: {other.id} is blocked: {record.blocked}")
+        if record.owner != owner:
+            raise DeviceHeld(f"{what}, cannot be given to {owner}: {record.owner} holds {other.id}")
+
+
+def _file_name(device_id: str) -> str:
+    if not _ID.fullmatch(device_id):
+        raise DeviceNotFound(f"{device_id!r} is no device id: use an id that `containerhost list` shows")
+    return device_id.replace("/", "+") + _SUFFIX
+
+
+def _parse(path: Path) -> Record:
+    """:raises OwnersUnreadable: it is not exactly what ``_write`` makes"""
+    data = _load(path)
+    try:
+        record = Record(device_id=data["device_id"], owner=Owner(**data["owner"]), restore=data["restore"],
+                        blocked=data["blocked"])
+        texts = [record.device_id, *dataclasses.astuple(record.owner), *record.restore, *record.restore.values()]
+        sound = all(isinstance(text, str) for text in texts) and isinstance(record.blocked, str | None)
+        sound = sound and set(data) == {"device_id", "owner", "restore", "blocked"}
+        sound = sound and _file_name(record.device_id) == path.name
+    except (KeyError, TypeError, AttributeError, DeviceNotFound) as error:
+        raise _unreadable(path, repr(error)) from error
+    if not sound:
+        raise _unreadable(path, "its content is not that of an ownership record of this name")
+    return record
+
+
+def _parse_journal(path: Path) -> list[str]:
+    data = _load(path)
+    if not isinstance(data, list) or not all(isinstance(item, str) and _ID.fullmatch(item) for item in data):
+        raise _unreadable(path, "it is no list of device ids")
+    return data
+
+
+def _load(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(path, str(error)) from error
+
+
+def _unreadable(path: Path, why: str) -> OwnersUnreadable:
+    return OwnersUnreadable(f"ownership record {path} cannot be trusted ({why}), so no device is handed out: find out "
+                            "which container has the device, then correct or remove the file")

@@ -1,0 +1,165 @@
+"""The only reader of /sys, /proc and /dev, of this host or of a captured copy of another's.
+
+What a kernel file holds is never trusted: a file that is missing, unreadable or odd reads as None or as nothing, so
+that one broken card never hides the others. Saying what is wrong is the caller's part. Device nodes are looked at
+with lstat and never opened.
+"""
+
+import functools
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+ATTRIBUTE_LIMIT = 4096  # bytes; the kernel gives a sysfs attribute at most one page
+TABLE_LIMIT = 16 << 20  # bytes; /proc/cpuinfo of a thousand cores is 2 MiB
+_MAJOR_MINOR = re.compile(r"([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
+_DECIMAL = re.compile(r"-?[0-9]{1,20}", re.ASCII)
+
+
+class Host:
+    """One host's kernel files.
+
+    :param root: ``/``, or a folder that holds a host's captured ``sys``, ``proc`` and ``dev``
+    """
+
+    def __init__(self, root: Path | str = "/") -> None:
+        self.root = Path(root)
+        self.live = os.path.realpath(self.root) == "/"
+        self._prefix = "" if self.live else os.path.abspath(self.root)
+
+    def data(self, path: str, limit: int = ATTRIBUTE_LIMIT) -> bytes | None:
+        """The first ``limit`` bytes of the file at ``path`` (absolute, as on the host); None if it cannot be read."""
+        name = self._prefix + path
+        try:
+            # A captured tree is somebody else's: what it calls an attribute could be a pipe or a device node.
+            if not self.live and not stat.S_ISREG(os.stat(name).st_mode):
+                return None
+            handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        except (OSError, ValueError):
+            return None
+        try:
+            return _read(handle, limit)
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
+
+    def text(self, path: str) -> str | None:
+        """An attribute's text without surrounding white space; None when missing or empty."""
+        data = self.data(path)
+        return (data.decode("utf-8", "replace").strip(" \t\r\n\0") or None) if data else None
+
+    def number(self, path: str) -> int | None:
+        """A decimal attribute; None when it is missing or no number."""
+        text = self.text(path)
+        return int(text) if text and _DECIMAL.fullmatch(text) else None
+
+    def lines(self, path: str) -> list[str]:
+        """The lines of a /proc table; none when it is missing."""
+        data = self.data(path, TABLE_LIMIT)
+        return data.decode("utf-8", "replace").splitlines() if data else []
+
+    def fields(self, path: str) -> dict[str, str]:
+        """A ``Key: value`` table such as /proc/meminfo; a key's first value counts."""
+        found: dict[str, str] = {}
+        for line in self.lines(path):
+            key, colon, value = line.partition(":")
+            if colon:
+                found.setdefault(key.strip(), value.strip())
+        return found
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The sorted entries of a folder; none when it is missing."""
+        try:
+            return tuple(sorted(os.listdir(self._prefix + path)))
+        except (OSError, ValueError):
+            return ()
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(self._prefix + path)
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(self._prefix + path)
+
+    def link(self, path: str) -> str | None:
+        """The last component of a symbolic link's target (``driver`` -> ``mlx5_core``); None when it is no link."""
+        try:
+            return os.path.basename(os.readlink(self._prefix + path)) or None
+        except (OSError, ValueError):
+            return None
+
+    def char_number(self, path: str) -> tuple[int, int] | None:
+        """A sysfs ``dev`` file, ``major:minor``; None when missing or out of the kernel's range."""
+        match = _MAJOR_MINOR.fullmatch(self.text(path) or "")
+        if not match:
+            return None
+        major, minor = int(match[1]), int(match[2])
+        return (major, minor) if major < 1 << 12 and minor < 1 << 20 else None
+
+    @functools.cached_property
+    def char_majors(self) -> dict[str, int]:
+        """Driver name to major, from the character half of /proc/devices; read once for each Host."""
+        majors: dict[str, int] = {}
+        character = False
+        for line in self.lines("/proc/devices"):
+            number, _, name = line.strip().partition(" ")
+            if line.endswith(":"):
+                character = line.startswith("Character")
+            elif character and number.isascii() and number.isdigit() and len(number) <= 4:
+                majors.setdefault(name.strip(), int(number))
+        return majors
+
+    def misc_number(self, name: str) -> tuple[int, int] | None:
+        """The character number of a misc driver such as ``rdma_cm``: its sysfs ``dev`` file, else /proc/misc."""
+        number = self.char_number(f"/sys/class/misc/{name}/dev")
+        if number:
+            return number
+        for line in self.lines("/proc/misc"):
+            minor, _, driver = line.strip().partition(" ")
+            if driver == name and minor.isascii() and minor.isdigit() and len(minor) <= 7:
+                return 10, int(minor)  # 10 is the misc major (Documentation/admin-guide/devices.txt)
+        return None
+
+    def node_fault(self, path: str, major: int, minor: int) -> str | None:
+        """What is wrong with the device node at ``path``, in words; None when it is as it should be.
+
+        In a captured tree, where only root could have kept device nodes, a plain file stands for the node.
+        """
+        try:
+            status = os.lstat(self._prefix + path)
+        except (OSError, ValueError):
+            return f"device node {path} is missing"
+        if stat.S_ISCHR(status.st_mode):
+            found = (os.major(status.st_rdev), os.minor(status.st_rdev))
+            if found != (major, minor):
+                return f"device node {path} is {found[0]}:{found[1]}, but the driver's is {major}:{minor}"
+        elif self.live or not stat.S_ISREG(status.st_mode):
+            return f"{path} is no device node"
+        return None
+
+
+def _read(handle: int, limit: int) -> bytes:
+    """Up to ``limit`` bytes. /proc tables come in pieces; a short attribute is complete with its first piece."""
+    first = os.read(handle, limit)
+    if limit <= ATTRIBUTE_LIMIT:
+        return first
+    return first + b"".join(_rest(handle, limit - len(first)))
+
+
+def _rest(handle: int, left: int) -> Iterator[bytes]:
+    while left > 0 and (piece := os.read(handle, min(left, 1 << 16))):
+        left -= len(piece)
+        yield piece
+
+
+def id_list(text: str | None) -> frozenset[int]:
+    """The kernel's list format (``0-3,8``) as a set; parts that make no sense are left out."""
+    found: set[int] = set()
+    for part in (text or "").split(","):
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        if all(bound.isascii() and bound.isdigit() and len(bound) <= 6 for bound in (first, last)):
+            found.update(range(int(first), int(last) + 1))
+    return frozenset(found)

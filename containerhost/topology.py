@@ -1,0 +1,211 @@
+"""The host's processors, memory and NUMA nodes, and how busy they are.
+
+Sources: Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopology.rst and
+Documentation/filesystems/proc.rst. Sizes are bytes, times nanoseconds unless a name says otherwise.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+
+from containerhost.sysfs import Host, id_list
+
+_NODES = "/sys/devices/system/node"
+_CPUS = "/sys/devices/system/cpu"
+_NODE = re.compile(r"node([0-9]{1,5})")
+_HUGEPAGES = re.compile(r"hugepages-([0-9]{1,9})kB")
+_NANOSECONDS = 1_000_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NumaNode:
+    """:ivar cpus: the node's CPUs that are online
+    :ivar siblings: its cores, each as the hardware threads it has, by lowest thread
+    :ivar memory: bytes
+    :ivar free: bytes
+    :ivar hugepages: by page size in bytes: how many pages there are, and how many are free
+    :ivar distances: to every node in their order, 10 being this node itself
+    """
+
+    id: int
+    cpus: frozenset[int]
+    siblings: tuple[frozenset[int], ...]
+    memory: int
+    free: int
+    hugepages: Mapping[int, tuple[int, int]]
+    distances: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CpuInfo:
+    """:ivar arch: as ``uname -m`` says it
+    :ivar features: flags as /proc/cpuinfo names them
+    """
+
+    arch: str
+    vendor: str | None
+    model: str | None
+    sockets: int
+    cores_per_socket: int
+    threads_per_core: int
+    features: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Topology:
+    """:ivar nodes: by id; a host without NUMA has one node, 0"""
+
+    nodes: tuple[NumaNode, ...]
+    cpu: CpuInfo
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        return frozenset[int]().union(*(node.cpus for node in self.nodes))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """Nanoseconds since boot, summed over all CPUs."""
+
+    kernel: int
+    user: int
+    idle: int
+    iowait: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """:ivar used: bytes that starting programs could not get: total less MemAvailable"""
+
+    total: int
+    used: int
+
+
+def read(host: Host | None = None) -> Topology:
+    host = host or Host()
+    online = id_list(host.text(f"{_CPUS}/online"))
+    cores = _cores(host, online)
+    ids = sorted(int(match[1]) for name in host.names(_NODES) if (match := _NODE.fullmatch(name)))
+    nodes = tuple(_node(host, number, online, cores) for number in ids) or (_only_node(host, online, cores),)
+    return Topology(nodes, _cpu_info(host, online, cores))
+
+
+def _node(host: Host, number: int, online: frozenset[int], cores: Mapping[int, frozenset[int]]) -> NumaNode:
+    folder = f"{_NODES}/node{number}"
+    cpus = id_list(host.text(f"{folder}/cpulist"))
+    cpus = cpus & online if online else cpus
+    # Its lines read "Node 0 MemTotal:  32779340 kB".
+    memory = {key.rpartition(" ")[2]: value for key, value in host.fields(f"{folder}/meminfo").items()}
+    distances = (host.text(f"{folder}/distance") or "").split()
+    return NumaNode(
+        id=number, cpus=cpus, siblings=_siblings(cpus, cores), memory=_kilobytes(memory.get("MemTotal")),
+        free=_kilobytes(memory.get("MemFree")), hugepages=_hugepages(host, f"{folder}/hugepages"),
+        distances=tuple(int(distance[:6]) for distance in distances if distance.isascii() and distance.isdigit()))
+
+
+def _only_node(host: Host, online: frozenset[int], cores: Mapping[int, frozenset[int]]) -> NumaNode:
+    """A kernel without NUMA tells of no node."""
+    memory = host.fields("/proc/meminfo")
+    return NumaNode(
+        id=0, cpus=online, siblings=_siblings(online, cores), memory=_kilobytes(memory.get("MemTotal")),
+        free=_kilobytes(memory.get("MemFree")), hugepages=_hugepages(host, "/sys/kernel/mm/hugepages"), distances=(10,))
+
+
+def _cores(host: Host, online: frozenset[int]) -> dict[int, frozenset[int]]:
+    """Each CPU's core, as the set of its online threads; a CPU of which nothing is known is a core of its own."""
+    cores = {}
+    for cpu in sorted(online):
+        threads = id_list(host.text(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list")) & online
+        cores[cpu] = threads | {cpu}
+    return cores
+
+
+def _siblings(cpus: frozenset[int], cores: Mapping[int, frozenset[int]]) -> tuple[frozenset[int], ...]:
+    found = {cores.get(cpu, frozenset((cpu,))) & cpus for cpu in cpus}
+    return tuple(sorted(found, key=min))
+
+
+def _hugepages(host: Host, folder: str) -> dict[int, tuple[int, int]]:
+    found = {}
+    for name in host.names(folder):
+        match = _HUGEPAGES.fullmatch(name)
+        if match:
+            total = host.number(f"{folder}/{name}/nr_hugepages") or 0
+            found[int(match[1]) * 1024] = (total, host.number(f"{folder}/{name}/free_hugepages") or 0)
+    return dict(sorted(found.items()))
+
+
+def _cpu_info(host: Host, online: frozenset[int], cores: Mapping[int, frozenset[int]]) -> CpuInfo:
+    packages = {host.number(f"{_CPUS}/cpu{cpu}/topology/physical_package_id") for cpu in online}
+    sockets = max(1, len(packages))
+    count = max(1, len(set(cores.values())))
+    first = _first_processor(host)
+    return CpuInfo(
+        arch=_arch(host, first),
+        vendor=first.get("vendor_id") or first.get("CPU implementer"),
+        model=first.get("model name") or first.get("cpu"),
+        sockets=sockets,
+        cores_per_socket=max(1, count // sockets),
+        threads_per_core=max((len(core) for core in cores.values()), default=1),
+        features=frozenset((first.get("flags") or first.get("Features") or "").split()),
+    )
+
+
+def _first_processor(host: Host) -> dict[str, str]:
+    """The first block of /proc/cpuinfo; the others differ in number and clock only."""
+    first: dict[str, str] = {}
+    for line in host.lines("/proc/cpuinfo"):
+        if not line.strip() and first:
+            break
+        key, _, value = line.partition(":")
+        first[key.strip()] = value.strip()
+    return first
+
+
+def _arch(host: Host, cpu: Mapping[str, str]) -> str:
+    """Kernels since 6.1 tell it in /proc; a captured tree of an older one is known by its way to list features."""
+    told = host.text("/proc/sys/kernel/arch")
+    if told or host.live:
+        return told or os.uname().machine
+    return "x86_64" if "flags" in cpu else "aarch64" if "Features" in cpu else "unknown"
+
+
+def cpu_times(host: Host | None = None) -> CpuTimes:
+    host = host or Host()
+    row = next((line.split()[1:] for line in host.lines("/proc/stat") if line.startswith("cpu ")), [])
+    ticks = [int(value) for value in row if value.isascii() and value.isdigit()]
+    user, nice, system, idle, iowait, irq, softirq = (ticks + [0] * 7)[:7]
+    tick = _NANOSECONDS // os.sysconf("SC_CLK_TCK")
+    return CpuTimes(kernel=(system + irq + softirq) * tick, user=(user + nice) * tick, idle=idle * tick,
+                    iowait=iowait * tick)
+
+
+def uptime(host: Host | None = None) -> float:
+    """Seconds since boot; 0.0 when the host does not say."""
+    return next(iter(_numbers(host or Host(), "/proc/uptime")), 0.0)
+
+
+def loadavg(host: Host | None = None) -> tuple[float, float, float]:
+    """Processes that run or wait to, averaged over 1, 5 and 15 minutes."""
+    one, five, fifteen = [*_numbers(host or Host(), "/proc/loadavg"), 0.0, 0.0, 0.0][:3]
+    return one, five, fifteen
+
+
+def memory(host: Host | None = None) -> MemoryUse:
+    table = (host or Host()).fields("/proc/meminfo")
+    total = _kilobytes(table.get("MemTotal"))
+    available = _kilobytes(table.get("MemAvailable") or table.get("MemFree"))
+    return MemoryUse(total=total, used=max(0, total - available))
+
+
+def _numbers(host: Host, path: str) -> list[float]:
+    """The leading decimal fractions of a /proc line."""
+    words = (host.text(path) or "").split()
+    return [float(word) for word in words if re.fullmatch(r"[0-9]{1,15}\.[0-9]{1,9}", word, re.ASCII)]
+
+
+def _kilobytes(text: str | None) -> int:
+    """``32779340 kB`` in bytes; 0 when it is no such thing."""
+    number = (text or "").partition(" ")[0]
+    return int(number) * 1024 if number.isascii() and number.isdigit() and len(number) <= 15 else 0
