@@ -99,13 +99,15 @@ class Owners:
         with self._locked():
             self._write(dataclasses.replace(self._record(device_id), blocked=reason))
 
-    def unblock(self, device_id: str) -> None:
-        """The device was cleaned after all: its last owner may release it.
+    def unblock(self, device_id: str) -> Record:
+        """The device was cleaned after all: its last owner, whom the record names, may release it.
 
         :raises DeviceNotFound: nobody holds the device
         """
         with self._locked():
-            self._write(dataclasses.replace(self._record(device_id), blocked=None))
+            record = dataclasses.replace(self._record(device_id), blocked=None)
+            self._write(record)
+            return record
 
     def release(self, device_id: str, owner: Owner) -> None:
         """The device is clean and free. Nothing happens when it is free already.

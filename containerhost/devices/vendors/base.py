@@ -61,7 +61,7 @@ def device(function: PciFunction, kind: Kind, plugin: str, **more: object) -> De
 
 def enabled_functions(function: PciFunction) -> tuple[str, ...]:
     """A physical function serves its VFs, so giving it away would take them from their holders."""
-    return (f"{function.num_vfs} of its virtual functions are enabled",) if function.num_vfs else ()
+    return (f"{function.num_vfs} virtual functions are enabled",) if function.num_vfs else ()
 
 
 def refuse_host_use(device: Device) -> None:

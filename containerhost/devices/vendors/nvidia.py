@@ -49,7 +49,7 @@ class Nvidia(base.GpuVendor):
         if not (minor.isascii() and minor.isdigit() and int(minor[:6]) < _MODESET_MINOR):
             trouble = (f"the nvidia driver does not know it: {_PROC}/gpus/{gpu.address}/information has no Device "
                        "Minor; the kernel's log has the reason (NVRM, Xid)")
-            return (dataclasses.replace(gpu, health=(*gpu.health, trouble)),)
+            return (dataclasses.replace(gpu, health=gpu.health or (trouble,)),)
         own = CharNode(f"/dev/nvidia{int(minor)}", self._major, int(minor))
         complaints = tuple(health.of_nodes(self.host, (own,))) + self._shared_complaints
         gpu = dataclasses.replace(gpu, nodes=(own, *gpu.nodes, *self._shared_nodes), health=gpu.health + complaints)
