@@ -6,11 +6,8 @@ already validated and typed: an engine never parses tenant text.
 
 import dataclasses
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from containerhost.grants import Grant
-
-NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +114,6 @@ class ContainerSpec:
     grants: tuple[Grant, ...] = ()
     security: Security = Security()
     cloud_init: CloudInit = CloudInit()
-    labels: Mapping[str, str] = NOTHING
-    environment: Mapping[str, str] = NOTHING
-    limits: Mapping[str, str] = NOTHING
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    limits: Mapping[str, str] = dataclasses.field(default_factory=dict)
