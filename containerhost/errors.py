@@ -33,6 +33,10 @@ class ScrubFailed(DeviceError):
     """A device came back but could not be cleaned; it is marked and not reused."""
 
 
+class HostActionFailed(DeviceError):
+    """The kernel or a host tool refused a step on a device. Its own words are in the message."""
+
+
 class SpecError(ContainerHostError):
     """A container specification asks for something that cannot be; nothing was changed."""
 
@@ -55,6 +59,10 @@ class EngineNotFound(EngineError):
 
 class EngineConflict(EngineError):
     """The object changed since it was read, exists already, or is busy."""
+
+
+class NotAsGranted(EngineError):
+    """A running container sees more or less than its grants say."""
 
 
 class StorageFull(EngineError):

@@ -1,0 +1,155 @@
+"""What every container engine offers, in no engine's words.
+
+A driver codes against :class:`Engine` and the records here; ``engines/<name>/`` translates. Times are seconds, sizes
+bytes. Every method has a time limit and raises only :mod:`containerhost.errors`.
+"""
+
+import dataclasses
+import datetime
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from containerhost.devices.model import Device
+from containerhost.grants import Grant
+from containerhost.spec import ContainerSpec
+
+
+class Status(enum.StrEnum):
+    RUNNING = "running"
+    STOPPED = "stopped"
+    FROZEN = "frozen"
+    STARTING = "starting"
+    STOPPING = "stopping"
+    ERROR = "error"
+
+
+@dataclasses.dataclass(frozen=True)
+class ContainerState:
+    """What one list of all containers tells about each.
+
+    :ivar labels: the driver's own marks, keys as given in ``ContainerSpec.labels``
+    :ivar last_used: last start; None when it never started
+    """
+
+    name: str
+    status: Status
+    labels: Mapping[str, str]
+    created: datetime.datetime | None = None
+    last_used: datetime.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class InterfaceMetrics:
+    """Counters since the interface is in the container; ``host_name`` is the host's end where there is one."""
+
+    name: str
+    mac: str
+    host_name: str | None
+    received_bytes: int
+    received_packets: int
+    received_errors: int
+    received_dropped: int
+    sent_bytes: int
+    sent_packets: int
+    sent_errors: int
+    sent_dropped: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Metrics:
+    """What one container uses now.
+
+    :ivar pid: its first process as the host numbers it; None when it does not run
+    :ivar cpu_time: nanoseconds of CPU since its start
+    :ivar disks: bytes used by disk name; absent where the storage cannot tell
+    """
+
+    status: Status
+    pid: int | None
+    processes: int
+    cpu_time: int
+    memory: int
+    memory_peak: int
+    swap: int
+    disks: Mapping[str, int]
+    interfaces: tuple[InterfaceMetrics, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolUsage:
+    """:ivar driver: ``zfs``, ``btrfs``, ``lvm``, ``dir``…
+    """
+
+    name: str
+    driver: str
+    total: int
+    used: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerInfo:
+    """:ivar name: ``lxd`` or ``incus``
+    :ivar architectures: as the kernel names them (``x86_64``), the host's own first
+    """
+
+    name: str
+    version: str
+    architectures: tuple[str, ...]
+    kernel: str
+    hostname: str
+
+
+class Engine(Protocol):
+    name: str
+
+    def server(self) -> ServerInfo: ...
+
+    def pool(self, name: str) -> PoolUsage: ...
+
+    def containers(self) -> tuple[ContainerState, ...]:
+        """All containers of this engine's project, from one request."""
+
+    def container(self, name: str) -> ContainerState:
+        """:raises EngineNotFound:"""
+
+    def exists(self, name: str) -> bool: ...
+
+    def create(self, spec: ContainerSpec) -> None: ...
+
+    def start(self, name: str) -> None:
+        """Done already when it runs."""
+
+    def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
+        """Ask its init to end, or with ``force`` end it; done already when it is stopped.
+
+        :raises EngineTimeout: it did not end within ``timeout`` and still runs
+        """
+
+    def restart(self, name: str, *, timeout: int, force: bool = False) -> None: ...
+
+    def freeze(self, name: str) -> None: ...
+
+    def unfreeze(self, name: str) -> None: ...
+
+    def delete(self, name: str) -> None:
+        """Succeeds from every state, missing included, and leaves nothing."""
+
+    def attach(self, name: str, grant: Grant) -> None: ...
+
+    def detach(self, name: str, grant: Grant, remaining: Sequence[Grant]) -> None:
+        """Take ``grant`` away; nodes that ``remaining`` shares with it stay."""
+
+    def regrant(self, name: str, grants: Sequence[Grant]) -> None:
+        """Let a stopped container have exactly these devices, as the host calls them now."""
+
+    def verify(self, name: str, grants: Sequence[Grant]) -> None:
+        """:raises NotAsGranted: the running container sees more or less than ``grants``"""
+
+    def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
+        """Device id -> container, for every device any container of the engine names, in any project."""
+
+    def metrics(self, name: str) -> Metrics: ...
+
+    def console_log(self, name: str) -> bytes:
+        """What its console printed since it started; empty when there is nothing."""

@@ -1,0 +1,318 @@
+"""The LXD and Incus REST API: one method per call, and one place where its failures get this project's names.
+
+Built on pylxd's ``client.api``, one pylxd client per thread (a requests session must not be shared). Formats: LXD's
+rest-api document; Incus serves the same. Every request and every wait for an operation has a limit.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib import parse
+
+import pylxd
+import pylxd.client
+import pylxd.exceptions
+import requests
+import urllib3.exceptions
+
+from containerhost import errors
+
+LOG = logging.getLogger(__name__)
+
+# Where the daemons' packages put their sockets; the first that is there is taken when no endpoint is given.
+USUAL_SOCKETS = (
+    "/var/snap/lxd/common/lxd/unix.socket",
+    "/var/lib/lxd/unix.socket",
+    "/var/lib/incus/unix.socket",
+)
+
+# LXD reports these as plain 400 or 500, or as the text of a failed operation: only the words tell them apart.
+TEXTS: tuple[tuple[re.Pattern[str], type[errors.EngineError]], ...] = (
+    (re.compile(r"no space left|quota exceeded|out of space|insufficient free space|not enough (free )?space", re.I),
+     errors.StorageFull),
+    (re.compile(r"(image|alias|instance|container|storage pool|project|profile|network|operation)( \S+)? not found\s*$",
+                re.I), errors.EngineNotFound),
+    (re.compile(r"already exists|UNIQUE constraint failed|is busy running|etag doesn't match|is running\s*$", re.I),
+     errors.EngineConflict),
+    (re.compile(r"context deadline exceeded|timed? ?out", re.I), errors.EngineTimeout),
+    (re.compile(r"(daemon|LXD|incus) is (shutting down|starting)|shutting down", re.I), errors.EngineUnavailable),
+)
+
+STATUSES: Mapping[int, type[errors.EngineError]] = {
+    404: errors.EngineNotFound,
+    409: errors.EngineConflict,
+    412: errors.EngineConflict,
+    503: errors.EngineUnavailable,
+    504: errors.EngineTimeout,
+    507: errors.StorageFull,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to reach the daemon.
+
+    :ivar endpoint: path of its socket or ``https://host:port``; None looks in the usual places ($LXD_DIR first)
+    :ivar cert: file of the client certificate, for https
+    :ivar key: file of its key
+    :ivar server_cert: file of the one server certificate to accept; None trusts the system's authorities
+    :ivar project: None is ``default``
+    :ivar request_timeout: seconds without an answer, or without progress of a transfer
+    :ivar operation_timeout: seconds a background operation (create, start, delete, import) may take
+    """
+
+    endpoint: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    server_cert: str | None = None
+    project: str | None = None
+    request_timeout: int = 30
+    operation_timeout: int = 300
+
+    def url(self) -> str:
+        if self.endpoint and not self.endpoint.startswith("/"):
+            return self.endpoint.rstrip("/")
+        return "http+unix://" + parse.quote(self.endpoint or usual_socket(), safe="")
+
+
+def usual_socket() -> str:
+    own = [os.path.join(os.environ[name], "unix.socket") for name in ("LXD_DIR", "INCUS_DIR") if name in os.environ]
+    candidates = [*own, *USUAL_SOCKETS]
+    return next((path for path in candidates if os.path.exists(path)), candidates[0])
+
+
+def refusal(asked: str, status: int, text: str) -> errors.EngineError:
+    """The error for an answer that is not a success: by its status, else by its words.
+
+    :param status: HTTP status, or 400 for an operation that failed
+    """
+    known = STATUSES.get(status)
+    if known is None:
+        known = next((kind for words, kind in TEXTS if words.search(text)), errors.EngineError)
+    return known(f"{asked}: LXD says: {text.strip() or f'HTTP status {status}'}")
+
+
+@contextlib.contextmanager
+def translated(asked: str, endpoint: str) -> Iterator[None]:
+    """Every failure of a request leaves as an EngineError that says what was asked and where."""
+    try:
+        yield
+    except pylxd.exceptions.LXDAPIException as error:
+        raise refusal(asked, error.response.status_code, str(error)) from error
+    except (pylxd.exceptions.ClientConnectionFailed, requests.ConnectionError) as error:
+        if is_timeout(error):
+            raise errors.EngineTimeout(f"{asked}: no answer from {endpoint} in time") from error
+        raise errors.EngineUnavailable(
+            f"{asked}: cannot talk to {endpoint} ({error}); is the daemon running, and may this user reach it?"
+        ) from error
+    except requests.Timeout as error:
+        raise errors.EngineTimeout(f"{asked}: no answer from {endpoint} in time") from error
+    except requests.RequestException as error:
+        raise errors.EngineError(f"{asked}: request to {endpoint} failed: {error}") from error
+
+
+def is_timeout(error: BaseException) -> bool:
+    """requests hides a read time-out of a streamed body, and pylxd any of its first request, in other errors."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, TimeoutError | requests.Timeout | urllib3.exceptions.TimeoutError):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return any(isinstance(part, urllib3.exceptions.TimeoutError) for part in error.args)
+
+
+class LxdClient:
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self._local = threading.local()
+
+    # The choke point.
+
+    def _connection(self) -> pylxd.Client:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            url = self.settings.url()
+            pair = (self.settings.cert, self.settings.key) if self.settings.cert else None
+            session = pylxd.client.get_session_for_url(url, verify=self.settings.server_cert or True, cert=pair)
+            connection = pylxd.Client(
+                endpoint=url, session=session, project=self.settings.project, timeout=self.settings.request_timeout)
+            self._local.connection = connection
+        return connection
+
+    def _request(self, method: str, *path: str, asked: str, **arguments: Any) -> requests.Response:
+        with translated(asked, self.settings.url()):
+            node = self._connection().api
+            for segment in path:
+                node = node[parse.quote(segment, safe="")]
+            return getattr(node, method)(**arguments)
+
+    def _get(self, *path: str, asked: str, **arguments: Any) -> Any:
+        return self._request("get", *path, asked=asked, **arguments).json()["metadata"]
+
+    def _finish(self, response: requests.Response, asked: str, timeout: int | None = None) -> Mapping[str, Any]:
+        """The result of a write: of the answer itself, or of the operation it started.
+
+        :param timeout: seconds the operation may take; None is ``operation_timeout``
+        """
+        answer = response.json()
+        if answer.get("type") != "async":
+            return answer.get("metadata") or {}
+        return self.wait(answer["metadata"], asked, timeout)
+
+    def wait(self, operation: Mapping[str, Any], asked: str, timeout: int | None = None) -> Mapping[str, Any]:
+        """Wait for an operation's end and return its metadata.
+
+        :raises EngineTimeout: it did not end in time; it is cancelled where LXD can
+        :raises EngineUnavailable: the daemon went away, and the operation with it
+        """
+        limit = self.settings.operation_timeout if timeout is None else timeout
+        try:
+            done = self._get("operations", operation["id"], "wait", asked=asked, params={"timeout": str(limit)},
+                             timeout=limit + self.settings.request_timeout)
+        except errors.EngineNotFound as error:
+            raise errors.EngineUnavailable(f"{asked}: the daemon restarted and lost the operation") from error
+        except errors.EngineTimeout as error:
+            self._cancel(operation)
+            raise errors.EngineTimeout(f"{asked}: not done within {limit} s") from error
+        if done["status_code"] < 200:
+            self._cancel(operation)
+            raise errors.EngineTimeout(f"{asked}: not done within {limit} s (LXD: {done['status']})")
+        if done["status_code"] != 200:
+            raise refusal(asked, 400, done.get("err") or done["status"])
+        return done.get("metadata") or {}
+
+    def _cancel(self, operation: Mapping[str, Any]) -> None:
+        if not operation.get("may_cancel"):
+            return
+        try:
+            self._request("delete", "operations", operation["id"], asked="cancel the operation")
+        except errors.EngineError as error:
+            LOG.warning("Operation %s (%s) goes on: %s", operation["id"], operation.get("description"), error)
+
+    # The server.
+
+    @property
+    def extensions(self) -> frozenset[str]:
+        """Names of the API extensions the daemon has: capabilities are probed, never guessed from versions."""
+        with translated("read the server's API extensions", self.settings.url()):
+            return frozenset(self._connection().host_info["api_extensions"])
+
+    def server(self) -> Mapping[str, Any]:
+        return self._get(asked="read the server's description")
+
+    def pool(self, name: str) -> Mapping[str, Any]:
+        return self._get("storage-pools", name, asked=f"read storage pool {name}")
+
+    def pool_space(self, name: str) -> Mapping[str, Any]:
+        """``total`` and ``used``, in bytes."""
+        return self._get("storage-pools", name, "resources", asked=f"read the space of storage pool {name}")["space"]
+
+    def operations(self) -> list[Mapping[str, Any]]:
+        """All operations LXD remembers, whatever their status."""
+        by_status = self._get("operations", asked="list operations", params={"recursion": "1"})
+        return [operation for group in by_status.values() for operation in group or ()]
+
+    # Instances.
+
+    def instances(self, *, all_projects: bool = False) -> list[Mapping[str, Any]]:
+        params = {"recursion": "1"}
+        if all_projects:
+            params["all-projects"] = "true"
+            return self._across_projects("instances", asked="list the instances of all projects", params=params)
+        return self._get("instances", asked="list instances", params=params)
+
+    def _across_projects(self, path: str, asked: str, params: Mapping[str, str]) -> Any:
+        """LXD refuses ``project`` beside ``all-projects``, and pylxd always sends its project: go past it."""
+        url = self.settings.url()
+        with translated(asked, url):
+            response = self._connection().api.session.get(
+                f"{url}/1.0/{path}", params=dict(params), timeout=self.settings.request_timeout)
+            if response.status_code != 200:
+                raise refusal(asked, response.status_code, response.text)
+            return response.json()["metadata"]
+
+    def instance(self, name: str) -> tuple[dict[str, Any], str]:
+        """The instance and its ETag."""
+        response = self._request("get", "instances", name, asked=f"read container {name}")
+        return response.json()["metadata"], response.headers.get("ETag", "")
+
+    def create_instance(self, body: Mapping[str, Any]) -> None:
+        asked = f"create container {body['name']}"
+        self._finish(self._request("post", "instances", asked=asked, json=body), asked)
+
+    def replace_instance(self, name: str, body: Mapping[str, Any], etag: str) -> None:
+        """:raises EngineConflict: the instance changed since ``etag`` was read"""
+        asked = f"change container {name}"
+        self._finish(self._request("put", "instances", name, asked=asked, json=body, headers={"If-Match": etag}), asked)
+
+    def patch_instance(self, name: str, body: Mapping[str, Any], etag: str | None = None) -> None:
+        """Set the given keys and devices and keep all others (it cannot remove one)."""
+        asked = f"change container {name}"
+        headers = {"If-Match": etag} if etag else {}
+        self._finish(self._request("patch", "instances", name, asked=asked, json=body, headers=headers), asked)
+
+    def delete_instance(self, name: str) -> None:
+        asked = f"delete container {name}"
+        self._finish(self._request("delete", "instances", name, asked=asked), asked)
+
+    def set_state(self, name: str, action: str, *, force: bool = False, timeout: int | None = None) -> None:
+        """:param action: start, stop, restart, freeze or unfreeze
+        :param timeout: seconds LXD lets the guest take; None is ``operation_timeout``
+        """
+        asked = f"{action} container {name}"
+        limit = self.settings.operation_timeout if timeout is None else timeout
+        body = {"action": action, "force": force, "timeout": limit}
+        response = self._request("put", "instances", name, "state", asked=asked, json=body)
+        # LXD's own limit runs out first and tells why.
+        self._finish(response, asked, limit + self.settings.request_timeout)
+
+    def state(self, name: str) -> Mapping[str, Any]:
+        return self._get("instances", name, "state", asked=f"read the state of container {name}")
+
+    def console_log(self, name: str) -> bytes:
+        asked = f"read the console log of container {name}"
+        return self._request("get", "instances", name, "console", asked=asked, is_api=False).content
+
+    def log(self, name: str, file: str) -> bytes:
+        asked = f"read log {file} of container {name}"
+        return self._request("get", "instances", name, "logs", file, asked=asked, is_api=False).content
+
+    # Images.
+
+    def images(self) -> list[Mapping[str, Any]]:
+        return self._get("images", asked="list images", params={"recursion": "1"})
+
+    def image(self, fingerprint: str) -> Mapping[str, Any]:
+        return self._get("images", fingerprint, asked=f"read image {fingerprint}")
+
+    def image_alias(self, alias: str) -> Mapping[str, Any]:
+        return self._get("images", "aliases", alias, asked=f"read image alias {alias}")
+
+    def create_image_alias(self, alias: str, fingerprint: str) -> None:
+        body = {"name": alias, "target": fingerprint, "description": ""}
+        self._request("post", "images", "aliases", asked=f"create image alias {alias}", json=body)
+
+    def delete_image_alias(self, alias: str) -> None:
+        self._request("delete", "images", "aliases", alias, asked=f"delete image alias {alias}")
+
+    def upload_image(self, content: Any, headers: Mapping[str, str]) -> str:
+        """Send an image and return its fingerprint.
+
+        :param content: file-like and of known length; read piece by piece
+        """
+        asked = "import an image"
+        response = self._request("post", "images", asked=asked, data=content, headers=dict(headers))
+        return self._finish(response, asked)["fingerprint"]
+
+    def patch_image(self, fingerprint: str, body: Mapping[str, Any]) -> None:
+        asked = f"change image {fingerprint}"
+        self._finish(self._request("patch", "images", fingerprint, asked=asked, json=body), asked)
+
+    def delete_image(self, fingerprint: str) -> None:
+        asked = f"delete image {fingerprint}"
+        self._finish(self._request("delete", "images", fingerprint, asked=asked), asked)

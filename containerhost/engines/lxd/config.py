@@ -1,0 +1,274 @@
+"""ContainerSpec and Grant as LXD writes them. Pure functions: the same input gives the same configuration.
+
+Keys and values: LXD's instance options and device options documents; Incus has the same. No ``raw.*`` key and no
+profile is ever used. Device names are made from PCI addresses and node paths, so that two grants which share a node
+(rdma_cm) name one device, and a device is found again by its grant alone. They hold no dot: LXD splits its
+``volatile.<device>.<key>`` at dots.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from containerhost.devices.model import CharNode
+from containerhost.errors import SpecError
+from containerhost.grants import GpuGrant, Grant
+from containerhost.spec import CloudInit, ContainerSpec, Cpu, IoLimit, Memory, Mount, Nic, RootDisk, Security
+
+Device = dict[str, str]
+
+PERIOD = 100  # ms, the period LXD's percentages use too
+HUGE_PAGES = {64 << 10: "64KB", 1 << 20: "1MB", 2 << 20: "2MB", 1 << 30: "1GB"}
+NVIDIA = "10de"
+
+# The container is the boundary: whatever user runs in it may use what it was given. Without a mode, nodes that are
+# 0660 on the host would be root's only.
+NODE_MODE = "0666"
+
+# Nodes that LXD's gpu device brings by itself.
+GPU_NODES = re.compile(r"/dev/(nvidia.*|dri/.*)")
+
+
+def instance(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, Any]:
+    """The body of ``POST /1.0/instances``.
+
+    :param extensions: the daemon's API extensions
+    :raises SpecError: the engine cannot express a part of ``spec``, or the daemon lacks what it needs
+    """
+    return {
+        "name": spec.name,
+        "type": "container",
+        "profiles": [],
+        "ephemeral": False,
+        "source": image_source(spec.image),
+        "config": instance_config(spec, extensions),
+        "devices": instance_devices(spec, extensions),
+    }
+
+
+def image_source(image: str) -> dict[str, str]:
+    kind = "fingerprint" if re.fullmatch(r"[0-9a-f]{64}", image) else "alias"
+    return {"type": "image", kind: image}
+
+
+def instance_config(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
+    environment = dict(spec.environment)
+    for grant in spec.grants:
+        environment.update(grant.environment)
+    return {
+        # The cloud starts containers, after it has checked their devices; LXD must not when it or the host starts.
+        "boot.autostart": "false",
+        **cpu(spec.cpu, extensions),
+        **memory(spec.memory, extensions),
+        **security(spec.security),
+        **kernel_limits([spec.limits, *(grant.limits for grant in spec.grants)], extensions),
+        **libraries((grant.gpu for grant in spec.grants), extensions),
+        **cloud_init(spec.cloud_init, extensions),
+        **{f"environment.{key}": value for key, value in environment.items()},
+        **{f"user.{key}": value for key, value in spec.labels.items()},
+    }
+
+
+def instance_devices(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, Device]:
+    devices = {"root": root_disk(spec.root)}
+    devices |= {f"nic-{item.name}": nic(item) for item in spec.nics}
+    devices |= {f"mount-{item.name}": mount(item) for item in spec.mounts}
+    for grant in spec.grants:
+        devices |= devices_of(grant, extensions)
+    names = [device["name"] for device in devices.values() if "name" in device]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SpecError(f"container {spec.name}: more than one interface would be called {', '.join(twice)}")
+    return devices
+
+
+# Limits.
+
+
+def cpu(wanted: Cpu, extensions: Collection[str] = ()) -> dict[str, str]:
+    """CPU limits.
+
+    With ``cores`` the container runs on exactly these, and so its memory comes from their NUMA nodes first (the
+    kernel's first-touch rule). LXD has no key for binding memory; ``limits.cpu.nodes`` chooses CPUs, which only
+    makes sense for a mere count.
+
+    ``share`` becomes a hard limit of CPU time in each period of 100 ms: 250 % is ``250ms/100ms``.
+    """
+    config = {"limits.cpu": core_list(wanted.cores) if wanted.cores else str(wanted.count)}
+    if wanted.nodes and not wanted.cores and "numa_cpu_placement" in extensions:
+        config["limits.cpu.nodes"] = ",".join(map(str, sorted(wanted.nodes)))
+    if wanted.share is not None:
+        config["limits.cpu.allowance"] = f"{wanted.share * PERIOD // 100}ms/{PERIOD}ms"
+    if wanted.priority is not None:
+        config["limits.cpu.priority"] = str(wanted.priority)
+    return config
+
+
+def core_list(cores: Iterable[int]) -> str:
+    """``{0, 2, 3}`` as ``0-0,2-3``: LXD takes a lone number for a count, a range never."""
+    ranges: list[list[int]] = []
+    for core in sorted(cores):
+        if ranges and core == ranges[-1][1] + 1:
+            ranges[-1][1] = core
+        else:
+            ranges.append([core, core])
+    return ",".join(f"{first}-{last}" for first, last in ranges)
+
+
+def memory(wanted: Memory, extensions: Collection[str]) -> dict[str, str]:
+    """Memory limits: ``size`` is all the container gets; it is never swapped out to make it look like more."""
+    config = {
+        "limits.memory": str(wanted.size),
+        "limits.memory.enforce": "hard",
+        "limits.memory.swap": "false",
+    }
+    for page, size in wanted.hugepages.items():
+        if page not in HUGE_PAGES:
+            raise SpecError(f"huge pages of {page} bytes: LXD limits pages of {', '.join(HUGE_PAGES.values())} only")
+        if "limits_hugepages" not in extensions:
+            raise SpecError("huge pages are asked for, but this daemon lacks the extension limits_hugepages")
+        config[f"limits.hugepages.{HUGE_PAGES[page]}"] = str(size)
+    return config
+
+
+def kernel_limits(wanted: Iterable[Mapping[str, str]], extensions: Collection[str]) -> dict[str, str]:
+    """``limits.kernel.<name>``; where several ask for one, the largest."""
+    most: dict[str, str] = {}
+    for limits in wanted:
+        for name, value in limits.items():
+            most[name] = max(most.get(name, value), value, key=limit_order)
+    if most and "kernel_limits" not in extensions:
+        raise SpecError(f"limits on {', '.join(most)} are asked for, but this daemon lacks the extension kernel_limits")
+    return {f"limits.kernel.{name}": value for name, value in most.items()}
+
+
+def limit_order(value: str) -> float:
+    return float("inf") if value == "unlimited" else int(value)
+
+
+def security(wanted: Security) -> dict[str, str]:
+    """An id map of its own means that a break-out of one container is nobody in another."""
+    config = {"security.privileged": flag(wanted.privileged), "security.nesting": flag(wanted.nesting)}
+    if not wanted.privileged:
+        config["security.idmap.isolated"] = flag(wanted.isolated)
+    return config
+
+
+def flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def cloud_init(wanted: CloudInit, extensions: Collection[str]) -> dict[str, str]:
+    prefix = "cloud-init" if "cloud_init" in extensions else "user"
+    documents = {
+        "user.meta-data": wanted.meta_data,
+        f"{prefix}.user-data": wanted.user_data,
+        f"{prefix}.vendor-data": wanted.vendor_data,
+        f"{prefix}.network-config": wanted.network_config,
+    }
+    return {key: text for key, text in documents.items() if text is not None}
+
+
+# Devices.
+
+
+def root_disk(wanted: RootDisk) -> Device:
+    device = {"type": "disk", "path": "/", "pool": wanted.pool} | io_limits(wanted.io)
+    if wanted.size is not None:
+        device["size"] = str(wanted.size)
+    return device
+
+
+def io_limits(wanted: IoLimit) -> Device:
+    device = {}
+    for key, size, rate in (
+        ("limits.read", wanted.read_bytes, wanted.read_iops),
+        ("limits.write", wanted.write_bytes, wanted.write_iops),
+    ):
+        if size is not None and rate is not None:
+            raise SpecError(f"LXD limits a disk by bytes or by operations per second: {key} cannot be "
+                            f"{size} bytes/s and {rate} operations/s at once; ask for one of them")
+        if size is not None:
+            device[key] = str(size)
+        if rate is not None:
+            device[key] = f"{rate}iops"
+    return device
+
+
+def nic(wanted: Nic) -> Device:
+    device = {"type": "nic", "nictype": "physical", "parent": wanted.parent, "name": wanted.name}
+    if wanted.mac is not None:
+        device["hwaddr"] = wanted.mac
+    if wanted.mtu is not None:
+        device["mtu"] = str(wanted.mtu)
+    return device
+
+
+def mount(wanted: Mount) -> Device:
+    return {"type": "disk", "source": wanted.source, "path": wanted.target, "readonly": flag(wanted.read_only)}
+
+
+def devices_of(grant: Grant, extensions: Collection[str]) -> dict[str, Device]:
+    """The LXD devices that make up a grant, at boot and hot alike."""
+    devices: dict[str, Device] = {}
+    if grant.gpu:
+        devices[f"gpu-{key(grant.device.id)}"] = gpu(grant.gpu, grant, extensions)
+    if grant.netdev:
+        # ``infiniband`` devices would bring issm and umad along; a physical nic brings the interface alone.
+        devices[f"net-{key(grant.device.id)}"] = {
+            "type": "nic", "nictype": "physical", "parent": grant.netdev.host_name, "name": grant.netdev.name}
+    for node in grant.nodes:
+        if not (grant.gpu and GPU_NODES.fullmatch(node.path)):
+            devices[f"node-{key(node.path.removeprefix('/dev/'))}"] = char_node(node)
+    return devices
+
+
+def is_of_grant(key: str) -> bool:
+    """Whether a device of an instance came from a grant."""
+    return key.startswith(("gpu-", "net-", "node-"))
+
+
+def key(text: str) -> str:
+    return re.sub(r"[^0-9A-Za-z]+", "-", text)
+
+
+def char_node(node: CharNode) -> Device:
+    return {"type": "unix-char", "source": node.path, "path": node.path, "mode": NODE_MODE}
+
+
+def gpu(wanted: GpuGrant, grant: Grant, extensions: Collection[str]) -> Device:
+    """A whole GPU by PCI address, never by number: ``id=0`` brings every NVIDIA card's node along."""
+    if grant.device.slice:
+        return gpu_slice(wanted, grant, extensions)
+    if uses_cdi(wanted, extensions):
+        return {"type": "gpu", "gputype": "physical", "id": f"nvidia.com/gpu={wanted.uuid}"}
+    return {"type": "gpu", "gputype": "physical", "pci": wanted.address, "mode": NODE_MODE}
+
+
+def gpu_slice(wanted: GpuGrant, grant: Grant, extensions: Collection[str]) -> Device:
+    part = grant.device.slice
+    if part is None:
+        raise SpecError(f"{grant.device.id} is no slice of a GPU")
+    if uses_cdi(wanted, extensions):
+        return {"type": "gpu", "gputype": "mig", "id": f"nvidia.com/mig={wanted.uuid}"}
+    return {"type": "gpu", "gputype": "mig", "pci": wanted.address, "mig.gi": str(part.gi), "mig.ci": str(part.ci)}
+
+
+def uses_cdi(wanted: GpuGrant, extensions: Collection[str]) -> bool:
+    """NVIDIA's libraries come by CDI where the daemon has it: nvidia.runtime is gone from LXD after 6.9."""
+    return bool(wanted.libraries and wanted.vendor_id == NVIDIA and wanted.uuid and "gpu_cdi" in extensions)
+
+
+def libraries(gpus: Iterable[GpuGrant | None], extensions: Collection[str]) -> dict[str, str]:
+    """The instance keys that bring NVIDIA's libraries where CDI does not."""
+    wanted = [gpu for gpu in gpus if gpu and gpu.vendor_id == NVIDIA and not uses_cdi(gpu, extensions)]
+    capabilities = sorted({name for gpu in wanted for name in gpu.libraries})
+    slices = [gpu for gpu in wanted if gpu.slice_id]
+    if not capabilities and not slices:
+        return {}
+    asker = (slices or wanted)[0].address
+    if "nvidia_runtime" not in extensions:
+        raise SpecError(f"GPU {asker} needs NVIDIA's libraries in the container, but this daemon can bring them "
+                        "neither by CDI (extension gpu_cdi) nor by nvidia.runtime")
+    # A slice cannot start without nvidia.runtime; ``utility`` is the least that makes it visible.
+    return {"nvidia.runtime": "true", "nvidia.driver.capabilities": ",".join(capabilities or ["utility"])}

@@ -1,0 +1,317 @@
+"""LxdEngine: containers on LXD or Incus. Thin: configuration is made in ``config``, requests in ``client``."""
+
+import datetime
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from containerhost import engines, errors
+from containerhost.devices.model import Device
+from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, PoolUsage, ServerInfo, Status
+from containerhost.engines.lxd import config, held
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.verify import complaints
+from containerhost.grants import Grant
+from containerhost.privileged import Privileged
+from containerhost.spec import ContainerSpec
+
+LOG = logging.getLogger(__name__)
+
+# LXD's status codes (rest-api document, "List of current status codes").
+STATUSES: Mapping[int, Status] = {
+    102: Status.STOPPED,
+    103: Status.RUNNING,
+    106: Status.STARTING,
+    107: Status.STOPPING,
+    110: Status.FROZEN,
+    112: Status.ERROR,
+    113: Status.RUNNING,  # "Ready": a guest that reported itself up
+}
+
+CONFLICT_TRIES = 5
+BUSY_PAUSE = 0.2  # s between looks at a container that another operation works on
+DAY_ONE = datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC)  # LXD's "never" is before it
+
+
+class LxdEngine:
+    name = "lxd"
+
+    def __init__(self, client: LxdClient, privileged: Privileged | None = None) -> None:
+        self.client = client
+        self._privileged = privileged or Privileged()
+        self._pool_drivers: dict[str, str] = {}
+
+    # Whole-host questions.
+
+    def server(self) -> ServerInfo:
+        environment = self.client.server()["environment"]
+        return ServerInfo(
+            name=environment.get("server", "lxd"),
+            version=environment["server_version"],
+            architectures=tuple(environment["architectures"]),
+            kernel=environment["kernel_version"],
+            hostname=environment["server_name"],
+        )
+
+    def pool(self, name: str) -> PoolUsage:
+        space = self.client.pool_space(name)
+        return PoolUsage(name, self._pool_driver(name), space.get("total", 0), space.get("used", 0))
+
+    def _pool_driver(self, name: str) -> str:
+        """A pool's driver never changes, and how full the pool is gets asked often."""
+        if name not in self._pool_drivers:
+            self._pool_drivers[name] = self.client.pool(name)["driver"]
+        return self._pool_drivers[name]
+
+    def containers(self) -> tuple[ContainerState, ...]:
+        return tuple(container_state(instance) for instance in self.client.instances()
+                     if instance.get("type", "container") == "container")
+
+    def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
+        instances = self.client.instances(all_projects="instance_all_projects" in self.client.extensions)
+        return held.held(instances, devices, self.client.settings.project or "default")
+
+    # One container.
+
+    def container(self, name: str) -> ContainerState:
+        instance, _ = self.client.instance(name)
+        return container_state(instance)
+
+    def exists(self, name: str) -> bool:
+        try:
+            self.client.instance(name)
+        except errors.EngineNotFound:
+            return False
+        return True
+
+    def metrics(self, name: str) -> Metrics:
+        return metrics(self.client.state(name))
+
+    def console_log(self, name: str) -> bytes:
+        try:
+            return self.client.console_log(name)
+        except errors.EngineNotFound:
+            self.client.instance(name)
+            return b""
+
+    # Life.
+
+    def create(self, spec: ContainerSpec) -> None:
+        self.client.create_instance(config.instance(spec, self.client.extensions))
+
+    def start(self, name: str) -> None:
+        try:
+            self.client.set_state(name, "start")
+        except errors.EngineUnavailable:
+            raise
+        except errors.EngineError as error:
+            if self._is(name, Status.RUNNING):
+                return
+            raise type(error)(f"{error}{self._why(name)}") from error
+
+    def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
+        state = self.container(name)
+        if state.status is Status.STOPPED:
+            return
+        if state.status is Status.FROZEN and not force:
+            # A frozen init cannot act on the request to end.
+            self.unfreeze(name)
+        self._end(name, "stop", timeout, force)
+
+    def _end(self, name: str, action: str, timeout: int, force: bool) -> None:
+        try:
+            self.client.set_state(name, action, force=force, timeout=timeout)
+        except errors.EngineUnavailable:
+            raise
+        except errors.EngineError as error:
+            status = self.container(name).status
+            if action == "stop" and status is Status.STOPPED:
+                return
+            if not force and status is Status.RUNNING:
+                raise errors.EngineTimeout(f"container {name} did not shut down within {timeout} s: {error}") from error
+            raise
+
+    def restart(self, name: str, *, timeout: int, force: bool = False) -> None:
+        """Stop and start; a stopped container is started."""
+        self.stop(name, timeout=timeout, force=force)
+        self.start(name)
+
+    def freeze(self, name: str) -> None:
+        if not self._is(name, Status.FROZEN):
+            self.client.set_state(name, "freeze")
+
+    def unfreeze(self, name: str) -> None:
+        if not self._is(name, Status.RUNNING):
+            self.client.set_state(name, "unfreeze")
+
+    def delete(self, name: str) -> None:
+        """Stop by force what runs, delete, and wait out whatever another caller still does to it."""
+        self._await_creation(name)
+        limit = time.monotonic() + self.client.settings.operation_timeout
+        while True:
+            try:
+                self.stop(name, timeout=self.client.settings.operation_timeout, force=True)
+                self.client.delete_instance(name)
+                return
+            except errors.EngineNotFound:
+                return
+            except (errors.EngineUnavailable, errors.EngineTimeout):
+                raise
+            except errors.EngineError as error:
+                if time.monotonic() > limit:
+                    raise
+                LOG.info("Container %s cannot be deleted yet: %s", name, error)
+                time.sleep(BUSY_PAUSE)
+
+    def _await_creation(self, name: str) -> None:
+        """A creation that lost its caller goes on in LXD and would bring the container after its deletion."""
+        for operation in self.client.operations():
+            if operation["status_code"] < 200 and creates(operation, name):
+                try:
+                    self.client.wait(operation, f"wait for the creation of container {name}")
+                except (errors.EngineUnavailable, errors.EngineTimeout):
+                    raise
+                except errors.EngineError as error:
+                    LOG.info("The creation of container %s failed by itself: %s", name, error)
+
+    # Devices.
+
+    def attach(self, name: str, grant: Grant) -> None:
+        """:raises SpecError: the grant needs what a running container cannot get any more"""
+        def change(instance: dict[str, Any], etag: str) -> None:
+            extensions = self.client.extensions
+            fixed = config.kernel_limits([grant.limits], extensions) | config.libraries([grant.gpu], extensions)
+            missing = {key: value for key, value in fixed.items() if instance["config"].get(key) != value}
+            if missing and STATUSES.get(instance["status_code"]) is not Status.STOPPED:
+                raise errors.SpecError(
+                    f"{grant.device.id} needs {', '.join(f'{key}={value}' for key, value in missing.items())}, which "
+                    f"container {name} can only get while it is stopped")
+            body = {"config": missing, "devices": config.devices_of(grant, extensions)}
+            self.client.patch_instance(name, body, etag)
+
+        self._change(name, change)
+
+    def detach(self, name: str, grant: Grant, remaining: Sequence[Grant]) -> None:
+        extensions = self.client.extensions
+        stay = {key for other in remaining for key in config.devices_of(other, extensions)}
+        go = config.devices_of(grant, extensions).keys() - stay
+
+        def change(instance: dict[str, Any], etag: str) -> None:
+            instance["devices"] = {key: value for key, value in instance["devices"].items() if key not in go}
+            self.client.replace_instance(name, instance, etag)
+
+        self._change(name, change)
+
+    def regrant(self, name: str, grants: Sequence[Grant]) -> None:
+        """Let a stopped container have exactly these devices, as they are called now: after a restart of the host,
+        interfaces and nodes may have other names than when it was made."""
+        extensions = self.client.extensions
+        wanted = {key: device for grant in grants for key, device in config.devices_of(grant, extensions).items()}
+
+        def change(instance: dict[str, Any], etag: str) -> None:
+            present = instance["devices"]
+            kept = {key: device for key, device in present.items() if not config.is_of_grant(key)}
+            if kept | wanted != present:
+                self.client.replace_instance(name, instance | {"devices": kept | wanted}, etag)
+
+        self._change(name, change)
+
+    def _change(self, name: str, change: Callable[[dict[str, Any], str], None]) -> None:
+        """Read, change and write back; again when somebody else wrote in between."""
+        for last in (False,) * (CONFLICT_TRIES - 1) + (True,):
+            try:
+                return change(*self.client.instance(name))
+            except errors.EngineConflict:
+                if last:
+                    raise
+
+    def verify(self, name: str, grants: Sequence[Grant]) -> None:
+        """Look into the running container from the host, through its first process; nothing of the guest is run."""
+        pid = self.client.state(name).get("pid") or 0
+        if pid <= 0:
+            raise errors.EngineConflict(f"container {name} does not run, so what it sees cannot be checked")
+        found = complaints(self._privileged.inside(pid), grants)
+        if found:
+            raise errors.NotAsGranted(f"container {name}: {'; '.join(found)}")
+
+    # Helpers.
+
+    def _is(self, name: str, status: Status) -> bool:
+        return self.container(name).status is status
+
+    def _why(self, name: str) -> str:
+        """The error lines of the container's own log: LXD itself only says that forkstart failed."""
+        try:
+            lines = self.client.log(name, "lxc.log").decode("utf-8", "replace").splitlines()
+        except errors.EngineError as error:
+            return f" (its log cannot be read: {error})"
+        wrong = [line.partition(" ERROR ")[2].strip() for line in lines if " ERROR " in line]
+        return f" (its log: {' / '.join(wrong[:3])})" if wrong else ""
+
+
+def creates(operation: Mapping[str, Any], name: str) -> bool:
+    """Whether an operation makes the instance ``name``."""
+    resources = operation.get("resources") or {}
+    urls = [*(resources.get("instances") or ()), *(resources.get("containers") or ())]
+    return operation.get("description", "").startswith("Creating") and any(
+        url.partition("?")[0].endswith(f"/{name}") for url in urls)
+
+
+def container_state(instance: Mapping[str, Any]) -> ContainerState:
+    return ContainerState(
+        name=instance["name"],
+        status=STATUSES.get(instance["status_code"], Status.ERROR),
+        labels={key.removeprefix("user."): value for key, value in instance["config"].items()
+                if key.startswith("user.")},
+        created=moment(instance.get("created_at")),
+        last_used=moment(instance.get("last_used_at")),
+    )
+
+
+def moment(text: str | None) -> datetime.datetime | None:
+    """LXD's RFC 3339 time; None for its "never", which is a day of year 1 or of 1970."""
+    if not text:
+        return None
+    seconds, _, fraction = text.removesuffix("Z").partition(".")
+    when = datetime.datetime.fromisoformat(f"{seconds}.{fraction[:6].ljust(6, '0')}")
+    when = when.replace(tzinfo=when.tzinfo or datetime.UTC)
+    return when if when > DAY_ONE else None
+
+
+def metrics(state: Mapping[str, Any]) -> Metrics:
+    """LXD's instance state document."""
+    memory = state.get("memory") or {}
+    pid = state.get("pid") or 0
+    return Metrics(
+        status=STATUSES.get(state["status_code"], Status.ERROR),
+        pid=pid if pid > 0 else None,
+        processes=max(0, state.get("processes") or 0),
+        cpu_time=max(0, (state.get("cpu") or {}).get("usage", 0)),
+        memory=memory.get("usage", 0),
+        memory_peak=memory.get("usage_peak", 0),
+        swap=memory.get("swap_usage", 0),
+        disks={name: disk["usage"] for name, disk in (state.get("disk") or {}).items()},
+        interfaces=tuple(interface_metrics(name, entry) for name, entry in sorted((state.get("network") or {}).items())
+                         if entry.get("type") != "loopback"),
+    )
+
+
+def interface_metrics(name: str, entry: Mapping[str, Any]) -> InterfaceMetrics:
+    counters = entry["counters"]
+    return InterfaceMetrics(
+        name=name,
+        mac=entry["hwaddr"],
+        host_name=entry.get("host_name") or None,
+        received_bytes=counters["bytes_received"],
+        received_packets=counters["packets_received"],
+        received_errors=counters.get("errors_received", 0),
+        received_dropped=counters.get("packets_dropped_inbound", 0),
+        sent_bytes=counters["bytes_sent"],
+        sent_packets=counters["packets_sent"],
+        sent_errors=counters.get("errors_sent", 0),
+        sent_dropped=counters.get("packets_dropped_outbound", 0),
+    )
+
+
+_: type[engines.Engine] = LxdEngine

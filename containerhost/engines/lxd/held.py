@@ -1,0 +1,126 @@
+"""Which devices LXD's instances name, ours and other people's: a pure reading of one instance list.
+
+What is configured counts, running or not: an instance that is stopped now takes its device when somebody starts it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from containerhost.devices.model import Device, Kind, NodeUse
+from containerhost.engines.lxd.config import NVIDIA
+
+Config = Mapping[str, str]
+
+# What LXD remembers of a started nic: the host interface it took, and the VF it chose (``nictype=sriov``).
+VOLATILE = ("host_name", "last_state.vf.parent", "last_state.vf.id")
+
+
+def held(instances: Iterable[Mapping[str, Any]], devices: Iterable[Device], project: str) -> dict[str, str]:
+    """Device id -> the instance that names it; ``project/name`` where it is in another project than ``project``.
+
+    :param instances: LXD's instance list of all projects (``recursion=1``)
+    """
+    known = tuple(devices)
+    netdevs = {device.address: device.netdev for device in known if device.netdev}
+    found: dict[str, str] = {}
+    for instance in instances:
+        home = instance.get("project") or "default"
+        name = instance["name"] if home == project else f"{home}/{instance['name']}"
+        for part, config in (instance.get("expanded_devices") or {}).items():
+            volatile = {key: instance["config"].get(f"volatile.{part}.{key}", "") for key in VOLATILE}
+            for device in known:
+                if names(config, volatile, device, netdevs):
+                    found.setdefault(device.id, name)
+    return found
+
+
+def names(config: Config, volatile: Config, device: Device, netdevs: Mapping[str, str]) -> bool:
+    """Whether an instance's device entry names ``device``.
+
+    :param netdevs: host interface by PCI address
+    """
+    match config.get("type"):
+        case "gpu":
+            return device.kind is not Kind.NET and names_gpu(config, device)
+        case "nic" | "infiniband":
+            return device.kind is Kind.NET and names_netdev(config, volatile, device, netdevs)
+        case "unix-char":
+            return names_node(config, device)
+        case "pci":
+            return same_address(config.get("address", ""), device.address)
+        case _:
+            return False
+
+
+def names_gpu(config: Config, device: Device) -> bool:
+    """Whether all of the entry's selectors fit: ``pci``, ``vendorid``, ``productid``, ``id`` (a DRM card, or a CDI
+    name), and for slices ``mig.*``. An entry without any is all GPUs."""
+    if config.get("gputype") == "mig":
+        return names_gpu_part(config, device) and names_slice(config, device)
+    return names_gpu_part(config, device)
+
+
+def names_gpu_part(config: Config, device: Device) -> bool:
+    wanted = config.get("id", "")
+    if "=" in wanted:
+        return names_cdi(wanted, device)
+    cards = [node.path for node in device.nodes if node.path.startswith("/dev/dri/card")]
+    return ((not wanted or not cards or f"/dev/dri/card{wanted}" in cards)
+            and ("pci" not in config or same_address(config["pci"], device.address))
+            and config.get("vendorid", device.vendor_id).lower() == device.vendor_id
+            and config.get("productid", device.product_id).lower() == device.product_id)
+
+
+def names_slice(config: Config, device: Device) -> bool:
+    if device.slice is None:
+        return False
+    if config.get("mig.uuid"):
+        return device.uuid is None or bare_uuid(config["mig.uuid"]) == bare_uuid(device.uuid)
+    wanted = (config.get("mig.gi"), config.get("mig.ci"))
+    return wanted in ((None, None), (str(device.slice.gi), str(device.slice.ci)))
+
+
+def names_cdi(wanted: str, device: Device) -> bool:
+    """``vendor/class=name``; a name that is an index cannot be resolved here and so stands for every such GPU."""
+    kind, _, name = wanted.partition("=")
+    if kind.startswith("nvidia.com/") and device.vendor_id != NVIDIA:
+        return False
+    if kind.startswith("amd.com/") and device.vendor_id != "1002":
+        return False
+    if kind.endswith("/mig") and not device.slice:
+        return False
+    is_uuid = "-" in name
+    return not is_uuid or device.uuid is None or bare_uuid(name) == bare_uuid(device.uuid)
+
+
+def names_netdev(config: Config, volatile: Config, device: Device, netdevs: Mapping[str, str]) -> bool:
+    """Only an interface that moves is taken: macvlan and bridges on a PF leave it, and its VFs, to others."""
+    moves = config.get("parent") if config.get("nictype") == "physical" else None
+    if device.netdev and device.netdev in (moves, volatile["host_name"]):
+        return True
+    return (device.vf_index is not None
+            and volatile["last_state.vf.id"] == str(device.vf_index)
+            and volatile["last_state.vf.parent"] == netdevs.get(device.parent or ""))
+
+
+def names_node(config: Config, device: Device) -> bool:
+    source = config.get("source") or config.get("path", "")
+    numbers = (config.get("major"), config.get("minor"))
+    return any(node.use is not NodeUse.SHARED
+               and (node.path == source or numbers == (str(node.major), str(node.minor)))
+               for node in device.nodes)
+
+
+def same_address(left: str, right: str) -> bool:
+    """PCI addresses, with or without their domain, in any case of letters."""
+    return full_address(left) == full_address(right)
+
+
+def full_address(text: str) -> str:
+    text = text.lower()
+    return text if re.fullmatch(r"[0-9a-f]{4,}:.*", text) else f"0000:{text}"
+
+
+def bare_uuid(text: str) -> str:
+    return re.sub(r"^(gpu|mig)-", "", text.lower())

@@ -1,0 +1,131 @@
+"""LXD's image store: find, import and remove images. Imports are streamed; no image is ever whole in memory.
+
+Formats: LXD's image-format document (unified: one tarball with metadata.yaml and rootfs/; split: a metadata tarball and
+a root file system as tarball or squashfs) and its rest-api for ``POST /1.0/images``.
+"""
+
+import dataclasses
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib import parse
+
+from requests_toolbelt.multipart.encoder import MultipartEncoder
+
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.errors import EngineConflict, EngineNotFound
+from containerhost.rollback import Rollback
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """:ivar fingerprint: SHA-256 of its file, or of metadata and root file system one after the other
+    :ivar size: bytes, compressed as imported
+    """
+
+    fingerprint: str
+    properties: Mapping[str, str]
+    aliases: tuple[str, ...] = ()
+    size: int = 0
+    architecture: str = ""
+
+
+class Images:
+    def __init__(self, client: LxdClient) -> None:
+        self._client = client
+
+    def find(self, alias: str) -> Image | None:
+        try:
+            return described(self._client.image(self._client.image_alias(alias)["target"]))
+        except EngineNotFound:
+            return None
+
+    def having(self, name: str) -> tuple[Image, ...]:
+        """All images with a property ``name``, by fingerprint."""
+        images = (described(image) for image in self._client.images())
+        return tuple(sorted((image for image in images if name in image.properties),
+                            key=lambda image: image.fingerprint))
+
+    def import_unified(self, path: Path, alias: str, properties: Mapping[str, str]) -> str:
+        """Import a unified tarball and return its fingerprint.
+
+        :param properties: kept beside those of its metadata.yaml
+        """
+        with open(path, "rb") as file:
+            reader = Hashing(file, hashlib.sha256())
+            return self._import(reader, {"Content-Type": "application/octet-stream", "X-LXD-filename": path.name},
+                                reader, alias, properties)
+
+    def import_split(self, metadata: bytes, rootfs: Path, alias: str, properties: Mapping[str, str]) -> str:
+        """Import a root file system with a metadata tarball made for it, and return the fingerprint of both."""
+        with open(rootfs, "rb") as file:
+            reader = Hashing(file, hashlib.sha256(metadata))
+            body = MultipartEncoder([("metadata", ("metadata.tar", io.BytesIO(metadata), "application/octet-stream")),
+                                     ("rootfs", ("rootfs", reader, "application/octet-stream"))])
+            return self._import(body, {"Content-Type": body.content_type}, reader, alias, properties)
+
+    def delete(self, fingerprint: str) -> None:
+        """Containers made from it live on; nothing happens when it is gone already."""
+        try:
+            self._client.delete_image(fingerprint)
+        except EngineNotFound:
+            return
+
+    def _import(self, body: Any, headers: Mapping[str, str], reader: "Hashing", alias: str,
+                properties: Mapping[str, str]) -> str:
+        headers = {**headers, "X-LXD-public": "0", "X-LXD-properties": parse.urlencode(dict(properties))}
+        with Rollback(f"import of image {alias}") as undo:
+            try:
+                fingerprint = self._client.upload_image(body, headers)
+                undo.on_error("its file", self.delete, fingerprint)
+            except EngineConflict:
+                # The same bytes are there, under another alias or from an import that was killed before it got one.
+                fingerprint = reader.fingerprint()
+                self._client.patch_image(fingerprint, {"properties": dict(properties)})
+            self._name(alias, fingerprint)
+        return fingerprint
+
+    def _name(self, alias: str, fingerprint: str) -> None:
+        """Let ``alias`` mean this image, whatever it meant before."""
+        try:
+            self._client.create_image_alias(alias, fingerprint)
+        except EngineConflict:
+            if self._client.image_alias(alias)["target"] != fingerprint:
+                self._client.delete_image_alias(alias)
+                self._client.create_image_alias(alias, fingerprint)
+
+
+class Hashing:
+    """A file that is hashed while it is read, once, from its beginning to its end."""
+
+    def __init__(self, file: BinaryIO, digest: "hashlib._Hash") -> None:
+        self._file = file
+        self._digest = digest
+        self.len = os.fstat(file.fileno()).st_size  # what requests and its toolbelt look for
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(lambda: self.read(1 << 16), b"")
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._file.read(size)
+        self._digest.update(piece)
+        return piece
+
+    def fingerprint(self) -> str:
+        """:returns: hexadecimal, of everything; what the receiver did not want to read any more is read here"""
+        while self.read(1 << 20):
+            pass
+        return self._digest.hexdigest()
+
+
+def described(image: Mapping[str, Any]) -> Image:
+    return Image(
+        fingerprint=image["fingerprint"],
+        properties=image.get("properties") or {},
+        aliases=tuple(alias["name"] for alias in image.get("aliases") or ()),
+        size=image.get("size", 0),
+        architecture=image.get("architecture", ""),
+    )

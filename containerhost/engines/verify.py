@@ -1,0 +1,42 @@
+"""Does a container see exactly what it was granted? Pure: from what its first process sees to complaints in words."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from containerhost.grants import Grant
+from containerhost.privileged import Inside
+
+# Nodes of accelerators and RDMA cards: one of these that was not granted is somebody else's device.
+GUARDED = re.compile(r"/dev/(nvidia.*|dri/.*|kfd|accel/.*|infiniband/.*)")
+
+
+def complaints(seen: Inside, grants: Sequence[Grant]) -> tuple[str, ...]:
+    return (*missing(seen, grants), *excess(seen, grants))
+
+
+def missing(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
+    for grant in grants:
+        for node in grant.nodes:
+            found = seen.nodes.get(node.path)
+            if found is None:
+                yield f"{grant.device.id}: {node.path} is missing"
+            elif tuple(found) != (node.major, node.minor):
+                yield (f"{grant.device.id}: {node.path} is device {found[0]}:{found[1]}, "
+                       f"not {node.major}:{node.minor}")
+        if grant.netdev and grant.netdev.name not in seen.netdevs:
+            yield f"{grant.device.id}: interface {grant.netdev.name} is missing"
+        for name, wanted in grant.limits.items():
+            have = seen.limits.get(name, "0")
+            if size(have) < size(wanted):
+                yield f"{grant.device.id}: its limit of {name} is {have}, not {wanted}"
+
+
+def excess(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
+    granted = {(node.major, node.minor) for grant in grants for node in grant.nodes}
+    for path, number in sorted(seen.nodes.items()):
+        if GUARDED.fullmatch(path) and tuple(number) not in granted:
+            yield f"it sees {path} ({number[0]}:{number[1]}), which was not granted"
+
+
+def size(limit: str) -> float:
+    return float("inf") if limit == "unlimited" else int(limit)

@@ -1,0 +1,97 @@
+"""A network function's way between host and container: GUIDs, driver, reset, and its interface under its own name.
+
+Used before a container gets the function and after it had it. Every wait has a limit: the kernel returns the interface
+of a dead network namespace, and makes a newly bound driver's interface, only a moment later.
+"""
+
+import time
+from collections.abc import Callable
+
+from containerhost.devices import rdma
+from containerhost.devices.model import Device, Role
+from containerhost.devices.netdev import Netdevs
+from containerhost.errors import HostActionFailed
+from containerhost.privileged import Privileged
+from containerhost.sysfs import Host
+
+NO_GUID = "0000:0000:0000:0000"
+RETURN_LIMIT = 15.0  # s for an interface to come back from a dead namespace; many of them die one after another
+BIND_LIMIT = 30.0  # s for a driver to bring up a function; firmware that is busy takes seconds
+PAUSE = 0.02  # s
+
+
+class NetFunction:
+    """:param device: as the host knew it at some time; only what never changes is used: address, role, driver, parent
+    :param parent_netdev: the PF's interface, for a VF
+    """
+
+    def __init__(self, device: Device, parent_netdev: str | None, privileged: Privileged, host: Host) -> None:
+        self._device = device
+        self._parent_netdev = parent_netdev
+        self._privileged = privileged
+        self._host = host
+
+    def netdev(self) -> str | None:
+        """The interface's present name on the host; None while it is elsewhere."""
+        netdev = Netdevs(self._host).of(self._device.address).netdev
+        return netdev.name if netdev else None
+
+    def guids(self) -> tuple[str, str]:
+        """Node and port GUID as they are now, zeros for none."""
+        side, _ = rdma.read(self._host, self._device.address)
+        return (side and side.node_guid) or NO_GUID, (side and side.port_guid) or NO_GUID
+
+    def await_netdev(self, limit: float = RETURN_LIMIT) -> str:
+        """The interface's name on the host, once it is there.
+
+        :raises HostActionFailed: it does not appear in time
+        """
+        if not wait_for(lambda: self.netdev() is not None, limit):
+            raise HostActionFailed(f"the interface of {self._device.address} did not appear on the host within "
+                                   f"{limit:g} s; a process may still be in the container that had it")
+        return self.netdev() or ""
+
+    def set_guids(self, node_guid: str, port_guid: str) -> None:
+        """Give a VF its GUIDs; :meth:`rebind` makes its driver take them."""
+        index = self._device.vf_index
+        if self._device.role is not Role.VF or self._parent_netdev is None or index is None:
+            raise HostActionFailed(f"{self._device.address}: GUIDs are set through the physical function of a VF, "
+                                   f"and that of this device ({self._device.parent or 'none'}) has no interface here")
+        self._privileged.set_vf_guids(self._parent_netdev, index, node_guid, port_guid)
+
+    def rebind(self, *, reset: bool = False) -> None:
+        """Start the function anew: unbind its driver, reset it if asked, bind, and wait for its interface."""
+        driver = self._device.driver
+        if driver is None:
+            raise HostActionFailed(f"{self._device.address} has no driver to bind again")
+        self._privileged.unbind(self._device.address, driver)
+        try:
+            if reset:
+                self._privileged.reset(self._device.address)
+        finally:
+            self._privileged.bind(self._device.address, driver)
+        self.await_netdev(BIND_LIMIT)
+
+    def await_guids(self, node_guid: str, port_guid: str) -> None:
+        """:raises HostActionFailed: the driver does not show them in time"""
+        if not wait_for(lambda: self.guids() == (node_guid, port_guid), BIND_LIMIT):
+            raise HostActionFailed(f"{self._device.address} shows GUIDs {self.guids()}, not {(node_guid, port_guid)}, "
+                                   f"{BIND_LIMIT:g} s after they were set")
+
+    def rename(self, name: str) -> None:
+        """Give the interface ``name`` back: the kernel returns it under whatever name is free."""
+        present = self.await_netdev()
+        if present != name:
+            self._privileged.rename_netdev(present, name)
+
+    def quieten(self) -> None:
+        self._privileged.quieten_netdev(self.await_netdev())
+
+
+def wait_for(condition: Callable[[], bool], limit: float) -> bool:
+    end = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(PAUSE)
+    return True

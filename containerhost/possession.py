@@ -1,0 +1,216 @@
+"""Possession: a container's hold on devices of this host, from the first check to the last clean-up.
+
+The order never changes: look, ask who has it, claim, note what will be changed, change. Whoever is killed in between
+leaves a record that names the container, and giving back that container's devices mends everything.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from containerhost.devices.model import Device, Kind
+from containerhost.devices.scan import Inventory
+from containerhost.devices.vendors import make_grant
+from containerhost.errors import DeviceHeld, DeviceNotFound, DeviceUnhealthy, ScrubFailed, SpecError
+from containerhost.grants import Grant, GrantOptions
+from containerhost.netfunction import NetFunction
+from containerhost.owners import Owner, Owners, Record
+from containerhost.privileged import Privileged
+from containerhost.rollback import Rollback
+from containerhost.scrub import scrub
+from containerhost.sysfs import Host
+
+LOG = logging.getLogger(__name__)
+
+Foreign = Callable[[Iterable[Device]], Mapping[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """:ivar address: PCI address, or the id of a slice
+    """
+
+    address: str
+    options: GrantOptions = dataclasses.field(default_factory=GrantOptions)
+
+
+class Possession:
+    """:param inventory: scans the host; called at each question, because hardware changes
+    :param foreign: device id -> container, for what containers of the engine use by their configuration, in any
+        project; an engine's ``held``
+    """
+
+    def __init__(self, owners: Owners, inventory: Callable[[], Inventory], privileged: Privileged,
+                 foreign: Foreign = lambda devices: {}, host: Host | None = None) -> None:
+        self._owners = owners
+        self._inventory = inventory
+        self._privileged = privileged
+        self._foreign = foreign
+        self._host = host or Host()
+
+    def acquire(self, requests: Sequence[Request], owner: Owner) -> tuple[Grant, ...]:
+        """Make ``owner`` hold all the devices, prepared as asked, or none. What it holds already it keeps.
+
+        :returns: one grant for each request, in order
+        :raises DeviceNotFound, DeviceUnhealthy, DeviceHeld, OwnersUnreadable, SpecError: nothing was changed
+        :raises HostActionFailed: preparing failed; what was newly taken is given back
+        """
+        inventory = self._inventory()
+        mine = self._records(owner)
+        wanted = [(self._usable(inventory, request, mine), request.options) for request in requests]
+        require_distinct(wanted)
+        self._refuse_foreign(inventory, wanted, owner)
+        for device, options in wanted:
+            make_grant(device, options)  # whatever cannot be granted is refused before anything changes
+        with Rollback(f"acquisition by {owner}") as undo:
+            self._owners.claim([device for device, _ in wanted], owner, inventory.related)
+            for device, _ in wanted:
+                if device.id not in mine:
+                    undo.on_error(f"possession of {device.id}", self._undo, device, owner, inventory)
+            changed = [self._prepare(device, options, owner, inventory) for device, options in wanted]
+            return self._grants(self._inventory() if any(changed) else inventory, requests, owner)
+
+    def grants(self, requests: Sequence[Request], owner: Owner) -> tuple[Grant, ...]:
+        """What the owner has, as grants; changes nothing.
+
+        :raises DeviceHeld: it does not hold one of them
+        """
+        return self._grants(self._inventory(), requests, owner)
+
+    def give_back(self, owner: Owner) -> tuple[str, ...]:
+        """Clean and free everything a deleted or stopped container had. May be repeated at any time.
+
+        :returns: complaints, one for each device that could not be cleaned: it stays blocked with that reason, and the
+            next call tries again
+        """
+        records = self._owners.held_by(owner)
+        if not records:
+            return ()
+        inventory = self._inventory()
+        complaints = [self._give_back(record, inventory) for record in records]
+        return tuple(complaint for complaint in complaints if complaint)
+
+    def give_back_one(self, device_id: str, owner: Owner) -> tuple[str, ...]:
+        """Likewise for one device, after it was detached from a container that lives on."""
+        record = self._records(owner).get(device_id)
+        complaint = self._give_back(record, self._inventory()) if record else None
+        return (complaint,) if complaint else ()
+
+    def reconcile(self, driver: str, engine: str, alive: Collection[str]) -> tuple[str, ...]:
+        """Give back what containers hold that are not among ``alive`` any more, of this driver and engine only."""
+        gone = {record.owner for record in self._owners.records().values()
+                if (record.owner.driver, record.owner.engine) == (driver, engine)
+                and record.owner.container not in alive}
+        return tuple(complaint for owner in sorted(gone, key=str) for complaint in self.give_back(owner))
+
+    # Before
+
+    def _records(self, owner: Owner) -> dict[str, Record]:
+        return {record.device_id: record for record in self._owners.held_by(owner)}
+
+    def _usable(self, inventory: Inventory, request: Request, mine: Mapping[str, Record]) -> Device:
+        device = inventory.get(request.address)
+        if device.id in mine:
+            device = with_own_netdev(device, mine[device.id])
+        if not device.healthy:
+            raise DeviceUnhealthy(f"device {device.id} is not healthy: {'; '.join(device.health)}")
+        return device
+
+    def _refuse_foreign(self, inventory: Inventory, wanted: Sequence[tuple[Device, GrantOptions]],
+                        owner: Owner) -> None:
+        concerned = {other.id: other for device, _ in wanted for other in (device, *inventory.related(device))}
+        users = self._foreign(concerned.values())
+        for device, _ in wanted:
+            for other in (device, *inventory.related(device)):
+                user = users.get(other.id)
+                if user not in (None, owner.container):
+                    raise DeviceHeld(f"device {device.id} cannot be given to {owner}: the configuration of container "
+                                     f"{user} has {other.id}")
+
+    # Preparing
+
+    def _prepare(self, device: Device, options: GrantOptions, owner: Owner, inventory: Inventory) -> bool:
+        """Give an interface its own name and a VF its GUIDs; whether anything was changed."""
+        if device.kind is not Kind.NET or device.netdev_away:
+            return False
+        function = self._function(device, inventory)
+        restore = {"netdev": device.netdev or ""}
+        now = function.guids()
+        guids = (options.node_guid or now[0], options.port_guid or now[1])
+        if guids != now:
+            restore |= {"node_guid": now[0], "port_guid": now[1]}
+        self._owners.remember(device.id, owner, restore)
+        changed = guids != now
+        if changed:
+            function.set_guids(*guids)
+            function.rebind()
+            function.await_guids(*guids)
+        name = self._records(owner)[device.id].restore["netdev"]
+        if function.netdev() != name:
+            function.rename(name)
+            changed = True
+        return changed
+
+    def _grants(self, inventory: Inventory, requests: Iterable[Request], owner: Owner) -> tuple[Grant, ...]:
+        mine = self._records(owner)
+        grants = []
+        for request in requests:
+            device = inventory.get(request.address)
+            if device.id not in mine:
+                raise DeviceHeld(f"device {device.id} is not held by {owner}")
+            grants.append(make_grant(with_own_netdev(device, mine[device.id]), request.options))
+        return tuple(grants)
+
+    # After
+
+    def _undo(self, device: Device, owner: Owner, inventory: Inventory) -> None:
+        """An acquisition failed: the device, which no container ever had, becomes what it was."""
+        record = self._records(owner)[device.id]
+        if not record.restore:
+            return self._owners.release(device.id, owner)
+        complaint = self._give_back(record, inventory)
+        if complaint:
+            LOG.error("After a failed acquisition: %s", complaint)
+
+    def _give_back(self, record: Record, inventory: Inventory) -> str | None:
+        try:
+            device = inventory.get(record.device_id)
+            scrub(device, record.restore, self._function(device, inventory), self._privileged)
+            self._require_well(record.device_id)
+        except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
+            self._owners.block(record.device_id, str(error))
+            return str(error)
+        if record.blocked:
+            self._owners.unblock(record.device_id)
+        self._owners.release(record.device_id, record.owner)
+        return None
+
+    def _require_well(self, device_id: str) -> None:
+        device = self._inventory().get(device_id)
+        if not device.healthy:
+            raise DeviceUnhealthy(f"device {device_id} came back, but is not healthy: {'; '.join(device.health)}")
+
+    def _function(self, device: Device, inventory: Inventory) -> NetFunction:
+        parents = inventory.by_address(device.parent) if device.parent else ()
+        netdev = parents[0].netdev if parents else None
+        return NetFunction(device, netdev, self._privileged, self._host)
+
+
+def with_own_netdev(device: Device, record: Record) -> Device:
+    """A container that runs has the interface; the record knows what the host calls it."""
+    if device.netdev is None and device.netdev_away and record.restore.get("netdev"):
+        return dataclasses.replace(device, netdev=record.restore["netdev"])
+    return device
+
+
+def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]]) -> None:
+    """:raises SpecError: one device or one interface name is asked for twice"""
+    devices, names = set(), set()
+    for device, options in wanted:
+        if device.id in devices:
+            raise SpecError(f"device {device.id} is asked for twice by one container")
+        if options.netdev_name in names:
+            raise SpecError(f"two devices of one container would be called {options.netdev_name}")
+        devices.add(device.id)
+        if options.netdev_name:
+            names.add(options.netdev_name)

@@ -1,0 +1,230 @@
+"""The few things only root may do, each one tiny: a driver whose process is not root puts its helper in this place.
+
+Arguments are checked here, because a helper's caller may be the weaker side: an address, an interface or a GUID that
+is none never reaches a path or a command. Results are plain values, so that they can cross a process boundary.
+"""
+
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from containerhost.errors import HostActionFailed
+
+PCI = "/sys/bus/pci"
+COMMAND_LIMIT = 30  # s
+GPU_RESET_LIMIT = 120  # s; resetting an NVLink-connected GPU retrains its links
+
+ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+DRIVER = re.compile(r"[A-Za-z0-9_-]{1,64}")
+INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
+GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
+
+# Folders of /dev in which devices that can be granted have their nodes.
+NODE_FOLDERS = ((), ("dri",), ("infiniband",), ("nvidia-caps",), ("accel",))
+LIMITS = {"Max locked memory": "memlock"}
+
+
+class Inside(NamedTuple):
+    """What a container's first process sees.
+
+    :ivar nodes: path -> major and minor of each character node
+    :ivar netdevs: names of its interfaces
+    :ivar limits: hard limits by name: ``unlimited`` or a number
+    """
+
+    nodes: dict[str, tuple[int, int]]
+    netdevs: tuple[str, ...]
+    limits: dict[str, str]
+
+
+class Privileged:
+    """Acts directly; its process must be root.
+
+    :raises HostActionFailed: from every method, with the words of the kernel or the tool
+    """
+
+    def set_vf_guids(self, netdev: str, index: int, node_guid: str, port_guid: str) -> None:
+        """Give VF ``index`` of the InfiniBand PF ``netdev`` its GUIDs; its driver reads them when it binds next."""
+        check(INTERFACE, netdev)
+        for kind, guid in (("node_guid", node_guid), ("port_guid", port_guid)):
+            run(["ip", "link", "set", "dev", netdev, "vf", str(int(index)), kind, by_bytes(check(GUID, guid))])
+
+    def rename_netdev(self, name: str, new: str) -> None:
+        """The kernel renames only interfaces that are down."""
+        run(["ip", "link", "set", "dev", check(INTERFACE, name), "down"])
+        run(["ip", "link", "set", "dev", name, "name", check(INTERFACE, new)])
+
+    def quieten_netdev(self, name: str) -> None:
+        """Leave the interface down and without addresses."""
+        run(["ip", "link", "set", "dev", check(INTERFACE, name), "down"])
+        run(["ip", "address", "flush", "dev", name])
+
+    def unbind(self, address: str, driver: str) -> None:
+        write(f"{PCI}/drivers/{check(DRIVER, driver)}/unbind", check(ADDRESS, address))
+
+    def bind(self, address: str, driver: str) -> None:
+        write(f"{PCI}/drivers/{check(DRIVER, driver)}/bind", check(ADDRESS, address))
+
+    def reset(self, address: str) -> None:
+        """Function-level reset (Documentation/ABI/testing/sysfs-bus-pci); nothing where the kernel offers none."""
+        path = f"{PCI}/devices/{check(ADDRESS, address)}/reset"
+        if os.path.exists(path):
+            write(path, "1")
+
+    def reset_nvidia_gpu(self, address: str) -> None:
+        """Reset a whole GPU under its driver, which only NVIDIA's own tool does in safety; nothing without the tool
+        or where it says that this GPU cannot be reset."""
+        try:
+            run(["nvidia-smi", "--gpu-reset", f"--id={check(ADDRESS, address)}"], GPU_RESET_LIMIT)
+        except FileNotFoundError:
+            return
+        except HostActionFailed as error:
+            if "not supported" not in str(error).lower():
+                raise
+
+    def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
+        """The processes of containers that have one of these character nodes open, in words.
+
+        Processes of the host's own PID namespace are left out: a monitoring daemon may watch a GPU at all times.
+        """
+        own = os.readlink("/proc/self/ns/pid")
+        return tuple(f"process {pid} ({name(pid)})" for pid in pids()
+                     if namespace(pid) not in (None, own) and opened(pid) & set(map(tuple, nodes)))
+
+    def inside(self, pid: int) -> Inside:
+        return Inside(nodes_of(int(pid)), netdevs_of(int(pid)), limits_of(int(pid)))
+
+
+def check(pattern: re.Pattern[str], text: str) -> str:
+    if not pattern.fullmatch(text):
+        raise HostActionFailed(f"{text!r} is not what this action takes ({pattern.pattern})")
+    return text
+
+
+def by_bytes(guid: str) -> str:
+    """``b8ce:f603:0001:0000``, as sysfs writes it, the way iproute2 reads it: ``b8:ce:f6:03:00:01:00:00``."""
+    return ":".join(re.findall("..", guid.replace(":", "")))
+
+
+def run(command: list[str], limit: int = COMMAND_LIMIT) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False,
+                              stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired as error:
+        raise HostActionFailed(f"`{' '.join(command)}` did not end within {limit} s") from error
+    if done.returncode != 0:
+        raise HostActionFailed(f"`{' '.join(command)}` failed: {(done.stderr or done.stdout).strip()}")
+
+
+def write(path: str, text: str) -> None:
+    """Without creating the file: an attribute that is not there is the kernel's refusal."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(handle, text.encode())
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise HostActionFailed(f"writing {text} to {path} failed: {error.strerror}") from error
+
+
+# Processes come and go while they are looked at: one that is gone has nothing open.
+
+
+def pids() -> Iterator[int]:
+    return (int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
+
+
+def namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None
+
+
+def name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return "gone meanwhile"
+
+
+def opened(pid: int) -> set[tuple[int, int]]:
+    """Numbers of the character nodes the process has open."""
+    found: set[tuple[int, int]] = set()
+    try:
+        handles = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return found
+    for handle in handles:
+        try:
+            status = os.stat(f"/proc/{pid}/fd/{handle}")
+        except OSError:
+            continue
+        if stat.S_ISCHR(status.st_mode):
+            found.add((os.major(status.st_rdev), os.minor(status.st_rdev)))
+    return found
+
+
+# A container's root belongs to its tenant: each step below it is opened by itself and no link is ever followed,
+# because an absolute link would lead into the host's own root.
+
+STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def nodes_of(pid: int) -> dict[str, tuple[int, int]]:
+    found = {}
+    for folder in NODE_FOLDERS:
+        handle = open_folder(pid, ("dev", *folder))
+        if handle is None:
+            continue
+        try:
+            for entry in os.listdir(handle):
+                status = os.stat(entry, dir_fd=handle, follow_symlinks=False)
+                if stat.S_ISCHR(status.st_mode):
+                    found["/".join(("/dev", *folder, entry))] = (os.major(status.st_rdev), os.minor(status.st_rdev))
+        except OSError as error:
+            raise HostActionFailed(f"cannot read /dev of process {pid}: {error.strerror}") from error
+        finally:
+            os.close(handle)
+    return found
+
+
+def open_folder(pid: int, steps: tuple[str, ...]) -> int | None:
+    """A folder below the root of a process; None when it is missing or no folder."""
+    try:
+        handle = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error
+    for step in steps:
+        try:
+            below = os.open(step, STEP, dir_fd=handle)
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
+        handle = below
+    return handle
+
+
+def netdevs_of(pid: int) -> tuple[str, ...]:
+    """From /proc/<pid>/net/dev: two lines of headings, then ``name: counters``."""
+    return tuple(line.partition(":")[0].strip() for line in lines(pid, "net/dev")[2:])
+
+
+def limits_of(pid: int) -> dict[str, str]:
+    """Hard limits from /proc/<pid>/limits: name, soft limit, hard limit and unit, in columns of 26 and 21 letters."""
+    return {LIMITS[line[:26].strip()]: line[47:68].strip() for line in lines(pid, "limits")
+            if line[:26].strip() in LIMITS}
+
+
+def lines(pid: int, file: str) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace") as table:
+            return table.read().splitlines()
+    except OSError as error:
+        raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error
