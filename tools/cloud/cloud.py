@@ -1,0 +1,201 @@
+"""The whole cloud: prepare it once, bring it up, take it down."""
+
+import concurrent.futures
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import openstack
+from openstack.connection import Connection
+
+from tools.cloud import configs, identity, probes, services
+from tools.cloud.daemons import DaemonFailed, Daemons
+from tools.cloud.database import MariaDb
+from tools.cloud.engine import POOL, Engine, lockable_memory
+from tools.cloud.hardware import Offer
+from tools.cloud.layout import Layout, Passwords, Ports
+from tools.cloud.messages import RabbitMq
+
+APIS = ("keystone", "glance", "placement", "neutron", "nova")
+CONTROL_WORKERS = ("nova-conductor", "nova-scheduler")
+
+
+class PortTaken(Exception):
+    """Something else listens where a service of the cloud must."""
+
+
+class Cloud:
+    """MariaDB, RabbitMQ, keystone, glance, placement, neutron-server, nova and LXD or Incus on this machine.
+
+    :param offers: the devices that flavors can ask for
+    :param say: told in a few words what is being done
+    """
+
+    def __init__(self, layout: Layout, offers: Iterable[Offer] = (), say: Callable[[str], None] = print) -> None:
+        self._say = say
+        self.layout = layout
+        self.ports = Ports()
+        self.offers = tuple(offers)
+        self.engine = Engine(layout.engine)
+        self.memlock = lockable_memory()
+        self.daemons = Daemons(layout.logs)
+
+    def up(self) -> None:
+        """Bring everything up; on an error what was started stays for :meth:`down`.
+
+        :raises PortTaken: before anything is started
+        :raises DaemonFailed: a process ended or did not become ready; with the end of its log
+        """
+        self._refuse_taken_ports()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            engine = pool.submit(self._start_engine)
+            if not self._is_prepared():
+                self._prepare()
+            self._start_control()
+            engine.result()
+        self._start_compute()
+
+    def down(self) -> None:
+        """End every process and delete every file of the running cloud; what was prepared is kept. Twice is fine."""
+        if (self.layout.logs / "engine.json").exists():
+            self.engine.shut_down()
+        self.daemons.stop()
+        self.daemons.kill_leftovers()
+        unmount_below(self.layout.run)
+        shutil.rmtree(self.layout.run)
+
+    def connect(self, name: str) -> Connection:
+        """As ``admin`` or as the tenant (:data:`tools.cloud.identity.TENANT`)."""
+        os.environ["OS_CLIENT_CONFIG_FILE"] = str(self.layout.clouds_yaml)
+        return openstack.connect(cloud=name)
+
+    # -- parts
+
+    def _parts(self) -> configs.Parts:
+        """Only to be asked once the state folder is there: the passwords come from it."""
+        passwords = Passwords(self.layout.state / "passwords.json")
+        return configs.Parts(
+            layout=self.layout, ports=self.ports, passwords=passwords,
+            database=MariaDb(self.layout, passwords), messages=RabbitMq(self.layout, self.ports, passwords),
+            offers=self.offers, engine_socket=self.engine.socket, pool=POOL, memlock=self.memlock)
+
+    def _refuse_taken_ports(self) -> None:
+        taken = [f"{name} {port}" for name, port in vars(self.ports).items() if probes.port_open(port)]
+        if taken:
+            raise PortTaken(f"These loopback ports are in use: {', '.join(taken)}. The cloud needs them; end what listens there, "
+                            "or, if it is an earlier cloud, run: sudo tools/demo down")
+
+    def _start_engine(self) -> None:
+        daemon = self.engine.daemon()
+        self.daemons.bring_up([daemon])
+        self.engine.create_pool()
+        self._say(f"{self.engine.flavour.name} answers, with a storage pool of its own")
+
+    # -- preparing: databases, keys, users and endpoints, kept for later starts
+
+    def _prepared_for(self) -> str:
+        """What the prepared state depends on: releases, paths and our own code that makes it."""
+        releases = [f"{name} {importlib.metadata.version(name)}"
+                    for name in ("keystone", "glance", "openstack-placement", "neutron", "nova")]
+        server = subprocess.run(("mariadbd", "--version"), capture_output=True, text=True, check=True).stdout
+        code = [(Path(__file__).parent / f"{name}.py").read_text()
+                for name in ("cloud", "configs", "database", "identity", "layout", "messages", "services")]
+        return hashlib.sha256("\n".join([*releases, server, str(self.layout.run), *code]).encode()).hexdigest()
+
+    def _is_prepared(self) -> bool:
+        note = self.layout.prepared / "for"
+        if not note.exists() or note.read_text() != self._prepared_for():
+            return False
+        self._say("Databases, users and endpoints were prepared by an earlier run: copying them")
+        shutil.copytree(self.layout.prepared / "state", self.layout.state)
+        return True
+
+    def _prepare(self) -> None:
+        self._say("First run: making databases, users and endpoints (kept for later runs)")
+        self.layout.state.mkdir(parents=True, mode=0o700)
+        parts = self._parts()
+        parts.database.create(self.daemons)
+        self.daemons.bring_up([parts.database.daemon()])
+        parts.database.create_databases()
+        services.configure(parts)
+        self._say("Making the tables of keystone, glance, placement, neutron and nova")
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            chains = [pool.submit(self._chain, name, commands)
+                      for name, commands in services.schema_commands(self.layout).items()]
+            for chain in concurrent.futures.as_completed(chains):
+                chain.result()
+        self._say("Making users and endpoints")
+        identity.bootstrap(self.layout, self.ports, parts.passwords, self.daemons)
+        identity.write_clouds_yaml(self.layout, self.ports, parts.passwords)
+        self.daemons.bring_up([services.api(self.layout, self.ports, "keystone")])
+        with self.connect("admin") as admin:
+            identity.populate(admin, self.ports, parts.passwords)
+        self.daemons.stop(["keystone-api", "mariadb"])
+        self._keep_prepared()
+
+    def _chain(self, name: str, commands: Iterable[tuple[str, ...]]) -> None:
+        for command in commands:
+            self.daemons.run(name, command)
+
+    def _keep_prepared(self) -> None:
+        """The note is written last: a copy that was cut off is never taken for a whole one."""
+        shutil.rmtree(self.layout.prepared, ignore_errors=True)
+        self.layout.prepared.mkdir(parents=True, mode=0o700)
+        shutil.copytree(self.layout.state, self.layout.prepared / "state")
+        (self.layout.prepared / "for").write_text(self._prepared_for())
+
+    # -- starting
+
+    def _start_control(self) -> None:
+        """All but nova-compute. The conductor and the scheduler look for the other services in keystone when they start."""
+        parts = self._parts()
+        services.configure(parts)
+        identity.write_clouds_yaml(self.layout, self.ports, parts.passwords)
+        parts.messages.configure()
+        epmd, rabbitmq = parts.messages.daemons()
+        self.daemons.bring_up([parts.database.daemon(), epmd])
+        self._say("MariaDB answers; starting RabbitMQ and the APIs")
+        apis = [services.api(self.layout, self.ports, name) for name in APIS]
+        for daemon in (rabbitmq, *apis):
+            self.daemons.start(daemon)
+        for name in (rabbitmq.name, "keystone-api"):
+            self.daemons.wait(name)
+        for name in CONTROL_WORKERS:
+            self.daemons.start(services.nova_daemon(self.layout, name))
+        for daemon in apis:
+            self.daemons.wait(daemon.name)
+        self._say("RabbitMQ, keystone, glance, placement, neutron and nova's API answer")
+
+    def _start_compute(self) -> None:
+        """nova-compute asks the conductor for everything: started before it, it would lose ten seconds waiting for an answer."""
+        with self.connect("admin") as admin:
+            self._wait_until("the conductor and the scheduler are up", lambda: workers_up(admin, CONTROL_WORKERS))
+            self.daemons.start(services.nova_daemon(self.layout, "nova-compute"))
+            self._wait_until("nova-compute is up and its host in its cell",
+                             lambda: workers_up(admin, ["nova-compute"]) and any(True for _ in admin.compute.hypervisors()))
+
+    def _wait_until(self, what: str, holds: Callable[[], bool], limit: float = 90) -> None:
+        """:raises DaemonFailed: not within ``limit`` seconds, or a process of nova ended meanwhile"""
+        deadline = time.monotonic() + limit
+        while not holds():
+            self.daemons.check()
+            if time.monotonic() > deadline:
+                raise DaemonFailed(f"Waited {limit:.0f} s in vain until {what}; see the logs in {self.layout.logs}")
+            time.sleep(0.3)
+        self._say(f"Now {what}")
+
+
+def workers_up(admin: Connection, names: Iterable[str]) -> bool:
+    return {service.binary for service in admin.compute.services() if service.state == "up"}.issuperset(names)
+
+
+def unmount_below(folder: Path) -> None:
+    """A daemon that was killed leaves its mounts; a folder with mounts in it must never be deleted recursively."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for point in sorted((point for point in points if point.startswith(f"{folder}/")), reverse=True):
+        subprocess.run(("umount", "--lazy", point), check=True, capture_output=True)

@@ -1,0 +1,155 @@
+"""The services' configuration files as data: pure functions, one for each service.
+
+Options that are left at their defaults are not written, so that a reader sees what an all-in-one cloud really needs.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tools.cloud.database import MariaDb
+from tools.cloud.hardware import Offer
+from tools.cloud.layout import Layout, Passwords, Ports, write_private
+from tools.cloud.messages import RabbitMq
+
+Ini = dict[str, dict[str, str | Sequence[str]]]
+
+REGION = "RegionOne"
+HOST = "demo-host"
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What the configurations are made from.
+
+    :ivar engine_socket: the unix socket of LXD or Incus
+    :ivar memlock: what ``[lxd] rdma_memlock`` becomes
+    """
+
+    layout: Layout
+    ports: Ports
+    passwords: Passwords
+    database: MariaDb
+    messages: RabbitMq
+    offers: tuple[Offer, ...]
+    engine_socket: Path
+    pool: str
+    memlock: str
+
+
+def user_of(service: str, parts: Parts) -> dict[str, str | Sequence[str]]:
+    """How one service logs in to keystone."""
+    return {"auth_type": "password", "auth_url": parts.ports.url("keystone"), "username": service,
+            "password": parts.passwords[service], "project_name": "service", "user_domain_name": "Default",
+            "project_domain_name": "Default", "region_name": REGION}
+
+
+def token_check(service: str, parts: Parts) -> dict[str, str | Sequence[str]]:
+    return {**user_of(service, parts), "www_authenticate_uri": parts.ports.url("keystone"), "service_token_roles_required": "true"}
+
+
+def keystone(parts: Parts) -> Ini:
+    keys = parts.layout.state / "keystone"
+    return {
+        "database": {"connection": parts.database.url("keystone")},
+        "fernet_tokens": {"key_repository": f"{keys}/fernet-keys"},
+        "credential": {"key_repository": f"{keys}/credential-keys"},
+        # The passwords are long and random: slow hashes would protect nothing and cost half a second for each login.
+        "identity": {"password_hash_rounds": "4"},
+    }
+
+
+def glance(parts: Parts) -> Ini:
+    data = parts.layout.run / "glance"
+    return {
+        "DEFAULT": {"enabled_backends": "files:file", "show_multiple_locations": "false"},
+        "database": {"connection": parts.database.url("glance")},
+        "glance_store": {"default_backend": "files"},
+        "files": {"filesystem_store_datadir": f"{data}/images"},
+        "os_glance_staging_store": {"filesystem_store_datadir": f"{data}/staging"},
+        "os_glance_tasks_store": {"filesystem_store_datadir": f"{data}/tasks"},
+        "keystone_authtoken": token_check("glance", parts),
+        "paste_deploy": {"flavor": "keystone"},
+        "oslo_concurrency": {"lock_path": f"{data}/locks"},
+    }
+
+
+def placement(parts: Parts) -> Ini:
+    return {
+        "placement_database": {"connection": parts.database.url("placement")},
+        "keystone_authtoken": token_check("placement", parts),
+    }
+
+
+def neutron(parts: Parts) -> Ini:
+    """A real neutron-server without agents: enough for servers without ports."""
+    return {
+        "DEFAULT": {"core_plugin": "ml2", "service_plugins": "", "transport_url": parts.messages.transport_url(),
+                    "state_path": f"{parts.layout.run}/neutron", "notify_nova_on_port_status_changes": "false",
+                    "notify_nova_on_port_data_changes": "false"},
+        "database": {"connection": parts.database.url("neutron")},
+        "keystone_authtoken": token_check("neutron", parts),
+        "ml2": {"type_drivers": "local,flat", "tenant_network_types": "local", "mechanism_drivers": "openvswitch"},
+        "oslo_concurrency": {"lock_path": f"{parts.layout.run}/neutron/locks"},
+    }
+
+
+def nova_common(parts: Parts) -> Ini:
+    state = parts.layout.run / "nova"
+    return {
+        "DEFAULT": {"host": HOST, "my_ip": "127.0.0.1", "state_path": str(state),
+                    "transport_url": parts.messages.transport_url()},
+        "keystone_authtoken": token_check("nova", parts),
+        "service_user": {**user_of("nova", parts), "send_service_user_token": "true"},
+        "placement": user_of("nova", parts),
+        "neutron": user_of("nova", parts),
+        "glance": {"endpoint_override": parts.ports.url("glance")},
+        "oslo_concurrency": {"lock_path": f"{state}/locks"},
+        "pci": {"alias": [offer.alias_option for offer in parts.offers]},
+    }
+
+
+def nova_control(parts: Parts) -> Ini:
+    """nova's API, scheduler, conductor and nova-manage. Without the fuzzy delay of up to a minute the scheduler finds the new
+    host at once."""
+    common = nova_common(parts)
+    return {
+        **common,
+        "DEFAULT": {**common["DEFAULT"], "periodic_fuzzy_delay": "0"},
+        "api_database": {"connection": parts.database.url("nova_api")},
+        "database": {"connection": parts.database.url("nova")},
+        "conductor": {"workers": "1"},
+        "scheduler": {"workers": "1", "discover_hosts_in_cells_interval": "2"},
+        "filter_scheduler": {
+            "enabled_filters": "ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,NUMATopologyFilter,"
+                               "PciPassthroughFilter",
+            "pci_in_placement": "true"},
+    }
+
+
+def nova_compute(parts: Parts) -> Ini:
+    """nova-compute reaches no database: that is the conductor's."""
+    common = nova_common(parts)
+    return {
+        **common,
+        "DEFAULT": {**common["DEFAULT"], "compute_driver": "lxd.LXDDriver"},
+        "pci": {**common["pci"], "device_spec": [offer.spec_option for offer in parts.offers], "report_in_placement": "true"},
+        "vnc": {"enabled": "false"},
+        "lxd": {"endpoint": str(parts.engine_socket), "storage_pool": parts.pool, "rdma_memlock": parts.memlock,
+                "owners_dir": str(parts.layout.run / "owners")},
+    }
+
+
+def write(path: Path, ini: Ini) -> None:
+    """Write an oslo.config file that only root can read: it has passwords."""
+    write_private(path, text_of(ini))
+
+
+def text_of(ini: Mapping[str, Mapping[str, str | Sequence[str]]]) -> str:
+    lines = []
+    for section, options in ini.items():
+        lines.append(f"[{section}]")
+        for name, value in options.items():
+            lines += [f"{name} = {one}" for one in ([value] if isinstance(value, str) else value)]
+        lines.append("")
+    return "\n".join(lines)

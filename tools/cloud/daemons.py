@@ -1,0 +1,162 @@
+"""Start, watch and end the cloud's processes; a later command finds them again by the notes kept beside their logs."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+POLL = 0.1  # seconds
+# In the environment of everything the cloud starts, so that whatever is left can be told from other processes.
+MARK = "NOVA_LXD_EXT_CLOUD"
+
+
+class DaemonFailed(Exception):
+    """A process ended or did not become ready in time; the message has the end of its log."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Daemon:
+    """:ivar ready: answers whether it can do its work; asked again and again, must not block for long
+    :ivar limit: seconds it may take to become ready
+    :ivar end: the signal that ends it. Most hold nothing that outlives the cloud, so they are just killed.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    ready: Callable[[], bool]
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    limit: float = 90
+    end: signal.Signals = signal.SIGKILL
+
+
+class Daemons:
+    """The processes of one cloud.
+
+    :param folder: their logs and notes; the mark of their environment, too
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._daemons: dict[str, Daemon] = {}
+        self._started: dict[str, float] = {}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What every process of the cloud inherits. LC_ALL: Erlang and Python want UTF-8."""
+        return {**os.environ, MARK: str(self._folder), "LC_ALL": "C.UTF-8"}
+
+    def log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+    def start(self, daemon: Daemon) -> None:
+        """Start it and return at once; :meth:`wait` for it later."""
+        with self.log(daemon.name).open("ab") as log:
+            child = subprocess.Popen(daemon.argv, env={**self.environment, **daemon.environment}, stdin=subprocess.DEVNULL,
+                                     stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        self._children[daemon.name] = child
+        self._daemons[daemon.name] = daemon
+        self._started[daemon.name] = time.monotonic()
+        note = {"pid": child.pid, "started": start_time(child.pid), "end": daemon.end.value}
+        self._note(daemon.name).write_text(json.dumps(note))
+
+    def wait(self, name: str) -> float:
+        """Wait until it is ready; returns the seconds it took from its start.
+
+        :raises DaemonFailed: it ended, or its limit passed
+        """
+        daemon, started = self._daemons[name], self._started[name]
+        while not daemon.ready():
+            self.check()
+            if time.monotonic() - started > daemon.limit:
+                raise DaemonFailed(f"{name} was not ready after {daemon.limit:.0f} s.\n{self._end_of_log(name)}")
+            time.sleep(POLL)
+        return time.monotonic() - started
+
+    def check(self) -> None:
+        """:raises DaemonFailed: one that was started, and not stopped, has ended"""
+        for name, child in list(self._children.items()):
+            if child.poll() is not None:
+                raise DaemonFailed(f"{name} ended with status {child.returncode}.\n{self._end_of_log(name)}")
+
+    def bring_up(self, daemons: Iterable[Daemon]) -> None:
+        """Start them all at once, then wait for all."""
+        daemons = list(daemons)
+        for daemon in daemons:
+            self.start(daemon)
+        for daemon in daemons:
+            self.wait(daemon.name)
+
+    def run(self, name: str, argv: Iterable[str], environment: Mapping[str, str] | None = None, limit: float = 300) -> None:
+        """Run one command to its end, its output in a log of its own.
+
+        :raises DaemonFailed: it failed or took longer than ``limit`` seconds
+        """
+        with self.log(name).open("ab") as log:
+            try:
+                done = subprocess.run(list(argv), env={**self.environment, **(environment or {})}, stdin=subprocess.DEVNULL,
+                                      stdout=log, stderr=subprocess.STDOUT, timeout=limit, check=False)
+            except subprocess.TimeoutExpired:
+                raise DaemonFailed(f"{name} took longer than {limit:.0f} s.\n{self._end_of_log(name)}") from None
+        if done.returncode:
+            raise DaemonFailed(f"{name} failed with status {done.returncode}.\n{self._end_of_log(name)}")
+
+    def stop(self, names: Iterable[str] | None = None, limit: float = 20) -> None:
+        """End the named ones, or all; whatever has not ended after ``limit`` seconds is killed."""
+        names = [note.stem for note in self._folder.glob("*.json")] if names is None else list(names)
+        notes = {name: json.loads(self._note(name).read_text()) for name in names}
+        for note in notes.values():
+            if alive(note):
+                os.killpg(note["pid"], note["end"])
+        deadline = time.monotonic() + limit
+        for name, note in notes.items():
+            while self._running(name, note) and time.monotonic() < deadline:
+                time.sleep(POLL / 5)
+            if self._running(name, note):
+                os.killpg(note["pid"], signal.SIGKILL)
+            self._note(name).unlink()
+            self._children.pop(name, None)
+
+    def kill_leftovers(self) -> list[str]:
+        """Kill what daemons left running in sessions of their own (privsep helpers, container monitors); returns their names."""
+        killed = []
+        mark = f"{MARK}={self._folder}".encode()
+        for folder in Path("/proc").glob("[0-9]*"):
+            pid = int(folder.name)
+            try:
+                if pid == os.getpid() or mark not in (folder / "environ").read_bytes().split(b"\0"):
+                    continue
+                killed.append((folder / "comm").read_text().strip())
+                os.kill(pid, signal.SIGKILL)
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue  # it ended by itself meanwhile, or is hidden even from root and so is not ours
+        return killed
+
+    def _running(self, name: str, note: Mapping[str, int]) -> bool:
+        child = self._children.get(name)
+        return child.poll() is None if child else alive(note)
+
+    def _note(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def _end_of_log(self, name: str, lines: int = 25) -> str:
+        text = self.log(name).read_text(errors="replace").splitlines()
+        return "\n".join([f"The end of {self.log(name)}:", *text[-lines:]])
+
+
+def start_time(pid: int) -> int:
+    """When a process started, in clock ticks since boot: with its number it names a process for good (proc(5))."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def alive(note: Mapping[str, int]) -> bool:
+    """Whether the noted process still runs and is the one that was noted."""
+    try:
+        return start_time(note["pid"]) == note["started"]
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,115 @@
+"""The cloud's container daemon: LXD or, where a distribution has no package of it, Incus; with a folder of its own."""
+
+import dataclasses
+import json
+import resource
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tools.cloud import probes
+from tools.cloud.daemons import Daemon
+
+POOL = "demo"
+
+
+@dataclasses.dataclass(frozen=True)
+class Flavour:
+    """What differs between the two."""
+
+    name: str
+    daemon: str
+    client: str
+    folder_variable: str
+    client_variable: str
+    shutdown: tuple[str, ...]
+
+
+LXD = Flavour("LXD", "lxd", "lxc", "LXD_DIR", "LXD_CONF", ("shutdown",))
+INCUS = Flavour("Incus", "incusd", "incus", "INCUS_DIR", "INCUS_CONF", ("shutdown",))
+# Debian's and Ubuntu's incus keep the daemon out of PATH.
+PLACES = "/usr/sbin:/usr/bin:/usr/libexec/incus:/usr/lib/incus"
+
+
+class Engine:
+    """:param folder: everything the daemon keeps"""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        found = [(flavour, shutil.which(flavour.daemon, path=PLACES)) for flavour in (LXD, INCUS)]
+        self.flavour, self._program = next(((flavour, path) for flavour, path in found if path), (None, None))
+        if self.flavour is None:
+            raise FileNotFoundError(f"Neither lxd nor incusd is in {PLACES}. Run: sudo tools/install demo")
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "unix.socket"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {self.flavour.folder_variable: str(self.folder), self.flavour.client_variable: str(self.folder / "client")}
+
+    def daemon(self) -> Daemon:
+        self.folder.mkdir(parents=True, mode=0o711)
+        return Daemon("engine", (self._program, "--group", "root"), environment=self.environment,
+                      ready=lambda: self.socket.exists() and probes.succeeds((self.flavour.client, "query", "/1.0"), self._env()))
+
+    def create_pool(self) -> None:
+        self.client("storage", "create", POOL, "dir")
+
+    def client(self, *arguments: str, limit: float = 60) -> str:
+        """Run the engine's own command (``lxc``, ``incus``) and return what it prints.
+
+        :raises CommandFailed: with its own words
+        """
+        done = self._run(arguments, limit)
+        if done.returncode:
+            raise CommandFailed(f"{self.flavour.client} {' '.join(arguments)} failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def query(self, path: str) -> Any:
+        """GET of the REST API; the metadata of its answer."""
+        return json.loads(self.client("query", path))
+
+    def inside(self, container: str, *command: str, limit: float = 30) -> "Output":
+        """Run a command in a container; a status that is not 0 is an answer, not an error."""
+        done = self._run(("exec", container, "--", *command), limit)
+        return Output(done.returncode, done.stdout.strip(), done.stderr.strip())
+
+    def shut_down(self, limit: float = 60) -> None:
+        """End every container and the daemon."""
+        subprocess.run((self._program, *self.flavour.shutdown, "--timeout", "5"), env=self._env(), stdin=subprocess.DEVNULL,
+                       capture_output=True, timeout=limit, check=False)
+
+    def _run(self, arguments: tuple[str, ...], limit: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run((self.flavour.client, *arguments), env=self._env(), stdin=subprocess.DEVNULL, text=True,
+                              capture_output=True, timeout=limit, check=False)
+
+    def _env(self) -> Mapping[str, str]:
+        return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(self.folder), **self.environment}
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    status: int
+    out: str
+    err: str
+
+
+class CommandFailed(Exception):
+    """The engine's own command refused what was asked."""
+
+
+def lockable_memory() -> str:
+    """How much memory a container may be allowed to lock here, for ``[lxd] rdma_memlock``: ``unlimited``, or the bytes beyond
+    which this machine does not let even root go (a root without CAP_SYS_RESOURCE)."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if hard == resource.RLIM_INFINITY:
+        return "unlimited"
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    except (ValueError, PermissionError):
+        return str(hard)
+    return "unlimited"

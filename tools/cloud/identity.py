@@ -1,0 +1,49 @@
+"""Users, roles, services and endpoints: what keystone must know before the other services start."""
+
+import yaml
+from openstack.connection import Connection
+
+from tools.cloud.configs import REGION
+from tools.cloud.daemons import Daemons
+from tools.cloud.layout import Layout, Passwords, Ports, program, write_private
+
+SERVICE_USERS = ("nova", "glance", "placement", "neutron")
+ENDPOINTS = {"glance": ("image", ""), "placement": ("placement", ""), "neutron": ("network", ""), "nova": ("compute", "/v2.1")}
+# The tenant: a user without any right beyond its own project.
+TENANT = "demo"
+
+
+def write_clouds_yaml(layout: Layout, ports: Ports, passwords: Passwords) -> None:
+    """The two identities of the cloud, ``admin`` and the tenant, for the SDK and for the ``openstack`` command."""
+    def cloud(user: str) -> dict[str, object]:
+        return {"region_name": REGION, "auth": {
+            "auth_url": ports.url("keystone") + "/v3", "username": user, "password": passwords[user], "project_name": user,
+            "user_domain_name": "Default", "project_domain_name": "Default"}}
+
+    write_private(layout.clouds_yaml, yaml.safe_dump({"clouds": {user: cloud(user) for user in ("admin", TENANT)}}))
+
+
+def bootstrap(layout: Layout, ports: Ports, passwords: Passwords, daemons: Daemons) -> None:
+    """The first administrator and keystone's own endpoint. The password goes through the environment, not the command line."""
+    command = (program("keystone-manage"), "--config-file", str(layout.etc("keystone") / "keystone.conf"), "bootstrap")
+    daemons.run("keystone-db", command, {
+        "OS_BOOTSTRAP_PASSWORD": passwords["admin"], "OS_BOOTSTRAP_REGION_ID": REGION,
+        "OS_BOOTSTRAP_PUBLIC_URL": ports.url("keystone") + "/v3", "OS_BOOTSTRAP_INTERNAL_URL": ports.url("keystone") + "/v3"})
+
+
+def populate(admin: Connection, ports: Ports, passwords: Passwords) -> None:
+    """The services' users and endpoints, and the tenant."""
+    identity = admin.identity
+    roles = {role.name: role for role in identity.roles()}
+    service = identity.create_project(name="service", domain_id="default")
+    for name in SERVICE_USERS:
+        user = identity.create_user(name=name, password=passwords[name], domain_id="default")
+        for role in ("admin", "service"):
+            identity.assign_project_role_to_user(service, user, roles[role])
+    for name, (kind, path) in ENDPOINTS.items():
+        entry = identity.create_service(name=name, type=kind)
+        identity.create_endpoint(service_id=entry.id, interface="public", region_id=REGION, url=ports.url(name) + path)
+    project = identity.create_project(name=TENANT, domain_id="default")
+    user = identity.create_user(name=TENANT, password=passwords[TENANT], domain_id="default")
+    for role in ("member", "reader"):
+        identity.assign_project_role_to_user(project, user, roles[role])

@@ -1,0 +1,108 @@
+"""Where everything of the cloud lies, and which ports it uses."""
+
+import dataclasses
+import json
+import secrets
+import sys
+from pathlib import Path
+from typing import Self
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+# A unix socket's path may have 107 bytes (unix(7)); LXD's longest below its folder is 40.
+LONGEST_FOLDER = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """:ivar folder: what outlives one cloud: the prepared databases, so that the next start is quick
+    :ivar run: what one cloud needs; deleted with it
+    """
+
+    folder: Path
+
+    @classmethod
+    def default(cls) -> Self:
+        return cls(CHECKOUT / ".demo")
+
+    def __post_init__(self) -> None:
+        if len(str(self.run)) > LONGEST_FOLDER:
+            raise ValueError(f"The path {self.run} has {len(str(self.run))} characters; unix sockets below it need a path of "
+                             f"at most {LONGEST_FOLDER}. Move the checkout to a shorter path.")
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def prepared(self) -> Path:
+        return self.folder / "prepared"
+
+    @property
+    def state(self) -> Path:
+        """What preparing makes and later starts copy: databases, keystone's keys, passwords."""
+        return self.run / "state"
+
+    @property
+    def logs(self) -> Path:
+        return self.run / "log"
+
+    @property
+    def engine(self) -> Path:
+        """LXD_DIR or INCUS_DIR."""
+        return self.run / "engine"
+
+    @property
+    def database_socket(self) -> Path:
+        return self.run / "mysql.sock"
+
+    @property
+    def clouds_yaml(self) -> Path:
+        return self.run / "clouds.yaml"
+
+    def etc(self, service: str) -> Path:
+        """The configuration folder of one service."""
+        return self.run / "etc" / service
+
+
+def program(name: str) -> str:
+    """The path of a program of the virtual environment this runs in."""
+    return str(Path(sys.prefix) / "bin" / name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ports:
+    """Loopback ports, the ones OpenStack's own documentation uses."""
+
+    keystone: int = 5000
+    glance: int = 9292
+    placement: int = 8778
+    neutron: int = 9696
+    nova: int = 8774
+    rabbitmq: int = 5672
+    rabbitmq_distribution: int = 25672
+    epmd: int = 4369
+
+    def url(self, service: str) -> str:
+        return f"http://127.0.0.1:{getattr(self, service)}"
+
+
+class Passwords:
+    """One random password for each user of the cloud, kept in a file that only root reads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+
+    def __getitem__(self, user: str) -> str:
+        if user not in self._known:
+            self._known[user] = secrets.token_hex(16)
+            write_private(self._path, json.dumps(self._known))
+        return self._known[user]
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, from its first moment on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text)

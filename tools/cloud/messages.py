@@ -1,0 +1,58 @@
+"""The cloud's RabbitMQ: a node of its own, on loopback."""
+
+from pathlib import Path
+
+from tools.cloud import probes
+from tools.cloud.daemons import Daemon
+from tools.cloud.layout import Layout, Passwords, Ports, write_private
+
+# Debian's /usr/sbin/rabbitmq-server insists on the user rabbitmq, who cannot enter a checkout in somebody's home.
+SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+
+
+class RabbitMq:
+    def __init__(self, layout: Layout, ports: Ports, passwords: Passwords) -> None:
+        self._folder = layout.run / "rabbitmq"
+        self._ports = ports
+        self._passwords = passwords
+
+    def transport_url(self) -> str:
+        return f"rabbit://openstack:{self._passwords['rabbitmq']}@127.0.0.1:{self._ports.rabbitmq}/"
+
+    def configure(self) -> None:
+        self._folder.mkdir(parents=True)
+        write_private(self._folder / "rabbitmq.conf", "\n".join([
+            f"listeners.tcp.1 = 127.0.0.1:{self._ports.rabbitmq}",
+            "default_user = openstack",
+            f"default_pass = {self._passwords['rabbitmq']}",
+            "disk_free_limit.absolute = 50MB",
+            "log.console = true",
+            "log.console.level = warning",
+            "log.file = false", ""]))
+        write_private(self._folder / "enabled_plugins", "[].\n")
+        cookie = self._folder / ".erlang.cookie"
+        write_private(cookie, self._passwords["erlang cookie"])
+        cookie.chmod(0o400)  # Erlang refuses one that anybody could change
+
+    def daemons(self) -> tuple[Daemon, Daemon]:
+        """Erlang's port mapper, which a node would otherwise start by itself and leave behind; and the node."""
+        environment = {
+            "HOME": str(self._folder),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(self._ports.epmd),
+            "RABBITMQ_NODENAME": "cloud@localhost",
+            "RABBITMQ_BASE": str(self._folder),
+            "RABBITMQ_CONFIG_FILE": str(self._folder / "rabbitmq"),
+            "RABBITMQ_CONF_ENV_FILE": str(self._folder / "no-such-file"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._folder / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(self._folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(self._folder / "log"),
+            "RABBITMQ_DIST_PORT": str(self._ports.rabbitmq_distribution),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +sbwt none +S 2:2",
+        }
+        return (
+            Daemon("epmd", ("epmd", "-address", "127.0.0.1", "-port", str(self._ports.epmd)),
+                   ready=lambda: probes.port_open(self._ports.epmd)),
+            Daemon("rabbitmq", (str(SERVER),), ready=lambda: probes.port_open(self._ports.rabbitmq),
+                   environment=environment),
+        )

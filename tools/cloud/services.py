@@ -1,0 +1,80 @@
+"""OpenStack's own processes: how each is started and how its database is made."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from tools.cloud import configs, probes
+from tools.cloud.daemons import Daemon
+from tools.cloud.layout import Layout, Ports, program
+
+WSGI = {
+    "keystone": "keystone.wsgi.api:application",
+    "glance": "glance.wsgi.api:application",
+    "placement": "placement.wsgi.api:application",
+    "neutron": "neutron.wsgi.api:application",
+    "nova": "nova.wsgi.osapi_compute:application",
+}
+CONFIG_FILE = {"keystone": "keystone.conf", "glance": "glance-api.conf", "placement": "placement.conf",
+               "neutron": "neutron.conf", "nova": "nova.conf"}
+# Files of the wheels that a service wants beside its configuration.
+PASTE = {"glance": "glance-api-paste.ini", "neutron": "api-paste.ini", "nova": "api-paste.ini"}
+
+
+def configure(parts: configs.Parts) -> None:
+    """Write every service's configuration."""
+    files = {"keystone": configs.keystone(parts), "glance": configs.glance(parts), "placement": configs.placement(parts),
+             "neutron": configs.neutron(parts), "nova": configs.nova_control(parts)}
+    for service, ini in files.items():
+        configs.write(config_file(parts.layout, service), ini)
+    configs.write(compute_file(parts.layout), configs.nova_compute(parts))
+    for service, name in PASTE.items():
+        shutil.copyfile(Path(sys.prefix) / "etc" / service / name, parts.layout.etc(service) / name)
+    for folder in ("glance/images", "glance/staging", "glance/tasks", "neutron", "nova/instances"):
+        (parts.layout.run / folder).mkdir(parents=True, exist_ok=True)
+
+
+def config_file(layout: Layout, service: str) -> Path:
+    return layout.etc(service) / CONFIG_FILE[service]
+
+
+def compute_file(layout: Layout) -> Path:
+    return layout.etc("nova-compute") / "nova.conf"
+
+
+def api(layout: Layout, ports: Ports, service: str) -> Daemon:
+    """One API under uWSGI. It listens before the application is loaded, so readiness is an answer, not an open port;
+    without ``Connection: close`` clients that keep connections meet resets."""
+    url = ports.url(service)
+    argv = (program("uwsgi"), "--http-socket", url.removeprefix("http://"), "--module", WSGI[service], "--threads", "6",
+            "--add-header", "Connection: close", "--http-raw-body", "--lazy-apps", "--enable-threads", "--need-app",
+            "--buffer-size", "65535", "--disable-logging", "--die-on-term", "--virtualenv", sys.prefix)
+    environment = {f"OS_{service.upper()}_CONFIG_DIR": str(layout.etc(service))}
+    if service == "neutron":
+        environment["OS_NEUTRON_CONFIG_FILES"] = CONFIG_FILE["neutron"]
+    path = "/v3" if service == "keystone" else "/"
+    return Daemon(f"{service}-api", argv, ready=lambda: probes.http_answers(url + path), environment=environment)
+
+
+def nova_daemon(layout: Layout, name: str) -> Daemon:
+    """nova-conductor, nova-scheduler or nova-compute; whether they work is what Nova's API says about them."""
+    config = compute_file(layout) if name == "nova-compute" else config_file(layout, "nova")
+    return Daemon(name, (program(name), "--config-file", str(config)), ready=lambda: True)
+
+
+def schema_commands(layout: Layout) -> dict[str, list[tuple[str, ...]]]:
+    """The commands that make each service's tables and keys; those of one service in order, services side by side."""
+    def manage(tool: str, service: str) -> tuple[str, ...]:
+        return (program(tool), "--config-file", str(config_file(layout, service)))
+
+    keystone = manage("keystone-manage", "keystone")
+    nova = manage("nova-manage", "nova")
+    root = ("--keystone-user", "root", "--keystone-group", "root")
+    return {
+        "nova-db": [(*nova, "api_db", "sync"), (*nova, "cell_v2", "map_cell0"), (*nova, "db", "sync"),
+                    (*nova, "cell_v2", "create_cell", "--name", "cell1")],
+        "neutron-db": [(*manage("neutron-db-manage", "neutron"), "upgrade", "heads")],
+        "keystone-db": [(*keystone, "db_sync"), (*keystone, "fernet_setup", *root), (*keystone, "credential_setup", *root)],
+        "glance-db": [(*manage("glance-manage", "glance"), "db_sync")],
+        "placement-db": [(*manage("placement-manage", "placement"), "db", "sync")],
+    }
