@@ -1,0 +1,36 @@
+"""One small root file system (busybox) as an image in every format that is accepted."""
+
+import subprocess
+import tarfile
+from pathlib import Path
+
+from tools.cloud import image
+
+COMPRESSIONS = {"tar.gz": ("gzip", "-1"), "tar.xz": ("xz", "-0"), "tar.zst": ("zstd", "-q", "-1")}
+
+
+def all_formats(folder: Path) -> dict[str, Path]:
+    """Format -> file; made once in ``folder``."""
+    files = {name: folder / f"busybox.{name}" for name in ("unified", *COMPRESSIONS, "squashfs")}
+    if not folder.exists():
+        folder.mkdir()
+        image.build(files["unified"])
+        tar = folder / "rootfs.tar"
+        only_rootfs(files["unified"], tar)
+        for name, command in COMPRESSIONS.items():
+            with tar.open("rb") as source, files[name].open("wb") as target:
+                subprocess.run(command, stdin=source, stdout=target, check=True)
+        with tar.open("rb") as source:
+            subprocess.run(["mksquashfs", "-", str(files["squashfs"]), "-tar", "-quiet", "-no-progress"], stdin=source,
+                           stdout=subprocess.DEVNULL, check=True)
+    return files
+
+
+def only_rootfs(unified: Path, target: Path) -> None:
+    """What is below rootfs/ of a unified image, as a tarball of its own."""
+    with tarfile.open(unified) as source, tarfile.open(target, "w") as archive:
+        for member in source:
+            name = member.name.removeprefix("rootfs/")
+            if name != member.name:
+                member.name = name
+                archive.addfile(member, source.extractfile(member) if member.isfile() else None)

@@ -1,0 +1,171 @@
+"""A real LXD (or Incus) daemon for the functional tests: one per test process, in a folder of its own, gone at its end.
+
+Root is needed, and a network namespace nobody else uses: tools/fakehost gives both.
+"""
+
+import atexit
+import functools
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import fixtures
+
+from containerhost import errors
+from containerhost.engines.lxd.client import LxdClient, Settings
+from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.images import Images
+from tests.functional import images
+
+POOL = "default"
+POOL_SIZE = "6GiB"  # sparse
+READY_LIMIT = 60  # s
+STOP_LIMIT = 60  # s
+
+
+class Daemon:
+    """:ivar folder: the daemon's state
+    :ivar socket: path of its socket
+    """
+
+    def __init__(self) -> None:
+        self.program = shutil.which("lxd") or shutil.which("incusd")
+        if self.program is None:
+            raise RuntimeError("Neither lxd nor incusd is on this machine. Run: sudo tools/install test")
+        self.base = Path(tempfile.mkdtemp(prefix="containerhost-"))
+        self.base.chmod(0o711)  # the containers' own users must reach their files in it
+        self.folder = self.base / "lxd"
+        self.folder.mkdir()
+        self.socket = str(self.folder / "unix.socket")
+        self._log = self.base / "daemon.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        name = "INCUS_DIR" if Path(self.program or "").name == "incusd" else "LXD_DIR"
+        return {**os.environ, name: str(self.folder)}
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen([self.program, "--group", "root"], env=self.environment,
+                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        try:
+            self._command("waitready", f"--timeout={READY_LIMIT}")
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(f"{self.program} did not start: {self._log.read_text()[-4000:]}") from error
+
+    def stop(self) -> None:
+        """End the daemon; its containers run on, as when its package is upgraded."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        self._process.wait(STOP_LIMIT)
+        self._process = None
+
+    def kill(self) -> None:
+        """End the daemon at once, in whatever it is doing."""
+        if self._process:
+            self._process.kill()
+            self._process.wait(STOP_LIMIT)
+            self._process = None
+
+    def pause(self, paused: bool) -> None:
+        """Let the daemon neither answer nor hang up."""
+        if self._process:
+            self._process.send_signal(19 if paused else 18)  # SIGSTOP, SIGCONT
+
+    def client(self, **settings: object) -> LxdClient:
+        return LxdClient(Settings(endpoint=self.socket, **settings))
+
+    def make_pool(self) -> None:
+        """A btrfs pool in a file: unlike a plain folder it holds a root disk to its size. A folder where the kernel has
+        no btrfs."""
+        client = self.client()
+        try:
+            client._finish(client._request("post", "storage-pools", asked="make the pool", json={
+                "name": POOL, "driver": "btrfs", "config": {"size": POOL_SIZE}}), "make the pool")
+        except errors.EngineError as error:
+            print(f"no btrfs pool ({error}): root disks are not held to their size")
+            client._finish(client._request("post", "storage-pools", asked="make the pool", json={
+                "name": POOL, "driver": "dir", "config": {}}), "make the pool")
+
+    def remove(self) -> None:
+        """End everything and leave nothing."""
+        if self._process is None:
+            self.start()
+        engine = LxdEngine(self.client())
+        for container in engine.containers():
+            engine.delete(container.name)
+        for image in engine.client.images():
+            engine.client.delete_image(image["fingerprint"])
+        client = engine.client
+        client._request("delete", "storage-pools", POOL, asked="remove the pool")
+        self.stop()
+        for mount in reversed(mounts_below(self.base)):
+            subprocess.run(["umount", "--lazy", mount], check=True)
+        shutil.rmtree(self.base)
+
+    def _command(self, *arguments: str) -> None:
+        subprocess.run([self.program or "", *arguments], env=self.environment, check=True, capture_output=True,
+                       timeout=READY_LIMIT + 10)
+
+
+def mounts_below(folder: Path) -> list[str]:
+    with open("/proc/self/mounts", encoding="utf-8") as table:
+        points = [line.split()[1] for line in table]
+    return [point for point in points if point.startswith(f"{folder}/")]
+
+
+_lock = threading.Lock()
+
+
+@functools.cache
+def _shared() -> Daemon:
+    daemon = Daemon()
+    atexit.register(daemon.remove)
+    daemon.start()
+    daemon.make_pool()
+    return daemon
+
+
+class Lxd(fixtures.Fixture):
+    """:ivar daemon: the process's one daemon
+    :ivar engine: on it
+    :ivar images: files of one small root file system in every format: ``unified``, ``tar.gz``, ``tar.xz``,
+        ``tar.zst``, ``squashfs``
+    """
+
+    pool = POOL
+
+    def _setUp(self) -> None:
+        with _lock:
+            self.daemon = _shared()
+        self.socket = self.daemon.socket
+        self.engine = LxdEngine(self.daemon.client())
+        self.store = Images(self.engine.client)
+        self.images = images.all_formats(self.daemon.base / "images")
+        self.addCleanup(self._delete_containers)
+
+    def imported(self) -> str:
+        """Fingerprint of the unified image, imported at the first call."""
+        found = self.store.find("busybox")
+        return found.fingerprint if found else self.store.import_unified(self.images["unified"], "busybox", {})
+
+    def _delete_containers(self) -> None:
+        for container in self.engine.containers():
+            self.engine.delete(container.name)
+
+
+def memlock() -> str:
+    """The largest locked-memory limit a container may get here: this daemon passes on no more than it has, unless it
+    may raise limits."""
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    except (ValueError, PermissionError):
+        hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+        return "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    return "unlimited"
