@@ -42,6 +42,24 @@ def unified(metadata: bytes = METADATA, files: Mapping[str, bytes] = ROOT) -> by
     return tar({"metadata.yaml": metadata} | {f"rootfs/{name}": content for name, content in files.items()})
 
 
+class _Zeros(io.RawIOBase):
+    def read(self, size: int = -1) -> bytes:
+        return bytes(size)
+
+
+def large_unified(size: int) -> bytes:
+    """A zst tarball of a few kilobytes with a file of ``size`` zeros; never whole in memory."""
+    raw = io.BytesIO()
+    with (zstandard.ZstdCompressor(level=1).stream_writer(raw, closefd=False) as stream,
+          tarfile.open(fileobj=stream, mode="w|") as archive):
+        for name, length, content in (("metadata.yaml", len(METADATA), io.BytesIO(METADATA)),
+                                      ("rootfs/bin/big", size, _Zeros())):
+            member = tarfile.TarInfo(name)
+            member.size = length
+            archive.addfile(member, content)
+    return raw.getvalue()
+
+
 def squashfs(folder: Path, files: Mapping[str, bytes] = ROOT) -> bytes:
     """Needs mksquashfs; ``folder`` is an empty place to work in."""
     for name, content in files.items():

@@ -1,0 +1,16 @@
+"""One name for each processor architecture: nova's."""
+
+from nova import exception
+from nova.objects.fields import Architecture
+
+# The names of LXD (lxd/shared/osarch) that nova does not know.
+SYNONYMS = {"arm64": "aarch64", "armhf": "armv7l", "armv8l": "armv7l", "ppc64el": "ppc64le"}
+
+
+def canonical(name: str) -> str:
+    """Nova's name of an architecture; one that nova does not know stays as it is, in lower case."""
+    name = SYNONYMS.get(name.lower(), name.lower())
+    try:
+        return str(Architecture.canonicalize(name))
+    except exception.InvalidArchitectureName:
+        return name

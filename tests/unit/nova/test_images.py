@@ -1,0 +1,207 @@
+import errno
+import gzip
+import hashlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import fixtures
+import testtools
+from nova import exception, objects
+from oslo_utils import units
+
+from containerhost.engines.lxd.images import Image
+from containerhost.errors import StorageFull
+from nova_lxd_ext import images
+from tests.unit.nova import imagekit
+
+IMAGE_ID = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
+
+
+class Store:
+    """LXD's image store as the cache sees it; the real one is under it in the functional tests."""
+
+    def __init__(self):
+        self.images = {}
+
+    def find(self, alias):
+        return next((image for image in self.images.values() if alias in image.aliases), None)
+
+    def having(self, name):
+        return tuple(image for image in self.images.values() if name in image.properties)
+
+    def import_unified(self, path, alias, properties):
+        return self._add(path.read_bytes(), alias, properties)
+
+    def import_split(self, metadata, rootfs, alias, properties):
+        return self._add(metadata + rootfs.read_bytes(), alias, properties)
+
+    def delete(self, fingerprint):
+        del self.images[fingerprint]
+
+    def _add(self, content, alias, properties):
+        fingerprint = hashlib.sha256(content).hexdigest()
+        self.images[fingerprint] = Image(fingerprint, dict(properties), (alias,))
+        return fingerprint
+
+
+class Glance:
+    def __init__(self, content, pause=0.0):
+        self.content = content
+        self.pause = pause
+        self.downloads = 0
+
+    def download(self, context, id_or_uri, data=None, dest_path=None, trusted_certs=None):
+        self.downloads += 1
+        Path(dest_path).write_bytes(self.content[:100])
+        time.sleep(self.pause)
+        Path(dest_path).write_bytes(self.content)
+
+
+class CacheCase(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path) / "made-when-needed"
+        self.store = Store()
+
+    def cache(self, glance, architectures=("x86_64", "i686")):
+        return images.Cache(self.store, glance, self.folder, lambda: architectures)
+
+    def left_over(self):
+        return [path.name for path in self.folder.iterdir() if images.PARTIAL in path.name]
+
+
+def meta(image_id=IMAGE_ID, architecture=None, checksum=None):
+    properties = {"hw_architecture": architecture} if architecture else {}
+    return objects.ImageMeta.from_dict({"id": image_id, "checksum": checksum, "properties": properties})
+
+
+class TestEnsure(CacheCase):
+    def test_every_format_reaches_the_store(self):
+        for name, content in (("unified", imagekit.unified()), ("rootfs", imagekit.rootfs()),
+                              ("squashfs", imagekit.squashfs(Path(self.useFixture(fixtures.TempDir()).path)))):
+            self.store.images.clear()
+            content = content if name == "squashfs" else gzip.compress(content)
+            fingerprint = self.cache(Glance(content)).ensure(None, meta(), 1)
+            image = self.store.find(f"nova-{IMAGE_ID}")
+            self.assertEqual(fingerprint, image.fingerprint)
+            self.assertEqual((IMAGE_ID, name, "x86_64"), tuple(
+                image.properties[f"nova.{key}"] for key in ("image_id", "format", "architecture")))
+            self.assertEqual([], self.left_over())
+
+    def test_fetched_once(self):
+        glance = Glance(imagekit.unified())
+        first = self.cache(glance).ensure(None, meta(), 1)
+        again = self.cache(glance).ensure(None, meta(), 0)
+        self.assertEqual((first, 1), (again, glance.downloads))
+
+    def test_same_root_has_the_same_fingerprint(self):
+        cache = self.cache(Glance(imagekit.rootfs()))
+        other = "22222222-4e14-4e4c-a73d-069cbf4541e6"
+        self.assertEqual(cache.ensure(None, meta(), 1), cache.ensure(None, meta(other), 1))
+
+    def test_a_stranger_under_the_name_does_not_count(self):
+        self.store.images["f"] = Image("f", {"os": "alpine"}, (f"nova-{IMAGE_ID}",))
+        glance = Glance(imagekit.unified())
+        self.cache(glance).ensure(None, meta(), 1)
+        self.assertEqual(1, glance.downloads)
+
+
+class TestRefusal(CacheCase):
+    def refused(self, error, words, content, image_meta, root_gb=1, **kwargs):
+        found = self.assertRaises(error, self.cache(Glance(content), **kwargs).ensure, None, image_meta, root_gb)
+        self.assertIn(words, str(found))
+        self.assertEqual(({}, []), (self.store.images, self.left_over()))
+
+    def test_nothing_is_left(self):
+        whole = imagekit.unified()
+        arm = imagekit.unified(b"architecture: aarch64\ncreation_date: 1\n")
+        bad = exception.ImageUnacceptable
+        for words, content, image_meta in (
+                ("damaged", gzip.compress(whole)[:-20], meta()),
+                ("arrived damaged", whole, meta(checksum=hashlib.md5(b"other").hexdigest())),
+                ("architecture is aarch64; this host runs x86_64, i686", arm, meta()),
+                ("hw_architecture is aarch64, but the metadata.yaml in it says x86_64", whole, meta(architecture="aarch64")),
+                ("architecture is ppc64le", imagekit.rootfs(), meta(architecture="ppc64le")),
+                ("QCOW2", b"QFI\xfb" + bytes(4096), meta()),
+                ("no UUID", whole, meta(image_id="../../etc/passwd"))):
+            self.refused(bad, words, content, image_meta)
+
+    def test_checksum_and_names_that_match(self):
+        content = imagekit.unified(b"architecture: amd64\ncreation_date: 1\n")
+        checksum = hashlib.md5(content).hexdigest()
+        self.cache(Glance(content)).ensure(None, meta(architecture="x86_64", checksum=checksum), 1)
+
+    def test_larger_than_the_root_disk(self):
+        self.refused(exception.FlavorDiskSmallerThanImage, f"{units.Gi} bytes", imagekit.large_unified(units.Gi), meta())
+
+    def test_the_checks_hold_for_a_cached_image_too(self):
+        cache = self.cache(Glance(imagekit.large_unified(units.Gi)))
+        cache.ensure(None, meta(), 2)
+        self.assertRaises(exception.FlavorDiskSmallerThanImage, cache.ensure, None, meta(), 1)
+        self.assertRaises(exception.ImageUnacceptable, cache.ensure, None, meta(architecture="aarch64"), 2)
+        self.assertEqual(1, len(self.store.images))
+
+    def test_no_room_for_the_download(self):
+        glance = Glance(b"")
+        glance.download = lambda *args, **kwargs: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
+        error = self.assertRaises(exception.CouldNotFetchImage, self.cache(glance).ensure, None, meta(), 1)
+        self.assertIn("No space left", str(error))
+
+    def test_store_full(self):
+        def full(*args):
+            raise StorageFull("the pool has no room")
+        self.store.import_unified = full
+        self.assertRaises(StorageFull, self.cache(Glance(imagekit.unified())).ensure, None, meta(), 1)
+        self.assertEqual([], self.left_over())
+
+
+class TestTogether(CacheCase):
+    def test_concurrent_boots_fetch_once(self):
+        glance = Glance(imagekit.unified(), pause=0.2)
+        found = []
+        boots = [threading.Thread(target=lambda: found.append(self.cache(glance).ensure(None, meta(), 1)))
+                 for _ in range(8)]
+        for boot in boots:
+            boot.start()
+        for boot in boots:
+            boot.join(30)
+        self.assertEqual((8, 1, 1), (len(found), len(set(found)), glance.downloads))
+
+    def test_other_images_do_not_wait(self):
+        slow, quick = Glance(imagekit.unified(), pause=2.0), Glance(imagekit.rootfs())
+        waiting = threading.Thread(target=self.cache(slow).ensure, args=(None, meta(), 1))
+        waiting.start()
+        start = time.monotonic()
+        self.cache(quick).ensure(None, meta("22222222-4e14-4e4c-a73d-069cbf4541e6"), 1)
+        self.assertThat(time.monotonic() - start, testtools.matchers.LessThan(1.5))
+        waiting.join(30)
+
+    def test_killed_in_the_middle(self):
+        """A process that dies while it fetches leaves a file, frees the lock, and the next start removes the file."""
+        process = multiprocessing.get_context("fork").Process(
+            target=self.cache(Glance(imagekit.unified(), pause=60)).ensure, args=(None, meta(), 1))
+        process.start()
+        self.addCleanup(process.kill)
+        part = self.folder / f"{IMAGE_ID}.part"
+        while not part.exists():
+            time.sleep(0.01)
+        self.assertEqual((), self.cache(Glance(b"")).purge())
+        self.assertTrue(part.exists(), "a download that runs is left alone")
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(30)
+        self.assertEqual((IMAGE_ID,), self.cache(Glance(b"")).purge())
+        self.assertEqual([], self.left_over())
+        self.cache(Glance(imagekit.unified())).ensure(None, meta(), 1)
+
+    def test_purge_takes_nameless_images_only(self):
+        self.store.images = {
+            "a": Image("a", {images.IMAGE_ID: IMAGE_ID}, ()),
+            "b": Image("b", {images.IMAGE_ID: "22222222-4e14-4e4c-a73d-069cbf4541e6"}, ("nova-2222",)),
+            "c": Image("c", {"os": "alpine"}, ()),
+        }
+        self.assertEqual((IMAGE_ID,), self.cache(Glance(b"")).purge())
+        self.assertEqual({"b", "c"}, set(self.store.images))
