@@ -47,6 +47,8 @@ def cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpu
     """Dedicated vCPUs get the cores nova pinned them to. Others float over the shared cores of the NUMA node they were
     placed on, or of the whole host without a topology; where there are more such cores than vCPUs the time of
     ``vcpus`` cores is the limit. With neither a topology nor a shared set the engine chooses ``vcpus`` cores.
+
+    :raises SpecError: when nova names a core this host does not have, or no core is left for unpinned vCPUs
     """
     if topology is not None:
         cores = frozenset().union(*(_cell_cores(cell, host) for cell in topology.cells))
@@ -55,6 +57,10 @@ def cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpu
         cores, nodes = host.shared, frozenset()
     else:
         return Cpu(count=vcpus)
+    if absent := cores - frozenset().union(*host.cells.values()):
+        # The engine would take them silently and run the container on what is left.
+        raise errors.SpecError(f"Nova gives the server host cores {sorted(absent)}, which are not there or offline. "
+                               f"Correct cpu_shared_set and cpu_dedicated_set in [compute] on this host.")
     return Cpu(count=vcpus, cores=cores, nodes=nodes, share=vcpus * 100 if vcpus < len(cores) else None)
 
 

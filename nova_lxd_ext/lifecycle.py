@@ -57,7 +57,7 @@ class Lifecycle:
         spec = self._spec(instance)
         if self._states.find(instance) is not None:
             raise exception.InstanceExists(name=instance.name)
-        image = self._images.ensure(context, image_meta)
+        image = self._images.ensure(context, image_meta, instance.flavor.root_gb)
         report_progress(instance, 50)
         with Rollback(f"boot of server {instance.uuid}") as undo:
             undo.on_error("remove the container", self.remove, instance, network_info)
@@ -101,17 +101,20 @@ class Lifecycle:
 
         :param keep_disk: leave the stopped container and its config drive for nova to use or remove later
         """
-        if self._states.find(instance) is None:
-            LOG.warning("Server %s has no container here; only what else is left of it is removed", instance.uuid)
-        elif keep_disk:
-            self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
-        else:
+        if keep_disk:
+            self._stop_if_there(instance)
+        elif not self._states.is_strangers(instance):
+            # Also when there is none: a creation whose caller was killed may still be going on in the engine.
             self._engine.delete(instance.name)
         self._states.changed()
         self._possessions.give_back(instance)
         vifs.unplug(instance, network_info)
         if not keep_disk:
             configdrive.remove(instance.uuid)
+
+    def _stop_if_there(self, instance: objects.Instance) -> None:
+        if self._states.find(instance) is not None:
+            self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
 
     def reconcile(self) -> None:
         """At the driver's start: return what is left of containers that are gone."""

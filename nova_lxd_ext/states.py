@@ -49,14 +49,23 @@ class States:
         """Nova's containers now, from one request."""
         return tuple(self._fresh().values())
 
+    def uuids(self) -> list[str]:
+        """Of the servers that have a container here; from one request."""
+        return [uuid for state in self.all() if (uuid := labels.uuid(state.labels))]
+
     def find(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState | None:
         """The server's container; None when there is none. One of the same name that is not the server's is none."""
         state = self._cached(instance.name) if use_cache else self._lookup(instance.name)
+        return state if state is not None and labels.uuid(state.labels) == instance.uuid else None
+
+    def is_strangers(self, instance: objects.Instance) -> bool:
+        """Whether the container of the server's name is not the server's, so that it must be left alone."""
+        state = self._lookup(instance.name)
         if state is None or labels.uuid(state.labels) == instance.uuid:
-            return state
+            return False
         LOG.warning("Container %s belongs to %s, not to server %s: it is left alone", state.name,
                     labels.uuid(state.labels) or "nobody that nova knows", instance.uuid)
-        return None
+        return True
 
     def require(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState:
         """:raises InstanceNotFound: when the server has no container here"""

@@ -1,0 +1,79 @@
+"""Puts the parts of the driver together from the operator's options. Nothing here talks to the engine yet."""
+
+import dataclasses
+from pathlib import Path
+
+from containerhost import topology
+from containerhost.devices.scan import Inventory, scan
+from containerhost.engines.lxd.client import LxdClient, Settings
+from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.images import Images
+from containerhost.owners import Owners
+from containerhost.possession import Possession
+from containerhost.sysfs import Host
+from nova.image import glance
+from nova.virt import hardware
+from oslo_config import cfg
+
+from nova_lxd_ext.flavor import HostCpus
+from nova_lxd_ext.images import Cache
+from nova_lxd_ext.lifecycle import Lifecycle
+from nova_lxd_ext.possessions import Possessions
+from nova_lxd_ext.power import Power
+from nova_lxd_ext.privsep import privileged
+from nova_lxd_ext.states import States
+
+DOWNLOADS = "_base"  # where nova's other drivers keep fetched images, below instances_path
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """The driver's parts, one per capability."""
+
+    host: Host
+    engine: LxdEngine
+    owners: Owners
+    images: Cache
+    states: States
+    possessions: Possessions
+    lifecycle: Lifecycle
+    power: Power
+
+    def inventory(self) -> Inventory:
+        return scan(self.host)
+
+
+def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
+    """:param host: the machine whose devices and cores are handed out; this one when None"""
+    host = host or Host()
+    client = LxdClient(settings(conf))
+    root_actions = privileged()
+    engine = LxdEngine(client, root_actions)
+    owners = Owners(Path(conf.lxd.owners_dir))
+
+    def inventory() -> Inventory:
+        return scan(host)
+
+    possession = Possession(owners, inventory, root_actions, engine.held)
+    images = Cache(Images(client), glance.API(), Path(conf.instances_path) / DOWNLOADS,
+                   lambda: engine.server().architectures)
+    states = States(engine)
+    possessions = Possessions(conf, engine, possession, inventory)
+    return Backend(
+        host=host, engine=engine, owners=owners, images=images, states=states, possessions=possessions,
+        lifecycle=Lifecycle(conf, engine, states, possessions, images, lambda: host_cpus(host)),
+        power=Power(conf, engine, states, possessions))
+
+
+def settings(conf: cfg.ConfigOpts) -> Settings:
+    options = conf.lxd
+    return Settings(endpoint=options.endpoint, cert=options.client_cert, key=options.client_key,
+                    server_cert=options.ca_file, project=options.project, request_timeout=options.request_timeout,
+                    operation_timeout=options.operation_timeout)
+
+
+def host_cpus(host: Host) -> HostCpus:
+    """The cores of ``host`` by node, and which of them nova's options share."""
+    shared = hardware.get_cpu_shared_set()
+    return HostCpus(cells={node.id: node.cpus for node in topology.read(host).nodes},
+                    shared=None if shared is None else frozenset(shared))

@@ -1,0 +1,137 @@
+"""LXDDriver: nova's contract of a virt driver (nova.virt.driver.ComputeDriver) and nothing else.
+
+Every method hands over to the module that knows how. Errors reach nova through :mod:`nova_lxd_ext.errors` only.
+"""
+
+from typing import Any
+
+import nova.conf
+from nova import exception, objects
+from nova.network import model
+from nova.virt import driver
+from nova.virt.hardware import InstanceInfo
+
+from nova_lxd_ext import backend, conf, console, startup, vifs
+from nova_lxd_ext.errors import translated
+
+conf.register()
+
+
+class LXDDriver(driver.ComputeDriver):
+    """System containers on LXD or Incus, with the GPUs and network functions their flavors name."""
+
+    capabilities = driver.ComputeDriver.capabilities | {
+        "supports_pcpus": True,
+        # Glance has no format of its own for containers: their images are declared raw.
+        "supports_image_type_raw": True,
+    }
+
+    def __init__(self, virtapi: Any) -> None:
+        super().__init__(virtapi)
+        self._nodename: str = nova.conf.CONF.host
+        self._backend = backend.build(nova.conf.CONF)
+
+    # Start
+
+    @translated()
+    def init_host(self, host: str) -> None:
+        self._nodename = host
+        startup.check(nova.conf.CONF, self._backend.engine)
+        self._backend.images.purge()
+        self._backend.lifecycle.reconcile()
+
+    @translated()
+    def process_instances_at_startup(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
+        self._backend.lifecycle.end_interrupted_boots(instances)
+        return instances
+
+    # Servers
+
+    @translated()
+    def get_info(self, instance: objects.Instance, use_cache: bool = True) -> InstanceInfo:
+        return self._backend.states.info(instance, use_cache)
+
+    @translated()
+    def list_instances(self) -> list[str]:
+        return [state.name for state in self._backend.states.all()]
+
+    @translated()
+    def list_instance_uuids(self) -> list[str]:
+        return self._backend.states.uuids()
+
+    @translated()
+    def instance_exists(self, instance: objects.Instance) -> bool:
+        return self._backend.states.find(instance) is not None
+
+    # Life
+
+    @translated()
+    def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta, injected_files: Any,
+              admin_password: str | None, allocations: Any, network_info: model.NetworkInfo | None = None,
+              block_device_info: Any = None, power_on: bool = True, accel_info: Any = None) -> None:
+        self._backend.lifecycle.spawn(context, instance, image_meta, injected_files or (), admin_password, network_info,
+                                      block_device_info, power_on)
+
+    @translated(exception.InstanceTerminationFailure)
+    def destroy(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
+                block_device_info: Any = None, destroy_disks: bool = True, destroy_secrets: bool = True) -> None:
+        self._backend.lifecycle.remove(instance, network_info, keep_disk=not destroy_disks)
+
+    @translated(exception.InstanceTerminationFailure)
+    def cleanup(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
+                block_device_info: Any = None, destroy_disks: bool = True, migrate_data: Any = None,
+                destroy_vifs: bool = True, destroy_secrets: bool = True) -> None:
+        self._backend.lifecycle.remove(instance, network_info, keep_disk=not destroy_disks)
+
+    # Power
+
+    @translated(exception.InstancePowerOnFailure)
+    def power_on(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
+                 block_device_info: Any = None, accel_info: Any = None, share_info: Any = None) -> None:
+        self._backend.power.on(instance)
+
+    @translated(exception.InstancePowerOffFailure)
+    def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
+        self._backend.power.off(instance, timeout, retry_interval)
+
+    @translated(exception.InstanceRebootFailure)
+    def reboot(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None, reboot_type: str,
+               block_device_info: Any = None, bad_volumes_callback: Any = None, accel_info: Any = None,
+               share_info: Any = None) -> None:
+        self._backend.power.reboot(instance, soft=reboot_type == "SOFT")
+
+    @translated()
+    def pause(self, instance: objects.Instance) -> None:
+        self._backend.power.freeze(instance)
+
+    @translated()
+    def unpause(self, instance: objects.Instance) -> None:
+        self._backend.power.unfreeze(instance)
+
+    @translated(exception.InstanceSuspendFailure)
+    def suspend(self, context: Any, instance: objects.Instance) -> None:
+        self._backend.power.freeze(instance)
+
+    @translated(exception.InstanceResumeFailure)
+    def resume(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
+               block_device_info: Any = None, share_info: Any = None) -> None:
+        self._backend.power.unfreeze(instance)
+
+    @translated(exception.InstancePowerOnFailure)
+    def resume_state_on_host_boot(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
+                                  share_info: Any, block_device_info: Any = None) -> None:
+        self._backend.power.on(instance)
+
+    # Ports
+
+    def plug_vifs(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
+        vifs.plug(instance, network_info)
+
+    def unplug_vifs(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
+        vifs.unplug(instance, network_info)
+
+    # Looking
+
+    @translated(exception.ConsoleNotAvailable)
+    def get_console_output(self, context: Any, instance: objects.Instance) -> bytes:
+        return console.output(self._backend.engine, self._backend.states.require(instance).name)

@@ -1,0 +1,71 @@
+"""containerhost's root actions through oslo.privsep, so that nova-compute itself need not be root.
+
+The daemon that oslo.privsep starts keeps only the capabilities below. It checks every argument once more, because
+:class:`~containerhost.privileged.Privileged` does, and runs nothing but that class's actions.
+"""
+
+import os
+from collections.abc import Collection
+from typing import Any
+
+from containerhost.privileged import Inside, Privileged
+from oslo_privsep import capabilities, priv_context
+
+context = priv_context.PrivContext(
+    "nova_lxd_ext",
+    cfg_section="lxd_privileged",
+    pypath=f"{__name__}.context",
+    capabilities=[
+        capabilities.CAP_NET_ADMIN,        # addresses and names of interfaces, GUIDs of VFs
+        capabilities.CAP_SYS_ADMIN,        # binding drivers
+        capabilities.CAP_DAC_OVERRIDE,     # attributes in /sys that only root may write
+        capabilities.CAP_DAC_READ_SEARCH,  # and read
+        capabilities.CAP_SYS_PTRACE,       # looking at what a container's processes see
+    ])
+
+ACTIONS = frozenset(name for name in vars(Privileged) if not name.startswith("_"))
+
+
+@context.entrypoint
+def act(action: str, *arguments: Any) -> Any:
+    """Runs in the daemon; arguments and result cross as plain values."""
+    if action not in ACTIONS:
+        raise ValueError(f"{action!r} is none of the actions {', '.join(sorted(ACTIONS))}")
+    return getattr(Privileged(), action)(*arguments)
+
+
+class Helper(Privileged):
+    """The same actions, done by the daemon. What comes back as lists becomes the tuples it was."""
+
+    def set_vf_guids(self, netdev: str, index: int, node_guid: str, port_guid: str) -> None:
+        act("set_vf_guids", netdev, index, node_guid, port_guid)
+
+    def rename_netdev(self, name: str, new: str) -> None:
+        act("rename_netdev", name, new)
+
+    def quieten_netdev(self, name: str) -> None:
+        act("quieten_netdev", name)
+
+    def unbind(self, address: str, driver: str) -> None:
+        act("unbind", address, driver)
+
+    def bind(self, address: str, driver: str) -> None:
+        act("bind", address, driver)
+
+    def reset(self, address: str) -> None:
+        act("reset", address)
+
+    def reset_nvidia_gpu(self, address: str) -> None:
+        act("reset_nvidia_gpu", address)
+
+    def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
+        return tuple(act("users", [list(node) for node in nodes]))
+
+    def inside(self, pid: int) -> Inside:
+        nodes, netdevs, limits = act("inside", pid)
+        return Inside({path: tuple(numbers) for path, numbers in nodes.items()}, tuple(netdevs), limits)
+
+
+def privileged() -> Privileged:
+    """For this process: root acts itself, anybody else through the daemon."""
+    return Privileged() if os.geteuid() == 0 else Helper()

@@ -1,0 +1,58 @@
+"""What must be right before nova-compute serves: the options make sense and the engine has what they name."""
+
+import collections
+import logging
+import re
+import time
+
+from containerhost import errors
+from containerhost.engines import Engine, ServerInfo
+from nova import exception
+from oslo_config import cfg
+
+LOG = logging.getLogger(__name__)
+
+# LXD's rule for instance names (documentation of instances): a host name that does not begin with a digit or dash.
+NAME = re.compile(r"[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+PAUSE = 1.0  # seconds between two looks for a daemon that is starting
+
+
+def check(conf: cfg.ConfigOpts, engine: Engine) -> None:
+    """:raises InvalidConfiguration: with what to correct
+    :raises EngineUnavailable: the daemon is not there after ``[lxd] ready_timeout``
+    """
+    require_usable_names(conf.instance_name_template)
+    server = await_server(engine, conf.lxd.ready_timeout)
+    LOG.info("%s %s answers; containers go to project %s, storage pool %s", server.name, server.version,
+             conf.lxd.project, conf.lxd.storage_pool)
+    try:
+        engine.pool(conf.lxd.storage_pool)
+    except errors.EngineNotFound as error:
+        raise exception.InvalidConfiguration(
+            f"[lxd]storage_pool names {conf.lxd.storage_pool!r}, which the daemon does not have: create it or name "
+            f"another ({error})") from error
+
+
+def await_server(engine: Engine, limit: int) -> ServerInfo:
+    """The daemon's description; at the host's boot it may come up after nova-compute."""
+    end = time.monotonic() + limit
+    while True:
+        try:
+            return engine.server()
+        except (errors.EngineUnavailable, errors.EngineTimeout) as error:
+            if time.monotonic() > end:
+                raise
+            LOG.warning("Waiting for the daemon: %s", error)
+            time.sleep(PAUSE)
+
+
+def require_usable_names(template: str) -> None:
+    try:
+        name = template % 2**31
+    except TypeError:
+        # The other form nova knows takes fields of the server (nova.objects.Instance.name).
+        name = template % collections.defaultdict(lambda: "0", uuid="0" * 36, id=2**31)
+    if not NAME.fullmatch(name):
+        raise exception.InvalidConfiguration(
+            f"[DEFAULT]instance_name_template = {template!r} makes names such as {name!r}, which the engine refuses: a name "
+            f"begins with a letter and has at most 63 letters, digits and dashes.")

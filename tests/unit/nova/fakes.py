@@ -1,0 +1,183 @@
+"""An engine in memory, and the driver's parts over it: what LXD cannot be made to do on demand is done here.
+
+Everything else is real: the owner records, possession and the inventory of an emulated host's tree.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from containerhost import errors
+from containerhost.devices.model import Device
+from containerhost.devices.scan import scan
+from containerhost.engines import ContainerState, PoolUsage, ServerInfo, Status
+from containerhost.grants import Grant
+from containerhost.owners import Owners
+from containerhost.possession import Possession
+from containerhost.privileged import Privileged
+from containerhost.spec import ContainerSpec
+from containerhost.sysfs import Host
+from oslo_config import cfg
+
+from nova_lxd_ext.flavor import HostCpus
+from nova_lxd_ext.lifecycle import Lifecycle
+from nova_lxd_ext.possessions import Possessions
+from nova_lxd_ext.power import Power
+from nova_lxd_ext.states import States
+from tests.fakehost import description, tree
+
+GPU_0, GPU_1 = "0000:3b:00.0", "0000:af:00.0"
+IMAGE = "f" * 64
+
+
+class Killed(BaseException):
+    """The process ends here, as by kill -9: no handler of the driver may see it."""
+
+
+class FakeEngine:
+    """Containers in memory.
+
+    :ivar fail: what to raise when a method is called, by its name
+    :ivar asked: names of the methods called, in order
+    :ivar deaf: containers whose init ignores the request to shut down
+    """
+
+    name = "lxd"
+
+    def __init__(self) -> None:
+        self.specs: dict[str, ContainerSpec] = {}
+        self.statuses: dict[str, Status] = {}
+        self.fail: dict[str, BaseException] = {}
+        self.asked: list[str] = []
+        self.deaf: set[str] = set()
+        self.regranted: dict[str, Sequence[Grant]] = {}
+
+    def _called(self, method: str, name: str | None = None) -> None:
+        self.asked.append(method)
+        if method in self.fail:
+            raise self.fail[method]
+        if name is not None and name not in self.specs:
+            raise errors.EngineNotFound(f"{method}: container {name} not found")
+
+    def server(self) -> ServerInfo:
+        self._called("server")
+        return ServerInfo("lxd", "5.0.2", ("x86_64",), "6.1", "host")
+
+    def pool(self, name: str) -> PoolUsage:
+        self._called("pool")
+        return PoolUsage(name, "dir", 10, 1)
+
+    def _state(self, name: str) -> ContainerState:
+        return ContainerState(name, self.statuses[name], self.specs[name].labels)
+
+    def containers(self) -> tuple[ContainerState, ...]:
+        self._called("containers")
+        return tuple(map(self._state, self.specs))
+
+    def container(self, name: str) -> ContainerState:
+        self._called("container", name)
+        return self._state(name)
+
+    def create(self, spec: ContainerSpec) -> None:
+        if spec.name in self.specs:
+            raise errors.EngineConflict(f"{spec.name} exists")
+        self._called("create")
+        self.specs[spec.name] = spec
+        self.statuses[spec.name] = Status.STOPPED
+
+    def start(self, name: str) -> None:
+        self._called("start", name)
+        self.statuses[name] = Status.RUNNING
+
+    def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
+        self._called("kill" if force else "stop", name)
+        if name in self.deaf and not force:
+            raise errors.EngineTimeout(f"{name} did not shut down within {timeout} s")
+        self.statuses[name] = Status.STOPPED
+
+    def freeze(self, name: str) -> None:
+        self._called("freeze", name)
+        self.statuses[name] = Status.FROZEN
+
+    def unfreeze(self, name: str) -> None:
+        self._called("unfreeze", name)
+        self.statuses[name] = Status.RUNNING
+
+    def delete(self, name: str) -> None:
+        self._called("delete")
+        self.specs.pop(name, None)
+        self.statuses.pop(name, None)
+
+    def regrant(self, name: str, grants: Sequence[Grant]) -> None:
+        self._called("regrant", name)
+        self.regranted[name] = grants
+
+    def verify(self, name: str, grants: Sequence[Grant]) -> None:
+        self._called("verify", name)
+
+    def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
+        return {grant.device.id: name for name, spec in self.specs.items() for grant in spec.grants}
+
+    def console_log(self, name: str) -> bytes:
+        self._called("console_log", name)
+        return b""
+
+
+class NoPrivileges(Privileged):
+    """A static tree reacts to nothing, and no container's process can be on its devices."""
+
+    def reset_nvidia_gpu(self, address: str) -> None:
+        pass
+
+    def users(self, nodes: Any) -> tuple[str, ...]:
+        return ()
+
+
+class FakeImages:
+    def ensure(self, context: Any, image_meta: Any, root_gb: int) -> str:
+        return IMAGE
+
+
+@dataclasses.dataclass
+class World:
+    engine: FakeEngine
+    owners: Owners
+    states: States
+    lifecycle: Lifecycle
+    power: Power
+
+    def held(self) -> dict[str, str]:
+        """Device id -> container, as the records say."""
+        return {device: record.owner.container for device, record in self.owners.records().items()}
+
+
+def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None = None) -> World:
+    """The driver's parts on the emulated host ``small``, as a process that just started has them.
+
+    :param folder: keeps the host and its owner records; a second world in the same folder is the process after a restart
+    """
+    root = folder / "host"
+    if not root.exists():
+        tree.write(description.load("small"), root)
+    host = Host(root)
+    engine, owners = FakeEngine(), Owners(folder / "owners")
+    possession = Possession(owners, lambda: scan(host), NoPrivileges(), engine.held, host)
+    states = States(engine, *[clock] if clock else [])
+    possessions = Possessions(conf, engine, possession, lambda: scan(host))
+    cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
+    return World(engine, owners, states,
+                 Lifecycle(conf, engine, states, possessions, FakeImages(), lambda: cpus),
+                 Power(conf, engine, states, possessions, *[clock] if clock else []))
+
+
+class Clock:
+    """Seconds that pass only when told, or by ``step`` at each look."""
+
+    def __init__(self, step: float = 0.0) -> None:
+        self.now = 1000.0
+        self.step = step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now

@@ -1,0 +1,248 @@
+from pathlib import Path
+from typing import Any
+
+import fixtures
+import nova.conf
+import testtools
+from containerhost import errors
+from containerhost.engines import Status
+from nova import exception, objects
+from nova.compute import task_states, vm_states
+from nova.network import model
+from oslo_config import fixture as config_fixture
+
+from nova_lxd_ext import conf, configdrive
+from tests.unit.nova import fakes, records
+from tests.unit.nova.fakes import GPU_0, GPU_1, Killed
+
+conf.register()
+META = objects.ImageMeta(id=records.IMAGE)
+STEPS = ("create", "start", "verify")
+
+
+class LifecycleTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.options = self.useFixture(config_fixture.Config(nova.conf.CONF))
+        self.options.config(instances_path=str(self.folder / "instances"))
+        self.world = self.restarted()
+        # Its content needs nova's database; the functional tests read the real one.
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.configdrive.metadata.InstanceMetadata", Metadata))
+
+    def restarted(self) -> fakes.World:
+        """What a new nova-compute on the same host has; the engine lived on."""
+        found = fakes.world(self.folder, nova.conf.CONF)
+        if hasattr(self, "world"):
+            found.engine.specs = self.world.engine.specs
+            found.engine.statuses = self.world.engine.statuses
+        return found
+
+    def spawn(self, instance: objects.Instance, *, files: Any = (), network_info: Any = None,
+              block_device_info: Any = None, power_on: bool = True) -> None:
+        self.world.lifecycle.spawn(None, instance, META, files, "secret", network_info, block_device_info, power_on)
+
+    def leftovers(self) -> dict[str, Any]:
+        drives = sorted(path.name for path in (self.folder / "instances").glob("*"))
+        return {name: found for name, found in
+                {"containers": self.world.engine.specs, "devices": self.world.held(), "drives": drives}.items() if found}
+
+
+class SpawnTest(LifecycleTest):
+    def test_makes_and_starts_what_the_flavor_says(self) -> None:
+        server = records.instance(("gpu", GPU_1), config_drive="True", extra_specs={"lxd:nested_allowed": "true"})
+        self.spawn(server)
+        spec = self.world.engine.specs[server.name]
+        self.assertEqual([GPU_1], [grant.device.id for grant in spec.grants])
+        self.assertEqual((fakes.IMAGE, 4 * 2**30, 512 * 2**20, 2, True, records.UUID),
+                         (spec.image, spec.root.size, spec.memory.size, spec.cpu.count, spec.security.nesting,
+                          spec.labels["nova.uuid"]))
+        self.assertEqual({"/config-drive", "/var/lib/cloud/seed/config_drive"}, {mount.target for mount in spec.mounts})
+        self.assertEqual({GPU_1: server.name}, self.world.held())
+        self.assertEqual(Status.RUNNING, self.world.engine.statuses[server.name])
+        self.assertEqual(100, server.progress)
+
+    def test_without_power_it_does_not_start(self) -> None:
+        server = records.instance()
+        self.spawn(server, power_on=False)
+        self.assertEqual(Status.STOPPED, self.world.engine.statuses[server.name])
+
+    def test_bad_input_changes_nothing(self) -> None:
+        port = model.NetworkInfo([model.VIF(id="p", type="ovs")])
+        volume = {"block_device_mapping": [{"mount_device": "/dev/vdb"}]}
+        table: list[tuple[str, objects.Instance, dict[str, Any], type[Exception], str]] = [
+            ("port", records.instance(), {"network_info": port}, exception.BuildAbortException, "ovs"),
+            ("volume", records.instance(), {"block_device_info": volume}, exception.BuildAbortException, "volumes"),
+            ("swap", records.instance(flavor_changes={"swap": 64}), {}, exception.BuildAbortException, "swap"),
+            ("ephemeral", records.instance(flavor_changes={"ephemeral_gb": 1}), {}, exception.BuildAbortException,
+             "ephemeral"),
+            ("files", records.instance(), {"files": [("/etc/motd", "hi")]}, exception.BuildAbortException, "config drive"),
+            ("no such device", records.instance(("gpu", "0000:99:00.0")), {}, errors.DeviceNotFound, "0000:99:00.0"),
+            ("privileged", records.instance(extra_specs={"lxd:privileged_allowed": "true"}), {}, errors.SpecError,
+             "allow_privileged"),
+            ("user data", records.instance(user_data="?"), {}, errors.SpecError, "base64"),
+        ]
+        for name, server, arguments, kind, words in table:
+            with self.subTest(name):
+                error = self.assertRaises(kind, self.spawn, server, **arguments)
+                self.assertIn(words, str(error))
+                self.assertEqual({}, self.leftovers())
+                self.assertEqual([], [step for step in self.world.engine.asked if step in ("create", "delete")])
+
+    def test_a_device_another_container_holds_is_refused(self) -> None:
+        self.spawn(records.instance(("gpu", GPU_0)))
+        other = records.instance(("gpu", GPU_0), id=43, uuid=records.IMAGE)
+        self.assertRaises(errors.DeviceHeld, self.spawn, other)
+        self.assertEqual({GPU_0: "instance-0000002a"}, self.world.held())
+        self.assertEqual(["instance-0000002a"], list(self.world.engine.specs))
+
+    def test_a_failure_at_any_step_leaves_nothing(self) -> None:
+        for step in STEPS:
+            with self.subTest(step):
+                self.world.engine.fail = {step: errors.StorageFull("pool is full")}
+                server = records.instance(("gpu", GPU_0), config_drive="True")
+                self.assertRaises(errors.StorageFull, self.spawn, server)
+                self.assertEqual({}, self.leftovers())
+
+    def test_a_server_deleted_during_its_boot_leaves_nothing(self) -> None:
+        gone = exception.UnexpectedDeletingTaskStateError(instance_uuid=records.UUID, expected={}, actual={})
+        for call in (1, 2):
+            with self.subTest(call):
+                server = records.instance(("gpu", GPU_0))
+                server.save.side_effect = [None] * (call - 1) + [gone]
+                self.assertRaises(exception.UnexpectedDeletingTaskStateError, self.spawn, server)
+                self.assertEqual({}, self.leftovers())
+
+    def test_a_container_that_cannot_be_removed_keeps_its_devices(self) -> None:
+        self.world.engine.fail = {"start": errors.EngineError("no"), "delete": errors.EngineUnavailable("gone")}
+        self.assertRaises(errors.EngineError, self.spawn, records.instance(("gpu", GPU_0)))
+        self.assertEqual({GPU_0: "instance-0000002a"}, self.world.held())
+        self.world.engine.fail = {}
+        self.world.lifecycle.remove(records.instance(("gpu", GPU_0)))
+        self.assertEqual({}, self.leftovers())
+
+    def test_a_server_that_has_a_container_is_not_made_again(self) -> None:
+        self.spawn(records.instance(("gpu", GPU_0)))
+        self.assertRaises(exception.InstanceExists, self.spawn, records.instance(("gpu", GPU_0)))
+        self.assertEqual({GPU_0: "instance-0000002a"}, self.world.held())
+        self.assertIn("instance-0000002a", self.world.engine.specs)
+
+    def test_another_servers_container_of_the_same_name_is_left_alone(self) -> None:
+        self.spawn(records.instance())
+        stranger = records.instance(("gpu", GPU_0), uuid=records.IMAGE)
+        self.assertRaises(errors.EngineConflict, self.spawn, stranger)
+        self.world.lifecycle.remove(stranger)
+        self.assertEqual(records.UUID, self.world.engine.specs["instance-0000002a"].labels["nova.uuid"])
+        self.assertEqual({}, self.world.held())
+
+
+class RemoveTest(LifecycleTest):
+    def test_leaves_nothing_and_may_be_repeated(self) -> None:
+        server = records.instance(("gpu", GPU_0), config_drive="True")
+        self.spawn(server)
+        for _ in range(2):
+            self.world.lifecycle.remove(server)
+            self.assertEqual({}, self.leftovers())
+
+    def test_works_when_the_engine_lost_the_container(self) -> None:
+        server = records.instance(("gpu", GPU_0), config_drive="True")
+        self.spawn(server)
+        self.world.engine.specs.clear()
+        self.world.lifecycle.remove(server)
+        self.assertEqual({}, self.leftovers())
+
+    def test_can_keep_the_disk(self) -> None:
+        server = records.instance(("gpu", GPU_0), config_drive="True")
+        self.spawn(server)
+        self.world.lifecycle.remove(server, keep_disk=True)
+        self.assertEqual((Status.STOPPED, {}), (self.world.engine.statuses[server.name], self.world.held()))
+        self.assertTrue((self.folder / "instances" / records.UUID / "configdrive").is_dir())
+
+
+class KilledTest(LifecycleTest):
+    """nova-compute is killed and started again; nova says which servers it was building."""
+
+    def restart(self, *servers: objects.Instance) -> None:
+        self.world = self.restarted()
+        self.world.lifecycle.reconcile()
+        self.world.lifecycle.end_interrupted_boots(servers)
+
+    def kill_at(self, step: str, action: Any) -> None:
+        self.world.engine.fail = {step: Killed()}
+        # The undo of a killed process does not run.
+        patch = fixtures.MonkeyPatch("containerhost.rollback.Rollback.__exit__", lambda *_: None)
+        with patch:
+            self.assertRaises(Killed, action)
+
+    def test_in_a_boot(self) -> None:
+        for step in ("create", "start", "verify"):
+            with self.subTest(step):
+                server = records.instance(("gpu", GPU_0), config_drive="True")
+                self.kill_at(step, lambda server=server: self.spawn(server))
+                self.assertEqual({GPU_0: server.name}, self.world.held())
+                self.restart(server)
+                self.assertEqual({}, self.leftovers())
+
+    def test_in_a_boot_of_a_server_that_nova_has_deleted_since(self) -> None:
+        self.kill_at("create", lambda: self.spawn(records.instance(("gpu", GPU_0), config_drive="True")))
+        self.restart()
+        self.assertEqual({}, self.leftovers())
+
+    def test_in_an_end(self) -> None:
+        server = records.instance(("gpu", GPU_0), config_drive="True")
+        self.spawn(server)
+        self.kill_at("delete", lambda: self.world.lifecycle.remove(server))
+        self.restart()
+        self.assertEqual({GPU_0: server.name}, self.world.held())  # nova deletes it again
+        self.world.lifecycle.remove(server)
+        self.assertEqual({}, self.leftovers())
+
+    def test_between_the_end_of_the_container_and_of_the_rest(self) -> None:
+        server = records.instance(("gpu", GPU_0), config_drive="True")
+        self.spawn(server)
+        self.world.engine.delete(server.name)
+        self.restart()
+        self.assertEqual({}, self.leftovers())
+
+    def test_built_servers_stay(self) -> None:
+        built = records.instance(("gpu", GPU_0), config_drive="True", vm_state=vm_states.ACTIVE, task_state=None)
+        rebooting = records.instance(("gpu", GPU_1), id=43, uuid=records.IMAGE, vm_state=vm_states.ACTIVE,
+                                     task_state=task_states.REBOOTING)
+        self.spawn(built)
+        self.spawn(rebooting)
+        self.restart(built, rebooting)
+        self.assertEqual({built.name, rebooting.name}, set(self.world.engine.specs))
+        self.assertEqual({GPU_0: built.name, GPU_1: rebooting.name}, self.world.held())
+        self.assertTrue((self.folder / "instances" / records.UUID / "configdrive").is_dir())
+
+
+class Metadata:
+    def __init__(self, instance: objects.Instance, **_: Any) -> None:
+        self.uuid = instance.uuid
+
+    def metadata_for_config_drive(self) -> list[tuple[str, str]]:
+        return [("openstack/latest/meta_data.json", f'{{"uuid": "{self.uuid}"}}')]
+
+
+class ConfigDriveTest(LifecycleTest):
+    def test_is_closed_to_the_host_and_open_in_the_container(self) -> None:
+        configdrive.write(records.instance(), (), None, None)
+        home = self.folder / "instances" / records.UUID
+        modes = {str(path.relative_to(home)): path.stat().st_mode & 0o777 for path in (home, *home.rglob("*"))}
+        self.assertEqual({".": 0o700, "configdrive": 0o755, "configdrive/openstack": 0o755,
+                          "configdrive/openstack/latest": 0o755,
+                          "configdrive/openstack/latest/meta_data.json": 0o644}, modes)
+
+    def test_is_written_anew(self) -> None:
+        for _ in range(2):
+            configdrive.write(records.instance(), (), None, None)
+            stale = self.folder / "instances" / records.UUID / "configdrive" / "stale"
+            self.assertFalse(stale.exists())
+            stale.touch()
+
+    def test_other_files_of_the_server_stay(self) -> None:
+        home = self.folder / "instances" / records.UUID
+        configdrive.write(records.instance(), (), None, None)
+        (home / "disk.info").touch()
+        configdrive.remove(records.UUID)
+        self.assertEqual(["disk.info"], [path.name for path in home.iterdir()])

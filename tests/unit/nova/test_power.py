@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import fixtures
+import nova.conf
+import testtools
+from containerhost import errors
+from containerhost.engines import Status
+from nova import exception, objects
+
+from nova_lxd_ext import conf
+from tests.unit.nova import fakes, records
+from tests.unit.nova.fakes import GPU_0
+
+conf.register()
+
+
+class PowerTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.clock = fakes.Clock(step=1.0)
+        self.world = fakes.world(folder, nova.conf.CONF, self.clock)
+        self.engine, self.power = self.world.engine, self.world.power
+        self.server = records.instance(("gpu", GPU_0))
+        self.world.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, None, None, True)
+
+    def did(self, action: object, *arguments: object, status: Status | None = None) -> list[str]:
+        """What the engine was made to do, looking aside."""
+        if status is not None:
+            self.engine.statuses[self.server.name] = status
+        self.engine.asked.clear()
+        action(self.server, *arguments)
+        return [call for call in self.engine.asked if call != "container"]
+
+    def test_what_each_call_does_from_each_state(self) -> None:
+        renewed = ["regrant", "start", "verify"]
+        running, stopped, frozen = Status.RUNNING, Status.STOPPED, Status.FROZEN
+        power = self.power
+        table = [
+            ("on, stopped", power.on, (), stopped, renewed, running),
+            ("on, running", power.on, (), running, [], running),
+            ("on, frozen", power.on, (), frozen, ["unfreeze"], running),
+            ("off, running", power.off, (), running, ["kill"], stopped),
+            ("off, stopped", power.off, (), stopped, [], stopped),
+            ("off, frozen", power.off, (60, 10), frozen, ["kill"], stopped),
+            ("off in time", power.off, (60, 10), running, ["stop"], stopped),
+            ("soft reboot", power.reboot, (True,), running, ["stop", *renewed], running),
+            ("hard reboot", power.reboot, (False,), running, ["kill", *renewed], running),
+            ("hard reboot, stopped", power.reboot, (False,), stopped, renewed, running),
+            ("hard reboot, frozen", power.reboot, (False,), frozen, ["kill", *renewed], running),
+            ("freeze", power.freeze, (), running, ["freeze"], frozen),
+            ("unfreeze", power.unfreeze, (), frozen, ["unfreeze"], running),
+            ("unfreeze after the host restarted", power.unfreeze, (), stopped, renewed, running),
+        ]
+        for name, action, arguments, before, expected, after in table:
+            with self.subTest(name):
+                self.assertEqual(expected, self.did(action, *arguments, status=before))
+                self.assertEqual(after, self.engine.statuses[self.server.name])
+
+    def test_a_deaf_guest_is_asked_again_and_then_ended(self) -> None:
+        self.engine.deaf.add(self.server.name)
+        did = self.did(self.power.off, 10, 2)
+        self.assertEqual("kill", did.pop())
+        self.assertEqual({"stop"}, set(did))
+        self.assertGreater(len(did), 1)
+
+    def test_a_deaf_guest_is_rebooted_all_the_same(self) -> None:
+        self.engine.deaf.add(self.server.name)
+        self.assertEqual(["kill", "regrant", "start", "verify"], self.did(self.power.reboot, True)[-4:])
+
+    def test_an_interval_of_zero_asks_once(self) -> None:
+        self.engine.deaf.add(self.server.name)
+        self.clock.step = 6.0
+        self.assertEqual(["stop", "kill"], self.did(self.power.off, 10, 0))
+
+    def test_it_does_not_start_without_its_devices(self) -> None:
+        self.engine.statuses[self.server.name] = Status.STOPPED
+        self.world.owners.block(GPU_0, "memory could not be cleared")
+        error = self.assertRaises(errors.DeviceHeld, self.power.on, self.server)
+        self.assertIn("memory could not be cleared", str(error))
+        self.assertEqual(Status.STOPPED, self.engine.statuses[self.server.name])
+
+    def test_no_container_is_not_found(self) -> None:
+        for action in (self.power.on, self.power.off, self.power.freeze, self.power.unfreeze):
+            with self.subTest(action.__name__):
+                self.assertRaises(exception.InstanceNotFound, action, records.instance(id=7))
