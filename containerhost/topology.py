@@ -22,6 +22,7 @@ _NANOSECONDS = 1_000_000_000
 class NumaNode:
     """:ivar cpus: the node's CPUs that are online
     :ivar siblings: its cores, each as the hardware threads it has, by lowest thread
+    :ivar socket: the package that all its CPUs are in; None when they are in several, or the host does not say
     :ivar memory: bytes
     :ivar free: bytes
     :ivar hugepages: by page size in bytes: how many pages there are, and how many are free
@@ -31,6 +32,7 @@ class NumaNode:
     id: int
     cpus: frozenset[int]
     siblings: tuple[frozenset[int], ...]
+    socket: int | None
     memory: int
     free: int
     hugepages: Mapping[int, tuple[int, int]]
@@ -99,8 +101,9 @@ def _node(host: Host, number: int, online: frozenset[int], cores: Mapping[int, f
     memory = {key.rpartition(" ")[2]: value for key, value in host.fields(f"{folder}/meminfo").items()}
     distances = (host.text(f"{folder}/distance") or "").split()
     return NumaNode(
-        id=number, cpus=cpus, siblings=_siblings(cpus, cores), memory=_kilobytes(memory.get("MemTotal")),
-        free=_kilobytes(memory.get("MemFree")), hugepages=_hugepages(host, f"{folder}/hugepages"),
+        id=number, cpus=cpus, siblings=_siblings(cpus, cores), socket=_socket(host, cpus),
+        memory=_kilobytes(memory.get("MemTotal")), free=_kilobytes(memory.get("MemFree")),
+        hugepages=_hugepages(host, f"{folder}/hugepages"),
         distances=tuple(int(distance[:6]) for distance in distances if distance.isascii() and distance.isdigit()))
 
 
@@ -108,8 +111,9 @@ def _only_node(host: Host, online: frozenset[int], cores: Mapping[int, frozenset
     """A kernel without NUMA tells of no node."""
     memory = host.fields("/proc/meminfo")
     return NumaNode(
-        id=0, cpus=online, siblings=_siblings(online, cores), memory=_kilobytes(memory.get("MemTotal")),
-        free=_kilobytes(memory.get("MemFree")), hugepages=_hugepages(host, "/sys/kernel/mm/hugepages"), distances=(10,))
+        id=0, cpus=online, siblings=_siblings(online, cores), socket=_socket(host, online),
+        memory=_kilobytes(memory.get("MemTotal")), free=_kilobytes(memory.get("MemFree")),
+        hugepages=_hugepages(host, "/sys/kernel/mm/hugepages"), distances=(10,))
 
 
 def _cores(host: Host, online: frozenset[int]) -> dict[int, frozenset[int]]:
@@ -126,6 +130,15 @@ def _siblings(cpus: frozenset[int], cores: Mapping[int, frozenset[int]]) -> tupl
     return tuple(sorted(found, key=min))
 
 
+def _packages(host: Host, cpus: frozenset[int]) -> set[int | None]:
+    return {host.number(f"{_CPUS}/cpu{cpu}/topology/physical_package_id") for cpu in cpus}
+
+
+def _socket(host: Host, cpus: frozenset[int]) -> int | None:
+    packages = _packages(host, cpus)
+    return packages.pop() if len(packages) == 1 else None
+
+
 def _hugepages(host: Host, folder: str) -> dict[int, tuple[int, int]]:
     found = {}
     for name in host.names(folder):
@@ -137,8 +150,7 @@ def _hugepages(host: Host, folder: str) -> dict[int, tuple[int, int]]:
 
 
 def _cpu_info(host: Host, online: frozenset[int], cores: Mapping[int, frozenset[int]]) -> CpuInfo:
-    packages = {host.number(f"{_CPUS}/cpu{cpu}/topology/physical_package_id") for cpu in online}
-    sockets = max(1, len(packages))
+    sockets = max(1, len(_packages(host, online)))
     count = max(1, len(set(cores.values())))
     first = _first_processor(host)
     return CpuInfo(

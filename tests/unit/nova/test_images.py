@@ -81,10 +81,10 @@ def meta(image_id=IMAGE_ID, architecture=None, checksum=None):
 
 class TestEnsure(CacheCase):
     def test_every_format_reaches_the_store(self):
-        for name, content in (("unified", imagekit.unified()), ("rootfs", imagekit.rootfs()),
-                              ("squashfs", imagekit.squashfs(Path(self.useFixture(fixtures.TempDir()).path)))):
+        squashfs = imagekit.squashfs(Path(self.useFixture(fixtures.TempDir()).path))
+        for name, content in (("unified", gzip.compress(imagekit.unified())),
+                              ("rootfs", gzip.compress(imagekit.rootfs())), ("squashfs", squashfs)):
             self.store.images.clear()
-            content = content if name == "squashfs" else gzip.compress(content)
             fingerprint = self.cache(Glance(content)).ensure(None, meta(), 1)
             image = self.store.find(f"nova-{IMAGE_ID}")
             self.assertEqual(fingerprint, image.fingerprint)
@@ -124,7 +124,8 @@ class TestRefusal(CacheCase):
                 ("damaged", gzip.compress(whole)[:-20], meta()),
                 ("arrived damaged", whole, meta(checksum=hashlib.md5(b"other").hexdigest())),
                 ("architecture is aarch64; this host runs x86_64, i686", arm, meta()),
-                ("hw_architecture is aarch64, but the metadata.yaml in it says x86_64", whole, meta(architecture="aarch64")),
+                ("hw_architecture is aarch64, but the metadata.yaml in it says x86_64", whole,
+                 meta(architecture="aarch64")),
                 ("architecture is ppc64le", imagekit.rootfs(), meta(architecture="ppc64le")),
                 ("QCOW2", b"QFI\xfb" + bytes(4096), meta()),
                 ("no UUID", whole, meta(image_id="../../etc/passwd"))):
@@ -136,7 +137,8 @@ class TestRefusal(CacheCase):
         self.cache(Glance(content)).ensure(None, meta(architecture="x86_64", checksum=checksum), 1)
 
     def test_larger_than_the_root_disk(self):
-        self.refused(exception.FlavorDiskSmallerThanImage, f"{units.Gi} bytes", imagekit.large_unified(units.Gi), meta())
+        content = imagekit.large_unified(units.Gi)
+        self.refused(exception.FlavorDiskSmallerThanImage, f"{units.Gi} bytes", content, meta())
 
     def test_the_checks_hold_for_a_cached_image_too(self):
         cache = self.cache(Glance(imagekit.large_unified(units.Gi)))
@@ -146,8 +148,10 @@ class TestRefusal(CacheCase):
         self.assertEqual(1, len(self.store.images))
 
     def test_no_room_for_the_download(self):
+        def full(*args, **kwargs):
+            raise OSError(errno.ENOSPC, "No space left on device")
         glance = Glance(b"")
-        glance.download = lambda *args, **kwargs: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
+        glance.download = full
         error = self.assertRaises(exception.CouldNotFetchImage, self.cache(glance).ensure, None, meta(), 1)
         self.assertIn("No space left", str(error))
 

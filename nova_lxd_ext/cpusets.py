@@ -1,0 +1,50 @@
+"""Which of the host's CPUs nova may use, and for what: ``[compute] cpu_shared_set`` and ``cpu_dedicated_set``."""
+
+import dataclasses
+
+from nova import exception
+from nova.virt import hardware
+
+EMPTY: frozenset[int] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class CpuSets:
+    """:ivar shared: CPUs of unpinned servers (resource class VCPU)
+    :ivar dedicated: CPUs that a pinned server gets for itself (PCPU)
+    """
+
+    shared: frozenset[int]
+    dedicated: frozenset[int]
+
+    @property
+    def all(self) -> frozenset[int]:
+        return self.shared | self.dedicated
+
+
+def configured(online: frozenset[int]) -> CpuSets:
+    """What the operator says of this host's ``online`` CPUs; without a word all of them are shared.
+
+    :raises Invalid: a set names CPUs that are not online, or both name the same
+    """
+    shared = _online("cpu_shared_set", hardware.get_cpu_shared_set(), online)
+    dedicated = _online("cpu_dedicated_set", hardware.get_cpu_dedicated_set(), online)
+    both = (shared or EMPTY) & (dedicated or EMPTY)
+    if both:
+        raise exception.Invalid(
+            f"[compute]cpu_shared_set and cpu_dedicated_set both name CPUs {hardware.format_cpu_spec(set(both))}; "
+            "give each CPU one use")
+    if shared is None:
+        shared = online if dedicated is None else EMPTY
+    return CpuSets(shared, dedicated or EMPTY)
+
+
+def _online(option: str, wanted: set[int] | None, online: frozenset[int]) -> frozenset[int] | None:
+    if wanted is None:
+        return None
+    missing = wanted - online
+    if missing:
+        raise exception.Invalid(
+            f"[compute]{option} names CPUs {hardware.format_cpu_spec(missing)}, which are not online; this host has "
+            f"{hardware.format_cpu_spec(set(online))}")
+    return frozenset(wanted)

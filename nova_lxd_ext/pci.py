@@ -1,0 +1,52 @@
+"""The inventory in the words of nova's PCI tracker (``pci_passthrough_devices``, nova/objects/pci_device.py). Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from nova.objects.fields import PciDeviceType
+
+from containerhost.devices.model import Device, Kind, Role
+from containerhost.devices.scan import Inventory
+from containerhost.owners import Record
+
+DRIVER: Final = "nova"
+
+TYPES: Final = {
+    Role.PF: PciDeviceType.SRIOV_PF,
+    Role.VF: PciDeviceType.SRIOV_VF,
+    Role.PLAIN: PciDeviceType.STANDARD,
+}
+
+
+def passthrough(inventory: Inventory, records: Mapping[str, Record]) -> list[dict[str, Any]]:
+    """The whole PCI functions that nova may give to servers, those its servers hold included.
+
+    A GPU that is cut into slices is no use as a whole.
+
+    :param records: who holds what, by device id
+    """
+    cut = {device.parent for device in inventory.devices if device.kind is Kind.GPU_SLICE}
+    return [_entry(device) for device in inventory.devices
+            if device.kind is not Kind.GPU_SLICE and device.id not in cut and _for_nova(device, records.get(device.id))]
+
+
+def _for_nova(device: Device, record: Record | None) -> bool:
+    """A device that a server holds stays reported whatever it looks like now: its interface is in the container, it may
+    have broken since. Nova would only warn that it cannot drop it. One that was not cleaned is nobody's.
+    """
+    if record is not None:
+        return record.blocked is None and record.owner.driver == DRIVER
+    return device.healthy and not device.host_use and not device.netdev_away
+
+
+def _entry(device: Device) -> dict[str, Any]:
+    return {
+        "dev_id": "pci_" + device.address.replace(":", "_").replace(".", "_"),
+        "address": device.address,
+        "vendor_id": device.vendor_id,
+        "product_id": device.product_id,
+        "label": f"label_{device.vendor_id}_{device.product_id}",
+        "numa_node": device.numa_node,
+        "dev_type": TYPES[device.role],
+        "parent_addr": device.parent,
+    }
