@@ -40,7 +40,7 @@ TEXTS: tuple[tuple[re.Pattern[str], type[errors.EngineError]], ...] = (
     (re.compile(r"already exists|UNIQUE constraint failed|is busy running|etag doesn't match|is running\s*$", re.I),
      errors.EngineConflict),
     (re.compile(r"context deadline exceeded|timed? ?out", re.I), errors.EngineTimeout),
-    (re.compile(r"(daemon|LXD|incus) is (shutting down|starting)|shutting down", re.I), errors.EngineUnavailable),
+    (re.compile(r"\b(daemon|LXD|incus) is (shutting down|starting)", re.I), errors.EngineUnavailable),
 )
 
 STATUSES: Mapping[int, type[errors.EngineError]] = {
@@ -118,12 +118,13 @@ def translated(asked: str, endpoint: str) -> Iterator[None]:
 
 def is_timeout(error: BaseException) -> bool:
     """requests hides a read time-out of a streamed body, and pylxd any of its first request, in other errors."""
+    kinds = (TimeoutError, requests.Timeout, urllib3.exceptions.ReadTimeoutError)
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, TimeoutError | requests.Timeout | urllib3.exceptions.TimeoutError):
+        if any(isinstance(part, kinds) for part in (seen, *seen.args)):
             return True
         seen = seen.__cause__ or seen.__context__
-    return any(isinstance(part, urllib3.exceptions.TimeoutError) for part in error.args)
+    return False
 
 
 class LxdClient:

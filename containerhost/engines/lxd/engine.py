@@ -91,7 +91,10 @@ class LxdEngine:
     def console_log(self, name: str) -> bytes:
         try:
             return self.client.console_log(name)
-        except errors.EngineNotFound:
+        except errors.EngineError as error:
+            # LXD answers for a container that never started with its failure to open the file.
+            if not isinstance(error, errors.EngineNotFound) and "no such file" not in str(error):
+                raise
             self.client.instance(name)
             return b""
 

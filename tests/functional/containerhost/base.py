@@ -1,0 +1,53 @@
+"""What the functional tests of containerhost share: the daemon, and a small container's spec."""
+
+import os
+import subprocess
+from typing import Any
+
+import testtools
+
+from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from tests.functional.lxd import POOL, Lxd
+
+MiB = 1 << 20
+
+
+class LxdTestCase(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.lxd = self.useFixture(Lxd())
+        self.engine: LxdEngine = self.lxd.engine
+
+    def spec(self, name: str = "c1", **more: Any) -> ContainerSpec:
+        parts: dict[str, Any] = {
+            "image": self.lxd.imported(), "cpu": Cpu(1), "memory": Memory(128 * MiB), "root": RootDisk(POOL),
+            "labels": {"nova.uuid": f"uuid-of-{name}"}}
+        return ContainerSpec(name=name, **(parts | more))
+
+    def running(self, name: str = "c1", **more: Any) -> str:
+        self.engine.create(self.spec(name, **more))
+        self.engine.start(name)
+        return name
+
+    def inside(self, name: str, *command: str) -> tuple[int, str]:
+        """Exit status and output of a command in the container."""
+        pid = self.engine.metrics(name).pid
+        done = subprocess.run(["nsenter", "--target", str(pid), "--all", *command], capture_output=True, text=True,
+                              timeout=30, check=False, env={"PATH": "/bin:/sbin:/usr/bin:/usr/sbin"})
+        return done.returncode, done.stdout + done.stderr
+
+
+def leftovers(lxd: Lxd, name: str) -> list[str]:
+    """Traces of a container below the daemon's folder, and mounts that carry its name.
+
+    Its log folder stays by LXD's own choice (LXD expires logs) and is empty for the next container of that name.
+    """
+    found = []
+    for folder, names, files in os.walk(lxd.daemon.folder):
+        if folder == str(lxd.daemon.folder):
+            names.remove("logs")
+        found += [os.path.join(folder, entry) for entry in (*names, *files) if name in entry]
+    with open("/proc/self/mounts", encoding="utf-8") as table:
+        found += [line.split()[1] for line in table if name in line.split()[1]]
+    return found

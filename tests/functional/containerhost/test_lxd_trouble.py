@@ -1,0 +1,105 @@
+"""What becomes of requests when the daemon is down, slow, restarted in the middle, or has no room."""
+
+import threading
+import time
+
+from testtools.matchers import LessThan
+
+from containerhost import errors
+from containerhost.engines import Status
+from containerhost.engines.lxd.client import LxdClient, Settings
+from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.spec import RootDisk
+from tests.functional.containerhost.base import LxdTestCase, MiB
+
+
+class TestDaemonTrouble(LxdTestCase):
+    def test_down_then_up_again(self):
+        self.running()
+        self.lxd.daemon.stop()
+        try:
+            error = self.assertRaises(errors.EngineUnavailable, self.engine.containers)
+            self.assertIn(self.lxd.socket, str(error).replace("%2F", "/"))
+            self.assertRaises(errors.EngineUnavailable, self.engine.delete, "c1")
+        finally:
+            self.lxd.daemon.start()
+        self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
+
+    def test_never_there(self):
+        engine = LxdEngine(LxdClient(Settings(endpoint="/nonexistent/unix.socket")))
+        self.assertRaises(errors.EngineUnavailable, engine.server)
+
+    def test_no_daemon_behind_an_address(self):
+        engine = LxdEngine(LxdClient(Settings(endpoint="https://127.0.0.1:1", request_timeout=5)))
+        self.assertRaises(errors.EngineUnavailable, engine.server)
+
+    def test_slow_answers_end_in_time(self):
+        engine = LxdEngine(self.lxd.daemon.client(request_timeout=1, operation_timeout=1))
+        engine.server()
+        self.lxd.daemon.pause(True)
+        try:
+            began = time.monotonic()
+            self.assertRaises(errors.EngineTimeout, engine.containers)
+            self.assertThat(time.monotonic() - began, LessThan(5))
+            # A new thread has a connection of its own to make.
+            fresh = LxdEngine(self.lxd.daemon.client(request_timeout=1))
+            self.assertRaises(errors.EngineTimeout, fresh.containers)
+        finally:
+            self.lxd.daemon.pause(False)
+        self.assertEqual((), engine.containers())
+
+    def test_operation_that_takes_too_long(self):
+        self.running()
+        engine = LxdEngine(self.lxd.daemon.client(operation_timeout=1))
+        operation = engine.client._request("put", "instances", "c1", "state", asked="stop", json={
+            "action": "stop", "timeout": 30, "force": False}).json()["metadata"]
+        began = time.monotonic()
+        # busybox needs more than a second to end its processes.
+        self.assertRaises(errors.EngineTimeout, engine.client.wait, operation, "stop container c1")
+        self.assertThat(time.monotonic() - began, LessThan(5))
+
+    def test_killed_in_the_middle_of_a_creation(self):
+        """Whatever the creation had come to, its caller hears of it, and deleting leaves nothing."""
+        for pause in (0.0, 0.01, 0.03, 0.06):
+            killer = threading.Timer(pause, self.lxd.daemon.kill)
+            killer.start()
+            try:
+                self.engine.create(self.spec())
+            except errors.EngineError as error:
+                self.assertIsInstance(error, errors.EngineUnavailable)
+            finally:
+                killer.join()
+                self.lxd.daemon.kill()
+                self.lxd.daemon.start()
+            self.engine.delete("c1")
+            self.assertFalse(self.engine.exists("c1"))
+        self.running()
+        self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
+
+    def test_killed_in_the_middle_of_a_start(self):
+        for pause in (0.02, 0.1):
+            self.engine.create(self.spec())
+            killer = threading.Timer(pause, self.lxd.daemon.kill)
+            killer.start()
+            try:
+                self.engine.start("c1")
+            except errors.EngineError as error:
+                self.assertIsInstance(error, errors.EngineUnavailable)
+            finally:
+                killer.join()
+                self.lxd.daemon.kill()
+                self.lxd.daemon.start()
+            self.engine.delete("c1")
+            self.assertFalse(self.engine.exists("c1"))
+
+
+class TestStorage(LxdTestCase):
+    def test_image_larger_than_the_root_disk(self):
+        error = self.assertRaises(errors.EngineError, self.engine.create, self.spec(root=RootDisk("default", 1 * MiB)))
+        self.assertIsInstance(error, errors.StorageFull)
+        self.assertFalse(self.engine.exists("c1"))
+
+    def test_pool_usage(self):
+        usage = self.engine.pool("default")
+        self.assertEqual(("default", "btrfs"), (usage.name, usage.driver))
+        self.assertTrue(0 < usage.used < usage.total, usage)
