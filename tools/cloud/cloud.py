@@ -22,6 +22,7 @@ from tools.cloud.layout import Layout, Passwords, Ports
 from tools.cloud.messages import RabbitMq
 
 APIS = ("keystone", "glance", "placement", "neutron", "nova")
+RELEASES = ("keystone", "glance", "openstack-placement", "neutron", "nova", "pylxd")
 CONTROL_WORKERS = ("nova-conductor", "nova-scheduler")
 
 
@@ -74,6 +75,12 @@ class Cloud:
         os.environ["OS_CLIENT_CONFIG_FILE"] = str(self.layout.clouds_yaml)
         return openstack.connect(cloud=name)
 
+    def versions(self) -> dict[str, str]:
+        """Of everything that the cloud is made of."""
+        server = subprocess.run(("mariadbd", "--version"), capture_output=True, text=True, check=True).stdout
+        return {**{name: importlib.metadata.version(name) for name in RELEASES}, "mariadb": server.strip(),
+                self.engine.flavour.name: self.engine.version()}
+
     # -- parts
 
     def _parts(self) -> configs.Parts:
@@ -87,8 +94,8 @@ class Cloud:
     def _refuse_taken_ports(self) -> None:
         taken = [f"{name} {port}" for name, port in vars(self.ports).items() if probes.port_open(port)]
         if taken:
-            raise PortTaken(f"These loopback ports are in use: {', '.join(taken)}. The cloud needs them; end what listens there, "
-                            "or, if it is an earlier cloud, run: sudo tools/demo down")
+            raise PortTaken(f"These loopback ports are in use: {', '.join(taken)}. The cloud needs them; end what "
+                            "listens there, or, if it is an earlier cloud, run: sudo tools/demo down")
 
     def _start_engine(self) -> None:
         daemon = self.engine.daemon()
@@ -100,12 +107,9 @@ class Cloud:
 
     def _prepared_for(self) -> str:
         """What the prepared state depends on: releases, paths and our own code that makes it."""
-        releases = [f"{name} {importlib.metadata.version(name)}"
-                    for name in ("keystone", "glance", "openstack-placement", "neutron", "nova")]
-        server = subprocess.run(("mariadbd", "--version"), capture_output=True, text=True, check=True).stdout
         code = [(Path(__file__).parent / f"{name}.py").read_text()
                 for name in ("cloud", "configs", "database", "identity", "layout", "messages", "services")]
-        return hashlib.sha256("\n".join([*releases, server, str(self.layout.run), *code]).encode()).hexdigest()
+        return hashlib.sha256("\n".join([*self.versions().values(), str(self.layout.run), *code]).encode()).hexdigest()
 
     def _is_prepared(self) -> bool:
         note = self.layout.prepared / "for"
@@ -152,7 +156,7 @@ class Cloud:
     # -- starting
 
     def _start_control(self) -> None:
-        """All but nova-compute. The conductor and the scheduler look for the other services in keystone when they start."""
+        """All but nova-compute. The conductor and the scheduler look for other services in keystone when they start."""
         parts = self._parts()
         services.configure(parts)
         identity.write_clouds_yaml(self.layout, self.ports, parts.passwords)
@@ -172,12 +176,12 @@ class Cloud:
         self._say("RabbitMQ, keystone, glance, placement, neutron and nova's API answer")
 
     def _start_compute(self) -> None:
-        """nova-compute asks the conductor for everything: started before it, it would lose ten seconds waiting for an answer."""
+        """nova-compute asks the conductor for everything: started before it, it would wait ten seconds in vain."""
         with self.connect("admin") as admin:
             self._wait_until("the conductor and the scheduler are up", lambda: workers_up(admin, CONTROL_WORKERS))
             self.daemons.start(services.nova_daemon(self.layout, "nova-compute"))
             self._wait_until("nova-compute is up and its host in its cell",
-                             lambda: workers_up(admin, ["nova-compute"]) and any(True for _ in admin.compute.hypervisors()))
+                             lambda: workers_up(admin, ["nova-compute"]) and bool(list(admin.compute.hypervisors())))
 
     def _wait_until(self, what: str, holds: Callable[[], bool], limit: float = 90) -> None:
         """:raises DaemonFailed: not within ``limit`` seconds, or a process of nova ended meanwhile"""

@@ -45,7 +45,8 @@ def user_of(service: str, parts: Parts) -> dict[str, str | Sequence[str]]:
 
 
 def token_check(service: str, parts: Parts) -> dict[str, str | Sequence[str]]:
-    return {**user_of(service, parts), "www_authenticate_uri": parts.ports.url("keystone"), "service_token_roles_required": "true"}
+    return {**user_of(service, parts), "www_authenticate_uri": parts.ports.url("keystone"),
+            "service_token_roles_required": "true"}
 
 
 def keystone(parts: Parts) -> Ini:
@@ -110,8 +111,8 @@ def nova_common(parts: Parts) -> Ini:
 
 
 def nova_control(parts: Parts) -> Ini:
-    """nova's API, scheduler, conductor and nova-manage. Without the fuzzy delay of up to a minute the scheduler finds the new
-    host at once."""
+    """nova's API, scheduler, conductor and nova-manage. Without the fuzzy delay of up to a minute the scheduler finds
+    the new host at once."""
     common = nova_common(parts)
     return {
         **common,
@@ -133,10 +134,11 @@ def nova_compute(parts: Parts) -> Ini:
     return {
         **common,
         "DEFAULT": {**common["DEFAULT"], "compute_driver": "lxd.LXDDriver"},
-        "pci": {**common["pci"], "device_spec": [offer.spec_option for offer in parts.offers], "report_in_placement": "true"},
+        "pci": {**common["pci"], "report_in_placement": "true",
+                "device_spec": [spec for offer in parts.offers for spec in offer.spec_options]},
         "vnc": {"enabled": "false"},
         "lxd": {"endpoint": str(parts.engine_socket), "storage_pool": parts.pool, "rdma_memlock": parts.memlock,
-                "owners_dir": str(parts.layout.run / "owners")},
+                "owners_dir": str(parts.layout.owners)},
     }
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 POLL = 0.1  # seconds
@@ -56,9 +56,10 @@ class Daemons:
 
     def start(self, daemon: Daemon) -> None:
         """Start it and return at once; :meth:`wait` for it later."""
+        environment = {**self.environment, **daemon.environment}
         with self.log(daemon.name).open("ab") as log:
-            child = subprocess.Popen(daemon.argv, env={**self.environment, **daemon.environment}, stdin=subprocess.DEVNULL,
-                                     stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            child = subprocess.Popen(daemon.argv, env=environment, start_new_session=True,
+                                     stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         self._children[daemon.name] = child
         self._daemons[daemon.name] = daemon
         self._started[daemon.name] = time.monotonic()
@@ -92,15 +93,16 @@ class Daemons:
         for daemon in daemons:
             self.wait(daemon.name)
 
-    def run(self, name: str, argv: Iterable[str], environment: Mapping[str, str] | None = None, limit: float = 300) -> None:
+    def run(self, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None, limit: float = 300,
+            ) -> None:
         """Run one command to its end, its output in a log of its own.
 
         :raises DaemonFailed: it failed or took longer than ``limit`` seconds
         """
         with self.log(name).open("ab") as log:
             try:
-                done = subprocess.run(list(argv), env={**self.environment, **(environment or {})}, stdin=subprocess.DEVNULL,
-                                      stdout=log, stderr=subprocess.STDOUT, timeout=limit, check=False)
+                done = subprocess.run(argv, env={**self.environment, **(environment or {})}, timeout=limit, check=False,
+                                      stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
             except subprocess.TimeoutExpired:
                 raise DaemonFailed(f"{name} took longer than {limit:.0f} s.\n{self._end_of_log(name)}") from None
         if done.returncode:
@@ -123,7 +125,10 @@ class Daemons:
             self._children.pop(name, None)
 
     def kill_leftovers(self) -> list[str]:
-        """Kill what daemons left running in sessions of their own (privsep helpers, container monitors); returns their names."""
+        """Kill what daemons left running in sessions of their own (privsep helpers, container monitors).
+
+        :returns: their names
+        """
         killed = []
         mark = f"{MARK}={self._folder}".encode()
         for folder in Path("/proc").glob("[0-9]*"):

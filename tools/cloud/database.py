@@ -32,8 +32,8 @@ class MariaDb:
     def create(self, daemons: Daemons) -> None:
         """Make an empty data folder; root logs in by being root on the unix socket."""
         self._files.mkdir(parents=True)
-        daemons.run("mariadb-install-db", ("mariadb-install-db", *self._options, "--auth-root-authentication-method=socket",
-                                           "--skip-test-db"))
+        daemons.run("mariadb-install-db", ("mariadb-install-db", *self._options, "--skip-test-db",
+                                           "--auth-root-authentication-method=socket"))
 
     def daemon(self) -> Daemon:
         """Ends on SIGTERM: a prepared data folder must be whole."""

@@ -24,11 +24,10 @@ class Flavour:
     client: str
     folder_variable: str
     client_variable: str
-    shutdown: tuple[str, ...]
 
 
-LXD = Flavour("LXD", "lxd", "lxc", "LXD_DIR", "LXD_CONF", ("shutdown",))
-INCUS = Flavour("Incus", "incusd", "incus", "INCUS_DIR", "INCUS_CONF", ("shutdown",))
+LXD = Flavour("LXD", "lxd", "lxc", "LXD_DIR", "LXD_CONF")
+INCUS = Flavour("Incus", "incusd", "incus", "INCUS_DIR", "INCUS_CONF")
 # Debian's and Ubuntu's incus keep the daemon out of PATH.
 PLACES = "/usr/sbin:/usr/bin:/usr/libexec/incus:/usr/lib/incus"
 
@@ -38,10 +37,7 @@ class Engine:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        found = [(flavour, shutil.which(flavour.daemon, path=PLACES)) for flavour in (LXD, INCUS)]
-        self.flavour, self._program = next(((flavour, path) for flavour, path in found if path), (None, None))
-        if self.flavour is None:
-            raise FileNotFoundError(f"Neither lxd nor incusd is in {PLACES}. Run: sudo tools/install demo")
+        self.flavour, self._program = installed()
 
     @property
     def socket(self) -> Path:
@@ -49,12 +45,15 @@ class Engine:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {self.flavour.folder_variable: str(self.folder), self.flavour.client_variable: str(self.folder / "client")}
+        return {self.flavour.folder_variable: str(self.folder),
+                self.flavour.client_variable: str(self.folder / "client")}
+
+    def version(self) -> str:
+        return subprocess.run((self._program, "--version"), capture_output=True, text=True, check=True).stdout.strip()
 
     def daemon(self) -> Daemon:
         self.folder.mkdir(parents=True, mode=0o711)
-        return Daemon("engine", (self._program, "--group", "root"), environment=self.environment,
-                      ready=lambda: self.socket.exists() and probes.succeeds((self.flavour.client, "query", "/1.0"), self._env()))
+        return Daemon("engine", (self._program, "--group", "root"), ready=self._answers, environment=self.environment)
 
     def create_pool(self) -> None:
         self.client("storage", "create", POOL, "dir")
@@ -80,8 +79,11 @@ class Engine:
 
     def shut_down(self, limit: float = 60) -> None:
         """End every container and the daemon."""
-        subprocess.run((self._program, *self.flavour.shutdown, "--timeout", "5"), env=self._env(), stdin=subprocess.DEVNULL,
+        subprocess.run((self._program, "shutdown", "--timeout", "5"), env=self._env(), stdin=subprocess.DEVNULL,
                        capture_output=True, timeout=limit, check=False)
+
+    def _answers(self) -> bool:
+        return self.socket.exists() and probes.succeeds((self.flavour.client, "query", "/1.0"), self._env())
 
     def _run(self, arguments: tuple[str, ...], limit: float) -> subprocess.CompletedProcess[str]:
         return subprocess.run((self.flavour.client, *arguments), env=self._env(), stdin=subprocess.DEVNULL, text=True,
@@ -89,6 +91,17 @@ class Engine:
 
     def _env(self) -> Mapping[str, str]:
         return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(self.folder), **self.environment}
+
+
+def installed() -> tuple[Flavour, str]:
+    """The daemon of this machine and the path of its program.
+
+    :raises FileNotFoundError: it has neither
+    """
+    for flavour in (LXD, INCUS):
+        if path := shutil.which(flavour.daemon, path=PLACES):
+            return flavour, path
+    raise FileNotFoundError(f"Neither lxd nor incusd is in {PLACES}. Run: sudo tools/install demo")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +116,8 @@ class CommandFailed(Exception):
 
 
 def lockable_memory() -> str:
-    """How much memory a container may be allowed to lock here, for ``[lxd] rdma_memlock``: ``unlimited``, or the bytes beyond
-    which this machine does not let even root go (a root without CAP_SYS_RESOURCE)."""
+    """How much memory a container may be allowed to lock here, for ``[lxd] rdma_memlock``: ``unlimited``, or the bytes
+    beyond which this machine does not let even root go (a root without CAP_SYS_RESOURCE)."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if hard == resource.RLIM_INFINITY:
         return "unlimited"

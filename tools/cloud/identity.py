@@ -1,5 +1,7 @@
 """Users, roles, services and endpoints: what keystone must know before the other services start."""
 
+from typing import Any
+
 import yaml
 from openstack.connection import Connection
 
@@ -8,7 +10,8 @@ from tools.cloud.daemons import Daemons
 from tools.cloud.layout import Layout, Passwords, Ports, program, write_private
 
 SERVICE_USERS = ("nova", "glance", "placement", "neutron")
-ENDPOINTS = {"glance": ("image", ""), "placement": ("placement", ""), "neutron": ("network", ""), "nova": ("compute", "/v2.1")}
+ENDPOINTS = {"glance": ("image", ""), "placement": ("placement", ""), "neutron": ("network", ""),
+             "nova": ("compute", "/v2.1")}
 # The tenant: a user without any right beyond its own project.
 TENANT = "demo"
 
@@ -17,23 +20,23 @@ def write_clouds_yaml(layout: Layout, ports: Ports, passwords: Passwords) -> Non
     """The two identities of the cloud, ``admin`` and the tenant, for the SDK and for the ``openstack`` command."""
     def cloud(user: str) -> dict[str, object]:
         return {"region_name": REGION, "auth": {
-            "auth_url": ports.url("keystone") + "/v3", "username": user, "password": passwords[user], "project_name": user,
-            "user_domain_name": "Default", "project_domain_name": "Default"}}
+            "auth_url": ports.url("keystone") + "/v3", "username": user, "password": passwords[user],
+            "project_name": user, "user_domain_name": "Default", "project_domain_name": "Default"}}
 
     write_private(layout.clouds_yaml, yaml.safe_dump({"clouds": {user: cloud(user) for user in ("admin", TENANT)}}))
 
 
 def bootstrap(layout: Layout, ports: Ports, passwords: Passwords, daemons: Daemons) -> None:
-    """The first administrator and keystone's own endpoint. The password goes through the environment, not the command line."""
+    """The first administrator and keystone's own endpoint. A password in a command line would be anybody's to read."""
     command = (program("keystone-manage"), "--config-file", str(layout.etc("keystone") / "keystone.conf"), "bootstrap")
-    daemons.run("keystone-db", command, {
-        "OS_BOOTSTRAP_PASSWORD": passwords["admin"], "OS_BOOTSTRAP_REGION_ID": REGION,
-        "OS_BOOTSTRAP_PUBLIC_URL": ports.url("keystone") + "/v3", "OS_BOOTSTRAP_INTERNAL_URL": ports.url("keystone") + "/v3"})
+    url = ports.url("keystone") + "/v3"
+    daemons.run("keystone-db", command, {"OS_BOOTSTRAP_PASSWORD": passwords["admin"], "OS_BOOTSTRAP_REGION_ID": REGION,
+                                         "OS_BOOTSTRAP_PUBLIC_URL": url, "OS_BOOTSTRAP_INTERNAL_URL": url})
 
 
 def populate(admin: Connection, ports: Ports, passwords: Passwords) -> None:
     """The services' users and endpoints, and the tenant."""
-    identity = admin.identity
+    identity: Any = admin.identity  # its type leaves open whether it is keystone's API v2 or v3
     roles = {role.name: role for role in identity.roles()}
     service = identity.create_project(name="service", domain_id="default")
     for name in SERVICE_USERS:

@@ -27,8 +27,8 @@ class Layout:
 
     def __post_init__(self) -> None:
         if len(str(self.run)) > LONGEST_FOLDER:
-            raise ValueError(f"The path {self.run} has {len(str(self.run))} characters; unix sockets below it need a path of "
-                             f"at most {LONGEST_FOLDER}. Move the checkout to a shorter path.")
+            raise ValueError(f"The path {self.run} has {len(str(self.run))} characters; unix sockets below it need a "
+                             f"path of at most {LONGEST_FOLDER}. Move the checkout to a shorter path.")
 
     @property
     def run(self) -> Path:
@@ -55,6 +55,11 @@ class Layout:
     @property
     def database_socket(self) -> Path:
         return self.run / "mysql.sock"
+
+    @property
+    def owners(self) -> Path:
+        """The records of which container holds which device."""
+        return self.run / "owners"
 
     @property
     def clouds_yaml(self) -> Path:

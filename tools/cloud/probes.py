@@ -32,5 +32,6 @@ def socket_open(path: Path) -> bool:
 
 
 def succeeds(argv: Sequence[str], environment: Mapping[str, str]) -> bool:
-    done = subprocess.run(argv, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
+    done = subprocess.run(argv, env=dict(environment), timeout=30, check=False,
+                          stdin=subprocess.DEVNULL, capture_output=True)
     return done.returncode == 0

@@ -23,8 +23,9 @@ PASTE = {"glance": "glance-api-paste.ini", "neutron": "api-paste.ini", "nova": "
 
 def configure(parts: configs.Parts) -> None:
     """Write every service's configuration."""
-    files = {"keystone": configs.keystone(parts), "glance": configs.glance(parts), "placement": configs.placement(parts),
-             "neutron": configs.neutron(parts), "nova": configs.nova_control(parts)}
+    files = {"keystone": configs.keystone(parts), "glance": configs.glance(parts),
+             "placement": configs.placement(parts), "neutron": configs.neutron(parts),
+             "nova": configs.nova_control(parts)}
     for service, ini in files.items():
         configs.write(config_file(parts.layout, service), ini)
     configs.write(compute_file(parts.layout), configs.nova_compute(parts))
@@ -74,7 +75,8 @@ def schema_commands(layout: Layout) -> dict[str, list[tuple[str, ...]]]:
         "nova-db": [(*nova, "api_db", "sync"), (*nova, "cell_v2", "map_cell0"), (*nova, "db", "sync"),
                     (*nova, "cell_v2", "create_cell", "--name", "cell1")],
         "neutron-db": [(*manage("neutron-db-manage", "neutron"), "upgrade", "heads")],
-        "keystone-db": [(*keystone, "db_sync"), (*keystone, "fernet_setup", *root), (*keystone, "credential_setup", *root)],
+        "keystone-db": [(*keystone, "db_sync"), (*keystone, "fernet_setup", *root),
+                        (*keystone, "credential_setup", *root)],
         "glance-db": [(*manage("glance-manage", "glance"), "db_sync")],
         "placement-db": [(*manage("placement-manage", "placement"), "db", "sync")],
     }

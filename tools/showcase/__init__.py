@@ -1,0 +1,1 @@
+"""The demo: its story is told on the cloud of :mod:`tools.cloud`, and every sentence of it is checked."""

@@ -1,0 +1,175 @@
+"""The commands of tools/demo."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from containerhost.devices.scan import scan
+from tools.cloud import hardware
+from tools.cloud.cloud import Cloud
+from tools.cloud.layout import Layout
+from tools.showcase import stage
+from tools.showcase.report import Report
+from tools.showcase.story import Story
+
+INTERRUPTED = 130
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Also write every fact and timing to FILE.")
+@click.option("--keep", is_flag=True, help="Leave the cloud up and tell how to use it; end it with: tools/demo down")
+@click.option("--emulated", is_flag=True, help="Emulate the hardware even if this machine has some.")
+@click.option("--since", type=float, default=time.time, hidden=True)
+@click.pass_context
+def main(context: click.Context, json_file: Path | None, keep: bool, emulated: bool, since: float) -> None:
+    """Show, on a real OpenStack of its own, servers that have a GPU and an InfiniBand virtual function each."""
+    if os.geteuid() != 0:
+        raise click.UsageError("It makes namespaces and containers, so it needs root: sudo tools/demo")
+    if context.invoked_subcommand is None:
+        sys.exit(show(json_file.absolute() if json_file else None, keep, emulated, since))
+
+
+@main.command()
+def down() -> None:
+    """End a cloud that --keep left up."""
+    take_down(Layout.default())
+    click.echo("Nothing of the cloud is left.")
+
+
+@main.command("exec", context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def execute(command: tuple[str, ...]) -> None:
+    """Run COMMAND where a kept cloud is, for instance: openstack server list."""
+    layout = Layout.default()
+    if not layout.clouds_yaml.exists():
+        raise click.ClickException("No cloud is up. Start one with: sudo tools/demo --keep")
+    cloud = Cloud(layout)
+    environment = {
+        "OS_CLOUD": "admin", **os.environ, **cloud.engine.environment, "OS_CLIENT_CONFIG_FILE": str(layout.clouds_yaml),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    line = stage.inside(command) if stage.is_up() else list(command)
+    os.execvpe(line[0], line, environment)  # noqa: S606 (the operator's own words)
+
+
+@main.command(hidden=True)
+def end() -> None:
+    """End the cloud, where it is."""
+    Cloud(Layout.default()).down()
+
+
+@main.command(hidden=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path))
+@click.option("--keep", is_flag=True)
+@click.option("--since", type=float, required=True)
+@click.option("--why-emulated")
+def tell(json_file: Path | None, keep: bool, since: float, why_emulated: str | None) -> None:
+    """The story itself, where the devices are."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(perform(Report(since), json_file, keep, why_emulated))
+
+
+def show(json_file: Path | None, keep: bool, emulated: bool, since: float) -> int:
+    """Choose the stage and let the story play there; the demo's exit status."""
+    layout, report = Layout.default(), Report(since)
+    if layout.run.exists():
+        report.say("An earlier cloud is still there: taking it down")
+        take_down(layout)
+    reason = "asked for with --emulated" if emulated else stage.why_emulated()
+    arguments = [sys.executable, "-m", "tools.showcase", "tell", "--since", str(since)]
+    arguments += ["--json", str(json_file)] if json_file else []
+    arguments += ["--keep"] if keep else []
+    if reason:
+        report.say(f"EMULATED HARDWARE: {reason}. LXD, nova and all the rest are real.", "bold yellow")
+        stage.start(layout.folder / "fakehost.log")
+        arguments = stage.inside([*arguments, "--why-emulated", reason])
+    story = subprocess.Popen(arguments)
+    with stage.signals_passed_to(story):
+        status = story.wait()
+    if reason and not (keep and layout.run.exists()):
+        stage.stop()
+    return status
+
+
+def perform(report: Report, json_file: Path | None, keep: bool, why_emulated: str | None) -> int:
+    """Bring the cloud up, tell the story, take the cloud down; 0 only if every fact holds."""
+    layout, error = Layout.default(), None
+    pairs = hardware.choose(scan().devices)
+    offers = hardware.offers(pairs)
+    cloud = Cloud(layout, offers, say=report.say)
+    report.setting = setting_of(cloud, pairs, why_emulated)
+    if cloud.memlock != "unlimited":
+        report.say(f"This machine lets nobody lock more than {cloud.memlock} bytes of memory, so RDMA servers get that "
+                   "instead of unlimited ([lxd] rdma_memlock)", "yellow")
+    try:
+        report.chapter("The cloud")
+        with report.timed("cloud up"):
+            cloud.up()
+        Story(cloud, pairs, offers, report, emulated=why_emulated is not None).tell()
+    except KeyboardInterrupt:
+        error = "interrupted"
+    except Exception as failure:  # whatever it was, the cloud must go and the reader must know
+        error = f"{type(failure).__name__}: {failure}"
+    if error:
+        report.say(error, "bold red")
+        report.setting["error"] = error
+        keep_logs(layout, report)
+    if keep and not error:
+        tell_how_to_use(cloud, report)
+    else:
+        report.chapter("Taking the cloud down")
+        with report.timed("cloud down"):
+            cloud.down()
+    report.summary()
+    if json_file:
+        report.write_json(json_file)
+    if error == "interrupted":
+        return INTERRUPTED
+    return 0 if report.ok and not error else 1
+
+
+def setting_of(cloud: Cloud, pairs: tuple[hardware.Pair, ...], why_emulated: str | None) -> dict[str, Any]:
+    """What the facts were shown on."""
+    return {
+        "hardware": {"emulated": why_emulated is not None, "why": why_emulated,
+                     "pairs": [{"gpu": pair.gpu.to_dict(), "vf": pair.vf.to_dict()} for pair in pairs]},
+        "memlock": cloud.memlock, "versions": cloud.versions()}
+
+
+def take_down(layout: Layout) -> None:
+    """End the cloud wherever it is, and the namespace if there is one."""
+    if layout.run.exists():
+        command = [sys.executable, "-m", "tools.showcase", "end"]
+        subprocess.run(stage.inside(command) if stage.is_up() else command, check=True)
+    stage.stop()
+
+
+def keep_logs(layout: Layout, report: Report) -> None:
+    """The logs of a cloud that failed outlive it."""
+    kept = layout.folder / "failed"
+    shutil.rmtree(kept, ignore_errors=True)
+    if layout.logs.exists():
+        shutil.copytree(layout.logs, kept)
+        report.say(f"All logs are kept in {kept}")
+
+
+def tell_how_to_use(cloud: Cloud, report: Report) -> None:
+    report.chapter("The cloud stays up")
+    for line in ("sudo tools/demo exec openstack server list --all-projects",
+                 "sudo OS_CLOUD=demo tools/demo exec openstack server create --flavor hpc.gpu1.ib1 --image busybox "
+                 "--nic none mine",
+                 f"sudo tools/demo exec {cloud.engine.flavour.client} list",
+                 f"sudo tools/demo exec containerhost list --owners {cloud.layout.owners}",
+                 "sudo tools/demo down"):
+        report.command(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""What the host itself says: its devices, who holds them, its NUMA nodes. Asked of the same code as operators ask."""
+
+import dataclasses
+from pathlib import Path
+
+from containerhost import topology
+from containerhost.devices.model import Device, NodeUse
+from containerhost.devices.scan import scan
+from containerhost.owners import Owners
+
+
+@dataclasses.dataclass(frozen=True)
+class HostView:
+    """:ivar owners: device id -> name of the container that holds it
+    :ivar cpus: NUMA node -> its CPUs
+    """
+
+    devices: dict[str, Device]
+    owners: dict[str, str]
+    cpus: dict[int, frozenset[int]]
+
+    def held_by(self, container: str) -> list[Device]:
+        return [self.devices[device] for device, owner in sorted(self.owners.items())
+                if owner == container and device in self.devices]
+
+
+def look(owners: Path) -> HostView:
+    """:param owners: folder of the ownership records"""
+    records = Owners(owners).records()
+    return HostView(
+        devices={device.id: device for device in scan().devices},
+        owners={record.device_id: record.owner.container for record in records.values()},
+        cpus={node.id: node.cpus for node in topology.read().nodes})
+
+
+def tenant_nodes(device: Device) -> set[str]:
+    """The character nodes that a container with this device alone may have of it."""
+    return {node.path for node in device.nodes if node.use is NodeUse.OWN}

@@ -1,0 +1,88 @@
+"""Where the demo plays: on this machine's own devices, or in a namespace with emulated ones."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from containerhost.devices.scan import scan
+from containerhost.owners import Owners
+from tools.cloud.hardware import NotEnough, Pair, choose
+from tools.cloud.layout import CHECKOUT
+
+NAMESPACE = "demo"
+FAKEHOST = (sys.executable, str(CHECKOUT / "tools" / "fakehost"))
+
+
+class StageFailed(Exception):
+    """The namespace with emulated hardware did not come up."""
+
+
+def real_pairs() -> tuple[Pair, Pair]:
+    """Two pairs of this machine's own devices that no container has.
+
+    :raises NotEnough: this machine has not got them
+    """
+    return choose(scan().devices, Owners().records())
+
+
+def why_emulated() -> str | None:
+    """What this machine lacks; None when the demo can use its own devices."""
+    try:
+        real_pairs()
+    except NotEnough as reason:
+        return str(reason)
+    return None
+
+
+def inside(command: Sequence[str]) -> list[str]:
+    """The command line that runs ``command`` in the namespace."""
+    return [*FAKEHOST, "--join", NAMESPACE, "--", *command]
+
+
+def is_up() -> bool:
+    return subprocess.run(inside(["true"]), stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+
+
+def start(log: Path, limit: float = 30) -> None:
+    """Make the namespace; it stays until :func:`stop`.
+
+    :raises StageFailed: it did not come up within ``limit`` seconds; with what it printed
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        keeper = subprocess.Popen([*FAKEHOST, "--host", "small", "--name", NAMESPACE, "--", "sleep", "infinity"],
+                                  stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+    deadline = time.monotonic() + limit
+    while not is_up():
+        if keeper.poll() is not None or time.monotonic() > deadline:
+            stop()
+            said = log.read_text(errors="replace")
+            raise StageFailed(f"The namespace with emulated hardware did not come up:\n{said}")
+        time.sleep(0.1)
+
+
+def stop() -> None:
+    """End the namespace and every process in it; nothing to end is fine."""
+    subprocess.run([*FAKEHOST, "--stop", NAMESPACE], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+
+@contextlib.contextmanager
+def signals_passed_to(child: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """While the child works, an interrupt or a request to end is the child's to act on: it cleans up and ends."""
+    def pass_on(number: int, _frame: object) -> None:
+        # The terminal's Ctrl-C has reached the child already; a second one would cut off its cleaning.
+        if number != signal.SIGINT or not sys.stdin.isatty():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, number)
+
+    former = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
