@@ -3,6 +3,10 @@
 import dataclasses
 from pathlib import Path
 
+from nova.image import glance
+from nova.virt import hardware
+from oslo_config import cfg
+
 from containerhost import topology
 from containerhost.devices.scan import Inventory, scan
 from containerhost.engines.lxd.client import LxdClient, Settings
@@ -11,16 +15,13 @@ from containerhost.engines.lxd.images import Images
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.sysfs import Host
-from nova.image import glance
-from nova.virt import hardware
-from oslo_config import cfg
-
 from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.images import Cache
 from nova_lxd_ext.lifecycle import Lifecycle
 from nova_lxd_ext.possessions import Possessions
 from nova_lxd_ext.power import Power
 from nova_lxd_ext.privsep import privileged
+from nova_lxd_ext.resources import Resources
 from nova_lxd_ext.states import States
 
 DOWNLOADS = "_base"  # where nova's other drivers keep fetched images, below instances_path
@@ -32,15 +33,11 @@ class Backend:
 
     host: Host
     engine: LxdEngine
-    owners: Owners
     images: Cache
+    resources: Resources
     states: States
-    possessions: Possessions
     lifecycle: Lifecycle
     power: Power
-
-    def inventory(self) -> Inventory:
-        return scan(self.host)
 
 
 def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
@@ -60,7 +57,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
     states = States(engine)
     possessions = Possessions(conf, engine, possession, inventory)
     return Backend(
-        host=host, engine=engine, owners=owners, images=images, states=states, possessions=possessions,
+        host=host, engine=engine, images=images, states=states,
+        resources=Resources(engine, host, inventory, owners, conf.lxd.storage_pool),
         lifecycle=Lifecycle(conf, engine, states, possessions, images, lambda: host_cpus(host)),
         power=Power(conf, engine, states, possessions))
 

@@ -13,9 +13,10 @@ import base64
 import binascii
 
 import yaml
+from nova import objects
+
 from containerhost import errors
 from containerhost.spec import CloudInit
-from nova import objects
 
 GZIP_MAGIC = b"\x1f\x8b"
 

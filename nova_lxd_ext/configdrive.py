@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import nova.conf
-from containerhost.spec import Mount
 from nova import objects
 from nova.api.metadata import base as metadata
 from nova.network import model
 from nova.virt import configdrive
+
+from containerhost.spec import Mount
 
 CONF = nova.conf.CONF
 FOLDER = "configdrive"

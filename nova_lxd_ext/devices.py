@@ -7,11 +7,12 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 
+from nova import objects
+
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import Inventory
 from containerhost.grants import GrantOptions
 from containerhost.possession import Request
-from nova import objects
 
 
 @dataclasses.dataclass(frozen=True)

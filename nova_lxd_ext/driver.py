@@ -7,12 +7,14 @@ from typing import Any
 
 import nova.conf
 from nova import exception, objects
+from nova.compute import power_state
 from nova.network import model
 from nova.virt import driver
 from nova.virt.hardware import InstanceInfo
 
-from nova_lxd_ext import backend, conf, console, startup, vifs
+from nova_lxd_ext import backend, conf, console, diagnostics, hostinfo, provider, startup, vifs
 from nova_lxd_ext.errors import translated
+from nova_lxd_ext.states import POWER_STATES
 
 conf.register()
 
@@ -118,8 +120,9 @@ class LXDDriver(driver.ComputeDriver):
         self._backend.power.unfreeze(instance)
 
     @translated(exception.InstancePowerOnFailure)
-    def resume_state_on_host_boot(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
-                                  share_info: Any, block_device_info: Any = None) -> None:
+    def resume_state_on_host_boot(self, context: Any, instance: objects.Instance,
+                                  network_info: model.NetworkInfo | None, share_info: Any,
+                                  block_device_info: Any = None) -> None:
         self._backend.power.on(instance)
 
     # Ports
@@ -132,6 +135,39 @@ class LXDDriver(driver.ComputeDriver):
 
     # Looking
 
-    @translated(exception.ConsoleNotAvailable)
+    @translated()
     def get_console_output(self, context: Any, instance: objects.Instance) -> bytes:
         return console.output(self._backend.engine, self._backend.states.require(instance).name)
+
+    @translated()
+    def get_diagnostics(self, instance: objects.Instance) -> dict[str, int]:
+        name = self._backend.states.require(instance).name
+        return diagnostics.plain(self._backend.engine.metrics(name))
+
+    @translated()
+    def get_instance_diagnostics(self, instance: objects.Instance) -> Any:
+        state, engine = self._backend.states.require(instance), self._backend.engine
+        return diagnostics.standard(instance, state, engine.metrics(state.name),
+                                    power_state.STATE_MAP[POWER_STATES[state.status]], engine.server().name)
+
+    # The host
+
+    def get_available_nodes(self, refresh: bool = False) -> list[str]:
+        return [self._nodename]
+
+    @translated()
+    def get_available_resource(self, nodename: str) -> dict[str, Any]:
+        return self._backend.resources.available(nodename)
+
+    @translated()
+    def update_provider_tree(self, provider_tree: Any, nodename: str, allocations: Any = None) -> None:
+        provider.update(provider_tree, nodename, self._backend.resources.look())
+
+    def get_host_uptime(self) -> str:
+        return hostinfo.uptime(self._backend.host)
+
+    def get_host_cpu_stats(self) -> dict[str, int]:
+        return hostinfo.cpu_stats(self._backend.host)
+
+    def get_host_ip_addr(self) -> str:
+        return str(nova.conf.CONF.my_ip)

@@ -11,8 +11,9 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from containerhost import errors
 from nova import exception
+
+from containerhost import errors
 
 P = ParamSpec("P")
 R = TypeVar("R")

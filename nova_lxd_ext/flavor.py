@@ -8,11 +8,11 @@ API's checks (an old flavor, the database) still meets the same strictness here.
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from containerhost import errors
-from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
 from nova import objects
 from oslo_utils import strutils, units
 
+from containerhost import errors
+from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
 from nova_lxd_ext.validators import GPU_CAPABILITIES
 
 ORDINARY_PAGE_KIB = 4

@@ -10,15 +10,15 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from containerhost.engines import Engine
-from containerhost.rollback import Rollback
-from containerhost.spec import ContainerSpec, Mount
 from nova import exception, objects
 from nova.compute import task_states, vm_states
 from nova.network import model
 from nova.virt import driver
 from oslo_config import cfg
 
+from containerhost.engines import Engine
+from containerhost.rollback import Rollback
+from containerhost.spec import ContainerSpec, Mount
 from nova_lxd_ext import cloudinit, configdrive, flavor, labels, vifs
 from nova_lxd_ext.images import Cache
 from nova_lxd_ext.possessions import Possessions

@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Callable, Collection
 
+from nova import objects
+from oslo_config import cfg
+
 from containerhost.devices.scan import Inventory
 from containerhost.engines import Engine
 from containerhost.grants import Grant
 from containerhost.owners import Owner
 from containerhost.possession import Possession, Request
-from nova import objects
-from oslo_config import cfg
-
 from nova_lxd_ext import devices, flavor
 
 LOG = logging.getLogger(__name__)

@@ -4,11 +4,11 @@ import logging
 import time
 from collections.abc import Callable
 
-from containerhost import errors
-from containerhost.engines import Engine, Status
 from nova import objects
 from oslo_config import cfg
 
+from containerhost import errors
+from containerhost.engines import Engine, Status
 from nova_lxd_ext.possessions import Possessions
 from nova_lxd_ext.states import States
 

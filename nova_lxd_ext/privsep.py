@@ -8,8 +8,9 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-from containerhost.privileged import Inside, Privileged
 from oslo_privsep import capabilities, priv_context
+
+from containerhost.privileged import Inside, Privileged
 
 context = priv_context.PrivContext(
     "nova_lxd_ext",

@@ -5,10 +5,11 @@ import logging
 import re
 import time
 
-from containerhost import errors
-from containerhost.engines import Engine, ServerInfo
 from nova import exception
 from oslo_config import cfg
+
+from containerhost import errors
+from containerhost.engines import Engine, ServerInfo
 
 LOG = logging.getLogger(__name__)
 
@@ -54,5 +55,5 @@ def require_usable_names(template: str) -> None:
         name = template % collections.defaultdict(lambda: "0", uuid="0" * 36, id=2**31)
     if not NAME.fullmatch(name):
         raise exception.InvalidConfiguration(
-            f"[DEFAULT]instance_name_template = {template!r} makes names such as {name!r}, which the engine refuses: a name "
-            f"begins with a letter and has at most 63 letters, digits and dashes.")
+            f"[DEFAULT]instance_name_template = {template!r} makes names such as {name!r}, which the engine refuses: "
+            f"a name begins with a letter and has at most 63 letters, digits and dashes.")

@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from containerhost import errors
-from containerhost.engines import ContainerState, Engine, Status
 from nova import exception, objects
 from nova.compute import power_state
 from nova.virt.hardware import InstanceInfo
 
+from containerhost import errors
+from containerhost.engines import ContainerState, Engine, Status
 from nova_lxd_ext import labels
 
 LOG = logging.getLogger(__name__)

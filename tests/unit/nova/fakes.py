@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oslo_config import cfg
+
 from containerhost import errors
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
@@ -18,8 +20,6 @@ from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec
 from containerhost.sysfs import Host
-from oslo_config import cfg
-
 from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.lifecycle import Lifecycle
 from nova_lxd_ext.possessions import Possessions
@@ -155,7 +155,7 @@ class World:
 def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None = None) -> World:
     """The driver's parts on the emulated host ``small``, as a process that just started has them.
 
-    :param folder: keeps the host and its owner records; a second world in the same folder is the process after a restart
+    :param folder: keeps the host and its owner records; a second world in it is the process after a restart
     """
     root = folder / "host"
     if not root.exists():

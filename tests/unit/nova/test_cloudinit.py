@@ -4,8 +4,8 @@ import gzip
 
 import testtools
 import yaml
-from containerhost import errors
 
+from containerhost import errors
 from nova_lxd_ext import cloudinit
 from tests.unit.nova import records
 

@@ -1,7 +1,7 @@
 import testtools
-from containerhost import errors
 from nova import exception
 
+from containerhost import errors
 from nova_lxd_ext.errors import LXDError, LXDUnavailable, as_nova, translated
 from tests.unit.nova import records
 

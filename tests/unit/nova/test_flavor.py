@@ -1,7 +1,7 @@
 import testtools
+
 from containerhost import errors
 from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
-
 from nova_lxd_ext import flavor
 from nova_lxd_ext.flavor import HostCpus
 from tests.unit.nova import records

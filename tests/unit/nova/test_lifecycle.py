@@ -4,13 +4,13 @@ from typing import Any
 import fixtures
 import nova.conf
 import testtools
-from containerhost import errors
-from containerhost.engines import Status
 from nova import exception, objects
 from nova.compute import task_states, vm_states
 from nova.network import model
 from oslo_config import fixture as config_fixture
 
+from containerhost import errors
+from containerhost.engines import Status
 from nova_lxd_ext import conf, configdrive
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, GPU_1, Killed
@@ -44,8 +44,8 @@ class LifecycleTest(testtools.TestCase):
 
     def leftovers(self) -> dict[str, Any]:
         drives = sorted(path.name for path in (self.folder / "instances").glob("*"))
-        return {name: found for name, found in
-                {"containers": self.world.engine.specs, "devices": self.world.held(), "drives": drives}.items() if found}
+        found = {"containers": self.world.engine.specs, "devices": self.world.held(), "drives": drives}
+        return {name: left for name, left in found.items() if left}
 
 
 class SpawnTest(LifecycleTest):
@@ -76,7 +76,8 @@ class SpawnTest(LifecycleTest):
             ("swap", records.instance(flavor_changes={"swap": 64}), {}, exception.BuildAbortException, "swap"),
             ("ephemeral", records.instance(flavor_changes={"ephemeral_gb": 1}), {}, exception.BuildAbortException,
              "ephemeral"),
-            ("files", records.instance(), {"files": [("/etc/motd", "hi")]}, exception.BuildAbortException, "config drive"),
+            ("files", records.instance(), {"files": [("/etc/motd", "hi")]}, exception.BuildAbortException,
+             "config drive"),
             ("no such device", records.instance(("gpu", "0000:99:00.0")), {}, errors.DeviceNotFound, "0000:99:00.0"),
             ("privileged", records.instance(extra_specs={"lxd:privileged_allowed": "true"}), {}, errors.SpecError,
              "allow_privileged"),

@@ -3,10 +3,10 @@ from pathlib import Path
 import fixtures
 import nova.conf
 import testtools
-from containerhost import errors
-from containerhost.engines import Status
 from nova import exception, objects
 
+from containerhost import errors
+from containerhost.engines import Status
 from nova_lxd_ext import conf
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0

@@ -2,11 +2,11 @@ import threading
 import time
 
 import testtools
-from containerhost.engines import ContainerState, Status
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova import exception
 from nova.compute import power_state
 
+from containerhost.engines import ContainerState, Status
+from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext.states import POWER_STATES, SNAPSHOT_AGE, States
 from tests.unit.nova import records
 from tests.unit.nova.fakes import Clock, FakeEngine
