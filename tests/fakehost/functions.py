@@ -58,6 +58,7 @@ class NetFunction:
     :ivar number: the N of mlx5_N, uverbsN, umadN
     :ivar num_vfs: how many virtual functions are enabled, for the physical function
     :ivar netdev: the name of its interface when the driver has just bound it
+    :ivar hwaddr: the address that somebody gave its IPoIB interface instead of its own
     """
 
     card: Card
@@ -66,6 +67,7 @@ class NetFunction:
     number: int
     netdev: str
     identity: Identity
+    hwaddr: str | None = None
     num_vfs: int = 0
     bound: bool = True
     fallen: bool = False
@@ -132,36 +134,29 @@ def gpu_functions(host: HostDescription) -> list[GpuFunction]:
 
 
 def pf_function(card: Card, number: int) -> NetFunction:
-    return NetFunction(
-        card=card,
-        address=card.address,
-        index=None,
-        number=number,
-        netdev=card.netdev,
-        identity=default_identity(card.address, None),
-        **_state(card.faults),
-    )
+    return _net_function(card, None, number, card.address, card.netdev, card.faults)
 
 
 def vf_function(card: Card, index: int, number: int) -> NetFunction:
+    faults = dict(card.vf_faults).get(index, frozenset())
+    return _net_function(card, index, number, vf_address(card, index), card.vf_netdev(index), faults)
+
+
+def _net_function(
+    card: Card, index: int | None, number: int, address: str, netdev: str, faults: frozenset[Fault]
+) -> NetFunction:
     return NetFunction(
         card=card,
-        address=vf_address(card, index),
+        address=address,
         index=index,
         number=number,
-        netdev=card.vf_netdev(index),
+        netdev=netdev,
         identity=default_identity(card.address, index),
-        **_state(dict(card.vf_faults).get(index, frozenset())),
+        bound=Fault.NO_DRIVER not in faults,
+        fallen=Fault.FALLEN_OFF_BUS in faults,
+        nodes=Fault.NO_NODES not in faults,
+        link_up=Fault.LINK_DOWN not in faults,
     )
-
-
-def _state(faults: frozenset[Fault]) -> dict[str, bool]:
-    return {
-        "bound": Fault.NO_DRIVER not in faults,
-        "fallen": Fault.FALLEN_OFF_BUS in faults,
-        "nodes": Fault.NO_NODES not in faults,
-        "link_up": Fault.LINK_DOWN not in faults,
-    }
 
 
 def functions(host: HostDescription) -> list[Function]:

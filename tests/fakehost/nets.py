@@ -56,6 +56,8 @@ def hardware_address(function: NetFunction) -> str:
     """The address of the interface: six octets, or IPoIB's twenty (queue pair, subnet prefix, port GUID; RFC 4391)."""
     if function.card.kind is not Kind.INFINIBAND:
         return function.identity.mac
+    if function.hwaddr:
+        return function.hwaddr
     guid = function.identity.port_guid.replace(":", "")
     octets = f"000010{0x80 + function.number:02x}fe80000000000000{guid}"
     return ":".join(octets[start : start + 2] for start in range(0, 40, 2))

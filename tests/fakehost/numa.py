@@ -3,6 +3,7 @@
 Formats: kernel Documentation/ABI/stable/sysfs-devices-node and sysfs-devices-system-cpu.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from tests.fakehost.description import HostDescription, NumaNode
@@ -126,6 +127,25 @@ def cpuinfo(nodes: Sequence[NumaNode]) -> str:
         f"flags\t\t: {_FEATURES}\n\n"
         for cpu, (number, core, node) in sorted(places.items())
     )
+
+
+def placed_cpuinfo(real: str, nodes: Sequence[NumaNode]) -> str:
+    """A machine's own /proc/cpuinfo with every CPU in the socket where the nodes put it."""
+    places = {cpu: (number, node) for number, node in enumerate(nodes) for cpu in node.cpus}
+    blocks = []
+    for original in real.strip().split("\n\n"):
+        block = original
+        match = re.match(r"processor\s*: (\d+)", block)
+        if match and int(match[1]) in places:
+            number, node = places[int(match[1])]
+            for key, value in (
+                ("physical id", number),
+                ("siblings", len(node.cpus)),
+                ("cpu cores", len(node.cores)),
+            ):
+                block = re.sub(rf"^({key}\s*: ).*$", rf"\g<1>{value}", block, flags=re.MULTILINE)
+        blocks.append(block)
+    return "\n\n".join(blocks) + "\n\n"
 
 
 def proc_entries(host: HostDescription) -> Iterator[Entry]:

@@ -40,7 +40,6 @@ def function_entries(function: Function) -> Iterator[Entry]:
     yield File(f"{path}/config", _config(function, vendor_id, product_id, class_code), 0o644)
     yield File(f"{path}/uevent", _uevent(function, vendor_id, product_id, class_code), 0o644)
     yield Action(f"{path}/reset", "reset", address, mode=0o200)
-    yield Action(f"{path}/remove", "remove", address, mode=0o220)
     yield Link(f"{path}/subsystem", BUS)
     yield Link(f"{BUS}/devices/{address}", path)
     if function.driver:
@@ -76,7 +75,6 @@ def driver_entries(driver: str, version: str) -> Iterator[Entry]:
 
 def bus_entries() -> Iterator[Entry]:
     yield Action(f"{BUS}/drivers_probe", "drivers_probe", mode=0o200)
-    yield Action(f"{BUS}/rescan", "rescan", mode=0o200)
     yield File(f"{BUS}/drivers_autoprobe", "1\n", 0o644)
 
 

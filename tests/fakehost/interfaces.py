@@ -1,0 +1,66 @@
+"""Shows the interface of a function where a real one is: in the function's folder and, with a PCI device behind it,
+in /sys/class/net.
+
+The kernel shows a TAP at /sys/devices/virtual/net. Its folder is mirrored, with links to the real attributes, to
+``<function>/net/<name>``, and that folder is mounted over the kernel's.
+"""
+
+import os
+import shutil
+
+from tests.fakehost import linux, pci
+from tests.fakehost.description import Kind
+from tests.fakehost.functions import NetFunction
+from tests.fakehost.nets import hardware_address
+
+_NETDEVS = "devices/virtual/net"
+
+
+class Interfaces:
+    """
+    :param real: where the kernel's own /sys of this namespace is mounted
+    """
+
+    def __init__(self, real: str) -> None:
+        self._real = real
+        self._shown: dict[str, str] = {}
+
+    def follow(self, function: NetFunction, name: str | None) -> None:
+        """Show a function's interface under its present name, or no longer when it has left the host (None)."""
+        shown = self._shown.get(function.address)
+        if shown == name and (name is None or os.path.lexists(f"/sys/{_NETDEVS}/{name}/device")):
+            return
+        if shown is not None:
+            shutil.rmtree(_folder(function, self._shown.pop(function.address)))
+        if name is not None and os.path.isdir(f"{self._real}/{_NETDEVS}/{name}"):
+            self._show(function, name)
+            self._shown[function.address] = name
+
+    def refresh(self, function: NetFunction) -> None:
+        """Write again what an emulated interface says of itself."""
+        name = self._shown.get(function.address)
+        if name is not None:
+            self._write_attributes(function, name)
+
+    def _show(self, function: NetFunction, name: str) -> None:
+        folder, real = _folder(function, name), f"{self._real}/{_NETDEVS}/{name}"
+        os.makedirs(folder)
+        for entry in os.listdir(real):
+            os.symlink(f"{real}/{entry}", f"{folder}/{entry}")
+        os.symlink(f"/{pci.folder(function.address)}", f"{folder}/device")
+        self._write_attributes(function, name)
+        linux.bind(folder, f"/sys/{_NETDEVS}/{name}")
+
+    @staticmethod
+    def _write_attributes(function: NetFunction, name: str) -> None:
+        if function.card.kind is not Kind.INFINIBAND:
+            return
+        for attribute, value in (("address", hardware_address(function)), ("addr_len", "20")):
+            path = f"{_folder(function, name)}/{attribute}"
+            os.unlink(path)
+            with open(path, "w", encoding="ascii") as file:
+                file.write(f"{value}\n")
+
+
+def _folder(function: NetFunction, name: str) -> str:
+    return f"/{pci.folder(function.address)}/net/{name}"

@@ -1,0 +1,216 @@
+"""Builds the private /sys, /proc and /dev of an emulated host: the real ones with the emulated hardware in place of
+what hardware of that kind the machine has.
+
+The kernel's own /sys and /proc stay mounted, untouched, below ``HOME``: the kernel lets a container in a user
+namespace mount its own only where a complete one can be seen.
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import stat
+from collections.abc import Iterable
+
+from tests.fakehost import linux, numa, tree
+from tests.fakehost.description import DescriptionError, HostDescription, NumaNode
+from tests.fakehost.entries import Writer
+from tests.fakehost.functions import Function
+
+HOME = "/sys/fakehost"
+REAL_SYS = f"{HOME}/sys"
+REAL_PROC = f"{HOME}/proc"
+CONTROL = f"{HOME}/control"
+BIN = f"{HOME}/bin"
+ATTRIBUTES = f"{HOME}/attributes"
+
+_SHIM = pathlib.Path(__file__).parent / "shim"
+_LOOPS = 64
+
+# Folders that hold real and emulated entries side by side; the real ones are shown in them one by one.
+_MERGED = (
+    "",
+    "bus",
+    "bus/pci",
+    "class",
+    "class/misc",
+    "devices",
+    "devices/system",
+    "devices/system/cpu",
+    "devices/virtual",
+    "devices/virtual/misc",
+    "module",
+)
+# Of these only the emulated ones are shown.
+_REPLACED = re.compile(
+    r"bus/pci/(devices|drivers|drivers_probe|drivers_autoprobe|rescan|slots)"
+    r"|class/(drm|infiniband.*|kfd)|devices/system/(node|cpu/cpu\d+)|devices/virtual/(kfd|infiniband.*)"
+    r"|(class|devices/virtual)/misc/rdma_cm|module/(nvidia.*|amdgpu|i915|xe|mlx5_core|igb|igbvf)"
+)
+_REPLACED_NODES = re.compile("dri|infiniband|kfd|nvidia.*")
+
+
+def fit(host: HostDescription) -> HostDescription:
+    """The description with the machine's real cores and memory dealt out evenly to its nodes.
+
+    :raises DescriptionError: a PCI bus of the description is one of the machine
+    """
+    devices = [*(gpu.address for gpu in host.gpus), *(card.address for card in host.cards)]
+    for address in devices:
+        if os.path.exists(f"/sys/devices/pci{address[:7]}"):
+            raise DescriptionError(
+                f"{host.name}: PCI bus {address[:7]} is one of this machine; use another for {address}"
+            )
+    cores, count = _real_cores(), len(host.nodes)
+    memory = _real_memory() // count
+    nodes = (
+        NumaNode(tuple(cores[index * len(cores) // count : (index + 1) * len(cores) // count]), memory, node.hugepages)
+        for index, node in enumerate(host.nodes)
+    )
+    return dataclasses.replace(host, nodes=tuple(nodes))
+
+
+def _real_cores() -> list[tuple[int, ...]]:
+    siblings = set()
+    for path in pathlib.Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/thread_siblings_list"):
+        siblings.add(tuple(_parse_cpu_list(path.read_text())))
+    return sorted(siblings) or [(cpu,) for cpu in range(os.cpu_count() or 1)]
+
+
+def _parse_cpu_list(text: str) -> Iterable[int]:
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _real_memory() -> int:
+    match = re.search(r"MemTotal:\s+(\d+) kB", pathlib.Path("/proc/meminfo").read_text())
+    if not match:
+        raise OSError("/proc/meminfo does not tell the machine's memory")
+    return int(match[1]) * 1024
+
+
+def enter() -> None:
+    """Move this process, which must be single-threaded and alone in its PID namespace, into namespaces of its own."""
+    linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWNET)
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    linux.set_up("lo")
+
+
+def build(host: HostDescription, present: list[Function]) -> None:
+    """Put private trees over /sys, /proc and /dev, with all in them that no single function brings."""
+    linux.mount("proc", "/proc", "proc")
+    _build_sys()
+    _build_proc(host, present)
+    _build_dev()
+    _build_bin()
+
+
+def _build_sys() -> None:
+    with _Folder("/sys") as real_mounts:
+        linux.mount("fakehost", "/sys", "tmpfs", data="mode=755")
+        for folder, kind in ((REAL_SYS, "sysfs"), (REAL_PROC, "proc")):
+            os.makedirs(folder)
+            linux.mount(kind, folder, kind)
+        for folder in _MERGED:
+            os.makedirs(f"/sys/{folder}", exist_ok=True)
+            for name in os.listdir(f"{REAL_SYS}/{folder}"):
+                path = f"{folder}/{name}".lstrip("/")
+                if path not in _MERGED and not _REPLACED.fullmatch(path):
+                    _show(f"{real_mounts.path if path in ('fs', 'kernel') else REAL_SYS}/{path}", f"/sys/{path}")
+    for cpu in pathlib.Path(f"{REAL_SYS}/devices/system/cpu").glob("cpu[0-9]*"):
+        mine = pathlib.Path("/sys/devices/system/cpu", cpu.name)
+        mine.mkdir()
+        for entry in cpu.iterdir():
+            if entry.name != "topology" and not re.fullmatch(r"node\d+", entry.name):
+                (mine / entry.name).symlink_to(entry)
+
+
+class _Folder:
+    """Keeps a folder reachable while something is mounted over it."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> "_Folder":
+        self._descriptor = os.open(self._folder, os.O_PATH | os.O_DIRECTORY)
+        self.path = f"/proc/self/fd/{self._descriptor}"
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        os.close(self._descriptor)
+
+
+def _show(source: str, target: str) -> None:
+    """Show a real file, folder or link at another place."""
+    if os.path.islink(source):
+        os.symlink(os.readlink(source), target)
+        return
+    if os.path.isdir(source):
+        os.mkdir(target)
+    else:
+        os.close(os.open(target, os.O_CREAT, 0o600))
+    linux.bind(source, target)
+
+
+def _build_proc(host: HostDescription, present: list[Function]) -> None:
+    scratch = f"{HOME}/over"
+    os.makedirs(f"{scratch}/driver")
+    for name in os.listdir(f"{REAL_PROC}/driver"):
+        if not name.startswith("nvidia"):
+            os.symlink(f"{REAL_PROC}/driver/{name}", f"{scratch}/driver/{name}")
+    linux.bind(f"{scratch}/driver", "/proc/driver")
+    for name, make in (("devices", tree.devices_text), ("misc", tree.misc_text)):
+        real = pathlib.Path(REAL_PROC, name).read_text()
+        _cover(f"/proc/{name}", make(real, present))
+    _cover("/proc/cpuinfo", numa.placed_cpuinfo(pathlib.Path(f"{REAL_PROC}/cpuinfo").read_text(), host.nodes))
+
+
+def _cover(path: str, text: str) -> None:
+    mine = pathlib.Path(f"{HOME}/over", os.path.basename(path))
+    mine.write_text(text)
+    mine.chmod(0o444)
+    linux.bind(str(mine), path)
+
+
+def _build_dev() -> None:
+    with _Folder("/dev") as real:
+        linux.mount("fakehost", "/dev", "tmpfs", data="mode=755")
+        for name in os.listdir(real.path):
+            status = os.lstat(f"{real.path}/{name}")
+            if _REPLACED_NODES.fullmatch(name):
+                continue
+            if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+                _copy_node(f"/dev/{name}", status)
+            else:
+                _show(f"{real.path}/{name}", f"/dev/{name}")
+    # The kernel makes the node of a new loop device in its own /dev only.
+    for number in range(_LOOPS):
+        path = f"/dev/loop{number}"
+        if not os.path.exists(path):
+            os.mknod(path, stat.S_IFBLK | 0o660, os.makedev(7, number))
+
+
+def _copy_node(path: str, status: os.stat_result) -> None:
+    os.mknod(path, status.st_mode, status.st_rdev)
+    os.chmod(path, stat.S_IMODE(status.st_mode))
+    os.chown(path, status.st_uid, status.st_gid)
+
+
+def _build_bin() -> None:
+    """Put the commands in place that answer for hardware which the kernel does not have."""
+    os.makedirs(BIN)
+    real = shutil.which("ip", path="/usr/sbin:/usr/bin:/sbin:/bin")
+    if real is None:
+        raise FileNotFoundError("the ip command is missing; install iproute2")
+    real = os.path.realpath(real)
+    shutil.copy2(real, f"{BIN}/real-ip")
+    linux.bind(str(_SHIM / "ip"), real)
+    for name in ("ip.py", "nvidia-container-cli"):
+        os.symlink(_SHIM / name, f"{BIN}/{name}")
+
+
+def write_fixed(writer: Writer, host: HostDescription, present: list[Function]) -> None:
+    writer.write(tree.fixed_entries(host, present))
+    writer.write(numa.topology_entries(host.nodes))

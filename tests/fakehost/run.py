@@ -1,0 +1,129 @@
+"""Runs a command on an emulated host, whose namespaces end with it and leave nothing behind.
+
+The process that was started stays outside and waits; its child is PID 1 of a PID namespace, so that everything that
+runs on the emulated host dies with it, however it ends.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from tests.fakehost import control, linux, namespace
+from tests.fakehost.attributes import Attributes
+from tests.fakehost.description import DescriptionError, HostDescription
+from tests.fakehost.functions import functions
+from tests.fakehost.interfaces import Interfaces
+from tests.fakehost.machine import Machine
+from tests.fakehost.writer import LiveWriter
+
+LOG = logging.getLogger(__name__)
+
+_GRACE = 5  # seconds that what is left at the end has between SIGTERM and SIGKILL
+_READY = b"ready"
+FAILED = 125  # exit status when the host could not be made, as env and timeout have it
+NOT_FOUND = 127
+
+
+class CommandError(RuntimeError):
+    """The command could not be started."""
+
+
+def run(host: HostDescription, command: Sequence[str], ready: Callable[[int], None] = lambda pid: None) -> int:
+    """Make the host, run the command on it, end the host.
+
+    :param ready: called when the host stands, with the process id of its PID 1
+    :returns: the command's exit status; 128 and the number when a signal ended it
+    """
+    receive, send = os.pipe()
+    linux.unshare(linux.CLONE_NEWPID)
+    child = os.fork()
+    if child == 0:
+        os.close(receive)
+        os._exit(_guarded(lambda: _inside(host, command, send)))
+    os.close(send)
+    forward_signals(child)
+    if os.read(receive, len(_READY)) == _READY:
+        ready(child)
+    return wait_for(child)
+
+
+def _inside(host: HostDescription, command: Sequence[str], ready: int) -> int:
+    linux.die_with_parent(signal.SIGKILL)
+    host = namespace.fit(host)
+    namespace.enter()
+    present = functions(host)
+    namespace.build(host, present)
+    writer = LiveWriter(Attributes(namespace.ATTRIBUTES))
+    machine = Machine(writer, Interfaces(namespace.REAL_SYS))
+    writer.read, writer.act = machine.read_action, machine.write_action
+    namespace.write_fixed(writer, host, present)
+    machine.start(present)
+    control.serve(namespace.CONTROL, {name: getattr(machine, name) for name in control.CALLS})
+    os.write(ready, _READY)
+    os.close(ready)
+    pid = start(command)
+    forward_signals(pid)
+    status = wait_for(pid)
+    _end_all()
+    return status
+
+
+def start(command: Sequence[str]) -> int:
+    """Start a command in the environment of the emulated host that this process is in; its process id."""
+    try:
+        # Not kept: it is PID 1's loop that waits for everybody.
+        return subprocess.Popen(command, env=_environment(os.environ)).pid
+    except OSError as error:
+        raise CommandError(f"cannot run {command[0]}: {error.strerror}") from error
+
+
+def _environment(outer: Mapping[str, str]) -> dict[str, str]:
+    path = outer.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    return {**outer, "PATH": f"{namespace.BIN}:{path}", control.ENVIRONMENT: namespace.CONTROL}
+
+
+def forward_signals(pid: int) -> None:
+    """Pass on what asks a program to end; at a terminal, Ctrl-C reaches the command by itself."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: os.kill(pid, received))
+    at_terminal = os.isatty(0)
+    signal.signal(signal.SIGINT, lambda received, _frame: None if at_terminal else os.kill(pid, received))
+
+
+def wait_for(pid: int) -> int:
+    """Wait for a child, reaping others meanwhile as a PID 1 must; its exit status as a shell tells it."""
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def _end_all() -> None:
+    """Ask what is left to end; the kernel kills the rest together with this PID 1."""
+    try:
+        os.kill(-1, signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.02)
+    except (ProcessLookupError, ChildProcessError):
+        return  # nobody is left
+
+
+def _guarded(action: Callable[[], int]) -> int:
+    """Run what a forked child is for; it must never return into its parent's code."""
+    try:
+        return action()
+    except CommandError as error:
+        print(f"fakehost: {error}", file=sys.stderr)
+        return NOT_FOUND
+    except (OSError, DescriptionError) as error:
+        print(f"fakehost: {error}", file=sys.stderr)
+    except Exception:
+        LOG.exception("the emulated host could not be made")
+    return FAILED
