@@ -97,6 +97,15 @@ def refusal(asked: str, status: int, text: str) -> errors.EngineError:
     return known(f"{asked}: LXD says: {text.strip() or f'HTTP status {status}'}")
 
 
+def document(response: requests.Response, asked: str) -> dict[str, Any]:
+    """An answer of LXD: a JSON object with ``type`` and ``metadata``."""
+    try:
+        answer = response.json()
+        return {"type": answer["type"], "metadata": answer["metadata"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise errors.EngineError(f"{asked}: the answer is not LXD's ({error!r}): {response.text[:200]!r}") from error
+
+
 @contextlib.contextmanager
 def translated(asked: str, endpoint: str) -> Iterator[None]:
     """Every failure of a request leaves as an EngineError that says what was asked and where."""
@@ -153,16 +162,16 @@ class LxdClient:
             return getattr(node, method)(**arguments)
 
     def _get(self, *path: str, asked: str, **arguments: Any) -> Any:
-        return self._request("get", *path, asked=asked, **arguments).json()["metadata"]
+        return document(self._request("get", *path, asked=asked, **arguments), asked)["metadata"]
 
     def _finish(self, response: requests.Response, asked: str, timeout: int | None = None) -> Mapping[str, Any]:
         """The result of a write: of the answer itself, or of the operation it started.
 
         :param timeout: seconds the operation may take; None is ``operation_timeout``
         """
-        answer = response.json()
-        if answer.get("type") != "async":
-            return answer.get("metadata") or {}
+        answer = document(response, asked)
+        if answer["type"] != "async":
+            return answer["metadata"] or {}
         return self.wait(answer["metadata"], asked, timeout)
 
     def wait(self, operation: Mapping[str, Any], asked: str, timeout: int | None = None) -> Mapping[str, Any]:
@@ -235,12 +244,13 @@ class LxdClient:
                 f"{url}/1.0/{path}", params=dict(params), timeout=self.settings.request_timeout)
             if response.status_code != 200:
                 raise refusal(asked, response.status_code, response.text)
-            return response.json()["metadata"]
+            return document(response, asked)["metadata"]
 
     def instance(self, name: str) -> tuple[dict[str, Any], str]:
         """The instance and its ETag."""
-        response = self._request("get", "instances", name, asked=f"read container {name}")
-        return response.json()["metadata"], response.headers.get("ETag", "")
+        asked = f"read container {name}"
+        response = self._request("get", "instances", name, asked=asked)
+        return document(response, asked)["metadata"], response.headers.get("ETag", "")
 
     def create_instance(self, body: Mapping[str, Any]) -> None:
         asked = f"create container {body['name']}"

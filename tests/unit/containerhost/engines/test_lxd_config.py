@@ -1,0 +1,210 @@
+import dataclasses
+
+import testtools
+
+from containerhost import spec
+from containerhost.devices.model import CharNode, Device, Kind, LinkLayer, NodeUse, Slice
+from containerhost.engines.lxd import config
+from containerhost.errors import SpecError
+from containerhost.grants import GpuGrant, Grant, NetdevGrant
+from containerhost.spec import CloudInit, ContainerSpec, Cpu, IoLimit, Memory, Mount, Nic, RootDisk, Security
+
+GiB = 1 << 30
+OLD = frozenset({"kernel_limits", "nvidia_runtime", "limits_hugepages", "cloud_init"})
+NEW = OLD | {"gpu_cdi", "numa_cpu_placement"}
+
+GPU = Device(id="0000:3b:00.0", address="0000:3b:00.0", kind=Kind.GPU, vendor_id="10de", product_id="20b0",
+             class_code="030200", plugin="nvidia", uuid="GPU-1")
+VF = Device(id="0000:5e:00.1", address="0000:5e:00.1", kind=Kind.NET, vendor_id="15b3", product_id="101c",
+            class_code="020700", plugin="net", netdev="ibs1v0", link_layer=LinkLayer.INFINIBAND)
+RDMA_CM = CharNode("/dev/infiniband/rdma_cm", 10, 58, NodeUse.SHARED)
+
+
+def gpu_grant(libraries=frozenset(), device=GPU, **more):
+    nodes = (CharNode("/dev/nvidia0", 195, 0), CharNode("/dev/dri/card0", 226, 0),
+             CharNode("/dev/nvidiactl", 195, 255, NodeUse.SHARED))
+    return Grant(device, nodes, gpu=GpuGrant(address=device.address, uuid=device.uuid, vendor_id=device.vendor_id,
+                                             libraries=libraries, **more))
+
+
+def vf_grant(number=0):
+    device = dataclasses.replace(VF, id=f"0000:5e:00.{number + 1}", address=f"0000:5e:00.{number + 1}")
+    return Grant(device, (CharNode(f"/dev/infiniband/uverbs{number}", 231, 192 + number), RDMA_CM),
+                 netdev=NetdevGrant(f"ibs1v{number}", f"ib{number}", LinkLayer.INFINIBAND),
+                 limits={"memlock": "unlimited"})
+
+
+def container(**more):
+    parts = {"image": "busybox", "cpu": Cpu(2), "memory": Memory(GiB), "root": RootDisk("fast", 10 * GiB)} | more
+    return ContainerSpec(name="c1", **parts)
+
+
+class TestInstance(testtools.TestCase):
+    def test_the_least(self):
+        self.assertEqual({
+            "name": "c1", "type": "container", "profiles": [], "ephemeral": False,
+            "source": {"type": "image", "alias": "busybox"},
+            "config": {"boot.autostart": "false", "limits.cpu": "2", "limits.memory": str(GiB),
+                       "limits.memory.enforce": "hard", "limits.memory.swap": "false",
+                       "security.privileged": "false", "security.nesting": "false",
+                       "security.idmap.isolated": "true"},
+            "devices": {"root": {"type": "disk", "path": "/", "pool": "fast", "size": str(10 * GiB)}},
+        }, config.instance(container(), OLD))
+
+    def test_one_gpu_and_one_vf(self):
+        body = config.instance(container(grants=(gpu_grant(), vf_grant())), OLD)
+        self.assertEqual("unlimited", body["config"]["limits.kernel.memlock"])
+        self.assertNotIn("nvidia.runtime", body["config"])
+        del body["devices"]["root"]
+        self.assertEqual({
+            "gpu-0000-3b-00-0": {"type": "gpu", "gputype": "physical", "pci": "0000:3b:00.0", "mode": "0666"},
+            "net-0000-5e-00-1": {"type": "nic", "nictype": "physical", "parent": "ibs1v0", "name": "ib0"},
+            "node-infiniband-uverbs0": {"type": "unix-char", "source": "/dev/infiniband/uverbs0",
+                                        "path": "/dev/infiniband/uverbs0", "mode": "0666"},
+            "node-infiniband-rdma-cm": {"type": "unix-char", "source": "/dev/infiniband/rdma_cm",
+                                        "path": "/dev/infiniband/rdma_cm", "mode": "0666"},
+        }, body["devices"])
+
+    def test_two_vfs_share_one_rdma_cm(self):
+        devices = config.instance_devices(container(grants=(vf_grant(0), vf_grant(1))), OLD)
+        self.assertEqual(1 + 2 * 2 + 1, len(devices))
+
+    def test_two_interfaces_of_one_name(self):
+        spec = container(nics=(Nic("ib0", "veth1"),), grants=(vf_grant(),))
+        error = self.assertRaises(SpecError, config.instance, spec, OLD)
+        self.assertIn("ib0", str(error))
+
+    def test_device_names_hold_no_dot_and_fit(self):
+        """LXD splits ``volatile.<device>.<key>`` at dots and allows 63 letters."""
+        for name in config.instance_devices(container(grants=(gpu_grant(), vf_grant()), nics=(Nic("eth0", "v"),)), OLD):
+            self.assertRegex(name, r"^[A-Za-z0-9-]{1,63}$")
+
+    def test_tenant_text_stays_a_value(self):
+        evil = "x\nraw.lxc: lxc.mount.entry = /"
+        body = config.instance(container(cloud_init=CloudInit(evil, evil, evil, evil)), OLD)
+        self.assertEqual({"user.meta-data", "cloud-init.user-data", "cloud-init.vendor-data",
+                          "cloud-init.network-config"}, {key for key, value in body["config"].items() if value == evil})
+
+    def test_nics_and_mounts(self):
+        devices = config.instance_devices(container(
+            nics=(Nic("eth0", "tap1", "02:00:00:00:00:01", 1400),), mounts=(Mount("drive", "/a", "/b"),)), OLD)
+        self.assertEqual({"type": "nic", "nictype": "physical", "parent": "tap1", "name": "eth0",
+                          "hwaddr": "02:00:00:00:00:01", "mtu": "1400"}, devices["nic-eth0"])
+        self.assertEqual({"type": "disk", "source": "/a", "path": "/b", "readonly": "true"}, devices["mount-drive"])
+
+    def test_image_by_fingerprint(self):
+        fingerprint = "ab" * 32
+        self.assertEqual({"type": "image", "fingerprint": fingerprint}, config.image_source(fingerprint))
+
+
+class TestParts(testtools.TestCase):
+    def test_cpu(self):
+        for wanted, extensions, expected in (
+            (Cpu(4), OLD, {"limits.cpu": "4"}),
+            # A lone number would be a count.
+            (Cpu(1, cores=frozenset({5})), OLD, {"limits.cpu": "5-5"}),
+            (Cpu(4, cores=frozenset({0, 2, 3, 7})), OLD, {"limits.cpu": "0-0,2-3,7-7"}),
+            (Cpu(2, nodes=frozenset({1, 0})), OLD, {"limits.cpu": "2"}),
+            (Cpu(2, nodes=frozenset({1, 0})), NEW, {"limits.cpu": "2", "limits.cpu.nodes": "0,1"}),
+            (Cpu(1, cores=frozenset({5}), nodes=frozenset({1})), NEW, {"limits.cpu": "5-5"}),
+            (Cpu(4, share=250, priority=3), OLD,
+             {"limits.cpu": "4", "limits.cpu.allowance": "250ms/100ms", "limits.cpu.priority": "3"}),
+        ):
+            self.assertEqual(expected, config.cpu(wanted, extensions), wanted)
+
+    def test_hugepages(self):
+        limits = config.memory(Memory(GiB, {2 << 20: 4 << 20, 1 << 30: 0}), OLD)
+        self.assertEqual(("4194304", "0"), (limits["limits.hugepages.2MB"], limits["limits.hugepages.1GB"]))
+        self.assertRaises(SpecError, config.memory, Memory(GiB, {3 << 20: 1}), OLD)
+        self.assertRaises(SpecError, config.memory, Memory(GiB, {2 << 20: 1}), frozenset())
+
+    def test_io_limits(self):
+        for wanted, expected in (
+            (IoLimit(), {}),
+            (IoLimit(read_bytes=5, write_iops=7), {"limits.read": "5", "limits.write": "7iops"}),
+            (IoLimit(read_iops=1, write_bytes=0), {"limits.read": "1iops", "limits.write": "0"}),
+        ):
+            self.assertEqual(expected, config.io_limits(wanted))
+        error = self.assertRaises(SpecError, config.io_limits, IoLimit(write_bytes=1, write_iops=1))
+        self.assertIn("limits.write", str(error))
+
+    def test_the_largest_kernel_limit_wins(self):
+        for limits, expected in (
+            ([{"memlock": "5"}, {"memlock": "unlimited"}, {"memlock": "7"}], "unlimited"),
+            ([{"memlock": "9"}, {"memlock": "10"}], "10"),
+        ):
+            self.assertEqual({"limits.kernel.memlock": expected}, config.kernel_limits(limits, OLD))
+        self.assertRaises(SpecError, config.kernel_limits, [{"memlock": "1"}], frozenset())
+
+    def test_security(self):
+        for wanted, expected in (
+            (Security(), {"security.privileged": "false", "security.nesting": "false",
+                          "security.idmap.isolated": "true"}),
+            (Security(isolated=False, nesting=True), {"security.privileged": "false", "security.nesting": "true",
+                                                      "security.idmap.isolated": "false"}),
+            (Security(privileged=True), {"security.privileged": "true", "security.nesting": "false"}),
+        ):
+            self.assertEqual(expected, config.security(wanted))
+
+    def test_cloud_init_of_an_old_daemon(self):
+        self.assertEqual({"user.user-data": "x"}, config.cloud_init(CloudInit(user_data="x"), frozenset()))
+
+
+class TestGpus(testtools.TestCase):
+    libraries = frozenset({"utility", "compute"})
+
+    def test_libraries_by_runtime_where_there_is_no_cdi(self):
+        body = config.instance(container(grants=(gpu_grant(self.libraries),)), OLD)
+        self.assertEqual(("true", "compute,utility"),
+                         (body["config"]["nvidia.runtime"], body["config"]["nvidia.driver.capabilities"]))
+        self.assertEqual("0000:3b:00.0", body["devices"]["gpu-0000-3b-00-0"]["pci"])
+
+    def test_libraries_by_cdi(self):
+        body = config.instance(container(grants=(gpu_grant(self.libraries),)), NEW)
+        self.assertNotIn("nvidia.runtime", body["config"])
+        self.assertEqual({"type": "gpu", "gputype": "physical", "id": "nvidia.com/gpu=GPU-1"},
+                         body["devices"]["gpu-0000-3b-00-0"])
+
+    def test_no_way_to_bring_libraries(self):
+        error = self.assertRaises(SpecError, config.instance, container(grants=(gpu_grant(self.libraries),)),
+                                  frozenset())
+        self.assertIn("0000:3b:00.0", str(error))
+
+    def test_slice(self):
+        part = dataclasses.replace(GPU, id="0000:3b:00.0/gi1/ci0", kind=Kind.GPU_SLICE, uuid="MIG-1", slice=Slice(1, 0))
+        grant = gpu_grant(device=part, slice_id="gi1/ci0")
+        body = config.instance(container(grants=(grant,)), OLD)
+        self.assertEqual({"type": "gpu", "gputype": "mig", "pci": "0000:3b:00.0", "mig.gi": "1", "mig.ci": "0"},
+                         body["devices"]["gpu-0000-3b-00-0-gi1-ci0"])
+        self.assertEqual("true", body["config"]["nvidia.runtime"])
+        grant = gpu_grant(self.libraries, device=part, slice_id="gi1/ci0")
+        self.assertEqual({"type": "gpu", "gputype": "mig", "id": "nvidia.com/mig=MIG-1"},
+                         config.devices_of(grant, NEW)["gpu-0000-3b-00-0-gi1-ci0"])
+
+    def test_amd_brings_kfd_beside_the_gpu(self):
+        device = dataclasses.replace(GPU, vendor_id="1002", plugin="amd")
+        grant = Grant(device, (CharNode("/dev/dri/card0", 226, 0), CharNode("/dev/kfd", 235, 0, NodeUse.SHARED)),
+                      gpu=GpuGrant(device.address, None, "1002"))
+        self.assertEqual(["gpu-0000-3b-00-0", "node-kfd"], sorted(config.devices_of(grant, OLD)))
+
+    def test_devices_of_grants_are_known_as_such(self):
+        granted = config.devices_of(gpu_grant(), OLD) | config.devices_of(vf_grant(), OLD)
+        own = config.instance_devices(container(nics=(Nic("eth0", "v"),), mounts=(Mount("drive", "/a", "/b"),)), OLD)
+        self.assertTrue(all(map(config.is_of_grant, granted)))
+        self.assertFalse(any(map(config.is_of_grant, own)))
+
+
+# Every field of the contract must reach LXD; a new one that nobody translates fails here.
+class TestNothingIsForgotten(testtools.TestCase):
+    def test_every_part_of_a_spec_changes_the_body(self):
+        plain = config.instance(container(), NEW)
+        for field, value in {
+            "name": "c2", "image": "other", "cpu": Cpu(3), "memory": Memory(2), "root": RootDisk("slow"),
+            "nics": (Nic("eth0", "v"),), "mounts": (Mount("m", "/a", "/b"),), "grants": (gpu_grant(),),
+            "security": Security(nesting=True), "cloud_init": CloudInit(meta_data="x"), "labels": {"a": "b"},
+            "environment": {"A": "B"}, "limits": {"nofile": "5"},
+        }.items():
+            self.assertNotEqual(plain, config.instance(dataclasses.replace(container(), **{field: value}), NEW), field)
+
+    def test_all_fields_are_tried_above(self):
+        self.assertEqual(13, len(dataclasses.fields(spec.ContainerSpec)))

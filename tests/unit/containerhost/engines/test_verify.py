@@ -1,0 +1,38 @@
+import testtools
+
+from containerhost.devices.model import CharNode, Device, Kind, LinkLayer, NodeUse
+from containerhost.engines.verify import complaints
+from containerhost.grants import Grant, NetdevGrant
+from containerhost.privileged import Inside
+
+VF = Device(id="0000:5e:00.1", address="0000:5e:00.1", kind=Kind.NET, vendor_id="15b3", product_id="101c",
+            class_code="020700", plugin="net")
+GRANT = Grant(VF, (CharNode("/dev/infiniband/uverbs1", 231, 193), CharNode("/dev/nvidiactl", 195, 255, NodeUse.SHARED)),
+              netdev=NetdevGrant("ibs1v0", "ib0", LinkLayer.INFINIBAND), limits={"memlock": "4096"})
+NODES = {"/dev/null": (1, 3), "/dev/infiniband/uverbs1": (231, 193), "/dev/nvidiactl": (195, 255)}
+
+
+def inside(nodes=NODES, netdevs=("lo", "ib0"), memlock="4096"):
+    return Inside(nodes, netdevs, {"memlock": memlock})
+
+
+class TestComplaints(testtools.TestCase):
+    def test_exactly_what_was_granted(self):
+        for seen in (inside(), inside(memlock="unlimited"), inside(memlock="8192"), inside(netdevs=("ib0", "eth0"))):
+            self.assertEqual((), complaints(seen, (GRANT,)))
+        self.assertEqual((), complaints(inside({"/dev/null": (1, 3)}), ()))
+
+    def test_too_little(self):
+        for seen, word in (
+            (inside({"/dev/nvidiactl": (195, 255)}), "uverbs1 is missing"),
+            (inside(NODES | {"/dev/infiniband/uverbs1": (231, 194)}), "device 231:194, not 231:193"),
+            (inside(netdevs=("lo",)), "interface ib0 is missing"),
+            (inside(memlock="4095"), "limit of memlock is 4095"),
+        ):
+            self.assertIn(word, "; ".join(complaints(seen, (GRANT,))))
+
+    def test_too_much(self):
+        for path in ("/dev/nvidia1", "/dev/dri/card0", "/dev/infiniband/issm1", "/dev/kfd", "/dev/nvidia-caps/nvidia-cap2"):
+            found = complaints(inside(NODES | {path: (1, 200)}), (GRANT,))
+            self.assertEqual(1, len(found))
+            self.assertIn(path, found[0])

@@ -1,0 +1,65 @@
+import os
+
+import fixtures
+import testtools
+
+from containerhost.errors import HostActionFailed
+from containerhost.privileged import Privileged, by_bytes, run, write
+
+
+class TestArguments(testtools.TestCase):
+    """The caller may be the weaker side: nothing that is no address, driver, interface or GUID gets any further."""
+
+    def test_refused(self):
+        root = Privileged()
+        guid = "0000:0000:0000:0001"
+        for action in (
+            lambda: root.unbind("../../x", "mlx5_core"),
+            lambda: root.unbind("0000:5e:00.1", "../../../etc"),
+            lambda: root.bind("0000:5e:00.1\n", "mlx5_core"),
+            lambda: root.reset("0000:5e:00.9"),
+            lambda: root.rename_netdev("-all", "a/b"),
+            lambda: root.rename_netdev("lo", ".."),
+            lambda: root.quieten_netdev("x" * 16),
+            lambda: root.set_vf_guids("ib0; reboot", 0, guid, guid),
+            lambda: root.set_vf_guids("ib0", 0, "00:11", guid),
+            lambda: root.reset_nvidia_gpu("all"),
+        ):
+            self.assertRaises(HostActionFailed, action)
+
+    def test_guid_for_iproute2(self):
+        self.assertEqual("b8:ce:f6:03:00:01:00:0a", by_bytes("b8ce:f603:0001:000a"))
+
+
+class TestActions(testtools.TestCase):
+    def test_a_failed_command_brings_its_words(self):
+        error = self.assertRaises(HostActionFailed, run, ["ls", "/nonexistent"])
+        self.assertIn("/nonexistent", str(error))
+
+    def test_a_command_has_a_limit(self):
+        error = self.assertRaises(HostActionFailed, run, ["sleep", "5"], 1)
+        self.assertIn("within 1 s", str(error))
+
+    def test_an_attribute_that_is_not_there_is_not_made(self):
+        path = os.path.join(self.useFixture(fixtures.TempDir()).path, "reset")
+        self.assertRaises(HostActionFailed, write, path, "1")
+        self.assertFalse(os.path.exists(path))
+
+    def test_inside_shows_this_process(self):
+        seen = Privileged().inside(os.getpid())
+        self.assertEqual((1, 3), seen.nodes["/dev/null"])
+        self.assertIn("lo", seen.netdevs)
+        self.assertRegex(seen.limits["memlock"], r"unlimited|\d+")
+
+    def test_a_process_that_is_gone(self):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        self.assertRaises(HostActionFailed, Privileged().inside, child)
+
+    def test_own_processes_are_no_containers_users(self):
+        ends = os.openpty()
+        self.addCleanup(list, map(os.close, ends))
+        terminal = os.fstat(ends[1]).st_rdev
+        self.assertEqual((), Privileged().users([(os.major(terminal), os.minor(terminal))]))
