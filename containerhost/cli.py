@@ -14,7 +14,8 @@ from containerhost.devices.scan import Inventory, scan
 from containerhost.errors import ContainerHostError, OwnersUnreadable
 from containerhost.sysfs import Host
 
-_root = click.option("--root", default="/", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
+_root = click.option("--root", default="/", metavar="DIR",
+                     type=click.Path(exists=True, file_okay=False, path_type=Path),
                      help="Read a captured tree DIR/{sys,proc,dev} instead of this host.")
 _owners = click.option("--owners", "owners_folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
                        help=f"Folder of the ownership records; {owners.FOLDER} below the root if not given.")

@@ -7,9 +7,10 @@ of a dead network namespace, and makes a newly bound driver's interface, only a 
 import time
 from collections.abc import Callable
 
-from containerhost.devices import rdma
+from containerhost.devices import pci
 from containerhost.devices.model import Device, Role
 from containerhost.devices.netdev import Netdevs
+from containerhost.devices.rdma import RdmaDevices
 from containerhost.errors import HostActionFailed
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
@@ -33,12 +34,12 @@ class NetFunction:
 
     def netdev(self) -> str | None:
         """The interface's present name on the host; None while it is elsewhere."""
-        netdev = Netdevs(self._host).of(self._device.address).netdev
+        netdev = Netdevs(self._host).of(pci.folder(self._host, self._device.address)).netdev
         return netdev.name if netdev else None
 
     def guids(self) -> tuple[str, str]:
         """Node and port GUID as they are now, zeros for none."""
-        side, _ = rdma.read(self._host, self._device.address)
+        side = RdmaDevices(self._host).of(pci.folder(self._host, self._device.address)).rdma
         return (side and side.node_guid) or NO_GUID, (side and side.port_guid) or NO_GUID
 
     def await_netdev(self, limit: float = RETURN_LIMIT) -> str:

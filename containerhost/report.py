@@ -57,8 +57,8 @@ def _nodes(nodes: Iterable[CharNode]) -> str:
 def topology(found: Topology, inventory: Inventory) -> str:
     """The processors in a line, then a table of NUMA nodes with the devices near each."""
     cpu = found.cpu
-    head = (f"{cpu.model or 'unknown processor'} ({cpu.arch}): {cpu.sockets} sockets, {cpu.cores_per_socket} cores each, "
-            f"{cpu.threads_per_core} threads a core")
+    head = (f"{cpu.model or 'unknown processor'} ({cpu.arch}): {cpu.sockets} sockets, {cpu.cores_per_socket} cores, "
+            f"{cpu.threads_per_core} threads each")
     rows = []
     for node in found.nodes:
         pages = " ".join(f"{size >> 10}KiB:{free}/{total}" for size, (total, free) in node.hugepages.items())

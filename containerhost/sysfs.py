@@ -14,6 +14,7 @@ from pathlib import Path
 
 ATTRIBUTE_LIMIT = 4096  # bytes; the kernel gives a sysfs attribute at most one page
 TABLE_LIMIT = 16 << 20  # bytes; /proc/cpuinfo of a thousand cores is 2 MiB
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _MAJOR_MINOR = re.compile(r"([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
 _DECIMAL = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 
@@ -28,19 +29,18 @@ class Host:
         self.root = Path(root)
         self.live = os.path.realpath(self.root) == "/"
         self._prefix = "" if self.live else os.path.abspath(self.root)
+        # A captured tree is somebody else's: what it calls an attribute could be a pipe, or a link to a device node.
+        self._flags = _FLAGS if self.live else _FLAGS | os.O_NOFOLLOW
 
     def data(self, path: str, limit: int = ATTRIBUTE_LIMIT) -> bytes | None:
         """The first ``limit`` bytes of the file at ``path`` (absolute, as on the host); None if it cannot be read."""
-        name = self._prefix + path
         try:
-            # A captured tree is somebody else's: what it calls an attribute could be a pipe or a device node.
-            if not self.live and not stat.S_ISREG(os.stat(name).st_mode):
-                return None
-            handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+            handle = os.open(self._prefix + path, self._flags)
         except (OSError, ValueError):
             return None
         try:
-            return _read(handle, limit)
+            # /proc tables come in pieces; an attribute is complete with its first.
+            return os.read(handle, limit) if limit <= ATTRIBUTE_LIMIT else b"".join(_pieces(handle, limit))
         except OSError:
             return None
         finally:
@@ -83,12 +83,17 @@ class Host:
     def is_folder(self, path: str) -> bool:
         return os.path.isdir(self._prefix + path)
 
-    def link(self, path: str) -> str | None:
-        """The last component of a symbolic link's target (``driver`` -> ``mlx5_core``); None when it is no link."""
+    def target(self, path: str) -> str | None:
+        """What a symbolic link says; None when it is no link."""
         try:
-            return os.path.basename(os.readlink(self._prefix + path)) or None
+            return os.readlink(self._prefix + path)
         except (OSError, ValueError):
             return None
+
+    def link(self, path: str) -> str | None:
+        """The last component of a symbolic link's target (``driver`` -> ``mlx5_core``); None when it is no link."""
+        target = self.target(path)
+        return (target.rpartition("/")[2] or None) if target else None
 
     def char_number(self, path: str) -> tuple[int, int] | None:
         """A sysfs ``dev`` file, ``major:minor``; None when missing or out of the kernel's range."""
@@ -140,15 +145,7 @@ class Host:
         return None
 
 
-def _read(handle: int, limit: int) -> bytes:
-    """Up to ``limit`` bytes. /proc tables come in pieces; a short attribute is complete with its first piece."""
-    first = os.read(handle, limit)
-    if limit <= ATTRIBUTE_LIMIT:
-        return first
-    return first + b"".join(_rest(handle, limit - len(first)))
-
-
-def _rest(handle: int, left: int) -> Iterator[bytes]:
+def _pieces(handle: int, left: int) -> Iterator[bytes]:
     while left > 0 and (piece := os.read(handle, min(left, 1 << 16))):
         left -= len(piece)
         yield piece

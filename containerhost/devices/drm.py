@@ -3,14 +3,14 @@
 import re
 
 from containerhost.devices.model import CharNode
-from containerhost.devices.pci import FOLDER
 from containerhost.sysfs import Host
 
 _NODE = re.compile(r"(?:card|renderD)[0-9]{1,4}")
 
 
-def nodes(host: Host, address: str) -> tuple[CharNode, ...]:
-    folder = f"{FOLDER}/{address}/drm"
+def nodes(host: Host, function: str) -> tuple[CharNode, ...]:
+    """:param function: the PCI function's folder in sysfs"""
+    folder = f"{function}/drm"
     found = []
     for name in host.names(folder):
         number = host.char_number(f"{folder}/{name}/dev") if _NODE.fullmatch(name) else None

@@ -73,12 +73,14 @@ class Slice:
 class PciFunction:
     """One entry of /sys/bus/pci/devices, before any vendor has had a look.
 
+    :ivar folder: where sysfs has it, links resolved: ``/sys/devices/pci0000:00/...``
     :ivar class_code: six digits: class, subclass, interface (``030200``)
     :ivar parent: the address of a VF's physical function
     :ivar health: complaints that hold for any kind of device
     """
 
     address: str
+    folder: str
     vendor_id: str
     product_id: str
     class_code: str

@@ -8,11 +8,10 @@ import functools
 import re
 
 from containerhost.devices.model import LinkLayer
-from containerhost.devices.pci import FOLDER
 from containerhost.sysfs import Host
 
-# if_arp.h: ARPHRD_ETHER and ARPHRD_INFINIBAND.
-_LINK_LAYERS = {1: LinkLayer.ETHERNET, 32: LinkLayer.INFINIBAND}
+# Bytes of a hardware address (if_ether.h, if_infiniband.h).
+_LINK_LAYERS = {6: LinkLayer.ETHERNET, 20: LinkLayer.INFINIBAND}
 _IFF_UP = 0x1
 _SCOPE_LINK = "20"
 _REPRESENTOR = re.compile(r"(?:c[0-9]+)?pf[0-9]+(?:vf|sf)[0-9]+")
@@ -21,16 +20,19 @@ _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}(?:(?::[0-9a-f]{2}){14})?")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Netdev:
-    """:ivar mac: hardware address: 6 bytes, 20 on InfiniBand
-    :ivar up: the host has brought it up
-    :ivar uses: what the host does with it beyond that, in words
+    """:ivar folder: its folder below /sys
+    :ivar mac: hardware address: 6 bytes, 20 on InfiniBand
+    :ivar uses: what the host does with it, in words
     """
 
     name: str
-    link_layer: LinkLayer | None
+    folder: str
     mac: str | None
-    up: bool
     uses: tuple[str, ...]
+
+    @property
+    def link_layer(self) -> LinkLayer | None:
+        return _LINK_LAYERS[self.mac.count(":") + 1] if self.mac else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,23 +49,25 @@ class Netdevs:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def of(self, address: str) -> Found:
-        for folder in self._folders(address):
-            names = self._host.names(folder)
-            if names:
-                return Found(self._read(folder, self._uplink(folder, names)), away=False)
-            # The kernel shows each namespace its own interfaces only; a folder without any is that of one elsewhere.
-            if self._host.is_folder(folder):
-                return Found(None, away=True)
-        return Found(None, away=False)
+    def of(self, function: str) -> Found:
+        """The interface hangs at the function, or at the virtio device in it.
 
-    def _folders(self, address: str) -> tuple[str, ...]:
-        """Where a driver may hang its interfaces: at the function, or at the virtio device in it."""
-        function = f"{FOLDER}/{address}"
-        plain = f"{function}/net"
-        if self._host.is_folder(plain):
-            return (plain,)
-        return tuple(f"{function}/{name}/net" for name in self._host.names(function) if name.startswith("virtio"))
+        :param function: its folder in sysfs (:func:`containerhost.devices.pci.folder`)
+        """
+        found = self._in(f"{function}/net")
+        if found is None:
+            nested = (self._in(f"{function}/{name}/net") for name in self._host.names(function)
+                      if name.startswith("virtio"))
+            found = next((interface for interface in nested if interface), None)
+        return found or Found(None, away=False)
+
+    def _in(self, folder: str) -> Found | None:
+        """None where the driver made no such folder."""
+        names = self._host.names(folder)
+        if names:
+            return Found(self._read(folder, self._uplink(folder, names)), away=False)
+        # The kernel shows each namespace its own interfaces only; a folder without any is that of one elsewhere.
+        return Found(None, away=True) if self._host.is_folder(folder) else None
 
     def _uplink(self, folder: str, names: tuple[str, ...]) -> str:
         """The function's own interface: a switchdev PF also carries one representor for each VF."""
@@ -77,11 +81,14 @@ class Netdevs:
         mac = (self._host.text(f"{attributes}/address") or "").lower()
         return Netdev(
             name=name,
-            link_layer=_LINK_LAYERS.get(self._host.number(f"{attributes}/type") or 0),
+            folder=attributes,
             mac=mac if _MAC.fullmatch(mac) else None,
-            up=_flags(self._host.text(f"{attributes}/flags")) & _IFF_UP != 0,
             uses=self._uses(attributes, name),
         )
+
+    def is_up(self, netdev: Netdev) -> bool:
+        """Whether the host has brought it up; its port may be down all the same."""
+        return _flags(self._host.text(f"{netdev.folder}/flags")) & _IFF_UP != 0
 
     def _uses(self, attributes: str, name: str) -> tuple[str, ...]:
         uses = []

@@ -7,10 +7,13 @@ from containerhost.devices import health
 from containerhost.devices.model import PciFunction, Role
 from containerhost.sysfs import Host
 
-FOLDER = "/sys/bus/pci/devices"
-UNKNOWN_ID = "0000"
+_FOLDER = "/sys/bus/pci/devices"
+_UP_TO_SYS = "../../../"  # from there
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_HEX = re.compile(r"0x([0-9a-f]+)", re.IGNORECASE)
+# One read of uevent tells what vendor, device, class and driver tell in four (pci_uevent in the kernel):
+# DRIVER=nvidia, PCI_CLASS=30200, PCI_ID=10DE:20B0, one a line in this order.
+_UEVENT = re.compile(r"(?:DRIVER=(?P<driver>[!-~]+)\n)?PCI_CLASS=(?P<class_code>[0-9A-F]{1,6})\n"
+                     r"PCI_ID=(?P<vendor>[0-9A-F]{4}):(?P<product>[0-9A-F]{4})(?:\n|$)", re.IGNORECASE)
 # PCI Code and ID Assignment Specification: network, display and processing accelerator.
 _CLASSES = ("02", "03", "12")
 
@@ -18,29 +21,36 @@ _CLASSES = ("02", "03", "12")
 def functions(host: Host) -> Iterator[PciFunction]:
     """Every function that could be a network card or an accelerator, by address."""
     indexes: dict[str, int] = {}
-    for address in host.names(FOLDER):
+    for address in host.names(_FOLDER):
         if not _ADDRESS.fullmatch(address):
             continue
-        class_code = _hexadecimal(host, f"{FOLDER}/{address}/class", 6)
-        if class_code.startswith(_CLASSES):
-            yield _function(host, address, class_code, indexes)
+        place = folder(host, address)
+        uevent = _UEVENT.search(host.text(f"{place}/uevent") or "")
+        if uevent and uevent["class_code"].zfill(6).startswith(_CLASSES):
+            yield _function(host, address, place, uevent, indexes)
 
 
-def _function(host: Host, address: str, class_code: str, indexes: dict[str, int]) -> PciFunction:
+def folder(host: Host, address: str) -> str:
+    """Where sysfs has a function. The kernel is spared following the bus's link for every one of its attributes."""
+    target = host.target(f"{_FOLDER}/{address}") or ""
+    inside = target.removeprefix(_UP_TO_SYS)
+    return f"/sys/{inside}" if inside != target and ".." not in inside else f"{_FOLDER}/{address}"
+
+
+def _function(host: Host, address: str, folder: str, uevent: re.Match[str], indexes: dict[str, int]) -> PciFunction:
     """:param indexes: the VFs met so far below their PFs; a VF's address is never lower than its PF's"""
-    folder = f"{FOLDER}/{address}"
-    entries = frozenset(host.names(folder))
-    parent = host.link(f"{folder}/physfn") if "physfn" in entries else None
-    total = _count(host, f"{folder}/sriov_totalvfs") if "sriov_totalvfs" in entries else 0
+    parent = host.link(f"{folder}/physfn")
+    total = 0 if parent else _count(host, f"{folder}/sriov_totalvfs")
     if total:
-        indexes.update(_virtual_functions(host, folder, entries))
+        indexes.update(_virtual_functions(host, folder))
     numa_node = host.number(f"{folder}/numa_node")
-    driver = host.link(f"{folder}/driver") if "driver" in entries else None
+    driver = uevent["driver"]
     return PciFunction(
         address=address,
-        vendor_id=_hexadecimal(host, f"{folder}/vendor", 4),
-        product_id=_hexadecimal(host, f"{folder}/device", 4),
-        class_code=class_code,
+        folder=folder,
+        vendor_id=uevent["vendor"].lower(),
+        product_id=uevent["product"].lower(),
+        class_code=uevent["class_code"].lower().zfill(6),
         driver=driver,
         numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,
         role=Role.VF if parent else Role.PF if total else Role.PLAIN,
@@ -52,21 +62,16 @@ def _function(host: Host, address: str, class_code: str, indexes: dict[str, int]
     )
 
 
-def _virtual_functions(host: Host, folder: str, entries: frozenset[str]) -> dict[str, int]:
+def _virtual_functions(host: Host, folder: str) -> dict[str, int]:
     """Address to index, from a PF's ``virtfn<index>`` links."""
     found: dict[str, int] = {}
-    for entry in entries:
+    for entry in host.names(folder):
         index = entry.removeprefix("virtfn")
         if entry != index and index.isascii() and index.isdigit():
             address = host.link(f"{folder}/{entry}")
             if address:
                 found[address] = int(index[:6])
     return found
-
-
-def _hexadecimal(host: Host, path: str, digits: int) -> str:
-    match = _HEX.fullmatch(host.text(path) or "")
-    return match[1].lower().zfill(digits)[-digits:] if match else UNKNOWN_ID.zfill(digits)
 
 
 def _count(host: Host, path: str) -> int:

@@ -3,65 +3,83 @@
 Sources: Documentation/ABI/stable/sysfs-class-infiniband and Documentation/infiniband/user_{verbs,mad}.rst.
 """
 
+import dataclasses
+import functools
 import re
 
+from containerhost.devices import health
 from containerhost.devices.model import CharNode, LinkLayer, NodeUse, Rdma
-from containerhost.devices.pci import FOLDER
 from containerhost.sysfs import Host
 
 _GUID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}")
 _GID = re.compile(r"(?:[0-9a-f]{4}:){4}([0-9a-f]{4}(?::[0-9a-f]{4}){3})")
 _VERBS = re.compile(r"uverbs[0-9]{1,4}")
 _MAD = re.compile(r"(?:umad|issm)[0-9]{1,4}")
+_NODES = "/dev/infiniband"
 _NO_GUID = "0000:0000:0000:0000"
+_LINK_LAYERS = {"InfiniBand": LinkLayer.INFINIBAND, "Ethernet": LinkLayer.ETHERNET}
 
 
-def read(host: Host, address: str) -> tuple[Rdma | None, LinkLayer | None]:
-    """The function's first RDMA device and the link layer of its first port; None where there is none."""
-    folder = f"{FOLDER}/{address}/infiniband"
-    ibdevs = host.names(folder)
-    if not ibdevs:
-        return None, None
-    ibdev = f"{folder}/{ibdevs[0]}"
-    port = f"{ibdev}/ports/{next(iter(host.names(f'{ibdev}/ports')), '1')}"
-    # The kernel writes "4: ACTIVE".
-    state = (host.text(f"{port}/state") or "").rpartition(":")[2].strip().lower()
-    layer = (host.text(f"{port}/link_layer") or "").lower()
-    guid = (host.text(f"{ibdev}/node_guid") or "").lower()
-    rdma = Rdma(
-        ibdev=ibdevs[0],
-        node_guid=guid if _GUID.fullmatch(guid) else None,
-        port_guid=_port_guid(host, port),
-        port_state=state or None,
-    )
-    return rdma, LinkLayer(layer) if layer in tuple(LinkLayer) else None
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """The RDMA side of one function; all empty when it has none."""
+
+    rdma: Rdma | None = None
+    nodes: tuple[CharNode, ...] = ()
+    health: tuple[str, ...] = ()
 
 
-def _port_guid(host: Host, port: str) -> str | None:
-    """The lower half of the port's first GID (InfiniBand Architecture Specification 4.1.1)."""
-    match = _GID.fullmatch((host.text(f"{port}/gids/0") or "").lower())
-    return match[1] if match and match[1] != _NO_GUID else None
+class RdmaDevices:
+    """Finds the RDMA side of each function; what all share is read once."""
 
+    def __init__(self, host: Host) -> None:
+        self._host = host
 
-def nodes(host: Host, address: str) -> tuple[CharNode, ...]:
-    """uverbs of this function, rdma_cm that every RDMA user shares, and the management nodes this host has made."""
-    folder = f"{FOLDER}/{address}"
-    found = _nodes(host, f"{folder}/infiniband_verbs", _VERBS, NodeUse.OWN)
-    if not found:
-        return ()
-    manager = host.misc_number("rdma_cm")
-    if manager:
-        found.append(CharNode("/dev/infiniband/rdma_cm", *manager, NodeUse.SHARED))
-    # No tenant's verbs need these, so one that was never made is no fault: it is only not there to give.
-    found += [node for node in _nodes(host, f"{folder}/infiniband_mad", _MAD, NodeUse.MANAGEMENT)
-              if host.exists(node.path)]
-    return tuple(found)
+    def of(self, folder: str) -> Found:
+        """The first InfiniBand device of the function, its first port, and all nodes of the function.
 
+        :param folder: the function's in sysfs (:func:`containerhost.devices.pci.folder`)
+        """
+        ibdevs = self._host.names(f"{folder}/infiniband")
+        if not ibdevs:
+            return Found()
+        ibdev = f"{folder}/infiniband/{ibdevs[0]}"
+        port = f"{ibdev}/ports/1"  # the kernel counts ports from 1
+        guid = self._host.text(f"{ibdev}/node_guid") or ""
+        # The kernel writes "4: ACTIVE".
+        state = (self._host.text(f"{port}/state") or "").rpartition(":")[2].strip().lower()
+        verbs = self._nodes(f"{folder}/infiniband_verbs", _VERBS, NodeUse.OWN)
+        # No tenant's verbs need these, so one that was never made is no fault: it is only not there to give.
+        management = tuple(node for node in self._nodes(f"{folder}/infiniband_mad", _MAD, NodeUse.MANAGEMENT)
+                           if node.path in self._made)
+        return Found(
+            rdma=Rdma(ibdevs[0], guid if _GUID.fullmatch(guid) else None, self._port_guid(port), state or None),
+            nodes=verbs + (self._manager if verbs else ()) + management,
+            health=(*health.of_nodes(self._host, verbs), *self._manager_health))
 
-def _nodes(host: Host, folder: str, pattern: re.Pattern[str], use: NodeUse) -> list[CharNode]:
-    found = []
-    for name in host.names(folder):
-        number = host.char_number(f"{folder}/{name}/dev") if pattern.fullmatch(name) else None
-        if number:
-            found.append(CharNode(f"/dev/infiniband/{name}", *number, use))
-    return found
+    def link_layer(self, folder: str, ibdev: str) -> LinkLayer | None:
+        return _LINK_LAYERS.get(self._host.text(f"{folder}/infiniband/{ibdev}/ports/1/link_layer") or "")
+
+    def _port_guid(self, port: str) -> str | None:
+        """The lower half of the port's first GID (InfiniBand Architecture Specification 4.1.1)."""
+        match = _GID.fullmatch(self._host.text(f"{port}/gids/0") or "")
+        return match[1] if match and match[1] != _NO_GUID else None
+
+    def _nodes(self, folder: str, pattern: re.Pattern[str], use: NodeUse) -> tuple[CharNode, ...]:
+        numbers = ((name, self._host.char_number(f"{folder}/{name}/dev"))
+                   for name in self._host.names(folder) if pattern.fullmatch(name))
+        return tuple(CharNode(f"{_NODES}/{name}", *number, use) for name, number in numbers if number)
+
+    @functools.cached_property
+    def _made(self) -> frozenset[str]:
+        return frozenset(f"{_NODES}/{name}" for name in self._host.names(_NODES))
+
+    @functools.cached_property
+    def _manager(self) -> tuple[CharNode, ...]:
+        """rdma_cm, which every RDMA user shares; none where its module is not loaded, for plain verbs do without."""
+        number = self._host.misc_number("rdma_cm")
+        return (CharNode(f"{_NODES}/rdma_cm", *number, NodeUse.SHARED),) if number else ()
+
+    @functools.cached_property
+    def _manager_health(self) -> tuple[str, ...]:
+        return tuple(health.of_nodes(self._host, self._manager))

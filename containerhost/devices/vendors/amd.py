@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from containerhost.devices import health
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
-from containerhost.devices.pci import FOLDER
 from containerhost.devices.vendors import base
 
 
@@ -24,7 +23,7 @@ class Amd(base.GpuVendor):
                           health=function.health + self.driver_complaints(function) + complaints)
         if function.driver not in self.drivers:
             return (gpu,)
-        folder = f"{FOLDER}/{function.address}"
+        folder = function.folder
         return (dataclasses.replace(
             gpu,
             model=self.host.text(f"{folder}/product_name"),

@@ -104,7 +104,7 @@ class GpuVendor(Vendor):
 
     def render_nodes(self, function: PciFunction) -> tuple[tuple[CharNode, ...], tuple[str, ...]]:
         """The function's card and render nodes, and what is wrong with them."""
-        nodes = drm.nodes(self.host, function.address)
+        nodes = drm.nodes(self.host, function.folder)
         complaints = list(health.of_nodes(self.host, nodes))
         served = self.needs_render and function.driver in self.drivers
         if served and not any("/renderD" in node.path for node in nodes):

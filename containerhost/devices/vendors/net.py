@@ -7,9 +7,9 @@ physical function is the host's own unless it is down, unused and has no virtual
 import re
 from typing import ClassVar
 
-from containerhost.devices import health, rdma
-from containerhost.devices.model import Device, Kind, LinkLayer, NodeUse, PciFunction, Role
+from containerhost.devices.model import Device, Kind, LinkLayer, NodeUse, PciFunction, Rdma, Role
 from containerhost.devices.netdev import Netdev, Netdevs
+from containerhost.devices.rdma import RdmaDevices
 from containerhost.devices.vendors import base
 from containerhost.errors import DeviceHeld, DeviceUnhealthy, SpecError
 from containerhost.grants import Grant, GrantOptions, NetdevGrant
@@ -27,32 +27,38 @@ class Net(base.Vendor):
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self._netdevs = Netdevs(host)
+        self._rdma_devices = RdmaDevices(host)
 
     @classmethod
     def claims(cls, function: PciFunction) -> bool:
         return function.class_code.startswith(_NETWORK)
 
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
-        found = self._netdevs.of(function.address)
+        found = self._netdevs.of(function.folder)
         netdev = found.netdev
-        side, layer = rdma.read(self.host, function.address)
-        nodes = rdma.nodes(self.host, function.address)
-        device = base.device(
-            function, Kind.NET, self.name, netdev=netdev.name if netdev else None, netdev_away=found.away,
-            mac=netdev.mac if netdev else None, rdma=side, nodes=nodes,
-            link_layer=layer or (netdev.link_layer if netdev else None) or _usual_layer(function),
-            health=(*function.health, *self._complaints(function, nodes, netdev is None and not found.away)),
-            host_use=base.enabled_functions(function) + _host_use(function, netdev))
-        return (device,)
-
-    def _complaints(self, function: PciFunction, nodes: tuple, no_netdev: bool) -> tuple[str, ...]:
-        if function.driver is None or function.health:
-            return ()
-        complaints = tuple(health.of_nodes(self.host, (node for node in nodes if node.use is not NodeUse.MANAGEMENT)))
-        if no_netdev:
+        side = self._rdma_devices.of(function.folder)
+        complaints = function.health + side.health
+        if netdev is None and not found.away and not function.health:
             complaints += (f"driver {function.driver} made no network interface; see the kernel's log "
                            "(InfiniBand also needs module ib_ipoib)",)
-        return complaints
+        return (base.device(
+            function, Kind.NET, self.name, netdev=netdev.name if netdev else None, netdev_away=found.away,
+            mac=netdev.mac if netdev else None, rdma=side.rdma, nodes=side.nodes,
+            link_layer=(netdev and netdev.link_layer) or self._link_layer(function, side.rdma),
+            health=complaints, host_use=base.enabled_functions(function) + self._host_use(function, netdev)),)
+
+    def _link_layer(self, function: PciFunction, rdma: Rdma | None) -> LinkLayer:
+        """That of a function without an interface here: its RDMA port's, or what its PCI class usually means."""
+        told = self._rdma_devices.link_layer(function.folder, rdma.ibdev) if rdma else None
+        usual = LinkLayer.INFINIBAND if function.class_code.startswith(_INFINIBAND) else LinkLayer.ETHERNET
+        return told or usual
+
+    def _host_use(self, function: PciFunction, netdev: Netdev | None) -> tuple[str, ...]:
+        if netdev is None:
+            return ()
+        if function.role is not Role.VF and not netdev.uses and self._netdevs.is_up(netdev):
+            return (f"{netdev.name} is up",)
+        return netdev.uses
 
     @classmethod
     def grant(cls, device: Device, options: GrantOptions) -> Grant:
@@ -81,16 +87,3 @@ def _netdev_grant(device: Device, options: GrantOptions) -> NetdevGrant:
                         "dots, dashes or underscores")
     return NetdevGrant(host_name=device.netdev, name=name, link_layer=device.link_layer or LinkLayer.ETHERNET,
                        node_guid=options.node_guid, port_guid=options.port_guid)
-
-
-def _usual_layer(function: PciFunction) -> LinkLayer:
-    """What the PCI class says, for a function that no driver serves."""
-    return LinkLayer.INFINIBAND if function.class_code.startswith(_INFINIBAND) else LinkLayer.ETHERNET
-
-
-def _host_use(function: PciFunction, netdev: Netdev | None) -> tuple[str, ...]:
-    if netdev is None:
-        return ()
-    if function.role is not Role.VF and netdev.up and not netdev.uses:
-        return (f"{netdev.name} is up",)
-    return netdev.uses
