@@ -49,7 +49,10 @@ class Interfaces:
             os.symlink(f"{real}/{entry}", f"{folder}/{entry}")
         os.symlink(f"/{pci.folder(function.address)}", f"{folder}/device")
         self._write_attributes(function, name)
-        linux.bind(folder, f"/sys/{_NETDEVS}/{name}")
+        target = f"/sys/{_NETDEVS}/{name}"
+        while os.path.ismount(target):  # what was mounted here follows an interface that is renamed or comes back
+            linux.unmount(target)
+        linux.bind(folder, target)
 
     @staticmethod
     def _write_attributes(function: NetFunction, name: str) -> None:

@@ -16,9 +16,9 @@ from tests.fakehost.control import FakeHostControl
 
 REAL = "/sys/fakehost/bin/real-ip"
 CONTROL = "/sys/fakehost/control"
-SETTINGS = frozenset(
-    ["mac", "vlan", "qos", "proto", "rate", "max_tx_rate", "min_tx_rate", "spoofchk", "query_rss", "state", "trust"]
-    + ["node_guid", "port_guid"]
+SETTINGS = (
+    *("mac", "vlan", "qos", "proto", "node_guid", "port_guid", "state", "trust", "spoofchk", "query_rss"),
+    *("rate", "max_tx_rate", "min_tx_rate"),
 )
 
 
