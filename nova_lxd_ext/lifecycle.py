@@ -16,6 +16,7 @@ from nova.network import model
 from nova.virt import driver
 from oslo_config import cfg
 
+from containerhost import errors
 from containerhost.engines import Engine
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Mount
@@ -131,7 +132,11 @@ class Lifecycle:
         for instance in instances:
             if instance.vm_state == vm_states.BUILDING or instance.task_state in BEING_BUILT:
                 LOG.warning("The boot of server %s was interrupted: what there is of it is removed", instance.uuid)
-                self.remove(instance)
+                try:
+                    self.remove(instance)
+                except errors.ContainerHostError:
+                    # The other servers must not wait for this one; nova's deletion of it tries again.
+                    LOG.exception("Server %s could not be removed", instance.uuid)
 
 
 def require_root_disk_only(instance: objects.Instance, block_device_info: Mapping[str, Any] | None) -> None:

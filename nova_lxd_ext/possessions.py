@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from nova import objects
 from oslo_config import cfg
 
+from containerhost import errors
 from containerhost.devices.scan import Inventory
 from containerhost.engines import Engine
 from containerhost.grants import Grant
@@ -64,8 +65,16 @@ class Possessions:
             LOG.error("Device of server %s came back, but is not used again: %s", instance.uuid, complaint)
 
     def reconcile(self, alive: Collection[str]) -> None:
-        """Return what containers hold that are not among ``alive``: a driver that was killed could not."""
-        for complaint in self._possession.reconcile(DRIVER, ENGINE, alive):
+        """Return what containers hold that are not among ``alive``: a driver that was killed could not.
+
+        Records that cannot be read are the operator's to repair. Until then no device is handed out, but servers are
+        served.
+        """
+        try:
+            complaints = self._possession.reconcile(DRIVER, ENGINE, alive)
+        except errors.OwnersUnreadable as error:
+            complaints = (str(error),)
+        for complaint in complaints:
             LOG.error("Device of a container that is gone: %s", complaint)
 
 

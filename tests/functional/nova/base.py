@@ -1,0 +1,156 @@
+"""A cloud of nova's own services in this process (API, scheduler, conductor, Placement, nova-compute with our driver)
+over the real LXD, on the emulated host that tools/fakehost made."""
+
+# Nova decides between threads and eventlet at its first import, and this module must be that one.
+from nova.tests.functional import integrated_helpers  # isort: skip
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fixtures
+import nova.conf
+from nova import context as nova_context
+from nova import objects
+from oslo_utils import uuidutils
+
+from containerhost.devices.model import Device, Kind, LinkLayer, Role
+from containerhost.devices.scan import scan
+from containerhost.engines import ContainerState
+from containerhost.owners import Owners
+from nova_lxd_ext import conf, labels, osvif_hook
+from tests.functional import lxd
+
+CONF = nova.conf.CONF
+conf.register()
+osvif_hook.install()
+
+HOST = "lxd-1"
+GPU_ALIAS, VF_ALIAS = "gpu-a100", "ib-vf"
+FILTERS = ["PciPassthroughFilter", "NUMATopologyFilter"]
+
+
+class Inside(NamedTuple):
+    """What came out of a command in a container."""
+
+    status: int
+    output: str
+
+
+class LxdServers(integrated_helpers._IntegratedTestBase):
+    """One compute host. Servers have no ports unless a test says otherwise."""
+
+    ADMIN_API = True
+    microversion = "latest"
+    #: Whether Placement holds the PCI devices, or nova's PCI tracker alone.
+    pci_in_placement = False
+    #: More options for nova.conf: (group, option) -> value.
+    options: Mapping[tuple[str, str], Any] = {}
+
+    def setUp(self) -> None:
+        self.lxd = self.useFixture(lxd.Lxd())
+        self.state = Path(self.useFixture(fixtures.TempDir()).path)
+        self.state.chmod(0o711)  # the container's users reach the config drive below it
+        self.devices_before = scan().devices
+        # Nova's own tests must not look at the machine they run on. These look at an emulated one.
+        for poison in ("SysFsPoisonFixture", "GenericPoisonFixture"):
+            self.useFixture(fixtures.MonkeyPatch(f"nova.tests.fixtures.{poison}", fixtures.Fixture))
+        self._configure()
+        super().setUp()
+
+    def _configure(self) -> None:
+        self.flags(api_paste_config=os.path.join(sys.prefix, "etc/nova/api-paste.ini"), group="wsgi")
+        self.flags(compute_driver="lxd.LXDDriver", instances_path=str(self.state / "instances"), shutdown_timeout=10)
+        self.flags(shutdown_retry_interval=2, group="compute")
+        self.flags(endpoint=self.lxd.socket, storage_pool=self.lxd.pool, owners_dir=str(self.state / "owners"),
+                   rdma_memlock=lxd.memlock(), ready_timeout=0, group="lxd")
+        gpu = next(device for device in self.devices_before if device.kind is Kind.GPU)
+        vf = next(device for device in self.devices_before if self._is_ib_vf(device))
+        specs = [{"vendor_id": vf.vendor_id, "product_id": vf.product_id},
+                 {"vendor_id": gpu.vendor_id, "product_id": gpu.product_id}]
+        aliases = [{"name": GPU_ALIAS, **specs[1], "device_type": "type-PCI", "numa_policy": "required"},
+                   {"name": VF_ALIAS, **specs[0], "device_type": "type-VF", "numa_policy": "required"}]
+        self.flags(device_spec=[json.dumps(spec) for spec in specs], alias=[json.dumps(alias) for alias in aliases],
+                   report_in_placement=self.pci_in_placement, group="pci")
+        enabled = CONF.filter_scheduler.enabled_filters
+        self.flags(pci_in_placement=self.pci_in_placement, group="filter_scheduler",
+                   enabled_filters=[*enabled, *(name for name in FILTERS if name not in enabled)])
+        for (group, option), value in self.options.items():
+            self.flags(**{option: value}, group=group)
+
+    def _setup_compute_service(self) -> Any:
+        return self._start_compute(HOST)
+
+    @staticmethod
+    def _is_ib_vf(device: Device) -> bool:
+        return device.link_layer is LinkLayer.INFINIBAND and device.role is Role.VF
+
+    # Making
+
+    def image(self, form: str = "unified", content: bytes | None = None, **properties: str) -> str:
+        """Id of an image in Glance, with one of the files of tests.functional.images or other content."""
+        image_id = uuidutils.generate_uuid()
+        metadata = {"id": image_id, "name": form, "container_format": "bare", "disk_format": "raw", "min_ram": 0,
+                    "min_disk": 0, "status": "active", "visibility": "public", "protected": False, "tags": [],
+                    "deleted": False, "is_public": True, "properties": dict(properties)}
+        self.glance.create(None, metadata)
+        self.glance._imagedata[image_id] = content if content is not None else self.lxd.images[form].read_bytes()
+        return image_id
+
+    def flavor(self, *, vcpu: int = 1, memory_mb: int = 128, disk: int = 1, **extra_specs: str) -> str:
+        """Id of a flavor; ``__`` in a key stands for a colon."""
+        specs = {key.replace("__", ":"): value for key, value in extra_specs.items()}
+        return self._create_flavor(vcpu=vcpu, memory_mb=memory_mb, disk=disk, ephemeral=0, extra_spec=specs)
+
+    def server(self, flavor: str | None = None, image: str | None = None, expected: str = "ACTIVE", **request: Any
+               ) -> dict[str, Any]:
+        body = self._build_server(image_uuid=image or self.image(), flavor_id=flavor or self.flavor(), networks="none")
+        created = self.api.post_server({"server": body | request})
+        return self._wait_for_state_change(created, expected)
+
+    # Looking
+
+    @property
+    def driver(self) -> Any:
+        return self.computes[HOST].manager.driver
+
+    def instance(self, server: Mapping[str, Any]) -> objects.Instance:
+        return objects.Instance.get_by_uuid(nova_context.get_admin_context(), server["id"])
+
+    def container(self, server: Mapping[str, Any]) -> ContainerState:
+        return next(state for state in self.lxd.engine.containers() if labels.uuid(state.labels) == server["id"])
+
+    def config(self, server: Mapping[str, Any]) -> dict[str, Any]:
+        """The container as LXD describes it, with what its config says."""
+        return self.lxd.engine.client.instance(self.container(server).name)[0]
+
+    def inside(self, server: Mapping[str, Any], *command: str) -> Inside:
+        """Run a command in the server's container, as its root."""
+        pid = self.lxd.engine.metrics(self.container(server).name).pid
+        done = subprocess.run(["nsenter", "--target", str(pid), "--all", *command], capture_output=True, text=True,
+                              timeout=60, check=False, env={"PATH": "/bin:/sbin:/usr/bin:/usr/sbin"})
+        return Inside(done.returncode, done.stdout + done.stderr)
+
+    def fault(self, server: Mapping[str, Any]) -> str:
+        return str(self.admin_api.get_server(server["id"])["fault"]["message"])
+
+    def held(self) -> dict[str, str]:
+        """Device id -> server, as the host's records say."""
+        return {device: record.owner.uuid for device, record in Owners(self.state / "owners").records().items()}
+
+    def assert_nothing_left(self, servers: Collection[Mapping[str, Any]] = ()) -> None:
+        """Of no server but ``servers`` is anything on this host or in Placement."""
+        kept = {server["id"] for server in servers}
+        self.assertEqual(kept, {labels.uuid(state.labels) for state in self.lxd.engine.containers()})
+        self.assertEqual(set(), set(self.held().values()) - kept)
+        drives = {path.parent.name for path in (self.state / "instances").glob("*/configdrive")}
+        self.assertEqual(set(), drives - kept)
+        if not kept:
+            self.assertEqual(self.devices_before, scan().devices)
+            for provider in self._get_all_providers():
+                self.assertEqual({}, {name: used for name, used in self._get_provider_usages(provider["uuid"]).items()
+                                      if used}, provider["name"])
