@@ -60,12 +60,16 @@ class NetFunction:
                                    f"and that of this device ({self._device.parent or 'none'}) has no interface here")
         self._privileged.set_vf_guids(self._parent_netdev, index, node_guid, port_guid)
 
-    def rebind(self, *, reset: bool = False) -> None:
-        """Start the function anew: unbind its driver, reset it if asked, bind, and wait for its interface."""
-        driver = self._device.driver
-        if driver is None:
+    def rebind(self, *, reset: bool = False, driver: str | None = None) -> None:
+        """Start the function anew: unbind its driver, reset it if asked, bind, and wait for its interface.
+
+        :param driver: the driver to bind when it has none, because an earlier rebind was interrupted
+        """
+        bound, driver = self._device.driver, self._device.driver or driver
+        if not driver:
             raise HostActionFailed(f"{self._device.address} has no driver to bind again")
-        self._privileged.unbind(self._device.address, driver)
+        if bound:
+            self._privileged.unbind(self._device.address, bound)
         try:
             if reset:
                 self._privileged.reset(self._device.address)

@@ -134,7 +134,7 @@ class Possession:
         if device.kind is not Kind.NET or device.netdev_away:
             return False
         function = self._function(device, inventory)
-        restore = {"netdev": device.netdev or ""}
+        restore = {"netdev": device.netdev or "", "driver": device.driver or ""}
         now = function.guids()
         guids = (options.node_guid or now[0], options.port_guid or now[1])
         if guids != now:

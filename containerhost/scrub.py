@@ -15,7 +15,8 @@ NVIDIA = "10de"
 
 
 def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged) -> None:
-    """:param restore: what was remembered before the device was given away: ``netdev``, ``node_guid``, ``port_guid``
+    """:param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
+        ``port_guid``
     :raises ScrubFailed: the device is not clean; it must not be given to anybody
     """
     try:
@@ -30,11 +31,12 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
 def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> None:
     """GUIDs back, the function and its driver started anew (which drops the tenant's MAC, MTU, filters and queues), and
     the interface down, without addresses and under its own name."""
-    function.await_netdev()
+    if device.driver:  # else whoever began to rebind it was killed: no interface can return before it is bound
+        function.await_netdev()
     guids = (restore["node_guid"], restore["port_guid"]) if "node_guid" in restore else None
     if guids:
         function.set_guids(*guids)
-    function.rebind(reset=device.role is Role.VF)
+    function.rebind(reset=device.role is Role.VF, driver=restore.get("driver"))
     if guids:
         function.await_guids(*guids)
     if "netdev" in restore:

@@ -1,0 +1,187 @@
+"""nova-compute killed (-9) at every step of a boot and of an end: the next start and the server's end leave nothing.
+
+The victim is a forked process that kills itself before or after the n-th thing it does to the outside: a request to the
+engine, an owner record, an action as root, a file. Every n is tried until one of them lets the victim finish.
+"""
+
+import contextlib
+import inspect
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import fixtures
+import nova.conf
+import testtools
+from nova import context, objects
+from nova.compute import task_states, vm_states
+from nova.image import glance
+
+from containerhost import privileged
+from containerhost.devices.model import Kind, LinkLayer, Role
+from containerhost.devices.scan import scan
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.owners import Owners
+from nova_lxd_ext import backend, conf, configdrive, labels
+from tests.functional import lxd
+from tests.unit.nova import records
+
+CONF = nova.conf.CONF
+conf.register()
+
+FINISHED = 0
+MOST_STEPS = 400  # more than any boot takes: the loop must end
+OUTSIDE = ((LxdClient, ("_request",)), (Owners, ("claim", "remember", "release")),
+           (configdrive, ("write", "remove")), (glance.API, ("download",)),
+           (privileged.Privileged, tuple(name for name, _ in inspect.getmembers(privileged.Privileged, callable)
+                                         if not name.startswith("_"))))
+
+
+class Countdown:
+    """Kills the process at the n-th step; a step is either edge of a call to the outside."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def step(self) -> None:
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.left -= 1
+
+    def around(self, function: Callable) -> Callable:
+        def call(*args: object, **kwargs: object) -> object:
+            self.step()
+            result = function(*args, **kwargs)
+            self.step()
+            return result
+        return call
+
+
+@contextlib.contextmanager
+def armed(steps: int) -> Iterator[None]:
+    countdown = Countdown(steps)
+    with contextlib.ExitStack() as stack:
+        for target, names in OUTSIDE:
+            for name in names:
+                stack.enter_context(mock.patch.object(target, name, countdown.around(getattr(target, name))))
+        yield
+
+
+def killed_at(step: int, action: Callable[[], None]) -> bool:
+    """Run ``action`` in a process that is killed at ``step``.
+
+    :returns: False when it finished before
+    """
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            with armed(step):
+                action()
+            status = FINISHED
+        except BaseException:
+            traceback.print_exc(file=sys.stderr)
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return True
+    if os.waitstatus_to_exitcode(status) != FINISHED:
+        raise AssertionError(f"the victim failed by itself before step {step}; its error is above")
+    return False
+
+
+class KilledTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.lxd = self.useFixture(lxd.Lxd())
+        self.state = Path(self.useFixture(fixtures.TempDir()).path)
+        self.state.chmod(0o711)
+        self.override("instances_path", str(self.state / "instances"))
+        for name, value in {"endpoint": self.lxd.socket, "storage_pool": self.lxd.pool,
+                            "owners_dir": str(self.state / "owners"), "rdma_memlock": lxd.memlock()}.items():
+            self.override(name, value, "lxd")
+        self.useFixture(fixtures.MockPatchObject(glance.API, "download", side_effect=self._download))
+        # Nova fills its metadata from its database and from neutron, of which there are none here.
+        self.useFixture(fixtures.MockPatch("nova.api.metadata.base.InstanceMetadata")).mock.return_value \
+            .metadata_for_config_drive.return_value = [("openstack/latest/meta_data.json", "{}")]
+        self.before = self._devices()
+        self.gpu = next(device for device in self.before.values() if device.kind is Kind.GPU)
+        self.vf = next(device for device in self.before.values()
+                       if device.link_layer is LinkLayer.INFINIBAND and device.role is Role.VF)
+        self.addCleanup(self._delete_images)
+
+    def override(self, name: str, value: object, group: str | None = None) -> None:
+        CONF.set_override(name, value, group=group)
+        self.addCleanup(CONF.clear_override, name, group=group)
+
+    def _download(self, context: object, id_or_uri: str, data: object = None, dest_path: str | None = None,
+                  trusted_certs: object = None) -> None:
+        shutil.copyfile(self.lxd.images["unified"], dest_path)
+
+    def _delete_images(self) -> None:
+        for image in self.lxd.engine.client.images():
+            self.lxd.engine.client.delete_image(image["fingerprint"])
+
+    def _devices(self) -> dict:
+        return {device.id: device for device in scan().devices}
+
+    def server(self, **changes: object) -> objects.Instance:
+        return records.instance(("gpu", self.gpu.address), ("vf", self.vf.address), config_drive="True", **changes)
+
+    def boot(self) -> None:
+        image = objects.ImageMeta(id=records.IMAGE, name="busybox", disk_format="raw", container_format="bare",
+                                  min_disk=0, min_ram=0, properties=objects.ImageMetaProps())
+        backend.build(CONF).lifecycle.spawn(context.get_admin_context(), self.server(), image, (), None, None, None, True)
+
+    def end(self) -> None:
+        backend.build(CONF).lifecycle.remove(self.server(task_state=task_states.DELETING))
+
+    def restart(self, instance: objects.Instance) -> None:
+        """What the driver does when nova-compute starts again (LXDDriver.init_host, process_instances_at_startup)."""
+        parts = backend.build(CONF)
+        parts.images.purge()
+        parts.lifecycle.reconcile()
+        parts.lifecycle.end_interrupted_boots([instance])
+
+    def assert_nothing_left(self, step: int) -> None:
+        self.assertEqual([], [state.name for state in self.lxd.engine.containers() if labels.uuid(state.labels)],
+                         f"containers after step {step}")
+        self.assertEqual({}, Owners(self.state / "owners").records(), f"owner records after step {step}")
+        self.assertEqual(self.before, self._devices(), f"devices after step {step}")
+        left = [str(path) for path in (self.state / "instances").rglob("*")
+                if path.is_file() and not path.name.startswith("nova-lxd-image-")]
+        self.assertEqual([], left, f"files after step {step}")
+        self.assertEqual([], [point for point in lxd.mounts_below(self.state)], f"mounts after step {step}")
+
+    def test_boot(self) -> None:
+        """After the restart nothing of an unfinished boot is left, although nobody has deleted the server yet."""
+        for step in range(MOST_STEPS):
+            if step % 8 == 0:
+                self._delete_images()  # so that some boots are killed while they fetch and import the image
+            finished = not killed_at(step, self.boot)
+            if finished:
+                break
+            self.restart(self.server(vm_state=vm_states.BUILDING, task_state=task_states.SPAWNING))
+            self.assert_nothing_left(step)
+        self.assertTrue(finished)
+        self.assertEqual(1, len(self.lxd.engine.containers()))
+        self.end()
+        self.assert_nothing_left(step)
+
+    def test_end(self) -> None:
+        for step in range(MOST_STEPS):
+            self.boot()
+            finished = not killed_at(step, self.end)
+            if not finished:
+                self.restart(self.server(vm_state=vm_states.ACTIVE, task_state=task_states.DELETING))
+                self.end()
+            self.assert_nothing_left(step)
+            if finished:
+                return
+        self.fail(f"the end of a server took more than {MOST_STEPS} steps")
