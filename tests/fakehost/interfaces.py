@@ -32,8 +32,7 @@ class Interfaces:
             return
         if shown is not None:
             shutil.rmtree(_folder(function, self._shown.pop(function.address)))
-        if name is not None and os.path.isdir(f"{self._real}/{_NETDEVS}/{name}"):
-            self._show(function, name)
+        if name is not None and self._show(function, name):
             self._shown[function.address] = name
 
     def refresh(self, function: NetFunction) -> None:
@@ -42,17 +41,22 @@ class Interfaces:
         if name is not None:
             self._write_attributes(function, name)
 
-    def _show(self, function: NetFunction, name: str) -> None:
-        folder, real = _folder(function, name), f"{self._real}/{_NETDEVS}/{name}"
+    def _show(self, function: NetFunction, name: str) -> bool:
+        """Show an interface; False when it has been renamed or has left meanwhile, which will be told next."""
+        folder, real, target = _folder(function, name), f"{self._real}/{_NETDEVS}/{name}", f"/sys/{_NETDEVS}/{name}"
         os.makedirs(folder)
-        for entry in os.listdir(real):
-            os.symlink(f"{real}/{entry}", f"{folder}/{entry}")
-        os.symlink(f"/{pci.folder(function.address)}", f"{folder}/device")
-        self._write_attributes(function, name)
-        target = f"/sys/{_NETDEVS}/{name}"
-        while os.path.ismount(target):  # what was mounted here follows an interface that is renamed or comes back
-            linux.unmount(target)
-        linux.bind(folder, target)
+        try:
+            for entry in os.listdir(real):
+                os.symlink(f"{real}/{entry}", f"{folder}/{entry}")
+            os.symlink(f"/{pci.folder(function.address)}", f"{folder}/device")
+            self._write_attributes(function, name)
+            while os.path.ismount(target):  # what was mounted here follows an interface that is renamed or comes back
+                linux.unmount(target)
+            linux.bind(folder, target)
+        except FileNotFoundError:
+            shutil.rmtree(folder)
+            return False
+        return True
 
     @staticmethod
     def _write_attributes(function: NetFunction, name: str) -> None:

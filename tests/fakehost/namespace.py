@@ -11,9 +11,10 @@ import pathlib
 import re
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tests.fakehost import linux, numa, tree
+from tests.fakehost.cgroups import Group
 from tests.fakehost.description import DescriptionError, HostDescription, NumaNode
 from tests.fakehost.entries import Writer
 from tests.fakehost.functions import Function
@@ -32,6 +33,8 @@ _LOOPS = 64
 _MERGED = (
     "",
     "bus",
+    "bus/node",
+    "bus/node/devices",
     "bus/pci",
     "class",
     "class/misc",
@@ -45,7 +48,7 @@ _MERGED = (
 # Of these only the emulated ones are shown.
 _REPLACED = re.compile(
     r"bus/pci/(devices|drivers|drivers_probe|drivers_autoprobe|rescan|slots)"
-    r"|class/(drm|infiniband.*|kfd)|devices/system/(node|cpu/cpu\d+)|devices/virtual/(kfd|infiniband.*)"
+    r"|bus/node/devices/node\d+|class/(drm|infiniband.*|kfd)|devices/system/(node|cpu/cpu\d+)|devices/virtual/(kfd|infiniband.*)"
     r"|(class|devices/virtual)/misc/rdma_cm|module/(nvidia.*|amdgpu|i915|xe|mlx5_core|igb|igbvf)"
 )
 _REPLACED_NODES = re.compile("dri|infiniband|kfd|nvidia.*")
@@ -91,23 +94,27 @@ def _real_memory() -> int:
     return int(match[1]) * 1024
 
 
-def enter() -> None:
+def enter(groups: Sequence[Group]) -> None:
     """Move this process, which must be single-threaded and alone in its PID namespace, into namespaces of its own."""
-    linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWNET)
+    for group in groups:
+        group.enter()
+    linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWCGROUP)
+    for group in groups:
+        group.settle()
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.set_up("lo")
 
 
-def build(host: HostDescription, present: list[Function]) -> None:
+def build(host: HostDescription, present: list[Function], groups: Sequence[Group]) -> None:
     """Put private trees over /sys, /proc and /dev, with all in them that no single function brings."""
     linux.mount("proc", "/proc", "proc")
-    _build_sys()
+    _build_sys(groups)
     _build_proc(host, present)
     _build_dev()
     _build_bin()
 
 
-def _build_sys() -> None:
+def _build_sys(groups: Sequence[Group]) -> None:
     with _Folder("/sys") as real_mounts:
         linux.mount("fakehost", "/sys", "tmpfs", data="mode=755")
         for folder, kind in ((REAL_SYS, "sysfs"), (REAL_PROC, "proc")):
@@ -119,6 +126,11 @@ def _build_sys() -> None:
                 path = f"{folder}/{name}".lstrip("/")
                 if path not in _MERGED and not _REPLACED.fullmatch(path):
                     _show(f"{real_mounts.path if path in ('fs', 'kernel') else REAL_SYS}/{path}", f"/sys/{path}")
+        for group in groups:
+            linux.unmount(group.mount)
+            linux.bind(f"{real_mounts.path}{group.path.removeprefix('/sys')}", group.mount)
+        # Engines look for hierarchies in the list of mounts and would find the real ones first.
+        linux.unmount(f"{real_mounts.path}/fs/cgroup")
     for cpu in pathlib.Path(f"{REAL_SYS}/devices/system/cpu").glob("cpu[0-9]*"):
         mine = pathlib.Path("/sys/devices/system/cpu", cpu.name)
         mine.mkdir()

@@ -50,6 +50,7 @@ def node_entries(nodes: Sequence[NumaNode]) -> Iterator[Entry]:
     yield File(f"{NODE}/has_cpu", cpu_list(number for number, node in enumerate(nodes) if node.cores) + "\n")
     for number, node in enumerate(nodes):
         folder = f"{NODE}/node{number}"
+        yield Link(f"sys/bus/node/devices/node{number}", folder)
         yield File(f"{folder}/cpulist", cpu_list(node.cpus) + "\n")
         yield File(f"{folder}/cpumap", cpu_map(node.cpus, width) + "\n")
         distances = ("10" if other == number else "21" for other in range(len(nodes)))

@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Sequence
 
-from tests.fakehost import linux, run
+from tests.fakehost import cgroups, linux, run
 
 FOLDER = pathlib.Path("/run/fakehost")
 _STOP_LIMIT = 30  # seconds
@@ -70,7 +70,11 @@ def join(name: str, command: Sequence[str]) -> int:
     """
     _, init = _find(name)
     folder = os.getcwd()
-    namespaces = [os.open(f"/proc/{init}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("pid", "net", "mnt")]
+    for group in cgroups.of(init):
+        group.enter()
+        group.settle()
+    kinds = ("pid", "net", "cgroup", "mnt")
+    namespaces = [os.open(f"/proc/{init}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds]
     for namespace in namespaces:
         linux.setns(namespace, 0)
         os.close(namespace)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tests.fakehost import control, linux, namespace
+from tests.fakehost import cgroups, control, linux, namespace
 from tests.fakehost.attributes import Attributes
 from tests.fakehost.description import DescriptionError, HostDescription
 from tests.fakehost.functions import functions
@@ -38,25 +38,29 @@ def run(host: HostDescription, command: Sequence[str], ready: Callable[[int], No
     :param ready: called when the host stands, with the process id of its PID 1
     :returns: the command's exit status; 128 and the number when a signal ended it
     """
-    receive, send = os.pipe()
-    linux.unshare(linux.CLONE_NEWPID)
-    child = os.fork()
-    if child == 0:
-        os.close(receive)
-        os._exit(_guarded(lambda: _inside(host, command, send)))
-    os.close(send)
-    forward_signals(child)
-    if os.read(receive, len(_READY)) == _READY:
-        ready(child)
-    return wait_for(child)
+    groups = cgroups.make()
+    try:
+        receive, send = os.pipe()
+        linux.unshare(linux.CLONE_NEWPID)
+        child = os.fork()
+        if child == 0:
+            os.close(receive)
+            os._exit(_guarded(lambda: _inside(host, command, groups, send)))
+        os.close(send)
+        forward_signals(child)
+        if os.read(receive, len(_READY)) == _READY:
+            ready(child)
+        return wait_for(child)
+    finally:
+        cgroups.remove(groups)
 
 
-def _inside(host: HostDescription, command: Sequence[str], ready: int) -> int:
+def _inside(host: HostDescription, command: Sequence[str], groups: Sequence[cgroups.Group], ready: int) -> int:
     linux.die_with_parent(signal.SIGKILL)
     host = namespace.fit(host)
-    namespace.enter()
+    namespace.enter(groups)
     present = functions(host)
-    namespace.build(host, present)
+    namespace.build(host, present, groups)
     writer = LiveWriter(Attributes(namespace.ATTRIBUTES))
     machine = Machine(writer, Interfaces(namespace.REAL_SYS))
     writer.read, writer.act = machine.read_action, machine.write_action
