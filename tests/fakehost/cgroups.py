@@ -36,9 +36,13 @@ class Group:
 
     def settle(self) -> None:
         """Move this process to where processes of the host are, so that engines may make groups beside it."""
+        self.join()
         if self.unified:
-            _write(f"{self.path}/{_LEAF}/cgroup.procs", "0")
             _hand_on_controllers(self.path)
+
+    def join(self) -> None:
+        """Move this process to where the processes of the host are."""
+        _write(f"{self.path}/{_LEAF if self.unified else ''}/cgroup.procs", "0")
 
 
 def make() -> list[Group]:

@@ -71,8 +71,7 @@ def join(name: str, command: Sequence[str]) -> int:
     _, init = _find(name)
     folder = os.getcwd()
     for group in cgroups.of(init):
-        group.enter()
-        group.settle()
+        group.join()
     kinds = ("pid", "net", "cgroup", "mnt")
     namespaces = [os.open(f"/proc/{init}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds]
     for namespace in namespaces:

@@ -7,7 +7,6 @@ runs on the emulated host dies with it, however it ends.
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -79,8 +78,7 @@ def _inside(host: HostDescription, command: Sequence[str], groups: Sequence[cgro
 def start(command: Sequence[str]) -> int:
     """Start a command in the environment of the emulated host that this process is in; its process id."""
     try:
-        # Not kept: it is PID 1's loop that waits for everybody.
-        return subprocess.Popen(command, env=_environment(os.environ)).pid
+        return os.posix_spawnp(command[0], command, _environment(os.environ))
     except OSError as error:
         raise CommandError(f"cannot run {command[0]}: {error.strerror}") from error
 
