@@ -32,7 +32,8 @@ from tests.fakehost.interfaces import Interfaces
 from tests.fakehost.netdevs import Port, Switch, bring_back, foreign_namespace, open_port
 from tests.fakehost.writer import LiveWriter
 
-_VF_DEFAULTS = {"vlan": "0", "qos": "0", "spoofchk": "on", "trust": "off", "state": "auto"}
+_NO_MAC = "00:00:00:00:00:00"
+_VF_DEFAULTS = {"mac": _NO_MAC, "vlan": "0", "qos": "0", "spoofchk": "on", "trust": "off", "state": "auto"}
 
 
 class Machine:
@@ -314,11 +315,14 @@ class Machine:
 
     def _settings(self, vf: NetFunction) -> dict[str, str]:
         identity = default_identity(vf.card.address, vf.index)
-        return _VF_DEFAULTS | dataclasses.asdict(identity) | self._vf_settings.get(vf.address, {})
+        return dataclasses.asdict(identity) | _VF_DEFAULTS | self._vf_settings.get(vf.address, {})
 
     def _configured_identity(self, function: NetFunction) -> Identity:
         settings = self._settings(function)
-        return Identity(settings["node_guid"], settings["port_guid"], settings["mac"])
+        # Without a MAC from the physical function, or with one of zeros, a VF has one of its own.
+        own = default_identity(function.card.address, function.index).mac
+        mac = own if settings["mac"] == _NO_MAC else settings["mac"]
+        return Identity(settings["node_guid"], settings["port_guid"], mac)
 
     def _free_number(self) -> int:
         used = {each.number for each in self._functions.values() if isinstance(each, NetFunction)}

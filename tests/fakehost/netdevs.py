@@ -32,16 +32,18 @@ class Port:
         self.descriptor = linux.open_tap(name)
         self.fabric = fabric
         self.infiniband = infiniband
-        self.last_name = name
-        if infiniband:
-            # Frames still have Ethernet headers; these six octets are what the kernel looks for in them.
-            self.mac = linux.tap_mac(self.descriptor)
-            linux.set_tap_type(self.descriptor, ARPHRD_INFINIBAND)
-            linux.set_mtu(name, _IPOIB_MTU)
-        else:
-            linux.set_mac(name, mac)
-            self.mac = linux.tap_mac(self.descriptor)
-        self.last_mac = mac
+        self.last_name, self.last_mac = name, mac
+        try:
+            # Frames of an IPoIB interface still have Ethernet headers, in which the kernel looks for this.
+            self.frame_address = linux.tap_mac(self.descriptor)
+            if infiniband:
+                linux.set_tap_type(self.descriptor, ARPHRD_INFINIBAND)
+                linux.set_mtu(name, _IPOIB_MTU)
+            else:
+                linux.set_mac(name, mac)
+        except OSError:
+            self.close()
+            raise
 
     def name(self) -> str | None:
         """Its present name in whatever namespace it is; None when it was destroyed together with its namespace."""
@@ -170,7 +172,7 @@ class Switch:
     @staticmethod
     def _deliver(port: Port, frame: bytes) -> None:
         if port.infiniband and not frame[0] & 1:
-            frame = port.mac + frame[6:]
+            frame = port.frame_address + frame[6:]
         try:
             os.write(port.descriptor, frame)
         except OSError as error:
