@@ -20,7 +20,7 @@ from containerhost import errors
 from containerhost.engines import Engine
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Mount
-from nova_lxd_ext import cloudinit, configdrive, flavor, labels, vifs
+from nova_lxd_ext import cloudinit, configdrive, flavor, labels, startup, vifs
 from nova_lxd_ext.images import Cache
 from nova_lxd_ext.possessions import Possessions
 from nova_lxd_ext.states import States
@@ -61,7 +61,7 @@ class Lifecycle:
         image = self._images.ensure(context, image_meta, instance.flavor.root_gb)
         report_progress(instance, 50)
         with Rollback(f"boot of server {instance.uuid}") as undo:
-            undo.on_error("remove the container", self.remove, instance, network_info)
+            undo.on_error("remove the container", self._take_back, instance, network_info)
             grants = self._possessions.acquire(instance, requests)
             mounts = self._config_drive(instance, injected_files, admin_password, network_info)
             self._engine.create(dataclasses.replace(spec, image=image, grants=grants, mounts=mounts))
@@ -72,6 +72,11 @@ class Lifecycle:
                     self._engine.verify(instance.name, grants)
         self._states.changed()
         instance.progress = 100  # nova saves it with the end of the boot
+
+    def _take_back(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
+        """A daemon that restarts is waited for: what it began for this boot would stay."""
+        startup.await_server(self._engine, self._conf.lxd.ready_timeout)
+        self.remove(instance, network_info)
 
     def _spec(self, instance: objects.Instance) -> ContainerSpec:
         """Everything of the container that the flavor decides; nothing is changed."""

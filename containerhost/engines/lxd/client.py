@@ -79,6 +79,10 @@ class Settings:
             return self.endpoint.rstrip("/")
         return "http+unix://" + parse.quote(self.endpoint or usual_socket(), safe="")
 
+    def shown(self) -> str:
+        """The endpoint as a person writes it."""
+        return parse.unquote(self.url().removeprefix("http+unix://"))
+
 
 def usual_socket() -> str:
     own = [os.path.join(os.environ[name], "unix.socket") for name in ("LXD_DIR", "INCUS_DIR") if name in os.environ]
@@ -155,7 +159,7 @@ class LxdClient:
         return connection
 
     def _request(self, method: str, *path: str, asked: str, **arguments: Any) -> requests.Response:
-        with translated(asked, self.settings.url()):
+        with translated(asked, self.settings.shown()):
             node = self._connection().api
             for segment in path:
                 node = node[parse.quote(segment, safe="")]
@@ -209,7 +213,7 @@ class LxdClient:
     @property
     def extensions(self) -> frozenset[str]:
         """Names of the API extensions the daemon has: capabilities are probed, never guessed from versions."""
-        with translated("read the server's API extensions", self.settings.url()):
+        with translated("read the server's API extensions", self.settings.shown()):
             return frozenset(self._connection().host_info["api_extensions"])
 
     def server(self) -> Mapping[str, Any]:
@@ -239,7 +243,7 @@ class LxdClient:
     def _across_projects(self, path: str, asked: str, params: Mapping[str, str]) -> Any:
         """LXD refuses ``project`` beside ``all-projects``, and pylxd always sends its project: go past it."""
         url = self.settings.url()
-        with translated(asked, url):
+        with translated(asked, self.settings.shown()):
             response = self._connection().api.session.get(
                 f"{url}/1.0/{path}", params=dict(params), timeout=self.settings.request_timeout)
             if response.status_code != 200:

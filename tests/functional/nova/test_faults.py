@@ -1,0 +1,195 @@
+"""What goes wrong between nova's claim and a running container, each fault caused for real."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import fixtures
+from nova.tests.functional.api import client
+
+from containerhost.devices.model import Device, Kind
+from containerhost.devices.scan import scan
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from nova_lxd_ext.images import Cache
+from tests.fakehost.control import FakeHostControl
+from tests.functional.lxd import POOL
+from tests.functional.nova import base
+
+MIB = 2**20
+
+
+class DeviceFaultTest(base.LxdServers):
+    """Nova has claimed a device, and when the driver comes to it, something is wrong with it.
+
+    Nova then tries other hosts, of which there are none, and tells the tenant so; what this host met is in its log.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fakehost = FakeHostControl.from_environment()
+
+    def gpus(self) -> tuple[Device, ...]:
+        return tuple(device for device in scan().devices if device.kind is Kind.GPU)
+
+    def vfs(self) -> tuple[Device, ...]:
+        return tuple(device for device in scan().devices if self._is_ib_vf(device))
+
+    def device_flavor(self, alias: str) -> str:
+        return self.flavor(pci_passthrough__alias=f"{alias}:1")
+
+    def after_claim(self, change: Callable[[], Any]) -> None:
+        """Make ``change`` once, while the first boot waits for its image."""
+        changes = [change]
+        original = Cache.ensure
+
+        def ensure(*args: Any, **kwargs: Any) -> str:
+            if changes:
+                changes.pop()()
+            return original(*args, **kwargs)
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.images.Cache.ensure", ensure))
+
+    def refused(self, alias: str, *words: str) -> None:
+        """A server of that alias ends in ERROR with words about why, and leaves nothing when deleted."""
+        server = self.server(self.device_flavor(alias), expected="ERROR")
+        told = self.fault(server) + self.stdlog.logger.output
+        for word in words:
+            self.assertIn(word, told)
+        self._delete_server(server)
+        self.assertEqual({}, self.held())
+
+    def still_usable(self, alias: str) -> None:
+        """The fault over, a server gets such a device again, and returns it."""
+        for compute in self.computes.values():
+            compute.manager.update_available_resource(base.nova_context.get_admin_context())
+        server = self.server(self.device_flavor(alias))
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def each(self, devices: tuple[Device, ...], act: Callable[[str], Any]) -> Callable[[], None]:
+        def change() -> None:
+            for device in devices:
+                act(device.address)
+        return change
+
+    def test_unknown_alias(self) -> None:
+        error = self.assertRaises(client.OpenStackApiException, self.server, self.device_flavor("no-such-alias"))
+        self.assertEqual(400, error.response.status_code)
+        self.assertIn("no-such-alias", str(error))
+        self.assert_nothing_left()
+
+    def test_gpu_in_the_configuration_of_a_foreign_container(self) -> None:
+        self.lxd.engine.create(ContainerSpec("mine", self.lxd.imported(), Cpu(1), Memory(64 * MIB), RootDisk(POOL)))
+        self.lxd.engine.client.patch_instance("mine", {"devices": {
+            f"gpu{place}": {"type": "gpu", "pci": gpu.address} for place, gpu in enumerate(self.gpus())}})
+        self.refused(base.GPU_ALIAS, "mine")
+        self.lxd.engine.delete("mine")
+        self.still_usable(base.GPU_ALIAS)
+
+    def test_gpu_that_vanishes_after_the_claim(self) -> None:
+        gpus = self.gpus()
+        self.after_claim(self.each(gpus, self.fakehost.remove))
+        try:
+            self.refused(base.GPU_ALIAS, gpus[0].address)
+        finally:
+            self.each(gpus, self.fakehost.restore)()
+        self.still_usable(base.GPU_ALIAS)
+
+    def test_gpu_that_falls_off_the_bus_after_the_claim(self) -> None:
+        gpus = self.gpus()
+        self.after_claim(self.each(gpus, self.fakehost.set_fallen))
+        try:
+            self.refused(base.GPU_ALIAS, "fallen off the bus")
+        finally:
+            self.each(gpus, lambda address: self.fakehost.set_fallen(address, False))()
+        self.still_usable(base.GPU_ALIAS)
+
+    def test_gpu_whose_nodes_are_gone(self) -> None:
+        gpus = self.gpus()
+        self.after_claim(self.each(gpus, lambda address: self.fakehost.set_nodes(address, False)))
+        try:
+            self.refused(base.GPU_ALIAS, "/dev/")
+        finally:
+            self.each(gpus, lambda address: self.fakehost.set_nodes(address, True))()
+        self.still_usable(base.GPU_ALIAS)
+
+    def test_vf_without_a_driver(self) -> None:
+        vfs = self.vfs()
+        self.after_claim(self.each(vfs, self.fakehost.unbind))
+        try:
+            self.refused(base.VF_ALIAS, "no driver")
+        finally:
+            self.each(vfs, self.fakehost.bind)()
+        self.still_usable(base.VF_ALIAS)
+
+    def test_vf_whose_interface_is_in_another_namespace(self) -> None:
+        vfs = self.vfs()
+        self.after_claim(self.each(vfs, self.fakehost.move_abroad))
+        try:
+            self.refused(base.VF_ALIAS, "network namespace")
+        finally:
+            self.each(vfs, self.fakehost.bring_home)()
+        self.still_usable(base.VF_ALIAS)
+
+    def test_many_boots_race_for_few_devices(self) -> None:
+        """As many servers as there are GPUs run, the others fail, no GPU is in two of them."""
+        flavor, image, gpus = self.device_flavor(base.GPU_ALIAS), self.image(), self.gpus()
+        bodies = [self._build_server(image_uuid=image, flavor_id=flavor, networks="none") for _ in range(len(gpus) + 2)]
+        servers = [self.api.post_server({"server": body}) for body in bodies]
+        servers = [self._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None}) for server in servers]
+        running = [server for server in servers if server["status"] == "ACTIVE"]
+        self.assertEqual(len(gpus), len(running))
+        self.assertEqual({gpu.id for gpu in gpus}, set(self.held()))
+        self.assertEqual({server["id"] for server in running}, set(self.held().values()))
+        for server in servers:
+            self._delete_server(server)
+        self.assert_nothing_left()
+
+
+class EngineFaultTest(base.LxdServers):
+    """The daemon goes away or stalls in the middle of a boot."""
+
+    options: ClassVar = {("lxd", "ready_timeout"): 30}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flavor_id = self.flavor(pci_passthrough__alias=f"{base.GPU_ALIAS}:1,{base.VF_ALIAS}:1")
+
+    def at(self, asked: str, act: Callable[[], None]) -> None:
+        """Act just after the daemon got the request ``asked``."""
+        acts = [act]
+        original = LxdClient._request
+
+        def request(this: LxdClient, *args: Any, **kwargs: Any) -> Any:
+            response = original(this, *args, **kwargs)
+            if acts and kwargs["asked"].startswith(asked):
+                acts.pop()()
+            return response
+        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient._request", request))
+
+    def restart(self) -> None:
+        self.lxd.daemon.kill()
+        threading.Timer(2, self.lxd.daemon.start).start()
+
+    def test_daemon_restarts_in_the_middle_of_a_boot(self) -> None:
+        for asked in ("create container", "start container"):
+            with self.subTest(asked):
+                self.at(asked, self.restart)
+                server = self.server(self.flavor_id, expected="ERROR")
+                self._delete_server(server)
+                self.assert_nothing_left()
+        server = self.server(self.flavor_id)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_daemon_that_stalls(self) -> None:
+        """The boot ends in time, and once the daemon is well again nothing of the server stays."""
+        self.driver._backend.engine.client.settings.__dict__.update(request_timeout=1, operation_timeout=1)
+        self.at("create container", self.stall)
+        server = self.server(self.flavor_id, expected="ERROR")
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def stall(self) -> None:
+        self.lxd.daemon.pause(True)
+        threading.Timer(4, self.lxd.daemon.pause, [False]).start()
