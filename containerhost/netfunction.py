@@ -42,11 +42,13 @@ class NetFunction:
         side = RdmaDevices(self._host).of(pci.folder(self._host, self._device.address)).rdma
         return (side and side.node_guid) or NO_GUID, (side and side.port_guid) or NO_GUID
 
-    def await_netdev(self, limit: float = RETURN_LIMIT) -> str:
+    def await_netdev(self, limit: float | None = None) -> str:
         """The interface's name on the host, once it is there.
 
+        :param limit: seconds; None is RETURN_LIMIT
         :raises HostActionFailed: it does not appear in time
         """
+        limit = RETURN_LIMIT if limit is None else limit
         if not wait_for(lambda: self.netdev() is not None, limit):
             raise HostActionFailed(f"the interface of {self._device.address} did not appear on the host within "
                                    f"{limit:g} s; a process may still be in the container that had it")
@@ -93,7 +95,7 @@ class NetFunction:
         self._privileged.quieten_netdev(self.await_netdev())
 
 
-def wait_for(condition: Callable[[], bool], limit: float) -> bool:
+def wait_for(condition: Callable[[], object], limit: float) -> bool:
     end = time.monotonic() + limit
     while not condition():
         if time.monotonic() > end:

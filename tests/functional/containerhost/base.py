@@ -1,6 +1,7 @@
 """What the functional tests of containerhost share: the daemon, and a small container's spec."""
 
 import os
+import shutil
 import subprocess
 from typing import Any
 
@@ -32,9 +33,9 @@ class LxdTestCase(testtools.TestCase):
 
     def inside(self, name: str, *command: str) -> tuple[int, str]:
         """Exit status and output of a command in the container."""
-        pid = self.engine.metrics(name).pid
-        done = subprocess.run(["nsenter", "--target", str(pid), "--all", *command], capture_output=True, text=True,
-                              timeout=30, check=False, env={"PATH": "/bin:/sbin:/usr/bin:/usr/sbin"})
+        client = shutil.which("lxc") or shutil.which("incus") or "lxc"
+        done = subprocess.run([client, "exec", name, "--", *command], capture_output=True, text=True, timeout=30,
+                              check=False, env=self.lxd.daemon.environment, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout + done.stderr
 
 

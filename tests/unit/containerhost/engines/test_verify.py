@@ -32,7 +32,8 @@ class TestComplaints(testtools.TestCase):
             self.assertIn(word, "; ".join(complaints(seen, (GRANT,))))
 
     def test_too_much(self):
-        for path in ("/dev/nvidia1", "/dev/dri/card0", "/dev/infiniband/issm1", "/dev/kfd", "/dev/nvidia-caps/nvidia-cap2"):
+        for path in ("/dev/nvidia1", "/dev/dri/card0", "/dev/infiniband/issm1", "/dev/kfd",
+                     "/dev/nvidia-caps/nvidia-cap2"):
             found = complaints(inside(NODES | {path: (1, 200)}), (GRANT,))
             self.assertEqual(1, len(found))
             self.assertIn(path, found[0])
