@@ -6,9 +6,9 @@ The engine counts CPU time per container, not per CPU, and tells of a disk only 
 import datetime
 import re
 
-from nova import objects
 from nova.objects import diagnostics
 from nova.objects.fields import HypervisorDriver
+from nova.objects.instance import Instance
 from oslo_utils import units
 
 from containerhost.engines import ContainerState, InterfaceMetrics, Metrics
@@ -45,7 +45,7 @@ def _plain_interface(interface: InterfaceMetrics) -> dict[str, int]:
     }
 
 
-def standard(instance: objects.Instance, state: ContainerState, metrics: Metrics, power_state: str, hypervisor: str,
+def standard(instance: Instance, state: ContainerState, metrics: Metrics, power_state: str, hypervisor: str,
              now: datetime.datetime | None = None) -> diagnostics.Diagnostics:
     """For microversion 2.48 and later: memory in MiB, times in nanoseconds, uptime in seconds.
 

@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from nova import exception, objects
+from nova import exception
+from nova.objects.image_meta import ImageMeta
 from oslo_concurrency import lockutils
 from oslo_utils import units, uuidutils
 
@@ -57,7 +58,7 @@ class Cache:
         self._folder = folder
         self._architectures = architectures
 
-    def ensure(self, context: Any, image_meta: objects.ImageMeta, root_gb: int, trusted_certs: Any = None) -> str:
+    def ensure(self, context: Any, image_meta: ImageMeta, root_gb: int, trusted_certs: Any = None) -> str:
         """The image in the store, fetched if it is not there yet.
 
         Boots of one image wait for the first one's download. A download whose process dies frees the lock with it.
@@ -83,7 +84,7 @@ class Cache:
         :returns: ids of the images
         """
         files = {path.stem: path for path in self._folder.glob(f"*{PARTIAL}")}
-        nameless = {image.properties[IMAGE_ID]: image for image in self._store.having(IMAGE_ID) if not image.aliases}
+        nameless = {image.filename.removeprefix(ALIAS): image for image in self._store.unnamed(ALIAS)}
         purged = []
         for image_id in sorted(files.keys() | nameless.keys()):
             try:
@@ -98,7 +99,7 @@ class Cache:
                 purged.append(image_id)
         return tuple(purged)
 
-    def _find(self, image_meta: objects.ImageMeta) -> Image | None:
+    def _find(self, image_meta: ImageMeta) -> Image | None:
         """One that somebody else gave the same name, of which nothing is known, does not count."""
         found = self._store.find(alias_of(image_meta))
         return found if found is not None and UNPACKED in found.properties else None
@@ -109,7 +110,7 @@ class Cache:
         return lockutils.lock(f"image-{image_id}", lock_file_prefix="nova-lxd-", external=True,
                               lock_path=str(self._folder), blocking=blocking)
 
-    def _fetch(self, context: Any, image_meta: objects.ImageMeta, limit: int | None, trusted_certs: Any) -> str:
+    def _fetch(self, context: Any, image_meta: ImageMeta, limit: int | None, trusted_certs: Any) -> str:
         path = self._folder / f"{image_meta.id}{PARTIAL}"
         try:
             self._download(context, image_meta, path, trusted_certs)
@@ -119,7 +120,7 @@ class Cache:
         finally:
             path.unlink(missing_ok=True)
 
-    def _download(self, context: Any, image_meta: objects.ImageMeta, path: Path, trusted_certs: Any) -> None:
+    def _download(self, context: Any, image_meta: ImageMeta, path: Path, trusted_certs: Any) -> None:
         try:
             self._glance.download(context, image_meta.id, dest_path=str(path), trusted_certs=trusted_certs)
         except OSError as error:
@@ -136,7 +137,7 @@ class Cache:
                 image_id=image_meta.id,
                 reason=f"it arrived damaged: its MD5 checksum is {found}, Glance promised {expected}")
 
-    def _examine(self, image_meta: objects.ImageMeta, path: Path, limit: int | None) -> dict[str, str]:
+    def _examine(self, image_meta: ImageMeta, path: Path, limit: int | None) -> dict[str, str]:
         """What the store shall remember of the image."""
         try:
             file = imagefile.inspect(path, limit)
@@ -149,7 +150,7 @@ class Cache:
                 CHECKSUM: (image_meta.checksum or "") if image_meta.obj_attr_is_set("checksum") else "",
                 FORMAT: file.format}
 
-    def _require_fits(self, image_meta: objects.ImageMeta, properties: Mapping[str, str], limit: int | None) -> None:
+    def _require_fits(self, image_meta: ImageMeta, properties: Mapping[str, str], limit: int | None) -> None:
         """Whether the image runs on this host and fits the disk; asked for every boot."""
         own = properties[ARCHITECTURE]
         wanted = wanted_architecture(image_meta) or own
@@ -165,21 +166,21 @@ class Cache:
         if limit is not None and size > limit:
             raise exception.FlavorDiskSmallerThanImage(flavor_size=limit, image_size=size)
 
-    def _import(self, image_meta: objects.ImageMeta, path: Path, properties: Mapping[str, str]) -> str:
+    def _import(self, image_meta: ImageMeta, path: Path, properties: Mapping[str, str]) -> str:
         if properties[FORMAT] == Format.UNIFIED:
             return self._store.import_unified(path, alias_of(image_meta), properties)
         metadata = metadata_tarball(properties[ARCHITECTURE])
         return self._store.import_split(metadata, path, alias_of(image_meta), properties)
 
 
-def alias_of(image_meta: objects.ImageMeta) -> str:
+def alias_of(image_meta: ImageMeta) -> str:
     """:raises ImageUnacceptable: when the image has no id of Glance's kind, for the alias and a file carry it"""
     if not uuidutils.is_uuid_like(image_meta.id):
         raise exception.ImageUnacceptable(image_id=image_meta.id, reason="its id is no UUID")
     return f"{ALIAS}{image_meta.id}"
 
 
-def wanted_architecture(image_meta: objects.ImageMeta) -> str | None:
+def wanted_architecture(image_meta: ImageMeta) -> str | None:
     """What the image's owner says in ``hw_architecture``."""
     wanted = image_meta.properties.get("hw_architecture")
     return canonical(wanted) if wanted else None

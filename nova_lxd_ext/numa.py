@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from nova import objects
+from nova.objects.network_metadata import NetworkMetadata
+from nova.objects.numa import NUMACell, NUMAPagesTopology, NUMATopology
 from oslo_utils import units
 
 from containerhost.topology import NumaNode, Topology
@@ -11,18 +12,18 @@ from nova_lxd_ext.cpusets import CpuSets
 SMALL_PAGE = 4 * units.Ki
 
 
-def topology(host: Topology, cpus: CpuSets, reserved: Mapping[int, Mapping[int, int]]) -> objects.NUMATopology:
+def topology(host: Topology, cpus: CpuSets, reserved: Mapping[int, Mapping[int, int]]) -> NUMATopology:
     """All cells without usage: nova adds what its servers use.
 
     :param reserved: ``[DEFAULT] reserved_huge_pages``: node -> page size in KiB -> number of pages
     """
-    return objects.NUMATopology(cells=[_cell(node, cpus, reserved.get(node.id, {})) for node in host.nodes])
+    return NUMATopology(cells=[_cell(node, cpus, reserved.get(node.id, {})) for node in host.nodes])
 
 
-def _cell(node: NumaNode, cpus: CpuSets, reserved: Mapping[int, int]) -> objects.NUMACell:
+def _cell(node: NumaNode, cpus: CpuSets, reserved: Mapping[int, int]) -> NUMACell:
     usable = node.cpus & cpus.all
     siblings = [set(core & usable) for core in node.siblings]
-    return objects.NUMACell(
+    return NUMACell(
         id=node.id,
         socket=node.socket,
         cpuset=set(node.cpus & cpus.shared),
@@ -34,7 +35,7 @@ def _cell(node: NumaNode, cpus: CpuSets, reserved: Mapping[int, int]) -> objects
         siblings=[core for core in siblings if core],
         mempages=[_pages(size, total, reserved) for size, total in _page_counts(node).items()],
         # Which networks are near which node is told for virtual switches; the driver reports none.
-        network_metadata=objects.NetworkMetadata(physnets=set(), tunneled=False))
+        network_metadata=NetworkMetadata(physnets=set(), tunneled=False))
 
 
 def _page_counts(node: NumaNode) -> dict[int, int]:
@@ -44,6 +45,6 @@ def _page_counts(node: NumaNode) -> dict[int, int]:
     return {SMALL_PAGE: max(ordinary, 0) // SMALL_PAGE} | huge
 
 
-def _pages(size: int, total: int, reserved: Mapping[int, int]) -> objects.NUMAPagesTopology:
+def _pages(size: int, total: int, reserved: Mapping[int, int]) -> NUMAPagesTopology:
     size_kb = size // units.Ki
-    return objects.NUMAPagesTopology(size_kb=size_kb, total=total, used=0, reserved=reserved.get(size_kb, 0))
+    return NUMAPagesTopology(size_kb=size_kb, total=total, used=0, reserved=reserved.get(size_kb, 0))

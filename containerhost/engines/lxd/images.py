@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib import parse
 
 from requests_toolbelt.multipart.encoder import MultipartEncoder
 
@@ -23,12 +22,14 @@ from containerhost.rollback import Rollback
 @dataclasses.dataclass(frozen=True)
 class Image:
     """:ivar fingerprint: SHA-256 of its file, or of metadata and root file system one after the other
+    :ivar filename: what the file was called when it was imported; here the alias it was meant for
     :ivar size: bytes, compressed as imported
     """
 
     fingerprint: str
     properties: Mapping[str, str]
     aliases: tuple[str, ...] = ()
+    filename: str = ""
     size: int = 0
     architecture: str = ""
 
@@ -49,6 +50,12 @@ class Images:
         return tuple(sorted((image for image in images if name in image.properties),
                             key=lambda image: image.fingerprint))
 
+    def unnamed(self, prefix: str) -> tuple[Image, ...]:
+        """Images without an alias that were meant for one that begins with ``prefix``: what killed imports left."""
+        images = (described(image) for image in self._client.images())
+        return tuple(sorted((image for image in images if image.filename.startswith(prefix) and not image.aliases),
+                            key=lambda image: image.fingerprint))
+
     def import_unified(self, path: Path, alias: str, properties: Mapping[str, str]) -> str:
         """Import a unified tarball and return its fingerprint.
 
@@ -56,7 +63,7 @@ class Images:
         """
         with open(path, "rb") as file:
             reader = Hashing(file, hashlib.sha256())
-            return self._import(reader, {"Content-Type": "application/octet-stream", "X-LXD-filename": path.name},
+            return self._import(reader, {"Content-Type": "application/octet-stream", "X-LXD-filename": alias},
                                 reader, alias, properties)
 
     def import_split(self, metadata: bytes, rootfs: Path, alias: str, properties: Mapping[str, str]) -> str:
@@ -64,7 +71,7 @@ class Images:
         with open(rootfs, "rb") as file:
             reader = Hashing(file, hashlib.sha256(metadata))
             body = MultipartEncoder([("metadata", ("metadata.tar", io.BytesIO(metadata), "application/octet-stream")),
-                                     ("rootfs", ("rootfs", reader, "application/octet-stream"))])
+                                     ("rootfs", (alias, reader, "application/octet-stream"))])
             return self._import(body, {"Content-Type": body.content_type}, reader, alias, properties)
 
     def delete(self, fingerprint: str) -> None:
@@ -76,15 +83,15 @@ class Images:
 
     def _import(self, body: Any, headers: Mapping[str, str], reader: "Hashing", alias: str,
                 properties: Mapping[str, str]) -> str:
-        headers = {**headers, "X-LXD-public": "0", "X-LXD-properties": parse.urlencode(dict(properties))}
         with Rollback(f"import of image {alias}") as undo:
             try:
-                fingerprint = self._client.upload_image(body, headers)
+                fingerprint = self._client.upload_image(body, {**headers, "X-LXD-public": "0"})
                 undo.on_error("its file", self.delete, fingerprint)
             except EngineConflict:
                 # The same bytes are there, under another alias or from an import that was killed before it got one.
                 fingerprint = reader.fingerprint()
-                self._client.patch_image(fingerprint, {"properties": dict(properties)})
+            # Not with the upload: LXD 5.0.2 crashes on that when the image's metadata.yaml has no properties.
+            self._client.patch_image(fingerprint, {"properties": dict(properties)})
             self._name(alias, fingerprint)
         return fingerprint
 
@@ -104,7 +111,12 @@ class Hashing:
     def __init__(self, file: BinaryIO, digest: "hashlib._Hash") -> None:
         self._file = file
         self._digest = digest
-        self.len = os.fstat(file.fileno()).st_size  # what requests and its toolbelt look for
+        self._size = os.fstat(file.fileno()).st_size
+
+    @property
+    def len(self) -> int:
+        """Bytes that are still to be read: requests asks once, its toolbelt reads on until there are none."""
+        return self._size - self._file.tell()
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(lambda: self.read(1 << 16), b"")
@@ -126,6 +138,7 @@ def described(image: Mapping[str, Any]) -> Image:
         fingerprint=image["fingerprint"],
         properties=image.get("properties") or {},
         aliases=tuple(alias["name"] for alias in image.get("aliases") or ()),
+        filename=image.get("filename", ""),
         size=image.get("size", 0),
         architecture=image.get("architecture", ""),
     )

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import fixtures
 import testtools
-from nova import exception, objects
+from nova import exception
+from nova.objects.image_meta import ImageMeta
 from oslo_utils import units
 
 from containerhost.engines.lxd.images import Image
@@ -30,8 +31,8 @@ class Store:
     def find(self, alias):
         return next((image for image in self.images.values() if alias in image.aliases), None)
 
-    def having(self, name):
-        return tuple(image for image in self.images.values() if name in image.properties)
+    def unnamed(self, prefix):
+        return tuple(image for image in self.images.values() if image.filename.startswith(prefix) and not image.aliases)
 
     def import_unified(self, path, alias, properties):
         return self._add(path.read_bytes(), alias, properties)
@@ -76,7 +77,7 @@ class CacheCase(testtools.TestCase):
 
 def meta(image_id=IMAGE_ID, architecture=None, checksum=None):
     properties = {"hw_architecture": architecture} if architecture else {}
-    return objects.ImageMeta.from_dict({"id": image_id, "checksum": checksum, "properties": properties})
+    return ImageMeta.from_dict({"id": image_id, "checksum": checksum, "properties": properties})
 
 
 class TestEnsure(CacheCase):
@@ -203,9 +204,9 @@ class TestTogether(CacheCase):
 
     def test_purge_takes_nameless_images_only(self):
         self.store.images = {
-            "a": Image("a", {images.IMAGE_ID: IMAGE_ID}, ()),
-            "b": Image("b", {images.IMAGE_ID: "22222222-4e14-4e4c-a73d-069cbf4541e6"}, ("nova-2222",)),
-            "c": Image("c", {"os": "alpine"}, ()),
+            "a": Image("a", {}, (), f"nova-{IMAGE_ID}"),
+            "b": Image("b", {}, ("nova-2222",), "nova-22222222-4e14-4e4c-a73d-069cbf4541e6"),
+            "c": Image("c", {"os": "alpine"}, (), "alpine.tar"),
         }
         self.assertEqual((IMAGE_ID,), self.cache(Glance(b"")).purge())
         self.assertEqual({"b", "c"}, set(self.store.images))
