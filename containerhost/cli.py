@@ -85,9 +85,7 @@ def doctor(root: Path, owners_folder: Path | None) -> None:
 @_owners
 def unblock(device: str, owners_folder: Path | None) -> None:
     """Free DEVICE, which was blocked because it could not be cleaned and which you have cleaned by hand."""
-    store = owners.Owners(_folder(Path("/"), owners_folder))
-    record = store.unblock(device)
-    store.release(device, record.owner)
+    owners.Owners(_folder(Path("/"), owners_folder)).free(device)
 
 
 def _folder(root: Path, given: Path | None) -> Path:

@@ -70,8 +70,11 @@ class Owners:
 
         :param related: the devices that no other owner may hold beside this one (Inventory.related)
         :raises DeviceHeld: another owner has one of them or a related one, or one is blocked
+        :raises DeviceNotFound: something is no device id
         :raises OwnersUnreadable: the records cannot be trusted, or stay locked
         """
+        for device in devices:
+            _file_name(device.id)  # an id that cannot be a file's name is refused before anything changes
         with self._locked():
             records = self._read()
             for device in devices:
@@ -92,22 +95,32 @@ class Owners:
             self._write(dataclasses.replace(record, restore={**restore, **record.restore}))
 
     def block(self, device_id: str, reason: str) -> None:
-        """Keep the device from everybody until :meth:`unblock`, because it could not be cleaned.
+        """Keep the device from everybody until :meth:`unblock` or :meth:`free`, because it could not be cleaned.
 
         :raises DeviceNotFound: nobody holds the device
         """
         with self._locked():
             self._write(dataclasses.replace(self._record(device_id), blocked=reason))
 
-    def unblock(self, device_id: str) -> Record:
-        """The device was cleaned after all: its last owner, whom the record names, may release it.
+    def unblock(self, device_id: str) -> None:
+        """The device was cleaned after all: its last owner may release it.
 
         :raises DeviceNotFound: nobody holds the device
         """
         with self._locked():
-            record = dataclasses.replace(self._record(device_id), blocked=None)
-            self._write(record)
-            return record
+            self._write(dataclasses.replace(self._record(device_id), blocked=None))
+
+    def free(self, device_id: str) -> None:
+        """Release a blocked device whatever owner it had, because somebody cleaned it by hand.
+
+        :raises DeviceNotFound: nobody holds the device
+        :raises DeviceHeld: it is not blocked, so its owner may be using it
+        """
+        with self._locked():
+            record = self._record(device_id)
+            if record.blocked is None:
+                raise DeviceHeld(f"device {device_id} is not blocked: {record.owner} holds it")
+            self._remove([device_id])
 
     def release(self, device_id: str, owner: Owner) -> None:
         """The device is clean and free. Nothing happens when it is free already.

@@ -1,0 +1,61 @@
+"""Emulated hosts as folders: one copy of each for tests that only look, a fresh one for tests that break it."""
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import fixtures
+
+from containerhost.sysfs import Host
+from tests.fakehost import description, tree
+
+# Thousands of small files take seconds on a disk and milliseconds in memory.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+@functools.cache
+def shared(name: str) -> Host:
+    """The host tests/fakehost/hosts/<name>.yaml; never change its files."""
+    folder = tempfile.mkdtemp(prefix="unit-host-", dir=MEMORY)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    tree.write(description.load(name), folder)
+    return Host(folder)
+
+
+class Broken(fixtures.Fixture):
+    """A copy of a host whose files a test may change.
+
+    :ivar host: reads it
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _setUp(self) -> None:
+        self.root = Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path)
+        tree.write(description.load(self._name), self.root)
+        self.host = Host(self.root)
+
+    def path(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+    def function(self, address: str) -> Path:
+        return self.path(f"/sys/bus/pci/devices/{address}").resolve()
+
+    def write(self, path: str, text: str) -> None:
+        target = self.path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def rebind(self, address: str, driver: str) -> None:
+        """Show the function as bound to another driver."""
+        uevent = self.function(address) / "uevent"
+        rest = [line for line in uevent.read_text().splitlines() if not line.startswith("DRIVER=")]
+        uevent.write_text("\n".join([f"DRIVER={driver}", *rest]) + "\n")
+
+    def take_netdev(self, address: str) -> None:
+        """Move the function's interface to another network namespace: its folder stays, without it."""
+        shutil.rmtree(next((self.function(address) / "net").iterdir()))

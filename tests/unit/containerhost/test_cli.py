@@ -1,0 +1,163 @@
+import json
+import shutil
+from pathlib import Path
+
+import testtools
+from click.testing import CliRunner
+
+from containerhost import report
+from containerhost.cli import main
+from containerhost.devices.scan import scan
+from containerhost.owners import Owner, Owners
+from tests.unit.containerhost.hosts import Broken, shared
+
+OWNER = Owner("nova", "lxd", "instance-00000001", "11111111-1111-4111-8111-111111111111")
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(main, arguments)
+
+
+class List(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.tree = self.useFixture(Broken("mixed"))
+        self.root = str(self.tree.root)
+        self.owners = Owners(self.tree.root / "var/lib/containerhost/owners")
+
+    def claim(self, name: str) -> None:
+        inventory = scan(self.tree.host)
+        self.owners.claim([inventory.get(name)], OWNER, inventory.related)
+
+    def test_json_says_everything(self):
+        self.claim("0000:5e:00.1")
+        result = run("list", "--json", "--root", self.root)
+        self.assertEqual(0, result.exit_code, result.output)
+        devices = {device["id"]: device for device in json.loads(result.output)}
+        self.assertEqual(22, len(devices))
+        self.assertEqual(
+            {"id", "address", "kind", "vendor_id", "product_id", "class_code", "plugin", "role", "driver", "numa_node",
+             "model", "uuid", "parent", "vf_index", "total_vfs", "netdev", "netdev_away", "link_layer", "mac", "rdma",
+             "slice", "memory", "nodes", "health", "host_use", "owner", "blocked"}, set(devices["0000:5e:00.1"]))
+        self.assertEqual("instance-00000001", devices["0000:5e:00.1"]["owner"]["container"])
+        self.assertIsNone(devices["0000:5e:00.2"]["owner"])
+        self.assertEqual(result.output, run("list", "--json", "--root", self.root).output)
+
+    def test_the_table_is_aligned_and_complete(self):
+        self.claim("0000:3b:00.0")
+        self.owners.block("0000:3b:00.0", "not clean")
+        lines = run("list", "--root", self.root).output.splitlines()
+        header, gpu = lines[0], next(line for line in lines if line.startswith("0000:3b:00.0"))
+        for column, value in (("KIND", "gpu"), ("PCI ID", "10de:20b0"), ("CLASS", "030200"), ("DRIVER", "nvidia"),
+                              ("NUMA", "0"), ("NODES", "nvidia0=195:0 dri/card0=226:0"), ("HEALTH", "ok"),
+                              ("OWNER", "lxd container instance-00000001")):
+            self.assertTrue(gpu[header.index(column):].startswith(value), (column, gpu))
+        self.assertIn("blocked: not clean", gpu)
+        self.assertIn("infiniband/rdma_cm=10:58 kfd=510:0", lines[-2])
+        self.assertEqual("22 devices, 0 of them not healthy", lines[-1])
+
+    def test_owners_that_cannot_be_read_do_not_hide_the_devices(self):
+        self.claim("0000:3b:00.0")
+        next((self.tree.root / "var/lib/containerhost/owners").glob("*.json")).write_text("{")
+        result = run("list", "--root", self.root)
+        self.assertEqual(0, result.exit_code)
+        self.assertIn("owners are not shown", result.stderr)
+        self.assertIn("0000:3b:00.0", result.stdout)
+
+    def test_what_a_card_says_cannot_steer_the_terminal(self):
+        (self.tree.function("0000:83:00.0") / "product_name").write_text("evil\x1b[2J\x07\n")
+        self.assertIn("evil?[2J?", run("list", "--root", self.root).output)
+
+    def test_a_root_that_is_not_there(self):
+        self.assertEqual(2, run("list", "--root", "/nonexistent").exit_code)
+
+    def test_an_empty_root(self):
+        self.assertIn("0 devices", run("list", "--root", self.useFixture(Empty()).path).output)
+
+
+class Empty(Broken):
+    def __init__(self) -> None:
+        super().__init__("small")
+
+    def _setUp(self) -> None:
+        super()._setUp()
+        for folder in self.root.iterdir():
+            shutil.rmtree(folder)
+        self.path = str(self.root)
+
+
+class Doctor(testtools.TestCase):
+    def test_a_well_host(self):
+        result = run("doctor", "--root", str(shared("mixed").root))
+        self.assertEqual((0, "no complaints\n"), (result.exit_code, result.output))
+
+    def test_a_broken_host(self):
+        result = run("doctor", "--root", str(shared("broken").root))
+        self.assertEqual(1, result.exit_code)
+        self.assertIn("0000:3c:00.0: fallen off the bus", result.output)
+        self.assertIn("0000:5e:00.2: no driver is bound to it", result.output)
+
+    def test_records_that_need_a_look(self):
+        tree = self.useFixture(Broken("small"))
+        inventory = scan(tree.host)
+        name = inventory.devices[0].id
+        store = Owners(tree.root / "records")
+        store.claim([inventory.devices[0]], OWNER, inventory.related)
+        store.block(name, "its memory could not be cleared")
+        (tree.function(name).parents[0] / name).rename(tree.root / "gone")
+        tree.path(f"/sys/bus/pci/devices/{name}").unlink()
+        arguments = ("doctor", "--root", str(tree.root), "--owners", str(tree.root / "records"))
+        output = run(*arguments).output
+        self.assertIn(f"{name}: blocked: its memory could not be cleared", output)
+        self.assertIn("this host has no such device", output)
+        next((tree.root / "records").glob("*.json")).write_text("{")
+        self.assertIn("cannot be trusted", run(*arguments).output)
+
+    def test_a_device_whose_node_nobody_knows(self):
+        tree = self.useFixture(Broken("small"))
+        name = scan(tree.host).devices[0].id
+        (tree.function(name) / "numa_node").write_text("-1\n")
+        output = run("doctor", "--root", str(tree.root)).output
+        self.assertIn(f"{name}: the firmware does not say which NUMA node", output)
+
+
+class Unblock(testtools.TestCase):
+    def test_a_blocked_device_is_free_again(self):
+        tree = self.useFixture(Broken("small"))
+        folder = Path(tree.root) / "records"
+        store, inventory = Owners(folder), scan(tree.host)
+        name = inventory.devices[0].id
+        store.claim([inventory.devices[0]], OWNER, inventory.related)
+        self.assertEqual(1, run("unblock", name, "--owners", str(folder)).exit_code)
+        self.assertIn(name, store.records())
+        store.block(name, "why")
+        self.assertEqual(0, run("unblock", name, "--owners", str(folder)).exit_code)
+        self.assertEqual({}, store.records())
+
+    def test_a_device_that_nobody_holds(self):
+        result = run("unblock", "0000:3b:00.0", "--owners", str(self.useFixture(Broken("small")).root / "none"))
+        self.assertEqual(1, result.exit_code)
+        self.assertIn("no container holds device 0000:3b:00.0", result.output)
+
+
+class Topology(testtools.TestCase):
+    def test_people_see_nodes_and_devices_near(self):
+        lines = run("topology", "--root", str(shared("mixed").root)).output.splitlines()
+        self.assertIn("2 sockets, 16 cores, 2 threads each", lines[0])
+        node = next(line for line in lines if line.startswith("1 "))
+        for words in ("16-31,48-63", "256.0", "2048KiB:512/512 1048576KiB:4/4", "21 10", "0000:83:00.0"):
+            self.assertIn(words, node)
+
+    def test_json(self):
+        found = json.loads(run("topology", "--json", "--root", str(shared("mixed").root)).output)
+        self.assertEqual([*range(16), *range(32, 48)], found["nodes"][0]["cpus"])
+        self.assertEqual(sorted(found["cpu"]["features"]), found["cpu"]["features"])
+
+
+class Drawing(testtools.TestCase):
+    def test_ranges(self):
+        for numbers, expected in (((), ""), ((3,), "3"), ((0, 1, 2, 5, 7, 8), "0-2,5,7-8")):
+            self.assertEqual(expected, report.ranges(numbers))
+
+    def test_columns_that_say_nothing_are_left_out(self):
+        self.assertEqual("A  C\n1  33", report.table(("a", "b", "c"), [("1", "", "33")]))
