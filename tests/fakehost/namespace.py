@@ -107,11 +107,12 @@ def enter(groups: Sequence[Group]) -> None:
 
 def build(host: HostDescription, present: list[Function], groups: Sequence[Group]) -> None:
     """Put private trees over /sys, /proc and /dev, with all in them that no single function brings."""
+    ip_path, ip_program = _find_ip()
     linux.mount("proc", "/proc", "proc")
     _build_sys(groups)
     _build_proc(host, present)
     _build_dev()
-    _build_bin()
+    _build_bin(ip_path, ip_program)
 
 
 def _build_sys(groups: Sequence[Group]) -> None:
@@ -210,15 +211,23 @@ def _copy_node(path: str, status: os.stat_result) -> None:
     os.chown(path, status.st_uid, status.st_gid)
 
 
-def _build_bin() -> None:
+def _find_ip() -> tuple[str, bytes]:
+    """Where the ip command is, and the program itself; on an emulated host on an emulated host it is the outer's."""
+    found = shutil.which("ip", path="/usr/sbin:/usr/bin:/sbin:/bin")
+    if found is None:
+        raise FileNotFoundError("the ip command is missing; install iproute2")
+    outer = pathlib.Path(f"{BIN}/real-ip")
+    real = os.path.realpath(found)
+    return real, (outer if outer.exists() else pathlib.Path(real)).read_bytes()
+
+
+def _build_bin(ip_path: str, ip_program: bytes) -> None:
     """Put the commands in place that answer for hardware which the kernel does not have."""
     os.makedirs(BIN)
-    real = shutil.which("ip", path="/usr/sbin:/usr/bin:/sbin:/bin")
-    if real is None:
-        raise FileNotFoundError("the ip command is missing; install iproute2")
-    real = os.path.realpath(real)
-    shutil.copy2(real, f"{BIN}/real-ip")
-    linux.bind(str(_SHIM / "ip"), real)
+    real = pathlib.Path(f"{BIN}/real-ip")
+    real.write_bytes(ip_program)
+    real.chmod(0o755)
+    linux.bind(str(_SHIM / "ip"), ip_path)
     for name in ("ip.py", "nvidia-container-cli"):
         os.symlink(_SHIM / name, f"{BIN}/{name}")
 
