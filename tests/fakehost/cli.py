@@ -21,7 +21,7 @@ examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit status."""
-    options = _parse(arguments)
+    options = parse(arguments)
     if os.geteuid() != 0:
         print("fakehost: this makes namespaces and mounts in them, which needs root", file=sys.stderr)
         return run.FAILED
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         return run.NOT_FOUND
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     known = ", ".join(sorted(path.stem for path in HOSTS.glob("*.yaml")))
     parser = argparse.ArgumentParser(
         prog="fakehost",
