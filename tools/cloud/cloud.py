@@ -34,14 +34,18 @@ class Cloud:
     """MariaDB, RabbitMQ, keystone, glance, placement, neutron-server, nova and LXD or Incus on this machine.
 
     :param offers: the devices that flavors can ask for
+    :param owners: folder of the records of which container holds which device; a private one if not given, which is
+        right only for emulated devices: all drivers of a host must share theirs
     :param say: told in a few words what is being done
     """
 
-    def __init__(self, layout: Layout, offers: Iterable[Offer] = (), say: Callable[[str], None] = print) -> None:
+    def __init__(self, layout: Layout, offers: Iterable[Offer] = (), owners: Path | None = None,
+                 say: Callable[[str], None] = print) -> None:
         self._say = say
         self.layout = layout
         self.ports = Ports()
         self.offers = tuple(offers)
+        self.owners = owners or layout.run / "owners"
         self.engine = Engine(layout.engine)
         self.memlock = lockable_memory()
         self.daemons = Daemons(layout.logs)
@@ -89,7 +93,8 @@ class Cloud:
         return configs.Parts(
             layout=self.layout, ports=self.ports, passwords=passwords,
             database=MariaDb(self.layout, passwords), messages=RabbitMq(self.layout, self.ports, passwords),
-            offers=self.offers, engine_socket=self.engine.socket, pool=POOL, memlock=self.memlock)
+            offers=self.offers, engine_socket=self.engine.socket, pool=POOL, memlock=self.memlock,
+            owners=self.owners)
 
     def _refuse_taken_ports(self) -> None:
         taken = [f"{name} {port}" for name, port in vars(self.ports).items() if probes.port_open(port)]
@@ -108,7 +113,7 @@ class Cloud:
     def _prepared_for(self) -> str:
         """What the prepared state depends on: releases, paths and our own code that makes it."""
         code = [(Path(__file__).parent / f"{name}.py").read_text()
-                for name in ("cloud", "configs", "database", "identity", "layout", "messages", "services")]
+                for name in ("cloud", "configs", "database", "identity", "ini", "layout", "messages", "services")]
         return hashlib.sha256("\n".join([*self.versions().values(), str(self.layout.run), *code]).encode()).hexdigest()
 
     def _is_prepared(self) -> bool:

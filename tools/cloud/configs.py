@@ -4,15 +4,14 @@ Options that are left at their defaults are not written, so that a reader sees w
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.cloud.database import MariaDb
 from tools.cloud.hardware import Offer
-from tools.cloud.layout import Layout, Passwords, Ports, write_private
+from tools.cloud.ini import Ini
+from tools.cloud.layout import Layout, Passwords, Ports
 from tools.cloud.messages import RabbitMq
-
-Ini = dict[str, dict[str, str | Sequence[str]]]
 
 REGION = "RegionOne"
 HOST = "demo-host"
@@ -24,6 +23,7 @@ class Parts:
 
     :ivar engine_socket: the unix socket of LXD or Incus
     :ivar memlock: what ``[lxd] rdma_memlock`` becomes
+    :ivar owners: folder of the records of which container holds which device
     """
 
     layout: Layout
@@ -35,6 +35,7 @@ class Parts:
     engine_socket: Path
     pool: str
     memlock: str
+    owners: Path
 
 
 def user_of(service: str, parts: Parts) -> dict[str, str | Sequence[str]]:
@@ -138,20 +139,5 @@ def nova_compute(parts: Parts) -> Ini:
                 "device_spec": [spec for offer in parts.offers for spec in offer.spec_options]},
         "vnc": {"enabled": "false"},
         "lxd": {"endpoint": str(parts.engine_socket), "storage_pool": parts.pool, "rdma_memlock": parts.memlock,
-                "owners_dir": str(parts.layout.owners)},
+                "owners_dir": str(parts.owners)},
     }
-
-
-def write(path: Path, ini: Ini) -> None:
-    """Write an oslo.config file that only root can read: it has passwords."""
-    write_private(path, text_of(ini))
-
-
-def text_of(ini: Mapping[str, Mapping[str, str | Sequence[str]]]) -> str:
-    lines = []
-    for section, options in ini.items():
-        lines.append(f"[{section}]")
-        for name, value in options.items():
-            lines += [f"{name} = {one}" for one in ([value] if isinstance(value, str) else value)]
-        lines.append("")
-    return "\n".join(lines)

@@ -80,8 +80,8 @@ def choose(devices: Iterable[Device], held: Collection[str] = ()) -> tuple[Pair,
     for first, *others in alike.values():
         if others:
             return first, next((pair for pair in others if pair.node != first.node), others[0])
-    raise NotEnough(f"{len(gpus)} free GPUs and {len(vfs)} free InfiniBand virtual functions that work, where two of "
-                    "each are needed, each GPU with a virtual function on its NUMA node")
+    raise NotEnough(f"this machine has {len(gpus)} GPUs and {len(vfs)} InfiniBand virtual functions that work and are "
+                    "free; two of each are needed, each GPU with a virtual function on its NUMA node")
 
 
 def offers(pairs: Collection[Pair]) -> tuple[Offer, Offer]:

@@ -57,11 +57,6 @@ class Layout:
         return self.run / "mysql.sock"
 
     @property
-    def owners(self) -> Path:
-        """The records of which container holds which device."""
-        return self.run / "owners"
-
-    @property
     def clouds_yaml(self) -> Path:
         return self.run / "clouds.yaml"
 

@@ -4,7 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tools.cloud import configs, probes
+from tools.cloud import configs, ini, probes
 from tools.cloud.daemons import Daemon
 from tools.cloud.layout import Layout, Ports, program
 
@@ -26,9 +26,9 @@ def configure(parts: configs.Parts) -> None:
     files = {"keystone": configs.keystone(parts), "glance": configs.glance(parts),
              "placement": configs.placement(parts), "neutron": configs.neutron(parts),
              "nova": configs.nova_control(parts)}
-    for service, ini in files.items():
-        configs.write(config_file(parts.layout, service), ini)
-    configs.write(compute_file(parts.layout), configs.nova_compute(parts))
+    for service, content in files.items():
+        ini.write(config_file(parts.layout, service), content)
+    ini.write(compute_file(parts.layout), configs.nova_compute(parts))
     for service, name in PASTE.items():
         shutil.copyfile(Path(sys.prefix) / "etc" / service / name, parts.layout.etc(service) / name)
     for folder in ("glance/images", "glance/staging", "glance/tasks", "neutron", "nova/instances"):

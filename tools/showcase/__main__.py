@@ -1,17 +1,19 @@
 """The commands of tools/demo."""
 
+import contextlib
+import fcntl
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from containerhost.devices.scan import scan
+from containerhost.owners import FOLDER
 from tools.cloud import hardware
 from tools.cloud.cloud import Cloud
 from tools.cloud.layout import Layout
@@ -34,13 +36,15 @@ def main(context: click.Context, json_file: Path | None, keep: bool, emulated: b
     if os.geteuid() != 0:
         raise click.UsageError("It makes namespaces and containers, so it needs root: sudo tools/demo")
     if context.invoked_subcommand is None:
-        sys.exit(show(json_file.absolute() if json_file else None, keep, emulated, since))
+        with alone(Layout.default()):
+            sys.exit(show(json_file.absolute() if json_file else None, keep, emulated, since))
 
 
 @main.command()
 def down() -> None:
     """End a cloud that --keep left up."""
-    take_down(Layout.default())
+    with alone(Layout.default()):
+        take_down(Layout.default())
     click.echo("Nothing of the cloud is left.")
 
 
@@ -72,38 +76,59 @@ def end() -> None:
 @click.option("--why-emulated")
 def tell(json_file: Path | None, keep: bool, since: float, why_emulated: str | None) -> None:
     """The story itself, where the devices are."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stage.end_on_signals()
     sys.exit(perform(Report(since), json_file, keep, why_emulated))
 
 
 def show(json_file: Path | None, keep: bool, emulated: bool, since: float) -> int:
     """Choose the stage and let the story play there; the demo's exit status."""
     layout, report = Layout.default(), Report(since)
-    if layout.run.exists():
+    if layout.run.exists() or stage.is_up():
         report.say("An earlier cloud is still there: taking it down")
         take_down(layout)
     reason = "asked for with --emulated" if emulated else stage.why_emulated()
-    arguments = [sys.executable, "-m", "tools.showcase", "tell", "--since", str(since)]
-    arguments += ["--json", str(json_file)] if json_file else []
-    arguments += ["--keep"] if keep else []
-    if reason:
-        report.say(f"EMULATED HARDWARE: {reason}. LXD, nova and all the rest are real.", "bold yellow")
+    story = [sys.executable, "-m", "tools.showcase", "tell", "--since", str(since)]
+    story += ["--json", str(json_file)] if json_file else []
+    story += ["--keep"] if keep else []
+    if not reason:
+        return play(story)
+    report.say(f"EMULATED HARDWARE: {reason}. LXD, nova and all the rest are real.", "bold yellow")
+    try:
         stage.start(layout.folder / "fakehost.log")
-        arguments = stage.inside([*arguments, "--why-emulated", reason])
-    story = subprocess.Popen(arguments)
-    with stage.signals_passed_to(story):
-        status = story.wait()
-    if reason and not (keep and layout.run.exists()):
-        stage.stop()
-    return status
+        return play(stage.inside([*story, "--why-emulated", reason]))
+    finally:
+        if not (keep and layout.run.exists()):
+            stage.stop()
+
+
+@contextlib.contextmanager
+def alone(layout: Layout) -> Iterator[None]:
+    """One demo at a time in one checkout: the next one takes down what the last one left, not what another is using.
+
+    :raises click.ClickException: another one is running
+    """
+    layout.folder.mkdir(exist_ok=True)
+    with (layout.folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise click.ClickException("Another tools/demo is running in this checkout; wait for its end.") from None
+        yield
+
+
+def play(story: list[str]) -> int:
+    """Run the story as a process of its own; its exit status."""
+    process = subprocess.Popen(story)
+    with stage.signals_passed_to(process):
+        return process.wait()
 
 
 def perform(report: Report, json_file: Path | None, keep: bool, why_emulated: str | None) -> int:
     """Bring the cloud up, tell the story, take the cloud down; 0 only if every fact holds."""
     layout, error = Layout.default(), None
-    pairs = hardware.choose(scan().devices)
+    pairs = stage.pairs()
     offers = hardware.offers(pairs)
-    cloud = Cloud(layout, offers, say=report.say)
+    cloud = Cloud(layout, offers, owners=None if why_emulated else FOLDER, say=report.say)
     report.setting = setting_of(cloud, pairs, why_emulated)
     if cloud.memlock != "unlimited":
         report.say(f"This machine lets nobody lock more than {cloud.memlock} bytes of memory, so RDMA servers get that "
@@ -166,7 +191,7 @@ def tell_how_to_use(cloud: Cloud, report: Report) -> None:
                  "sudo OS_CLOUD=demo tools/demo exec openstack server create --flavor hpc.gpu1.ib1 --image busybox "
                  "--nic none mine",
                  f"sudo tools/demo exec {cloud.engine.flavour.client} list",
-                 f"sudo tools/demo exec containerhost list --owners {cloud.layout.owners}",
+                 f"sudo tools/demo exec containerhost list --owners {cloud.owners}",
                  "sudo tools/demo down"):
         report.command(line)
 

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from containerhost import topology
-from containerhost.devices.model import Device, NodeUse
+from containerhost.devices.model import CharNode, Device, NodeUse
 from containerhost.devices.scan import scan
 from containerhost.owners import Owners
 
@@ -33,6 +33,6 @@ def look(owners: Path) -> HostView:
         cpus={node.id: node.cpus for node in topology.read().nodes})
 
 
-def tenant_nodes(device: Device) -> set[str]:
-    """The character nodes that a container with this device alone may have of it."""
-    return {node.path for node in device.nodes if node.use is NodeUse.OWN}
+def tenant_nodes(device: Device) -> list[CharNode]:
+    """The character nodes that only the container with this device may have."""
+    return [node for node in device.nodes if node.use is NodeUse.OWN]

@@ -14,6 +14,7 @@ from tools.cloud.hardware import NotEnough, Pair, choose
 from tools.cloud.layout import CHECKOUT
 
 NAMESPACE = "demo"
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAKEHOST = (sys.executable, str(CHECKOUT / "tools" / "fakehost"))
 
 
@@ -21,10 +22,10 @@ class StageFailed(Exception):
     """The namespace with emulated hardware did not come up."""
 
 
-def real_pairs() -> tuple[Pair, Pair]:
-    """Two pairs of this machine's own devices that no container has.
+def pairs() -> tuple[Pair, Pair]:
+    """Two pairs of devices that no container has.
 
-    :raises NotEnough: this machine has not got them
+    :raises NotEnough: there are not so many here
     """
     return choose(scan().devices, Owners().records())
 
@@ -32,7 +33,7 @@ def real_pairs() -> tuple[Pair, Pair]:
 def why_emulated() -> str | None:
     """What this machine lacks; None when the demo can use its own devices."""
     try:
-        real_pairs()
+        pairs()
     except NotEnough as reason:
         return str(reason)
     return None
@@ -67,16 +68,26 @@ def stop() -> None:
     subprocess.run([*FAKEHOST, "--stop", NAMESPACE], stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
+def end_on_signals() -> None:
+    """Turn the first request to end into KeyboardInterrupt. Later ones (a terminal and the parent both send it) must
+    not cut off the cleaning, which has limits of its own."""
+    def interrupt(_number: int, _frame: object) -> None:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in ENDING:
+        signal.signal(number, interrupt)
+
+
 @contextlib.contextmanager
 def signals_passed_to(child: "subprocess.Popen[bytes]") -> Iterator[None]:
     """While the child works, an interrupt or a request to end is the child's to act on: it cleans up and ends."""
     def pass_on(number: int, _frame: object) -> None:
-        # The terminal's Ctrl-C has reached the child already; a second one would cut off its cleaning.
-        if number != signal.SIGINT or not sys.stdin.isatty():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child.pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, number)
 
-    former = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    former = {number: signal.signal(number, pass_on) for number in ENDING}
     try:
         yield
     finally:

@@ -6,8 +6,10 @@ from typing import TypeVar
 
 from openstack.compute.v2.server import Server
 
+from containerhost.devices.model import Device
 from tools.cloud import image
 from tools.cloud.cloud import Cloud
+from tools.cloud.engine import Output
 from tools.cloud.hardware import Offer, Pair
 from tools.cloud.identity import TENANT
 from tools.showcase import host, placement
@@ -19,8 +21,11 @@ IMAGE = "busybox"
 NAMES = ("train-1", "train-2")
 # Addresses on the InfiniBand subnet, given inside the servers.
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
-Value = TypeVar("Value")
+# What the guest's shell says to EPERM, ENOENT and ENXIO.
+REFUSED, ABSENT, NO_DRIVER = "Operation not permitted", "no such file", "No such device or address"
 INFINIBAND = "32"  # ARPHRD_INFINIBAND, linux/if_arp.h
+
+Value = TypeVar("Value")
 
 
 class Story:
@@ -81,9 +86,9 @@ class Story:
 
     def boot_two(self) -> None:
         self._report.chapter("Two servers")
-        with self._report.timed("two servers, from request to ACTIVE"):
-            requested = [self._create(name) for name in NAMES]
-            self._servers = [self._settled(server) for server in requested]
+        for name in NAMES:
+            with self._report.timed(f"{name}, from request to ACTIVE"):
+                self._servers.append(self._settled(self._create(name)))
         for server in self._servers:
             self._report.check(server.name, "is ACTIVE", told(server), server.status == "ACTIVE")
         if any(server.status != "ACTIVE" for server in self._servers):
@@ -110,23 +115,27 @@ class Story:
             self._report.check(server.name, "GPU, virtual function and CPUs are on one NUMA node",
                                f"node {node}, which has CPUs {listed(here)}; limits.cpu {listed(cpus)}",
                                bool(cpus) and cpus <= here)
+            function = next(device for device in held if device.rdma)
+            before = self._before.devices[function.id]
+            self._report.check(server.name, "its virtual function has GUIDs made for it",
+                               f"{guids(function)}, before {guids(before)}", guids(function) != guids(before))
             resources = placement.allocations(self._admin, server.id)
             total = {name: amount for entry in resources.values() for name, amount in entry.items()}
             self._report.check(server.name, "Placement holds exactly that for it",
                                ", ".join(f"{name} {amount}" for name, amount in sorted(total.items())),
                                total.get(self._gpu.resource_class) == 1 and total.get(self._vf.resource_class) == 1)
-        wanted = [pair.node for pair in self._pairs]
-        self._report.check("cloud", "the servers share NUMA nodes only if the devices do", f"nodes {nodes}",
-                           sorted(nodes, key=str) == sorted(wanted, key=str))
+        apart = "different NUMA nodes" if len({pair.node for pair in self._pairs}) > 1 else "one NUMA node"
+        self._report.check("cloud", f"the servers are on {apart}, as the devices are",
+                           " and ".join(f"node {node}" for node in nodes),
+                           sorted(nodes, key=str) == sorted((pair.node for pair in self._pairs), key=str))
 
     def look_inside(self) -> None:
         self._report.chapter("What each sees inside")
         view = self._look()
         for server, guest in zip(self._servers, self._guests, strict=True):
             held = view.held_by(guest.name)
-            own = set[str]().union(*(host.tenant_nodes(device) for device in held))
-            rest = [device for device in view.devices.values() if device not in held]
-            others = set[str]().union(*(host.tenant_nodes(device) for device in rest))
+            own = node_paths(held)
+            others = node_paths(device for device in view.devices.values() if device not in held)
             seen = guest.device_nodes()
             self._report.check(server.name, "sees its device nodes and nobody else's", " ".join(sorted(seen)),
                                own <= seen and not seen & (others - own))
@@ -145,18 +154,28 @@ class Story:
         self._report.chapter("Neither can open the other's")
         view = self._look()
         for server, guest, other in zip(self._servers, self._guests, reversed(self._guests), strict=True):
-            own = next(device for device in view.held_by(guest.name) if host.tenant_nodes(device))
-            path = sorted(host.tenant_nodes(own))[0]
-            opened = guest.open(path)
-            # Behind an emulated node is no driver: ENXIO says that the kernel let the container as far as that.
-            allowed = "No such device or address" in opened.err if self._emulated else opened.status == 0
-            self._report.check(server.name, f"may open its own {path}", opened.err or "opened", allowed)
+            for device in view.held_by(guest.name):
+                self._open_own(server, guest, device)
             for device in view.held_by(other.name):
-                node = min(node for node in device.nodes if node.path in host.tenant_nodes(device))
-                opened, made = guest.open(node.path), guest.make_node(node.major, node.minor)
-                self._report.check(server.name, f"has no {node.path}", opened.err, opened.status != 0)
-                self._report.check(server.name, f"cannot make it ({node.major}:{node.minor})", made.err,
-                                   made.status != 0)
+                self._open_foreign(server, guest, device)
+
+    def _open_own(self, server: Server, guest: Guest, device: Device) -> None:
+        answers = [guest.open(node.path) for node in host.tenant_nodes(device)]
+        # Behind an emulated node is no driver: ENXIO says that the kernel let the container as far as that.
+        allowed = [NO_DRIVER in answer.err if self._emulated else answer.status == 0 for answer in answers]
+        opened = "yes (ENXIO: an emulated node has no driver behind it)" if self._emulated else "yes"
+        self._report.check(server.name, f"may open its own {paths(device)}",
+                           opened if all(allowed) else said(answers, NO_DRIVER), bool(allowed) and all(allowed))
+
+    def _open_foreign(self, server: Server, guest: Guest, device: Device) -> None:
+        nodes = host.tenant_nodes(device)
+        opened = [guest.open(node.path) for node in nodes]
+        self._report.check(server.name, f"has no {paths(device)}", said(opened, ABSENT),
+                           bool(opened) and all(ABSENT in answer.err for answer in opened))
+        made = [guest.make_node(node.major, node.minor) for node in nodes]
+        numbers = " ".join(f"{node.major}:{node.minor}" for node in nodes)
+        self._report.check(server.name, f"cannot make {numbers} itself", said(made, REFUSED),
+                           bool(made) and all(REFUSED in answer.err for answer in made))
 
     def ping(self) -> None:
         self._report.chapter("They reach each other over the two virtual functions")
@@ -172,7 +191,7 @@ class Story:
         self._report.chapter("A third server, when every GPU is taken")
         server = self._settled(self._create("train-3"))
         reason = (server.fault or {}).get("message", "no reason given")
-        self._report.check("train-3", "is refused with a clear reason", f"{server.status}: {reason}",
+        self._report.check("train-3", "is refused with a clear reason", f"{server.status}: {reason.strip()}",
                            server.status == "ERROR" and "No valid host" in reason)
         self._servers.append(server)
 
@@ -199,7 +218,7 @@ class Story:
     # -- helpers
 
     def _look(self) -> host.HostView:
-        return host.look(self._cloud.layout.owners)
+        return host.look(self._cloud.owners)
 
     def _difference(self, view: host.HostView) -> tuple[str, bool]:
         changed = [name for name in {*view.devices, *self._before.devices}
@@ -224,6 +243,24 @@ def wait_for(ask: Callable[[], Value], enough: Callable[[Value], bool], limit: f
     while not enough(answer := ask()) and time.monotonic() < deadline:
         time.sleep(0.2)
     return answer
+
+
+def said(answers: Iterable[Output], known: str) -> str:
+    """The different errors of some commands; a known one is shortened to what it says."""
+    return listed({known if known in answer.err else answer.err for answer in answers} - {""})
+
+
+def node_paths(devices: Iterable[Device]) -> set[str]:
+    return {node.path for device in devices for node in host.tenant_nodes(device)}
+
+
+def paths(device: Device) -> str:
+    return " ".join(sorted(node_paths([device])))
+
+
+def guids(device: Device) -> str:
+    """Node and port GUID of a network function."""
+    return f"{device.rdma.node_guid} {device.rdma.port_guid}" if device.rdma else "none"
 
 
 def told(server: Server) -> str:
