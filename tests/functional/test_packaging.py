@@ -1,0 +1,49 @@
+"""nova-compute finds lxd.LXDDriver whether the package was installed from a wheel or editable."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import fixtures
+import testtools
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What nova.cmd.compute.main does before it makes its service, without the service.
+LOAD = """
+import os_vif
+from nova import objects
+from nova.virt import driver
+os_vif.initialize()
+objects.register_all()
+found = driver.load_compute_driver(None, "lxd.LXDDriver")
+print(type(found).__module__, type(found).__name__, __import__("nova_lxd_ext").__file__, sep="\\n")
+"""
+
+
+class PackagingTest(testtools.TestCase):
+    def run_python(self, *arguments: str, path: str | None = None) -> str:
+        environment = {**os.environ, "PBR_VERSION": "0.0.1"} | ({"PYTHONPATH": path} if path else {})
+        done = subprocess.run([sys.executable, *arguments], cwd="/", env=environment, capture_output=True, text=True,
+                              timeout=300, check=False)
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_editable(self) -> None:
+        self.assertEqual(["nova_lxd_ext.driver", "LXDDriver", str(ROOT / "nova_lxd_ext/__init__.py")],
+                         self.run_python("-c", LOAD).splitlines()[-3:])
+
+    def test_wheel(self) -> None:
+        folder = self.useFixture(fixtures.TempDir()).path
+        source, site = f"{folder}/source", f"{folder}/site"
+        # Of a copy, because a build leaves its own folders behind.
+        shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info"))
+        self.run_python("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder,
+                        source)
+        wheel = next(Path(folder).glob("*.whl"))
+        self.run_python("-m", "pip", "install", "--quiet", "--no-deps", "--target", site, str(wheel))
+        self.assertEqual(["nova_lxd_ext.driver", "LXDDriver", f"{site}/nova_lxd_ext/__init__.py"],
+                         self.run_python("-c", LOAD, path=site).splitlines()[-3:])
+        self.assertFalse(Path(site, "tests").exists(), "the wheel must not ship tests")
