@@ -20,14 +20,14 @@ _CLASSES = ("02", "03", "12")
 
 def functions(host: Host) -> Iterator[PciFunction]:
     """Every function that could be a network card or an accelerator, by address."""
-    indexes: dict[str, int] = {}
+    places: dict[str, tuple[str, int]] = {}
     for address in host.names(_FOLDER):
         if not _ADDRESS.fullmatch(address):
             continue
         place = folder(host, address)
         uevent = _UEVENT.search(host.text(f"{place}/uevent") or "")
         if uevent and uevent["class_code"].zfill(6).startswith(_CLASSES):
-            yield _function(host, address, place, uevent, indexes)
+            yield _function(host, address, place, uevent, places)
 
 
 def folder(host: Host, address: str) -> str:
@@ -37,12 +37,13 @@ def folder(host: Host, address: str) -> str:
     return f"/sys/{inside}" if inside != target and ".." not in inside else f"{_FOLDER}/{address}"
 
 
-def _function(host: Host, address: str, folder: str, uevent: re.Match[str], indexes: dict[str, int]) -> PciFunction:
-    """:param indexes: the VFs met so far below their PFs; a VF's address is never lower than its PF's"""
-    parent = host.link(f"{folder}/physfn")
+def _function(host: Host, address: str, folder: str, uevent: re.Match[str],
+              places: dict[str, tuple[str, int]]) -> PciFunction:
+    """:param places: parent and index of the VFs that the PFs before named; a VF's address is never before its PF's"""
+    parent, index = places.get(address) or (host.link(f"{folder}/physfn"), None)
     total = 0 if parent else _count(host, f"{folder}/sriov_totalvfs")
     if total:
-        indexes.update(_virtual_functions(host, folder))
+        places.update((vf, (address, number)) for vf, number in _virtual_functions(host, folder))
     numa_node = host.number(f"{folder}/numa_node")
     driver = uevent["driver"]
     return PciFunction(
@@ -55,23 +56,21 @@ def _function(host: Host, address: str, folder: str, uevent: re.Match[str], inde
         numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,
         role=Role.VF if parent else Role.PF if total else Role.PLAIN,
         parent=parent,
-        vf_index=indexes.get(address),
+        vf_index=index,
         total_vfs=total,
         num_vfs=_count(host, f"{folder}/sriov_numvfs") if total else 0,
         health=health.of_function(host, folder, driver),
     )
 
 
-def _virtual_functions(host: Host, folder: str) -> dict[str, int]:
-    """Address to index, from a PF's ``virtfn<index>`` links."""
-    found: dict[str, int] = {}
+def _virtual_functions(host: Host, folder: str) -> Iterator[tuple[str, int]]:
+    """Address and index of each VF, from a PF's ``virtfn<index>`` links."""
     for entry in host.names(folder):
         index = entry.removeprefix("virtfn")
         if entry != index and index.isascii() and index.isdigit():
             address = host.link(f"{folder}/{entry}")
             if address:
-                found[address] = int(index[:6])
-    return found
+                yield address, int(index[:6])
 
 
 def _count(host: Host, path: str) -> int:
