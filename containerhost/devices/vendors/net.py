@@ -35,14 +35,14 @@ class Net(base.Vendor):
 
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
         found = self._netdevs.of(function.folder)
-        netdev = found.netdev
+        netdev, away = found.netdev, found.away and function.driver is not None
         side = self._rdma_devices.of(function.folder)
         complaints = function.health + side.health
-        if netdev is None and not found.away and not function.health:
+        if netdev is None and not away and not function.health:
             complaints += (f"driver {function.driver} made no network interface; see the kernel's log "
                            "(InfiniBand also needs module ib_ipoib)",)
         return (base.device(
-            function, Kind.NET, self.name, netdev=netdev.name if netdev else None, netdev_away=found.away,
+            function, Kind.NET, self.name, netdev=netdev.name if netdev else None, netdev_away=away,
             mac=netdev.mac if netdev else None, rdma=side.rdma, nodes=side.nodes,
             link_layer=(netdev and netdev.link_layer) or self._link_layer(function, side.rdma),
             health=complaints, host_use=base.enabled_functions(function) + self._host_use(function, netdev)),)

@@ -175,6 +175,13 @@ class Faults(testtools.TestCase):
         self.assertEqual((None, True, True, LinkLayer.INFINIBAND),
                          (vf.netdev, vf.netdev_away, vf.healthy, vf.link_layer))
 
+    def test_without_a_driver_an_interface_is_nowhere(self):
+        self.tree.take_netdev("0000:5e:00.1")
+        uevent = self.tree.function("0000:5e:00.1") / "uevent"
+        uevent.write_text(uevent.read_text().replace("DRIVER=mlx5_core\n", ""))
+        vf = self.device("0000:5e:00.1")
+        self.assertEqual((False, ("no driver is bound to it",)), (vf.netdev_away, vf.health))
+
     def test_an_interface_that_was_never_made_is_one(self):
         folder = self.tree.function("0000:5e:00.1") / "net"
         folder.rename(folder.with_name("power"))
