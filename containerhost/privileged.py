@@ -24,7 +24,15 @@ GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
 
 # Folders of /dev in which devices that can be granted have their nodes.
 NODE_FOLDERS = ((), ("dri",), ("infiniband",), ("nvidia-caps",), ("accel",))
-LIMITS = {"Max locked memory": "memlock"}
+
+# Names in /proc/<pid>/limits and those of setrlimit(2), which engines use.
+LIMITS = {
+    "Max address space": "as", "Max core file size": "core", "Max cpu time": "cpu", "Max data size": "data",
+    "Max file locks": "locks", "Max file size": "fsize", "Max locked memory": "memlock",
+    "Max msgqueue size": "msgqueue", "Max nice priority": "nice", "Max open files": "nofile",
+    "Max pending signals": "sigpending", "Max processes": "nproc", "Max realtime priority": "rtprio",
+    "Max realtime timeout": "rttime", "Max resident set": "rss", "Max stack size": "stack",
+}
 
 
 class Inside(NamedTuple):

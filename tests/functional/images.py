@@ -1,5 +1,7 @@
 """One small root file system (busybox) as an image in every format that is accepted."""
 
+import io
+import platform
 import subprocess
 import tarfile
 from pathlib import Path
@@ -24,6 +26,17 @@ def all_formats(folder: Path) -> dict[str, Path]:
             subprocess.run(["mksquashfs", "-", str(files["squashfs"]), "-tar", "-quiet", "-no-progress"], stdin=source,
                            stdout=subprocess.DEVNULL, check=True)
     return files
+
+
+def metadata_tarball() -> bytes:
+    """The other half of a split image."""
+    content = f"architecture: {platform.machine()}\ncreation_date: 1\n".encode()
+    entry = tarfile.TarInfo("metadata.yaml")
+    entry.size = len(content)
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        archive.addfile(entry, io.BytesIO(content))
+    return raw.getvalue()
 
 
 def only_rootfs(unified: Path, target: Path) -> None:

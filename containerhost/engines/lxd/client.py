@@ -159,11 +159,16 @@ class LxdClient:
         return connection
 
     def _request(self, method: str, *path: str, asked: str, **arguments: Any) -> requests.Response:
-        with translated(asked, self.settings.shown()):
-            node = self._connection().api
-            for segment in path:
-                node = node[parse.quote(segment, safe="")]
-            return getattr(node, method)(**arguments)
+        try:
+            with translated(asked, self.settings.shown()):
+                node = self._connection().api
+                for segment in path:
+                    node = node[parse.quote(segment, safe="")]
+                return getattr(node, method)(**arguments)
+        except errors.EngineUnavailable:
+            # The daemon that comes back may be another version: look at it anew.
+            self._local.connection = None
+            raise
 
     def _get(self, *path: str, asked: str, **arguments: Any) -> Any:
         return document(self._request("get", *path, asked=asked, **arguments), asked)["metadata"]

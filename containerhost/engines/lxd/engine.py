@@ -15,6 +15,7 @@ from containerhost.engines.verify import complaints
 from containerhost.grants import Grant
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec
+from containerhost.sysfs import Host, id_list
 
 LOG = logging.getLogger(__name__)
 
@@ -37,9 +38,14 @@ DAY_ONE = datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC)  # LXD's "never" is
 class LxdEngine:
     name = "lxd"
 
-    def __init__(self, client: LxdClient, privileged: Privileged | None = None) -> None:
+    """:param privileged: looks into containers
+    :param host: the daemon's machine
+    """
+
+    def __init__(self, client: LxdClient, privileged: Privileged | None = None, host: Host | None = None) -> None:
         self.client = client
         self._privileged = privileged or Privileged()
+        self._host = host or Host()
         self._pool_drivers: dict[str, str] = {}
 
     # Whole-host questions.
@@ -101,7 +107,21 @@ class LxdEngine:
     # Life.
 
     def create(self, spec: ContainerSpec) -> None:
+        self._require_cores(spec)
         self.client.create_instance(config.instance(spec, self.client.extensions))
+
+    def _require_cores(self, spec: ContainerSpec) -> None:
+        """LXD takes any core for granted, and runs the container on all of them when it cannot use those named. It
+        never uses the ones that the kernel isolates (boot parameter isolcpus) for containers.
+        """
+        online, isolated = (id_list(self._host.text(f"/sys/devices/system/cpu/{name}")) for name in
+                            ("online", "isolated"))
+        missing = spec.cpu.cores - (online - isolated)
+        if missing:
+            raise errors.SpecError(
+                f"container {spec.name} is to run on cores {config.core_list(spec.cpu.cores)}, but of these LXD cannot "
+                f"use {config.core_list(missing)}: online are {config.core_list(online)}, isolated by the kernel "
+                f"{config.core_list(isolated) or 'none'}")
 
     def start(self, name: str) -> None:
         try:

@@ -48,7 +48,7 @@ def leftovers(lxd: Lxd, name: str) -> list[str]:
     for folder, names, files in os.walk(lxd.daemon.folder):
         if folder == str(lxd.daemon.folder):
             names.remove("logs")
-        found += [os.path.join(folder, entry) for entry in (*names, *files) if name in entry]
+        found += [os.path.join(folder, entry) for entry in (*names, *files) if name == entry]
     with open("/proc/self/mounts", encoding="utf-8") as table:
-        found += [line.split()[1] for line in table if name in line.split()[1]]
+        found += [line.split()[1] for line in table if name in line.split()[1].split("/")]
     return found

@@ -114,6 +114,7 @@ class TestLife(LxdTestCase):
             (errors.EngineNotFound, lambda: self.engine.create(self.spec("c2", image="no-such-image"))),
             (errors.EngineNotFound, lambda: self.engine.create(self.spec("c2", root=RootDisk("nowhere")))),
             (errors.EngineConflict, lambda: self.engine.create(self.spec())),
+            (errors.SpecError, lambda: self.engine.create(self.spec("c2", cpu=Cpu(1, cores=frozenset({0, 4095}))))),
             (errors.EngineError, lambda: self.engine.create(self.spec("not/a name"))),
             (errors.EngineConflict, lambda: self.engine.verify("c1", ())),
         ):

@@ -1,9 +1,10 @@
 """What becomes of requests when the daemon is down, slow, restarted in the middle, or has no room."""
 
+import re
 import threading
 import time
 
-from testtools.matchers import LessThan
+from testtools.matchers import LessThan, MatchesRegex
 
 from containerhost import errors
 from containerhost.engines import Status
@@ -98,6 +99,29 @@ class TestStorage(LxdTestCase):
         error = self.assertRaises(errors.EngineError, self.engine.create, self.spec(root=RootDisk("default", 1 * MiB)))
         self.assertIsInstance(error, errors.StorageFull)
         self.assertFalse(self.engine.exists("c1"))
+
+    def test_full_pool(self):
+        client = self.engine.client
+        client._finish(client._request("post", "storage-pools", asked="make a pool", json={
+            "name": "small", "driver": "btrfs", "config": {"size": "128MiB"}}), "make a pool")
+        self.addCleanup(client._request, "delete", "storage-pools", "small", asked="remove the pool")
+        self.addCleanup(self._delete_pool_content, "small")
+        self.running("c1", root=RootDisk("small"))
+        for file, block in (("/big", "64k"), ("/more", "1k")):
+            self.inside("c1", "sh", "-c", f"dd if=/dev/urandom of={file} bs={block}; sync")
+        names = [f"n{number}" for number in range(40)]
+        error = self.assertRaises(errors.StorageFull, lambda: [
+            self.engine.create(self.spec(name, root=RootDisk("small"))) for name in names])
+        self.assertThat(str(error), MatchesRegex(".*create container n", re.S))
+        left = {state.name for state in self.engine.containers()}
+        self.assertNotIn(re.search("container (n[0-9]+)", str(error))[1], left)
+
+    def _delete_pool_content(self, pool):
+        for state in self.engine.containers():
+            self.engine.delete(state.name)
+        for volume in self.engine.client._get("storage-pools", pool, "volumes", "image", asked="list",
+                                              params={"recursion": "1"}):
+            self.engine.client.delete_image(volume["name"])
 
     def test_pool_usage(self):
         usage = self.engine.pool("default")

@@ -63,3 +63,26 @@ class TestActions(testtools.TestCase):
         self.addCleanup(list, map(os.close, ends))
         terminal = os.fstat(ends[1]).st_rdev
         self.assertEqual((), Privileged().users([(os.major(terminal), os.minor(terminal))]))
+
+
+class TestGpuReset(testtools.TestCase):
+    """Against a stand-in for NVIDIA's tool, which is not on a machine without its driver."""
+
+    def _with_tool(self, script):
+        folder = self.useFixture(fixtures.TempDir()).path
+        if script is not None:
+            path = os.path.join(folder, "nvidia-smi")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(f"#!/bin/sh\n{script}\n")
+            os.chmod(path, 0o755)
+        self.useFixture(fixtures.EnvironmentVariable("PATH", folder))
+        Privileged().reset_nvidia_gpu("0000:3b:00.0")
+
+    def test_done_or_impossible(self):
+        for script in (None, '[ "$1 $2" = "--gpu-reset --id=0000:3b:00.0" ]',
+                       "echo 'GPU Reset is not supported on this device.'; exit 3"):
+            self._with_tool(script)
+
+    def test_refused(self):
+        error = self.assertRaises(HostActionFailed, self._with_tool, "echo 'GPU is in use by another client'; exit 1")
+        self.assertIn("in use by another client", str(error))

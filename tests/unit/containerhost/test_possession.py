@@ -1,0 +1,162 @@
+"""Possession on a described host without privileges: all that happens before and after a device is touched."""
+
+import atexit
+import functools
+import pathlib
+import shutil
+import tempfile
+
+import fixtures
+import testtools
+
+from containerhost import errors
+from containerhost.devices.model import Kind, Role
+from containerhost.devices.scan import scan
+from containerhost.grants import GrantOptions
+from containerhost.owners import Owner, Owners
+from containerhost.possession import Possession, Request
+from containerhost.privileged import Privileged
+from containerhost.sysfs import Host
+from tests.fakehost import description, tree
+
+
+class NoHardware(Privileged):
+    """The described devices are not on this machine; were their likes, no test may touch them."""
+
+    def _refuse(self, *arguments):
+        raise errors.HostActionFailed("there is no such device here")
+
+    set_vf_guids = rename_netdev = quieten_netdev = unbind = bind = reset = reset_nvidia_gpu = _refuse
+
+    def users(self, nodes):
+        return ()
+
+
+class Willing(NoHardware):
+    def reset_nvidia_gpu(self, address):
+        pass
+
+
+@functools.cache
+def host(name):
+    """A described host; no test changes its files."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    tree.write(description.load(name), folder)
+    return Host(folder)
+
+
+def owner(name):
+    return Owner("test", "lxd", name, f"uuid-of-{name}")
+
+
+class PossessionTestCase(testtools.TestCase):
+    described = "small"
+
+    def setUp(self):
+        super().setUp()
+        self.host = host(self.described)
+        self.owners = Owners(pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "owners")
+        self.foreign = {}
+        self.possession = Possession(self.owners, lambda: scan(self.host), Willing(),
+                                     lambda devices: self.foreign, self.host)
+        self.gpus = [device for device in scan(self.host).devices if device.kind is Kind.GPU]
+        self.vfs = [device for device in scan(self.host).devices if device.role is Role.VF]
+
+    def acquire(self, name, *ids):
+        return self.possession.acquire([Request(device_id) for device_id in ids], owner(name))
+
+
+class TestAcquire(PossessionTestCase):
+    def test_grants_come_in_the_order_of_the_requests(self):
+        ids = [self.vfs[1].id, self.gpus[0].id, self.vfs[0].id]
+        grants = self.acquire("c1", *ids)
+        self.assertEqual(ids, [grant.device.id for grant in grants])
+        self.assertEqual(set(ids), {record.device_id for record in self.owners.held_by(owner("c1"))})
+
+    def test_refused_before_anything_changes(self):
+        gpu, vf = self.gpus[0].id, self.vfs[0].id
+        self.acquire("other", self.gpus[1].id)
+        before = self.owners.records()
+        named = GrantOptions(netdev_name="ib0")
+        for wanted, requests in (
+            (errors.DeviceNotFound, [Request(gpu), Request("0000:00:00.0")]),
+            (errors.DeviceNotFound, [Request("../../etc/passwd")]),
+            (errors.DeviceHeld, [Request(gpu), Request(self.gpus[1].id)]),
+            # The host itself uses a physical function whose VFs are enabled.
+            (errors.DeviceHeld, [Request(self.vfs[0].parent)]),
+            (errors.SpecError, [Request(gpu), Request(gpu)]),
+            (errors.SpecError, [Request(vf, named), Request(self.vfs[1].id, named)]),
+            (errors.SpecError, [Request(vf, GrantOptions(netdev_name="no good"))]),
+        ):
+            self.assertRaises(wanted, self.possession.acquire, requests, owner("c1"))
+            self.assertEqual(before, self.owners.records())
+
+    def test_what_others_containers_have_is_refused_unless_it_is_ones_own(self):
+        self.foreign = {self.gpus[0].id: "c1"}
+        error = self.assertRaises(errors.DeviceHeld, self.acquire, "c2", self.gpus[0].id)
+        self.assertIn("c1", str(error))
+        self.assertEqual(1, len(self.acquire("c1", self.gpus[0].id)))
+
+    def test_a_whole_function_that_others_use_takes_its_vfs_with_it(self):
+        self.foreign = {self.vfs[0].parent: "lab/router"}
+        error = self.assertRaises(errors.DeviceHeld, self.acquire, "c1", self.vfs[0].id)
+        self.assertIn("lab/router", str(error))
+
+    def test_nothing_is_asked_for(self):
+        self.assertEqual((), self.acquire("c1"))
+
+    def test_records_that_cannot_be_read_stop_everything(self):
+        self.acquire("c1", self.gpus[0].id)
+        (file,) = self.owners._root.glob("*.json")
+        file.write_text("{")
+        self.assertRaises(errors.OwnersUnreadable, self.acquire, "c2", self.gpus[1].id)
+        self.assertRaises(errors.OwnersUnreadable, self.possession.give_back, owner("c1"))
+
+
+class TestGrants(PossessionTestCase):
+    def test_only_for_what_is_held(self):
+        self.acquire("c1", self.gpus[0].id)
+        (grant,) = self.possession.grants([Request(self.gpus[0].id)], owner("c1"))
+        self.assertEqual(self.gpus[0], grant.device)
+        self.assertRaises(errors.DeviceHeld, self.possession.grants, [Request(self.gpus[1].id)], owner("c1"))
+        self.assertRaises(errors.DeviceHeld, self.possession.grants, [Request(self.gpus[0].id)], owner("c2"))
+
+
+class TestGiveBack(PossessionTestCase):
+    def test_may_be_repeated(self):
+        self.acquire("c1", self.gpus[0].id)
+        for _ in range(2):
+            self.assertEqual((), self.possession.give_back(owner("c1")))
+            self.assertEqual({}, self.owners.records())
+
+    def test_what_is_not_clean_stays_blocked_with_the_reason(self):
+        gpu, vf = self.gpus[0].id, self.vfs[0].id
+        self.acquire("c1", gpu, vf)
+        (complaint,) = self.possession.give_back(owner("c1"))
+        self.assertIn(vf, complaint)
+        self.assertEqual({vf: complaint}, {name: record.blocked for name, record in self.owners.records().items()})
+        self.assertRaises(errors.DeviceHeld, self.acquire, "c2", vf)
+        self.assertEqual(1, len(self.acquire("c2", gpu)))
+
+    def test_reconcile_minds_driver_and_engine(self):
+        self.acquire("c1", self.gpus[0].id)
+        self.acquire("c2", self.gpus[1].id)
+        for driver, engine, alive, left in (
+            ("other", "lxd", (), 2), ("test", "docker", (), 2), ("test", "lxd", ("c1", "c2"), 2),
+            ("test", "lxd", ("c2",), 1), ("test", "lxd", (), 0),
+        ):
+            self.assertEqual((), self.possession.reconcile(driver, engine, alive))
+            self.assertEqual(left, len(self.owners.records()))
+
+
+class TestBrokenHost(PossessionTestCase):
+    described = "broken"
+
+    def test_no_unhealthy_device_is_handed_out_and_each_says_why(self):
+        sick = [device for device in scan(self.host).devices if not device.healthy]
+        self.assertNotEqual([], sick)
+        for device in sick:
+            error = self.assertRaises(errors.DeviceUnhealthy, self.acquire, "c1", device.id)
+            self.assertIn(device.health[0], str(error))
+        self.assertEqual({}, self.owners.records())
