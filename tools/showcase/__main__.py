@@ -16,12 +16,14 @@ import click
 from containerhost.owners import FOLDER
 from tools.cloud import hardware
 from tools.cloud.cloud import Cloud
+from tools.cloud.identity import TENANT
 from tools.cloud.layout import Layout
 from tools.showcase import stage
 from tools.showcase.report import Report
-from tools.showcase.story import Story
+from tools.showcase.story import FLAVOR, IMAGE, Story
 
 INTERRUPTED = 130
+INTERRUPTION = "interrupted"
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -139,23 +141,25 @@ def perform(report: Report, json_file: Path | None, keep: bool, why_emulated: st
             cloud.up()
         Story(cloud, pairs, offers, report, emulated=why_emulated is not None).tell()
     except KeyboardInterrupt:
-        error = "interrupted"
+        error = INTERRUPTION
     except Exception as failure:  # whatever it was, the cloud must go and the reader must know
         error = f"{type(failure).__name__}: {failure}"
     if error:
         report.say(error, "bold red")
         report.setting["error"] = error
+    if error and error != INTERRUPTION:
         keep_logs(layout, report)
-    if keep and not error:
-        tell_how_to_use(cloud, report)
-    else:
+    kept = keep and not error
+    if not kept:
         report.chapter("Taking the cloud down")
         with report.timed("cloud down"):
             cloud.down()
     report.summary()
+    if kept:
+        tell_how_to_use(cloud, report)
     if json_file:
         report.write_json(json_file)
-    if error == "interrupted":
+    if error == INTERRUPTION:
         return INTERRUPTED
     return 0 if report.ok and not error else 1
 
@@ -188,7 +192,7 @@ def keep_logs(layout: Layout, report: Report) -> None:
 def tell_how_to_use(cloud: Cloud, report: Report) -> None:
     report.chapter("The cloud stays up")
     for line in ("sudo tools/demo exec openstack server list --all-projects",
-                 "sudo OS_CLOUD=demo tools/demo exec openstack server create --flavor hpc.gpu1.ib1 --image busybox "
+                 f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor {FLAVOR} --image {IMAGE} "
                  "--nic none mine",
                  f"sudo tools/demo exec {cloud.engine.flavour.client} list",
                  f"sudo tools/demo exec containerhost list --owners {cloud.owners}",
