@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 POLL = 0.1  # seconds
+KILL_LIMIT = 5  # seconds that the kernel may take to end a killed process
 # In the environment of everything the cloud starts, so that whatever is left can be told from other processes.
 MARK = "NOVA_LXD_EXT_CLOUD"
 
@@ -117,10 +118,9 @@ class Daemons:
                 os.killpg(note["pid"], note["end"])
         deadline = time.monotonic() + limit
         for name, note in notes.items():
-            while self._running(name, note) and time.monotonic() < deadline:
-                time.sleep(POLL / 5)
-            if self._running(name, note):
+            if not self._ended(name, note, deadline):
                 os.killpg(note["pid"], signal.SIGKILL)
+                self._ended(name, note, time.monotonic() + KILL_LIMIT)
             self._note(name).unlink()
             self._children.pop(name, None)
 
@@ -129,22 +129,31 @@ class Daemons:
 
         :returns: their names
         """
-        killed = []
+        killed = {}
         mark = f"{MARK}={self._folder}".encode()
         for folder in Path("/proc").glob("[0-9]*"):
             pid = int(folder.name)
             try:
                 if pid == os.getpid() or mark not in (folder / "environ").read_bytes().split(b"\0"):
                     continue
-                killed.append((folder / "comm").read_text().strip())
+                note = {"pid": pid, "started": start_time(pid)}
                 os.kill(pid, signal.SIGKILL)
+                killed[pid] = note, (folder / "comm").read_text().strip()
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue  # it ended by itself meanwhile, or is hidden even from root and so is not ours
-        return killed
+        deadline = time.monotonic() + KILL_LIMIT
+        while any(alive(note) for note, _name in killed.values()) and time.monotonic() < deadline:
+            time.sleep(POLL / 5)
+        return sorted(name for _note, name in killed.values())
 
-    def _running(self, name: str, note: Mapping[str, int]) -> bool:
+    def _ended(self, name: str, note: Mapping[str, int], deadline: float) -> bool:
+        """Wait for its end, until the deadline (time.monotonic). A child of this process must be collected as well."""
         child = self._children.get(name)
-        return child.poll() is None if child else alive(note)
+        while child.poll() is None if child else alive(note):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL / 5)
+        return True
 
     def _note(self, name: str) -> Path:
         return self._folder / f"{name}.json"
@@ -156,12 +165,18 @@ class Daemons:
 
 def start_time(pid: int) -> int:
     """When a process started, in clock ticks since boot: with its number it names a process for good (proc(5))."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return int(_stat(pid)[19])
 
 
 def alive(note: Mapping[str, int]) -> bool:
-    """Whether the noted process still runs and is the one that was noted."""
+    """Whether the noted process still runs, as the one that was noted. One that only waits to be collected does not."""
     try:
-        return start_time(note["pid"]) == note["started"]
+        fields = _stat(note["pid"])
     except (FileNotFoundError, ProcessLookupError):
         return False
+    return fields[0] != "Z" and int(fields[19]) == note["started"]
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat behind the program's name, which may have blanks and brackets in it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

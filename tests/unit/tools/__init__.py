@@ -1,0 +1,1 @@
+"""The tools' parts that can be tried without a cloud; tools/demo itself tries the rest."""
