@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -73,13 +72,19 @@ def _dispatch(options: argparse.Namespace) -> int:
         return registry.join(options.join, options.command)
     host = load(options.host)
     if options.detach:
-        return _detach(lambda ready: _run(host, options.name, ["sleep", "infinity"], ready))
-    return _run(host, options.name, options.command, lambda: None)
+        return _detach(host, options.name)
+    if options.name:
+        return _run_named(host, options.name, options.command)
+    return run.run(host, options.command)
 
 
-def _run(host: HostDescription, name: str | None, command: Sequence[str], ready: Callable[[], None]) -> int:
-    if name is None:
-        return run.run(host, command)
+def _run_named(
+    host: HostDescription,
+    name: str,
+    command: Sequence[str],
+    ready: Callable[[], None] = lambda: None,
+    detached: bool = False,
+) -> int:
     registration = registry.register(name)
 
     def announce(init: int) -> None:
@@ -87,20 +92,19 @@ def _run(host: HostDescription, name: str | None, command: Sequence[str], ready:
         ready()
 
     try:
-        return run.run(host, command, announce)
+        return run.run(host, command, announce, detached)
     finally:
         registration.release()
 
 
-def _detach(action: Callable[[Callable[[], None]], int]) -> int:
-    """Run an action in the background; return when it has called what it was given, or has failed."""
+def _detach(host: HostDescription, name: str) -> int:
+    """Start a host in the background; return when it stands, or has failed."""
     receive, send = os.pipe()
     if os.fork() == 0:
         os.close(receive)
         os.setsid()
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
-            os._exit(action(lambda: _go_quiet(send)))
+            os._exit(_run_named(host, name, ["sleep", "infinity"], lambda: _tell(send), detached=True))
         except (OSError, registry.RegistryError) as error:
             print(f"fakehost: {error}", file=sys.stderr)
             os._exit(run.FAILED)
@@ -108,9 +112,6 @@ def _detach(action: Callable[[Callable[[], None]], int]) -> int:
     return 0 if os.read(receive, 1) else run.FAILED
 
 
-def _go_quiet(ready: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(nothing, descriptor)
+def _tell(ready: int) -> None:
     os.write(ready, b"1")
     os.close(ready)

@@ -7,6 +7,7 @@ The kernel shows a TAP at /sys/devices/virtual/net. Its folder is mirrored, with
 
 import os
 import shutil
+import tempfile
 
 from tests.fakehost import linux, pci
 from tests.fakehost.description import Kind
@@ -19,10 +20,12 @@ _NETDEVS = "devices/virtual/net"
 class Interfaces:
     """
     :param real: where the kernel's own /sys of this namespace is mounted
+    :param scratch: a folder on the same file system as /sys, where what is shown is made ready
     """
 
-    def __init__(self, real: str) -> None:
+    def __init__(self, real: str, scratch: str) -> None:
         self._real = real
+        self._scratch = scratch
         self._shown: dict[str, str] = {}
 
     def follow(self, function: NetFunction, name: str | None) -> None:
@@ -39,34 +42,37 @@ class Interfaces:
         """Write again what an emulated interface says of itself."""
         name = self._shown.get(function.address)
         if name is not None:
-            self._write_attributes(function, name)
+            _write_attributes(function, _folder(function, name))
 
     def _show(self, function: NetFunction, name: str) -> bool:
         """Show an interface; False when it has been renamed or has left meanwhile, which will be told next."""
-        folder, real, target = _folder(function, name), f"{self._real}/{_NETDEVS}/{name}", f"/sys/{_NETDEVS}/{name}"
-        os.makedirs(folder)
+        folder = tempfile.mkdtemp(dir=self._scratch)
+        real, target = f"{self._real}/{_NETDEVS}/{name}", f"/sys/{_NETDEVS}/{name}"
         try:
+            os.chmod(folder, 0o755)
             for entry in os.listdir(real):
                 os.symlink(f"{real}/{entry}", f"{folder}/{entry}")
             os.symlink(f"/{pci.folder(function.address)}", f"{folder}/device")
-            self._write_attributes(function, name)
+            _write_attributes(function, folder)
             while os.path.ismount(target):  # what was mounted here follows an interface that is renamed or comes back
                 linux.unmount(target)
             linux.bind(folder, target)
         except FileNotFoundError:
             shutil.rmtree(folder)
             return False
+        os.makedirs(os.path.dirname(_folder(function, name)), exist_ok=True)
+        os.rename(folder, _folder(function, name))
         return True
 
-    @staticmethod
-    def _write_attributes(function: NetFunction, name: str) -> None:
-        if function.card.kind is not Kind.INFINIBAND:
-            return
-        for attribute, value in (("address", hardware_address(function)), ("addr_len", "20")):
-            path = f"{_folder(function, name)}/{attribute}"
-            os.unlink(path)
-            with open(path, "w", encoding="ascii") as file:
-                file.write(f"{value}\n")
+
+def _write_attributes(function: NetFunction, folder: str) -> None:
+    if function.card.kind is not Kind.INFINIBAND:
+        return
+    for attribute, value in (("address", hardware_address(function)), ("addr_len", "20")):
+        path = f"{folder}/{attribute}"
+        os.unlink(path)  # a link to what the TAP says
+        with open(path, "w", encoding="ascii") as file:
+            file.write(f"{value}\n")
 
 
 def _folder(function: NetFunction, name: str) -> str:

@@ -25,6 +25,7 @@ REAL_PROC = f"{HOME}/proc"
 CONTROL = f"{HOME}/control"
 BIN = f"{HOME}/bin"
 ATTRIBUTES = f"{HOME}/attributes"
+SCRATCH = f"{HOME}/scratch"
 
 _SHIM = pathlib.Path(__file__).parent / "shim"
 _LOOPS = 64
@@ -168,12 +169,11 @@ def _show(source: str, target: str) -> None:
 
 
 def _build_proc(host: HostDescription, present: list[Function]) -> None:
-    scratch = f"{HOME}/over"
-    os.makedirs(f"{scratch}/driver")
+    os.makedirs(f"{SCRATCH}/driver")
     for name in os.listdir(f"{REAL_PROC}/driver"):
         if not name.startswith("nvidia"):
-            os.symlink(f"{REAL_PROC}/driver/{name}", f"{scratch}/driver/{name}")
-    linux.bind(f"{scratch}/driver", "/proc/driver")
+            os.symlink(f"{REAL_PROC}/driver/{name}", f"{SCRATCH}/driver/{name}")
+    linux.bind(f"{SCRATCH}/driver", "/proc/driver")
     for name, make in (("devices", tree.devices_text), ("misc", tree.misc_text)):
         real = pathlib.Path(REAL_PROC, name).read_text()
         _cover(f"/proc/{name}", make(real, present))
@@ -181,7 +181,7 @@ def _build_proc(host: HostDescription, present: list[Function]) -> None:
 
 
 def _cover(path: str, text: str) -> None:
-    mine = pathlib.Path(f"{HOME}/over", os.path.basename(path))
+    mine = pathlib.Path(SCRATCH, os.path.basename(path))
     mine.write_text(text)
     mine.chmod(0o444)
     linux.bind(str(mine), path)

@@ -5,9 +5,11 @@ what it is called there, so nothing needs to be remembered about it.
 """
 
 import errno
+import itertools
 import logging
 import os
 import select
+import socket
 import threading
 from collections.abc import Callable
 
@@ -183,14 +185,9 @@ class Switch:
 
 def open_port(name: str, fabric: str, mac: str, infiniband: bool) -> Port:
     """A port under the given name, or under the next free ``dev<N>`` when the name is taken."""
-    names = [name, *(f"dev{number}" for number in range(1000))]
-    for candidate in names:
-        try:
-            return Port(candidate, fabric, mac, infiniband)
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-    raise OSError(errno.EEXIST, f"no free name for the interface {name}")
+    taken = {interface for _, interface in socket.if_nameindex()}
+    candidates = itertools.chain((name,), (f"dev{number}" for number in itertools.count()))
+    return Port(next(each for each in candidates if each not in taken), fabric, mac, infiniband)
 
 
 def foreign_namespace() -> int:

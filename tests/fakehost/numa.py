@@ -56,6 +56,8 @@ def node_entries(nodes: Sequence[NumaNode]) -> Iterator[Entry]:
         distances = ("10" if other == number else "21" for other in range(len(nodes)))
         yield File(f"{folder}/distance", " ".join(distances) + "\n")
         yield File(f"{folder}/meminfo", _meminfo(number, node))
+        counters = ("numa_hit", "numa_miss", "numa_foreign", "interleave_hit", "local_node", "other_node")
+        yield File(f"{folder}/numastat", "".join(f"{counter} 0\n" for counter in counters))
         yield from (Link(f"{folder}/cpu{cpu}", f"{CPU}/cpu{cpu}") for cpu in node.cpus)
         yield Directory(f"{folder}/hugepages")
         for size, pages in node.hugepages:

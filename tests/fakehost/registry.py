@@ -78,6 +78,7 @@ def join(name: str, command: Sequence[str]) -> int:
         linux.setns(namespace, 0)
         os.close(namespace)
     os.chdir(folder)
+    run.hold_signals()
     child = run.start(command)  # a PID namespace is entered by children only
     run.forward_signals(child)
     return run.wait_for(child)

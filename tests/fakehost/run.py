@@ -7,6 +7,7 @@ runs on the emulated host dies with it, however it ends.
 import logging
 import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ LOG = logging.getLogger(__name__)
 
 _GRACE = 5  # seconds that what is left at the end has between SIGTERM and SIGKILL
 _READY = b"ready"
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 FAILED = 125  # exit status when the host could not be made, as env and timeout have it
 NOT_FOUND = 127
 
@@ -31,41 +33,54 @@ class CommandError(RuntimeError):
     """The command could not be started."""
 
 
-def run(host: HostDescription, command: Sequence[str], ready: Callable[[int], None] = lambda pid: None) -> int:
+def run(
+    host: HostDescription,
+    command: Sequence[str],
+    ready: Callable[[int], None] = lambda pid: None,
+    detached: bool = False,
+) -> int:
     """Make the host, run the command on it, end the host.
 
     :param ready: called when the host stands, with the process id of its PID 1
+    :param detached: let go of standard input, output and error then
     :returns: the command's exit status; 128 and the number when a signal ended it
     """
     groups = cgroups.make()
+    hold_signals()
     try:
         receive, send = os.pipe()
         linux.unshare(linux.CLONE_NEWPID)
         child = os.fork()
         if child == 0:
             os.close(receive)
-            os._exit(_guarded(lambda: _inside(host, command, groups, send)))
+            os._exit(_guarded(lambda: _inside(host, command, groups, send, detached)))
         os.close(send)
         forward_signals(child)
         if os.read(receive, len(_READY)) == _READY:
             ready(child)
+            if detached:
+                _let_go()
         return wait_for(child)
     finally:
         cgroups.remove(groups)
 
 
-def _inside(host: HostDescription, command: Sequence[str], groups: Sequence[cgroups.Group], ready: int) -> int:
+def _inside(
+    host: HostDescription, command: Sequence[str], groups: Sequence[cgroups.Group], ready: int, detached: bool
+) -> int:
     linux.die_with_parent(signal.SIGKILL)
     host = namespace.fit(host)
     namespace.enter(groups)
     present = functions(host)
     namespace.build(host, present, groups)
     writer = LiveWriter(Attributes(namespace.ATTRIBUTES))
-    machine = Machine(writer, Interfaces(namespace.REAL_SYS))
+    machine = Machine(writer, Interfaces(namespace.REAL_SYS, namespace.SCRATCH))
     writer.read, writer.act = machine.read_action, machine.write_action
     namespace.write_fixed(writer, host, present)
     machine.start(present)
     control.serve(namespace.CONTROL, {name: getattr(machine, name) for name in control.CALLS})
+    if detached:
+        _let_go()
     os.write(ready, _READY)
     os.close(ready)
     pid = start(command)
@@ -78,7 +93,7 @@ def _inside(host: HostDescription, command: Sequence[str], groups: Sequence[cgro
 def start(command: Sequence[str]) -> int:
     """Start a command in the environment of the emulated host that this process is in; its process id."""
     try:
-        return os.posix_spawnp(command[0], command, _environment(os.environ))
+        return os.posix_spawnp(command[0], [*command], _environment(os.environ), setsigmask=())
     except OSError as error:
         raise CommandError(f"cannot run {command[0]}: {error.strerror}") from error
 
@@ -88,12 +103,18 @@ def _environment(outer: Mapping[str, str]) -> dict[str, str]:
     return {**outer, "PATH": f"{namespace.BIN}:{path}", control.ENVIRONMENT: namespace.CONTROL}
 
 
+def hold_signals() -> None:
+    """Keep what asks this program to end waiting until it knows whom to pass it on to."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+
+
 def forward_signals(pid: int) -> None:
     """Pass on what asks a program to end; at a terminal, Ctrl-C reaches the command by itself."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: os.kill(pid, received))
     at_terminal = os.isatty(0)
     signal.signal(signal.SIGINT, lambda received, _frame: None if at_terminal else os.kill(pid, received))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
 
 
 def wait_for(pid: int) -> int:
@@ -103,6 +124,15 @@ def wait_for(pid: int) -> int:
         if ended == pid:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
+
+
+def _let_go() -> None:
+    """Whoever waits for the end of what this process writes must not wait for its end; log files stay."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.dup2(nothing, descriptor)
+    os.close(nothing)
 
 
 def _end_all() -> None:

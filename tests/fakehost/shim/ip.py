@@ -3,7 +3,9 @@
 Output as that of iproute2 6.1. Runs without site-packages, so it imports nothing but the client of the control socket.
 """
 
+import errno
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -32,7 +34,7 @@ def main(arguments: list[str]) -> int:
             return set_link(host, arguments, [word for word in words[2:] if word != "dev"])
         return show_links(host, arguments)
     except OSError as error:
-        print(f"RTNETLINK answers: {error.strerror}", file=sys.stderr)
+        print(f"RTNETLINK answers: {os.strerror(error.errno or errno.EIO)}\n{error.strerror}", file=sys.stderr)
         return 2
 
 

@@ -20,7 +20,7 @@ class TestGpus(testtools.TestCase):
         super().setUp()
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path)
         present = [each for each in functions.functions(description.load("small")) if each.address in (GPU, OTHER)]
-        self.machine = Machine(Writer(self.root), Interfaces("/sys"))
+        self.machine = Machine(Writer(self.root), Interfaces("/sys", "/sys"))
         self.machine.start(present)
         self.everything = self.files()
 
