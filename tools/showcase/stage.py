@@ -1,6 +1,7 @@
 """Where the demo plays: on this machine's own devices, or in a namespace with emulated ones."""
 
 import contextlib
+import hashlib
 import os
 import signal
 import subprocess
@@ -13,7 +14,8 @@ from containerhost.owners import Owners
 from tools.cloud.hardware import NotEnough, Pair, choose
 from tools.cloud.layout import CHECKOUT
 
-NAMESPACE = "demo"
+# Another checkout may have its own demo up.
+NAMESPACE = "demo-" + hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:6]
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAKEHOST = (sys.executable, str(CHECKOUT / "tools" / "fakehost"))
 
