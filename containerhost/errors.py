@@ -58,11 +58,15 @@ class EngineNotFound(EngineError):
 
 
 class EngineConflict(EngineError):
-    """The object changed since it was read, exists already, or is busy."""
+    """The object changed since it was read, or exists already."""
 
 
 class NotAsGranted(EngineError):
     """A running container sees more or less than its grants say."""
+
+
+class EngineBusy(EngineConflict):
+    """Another operation on the object has not ended yet."""
 
 
 class StorageFull(EngineError):

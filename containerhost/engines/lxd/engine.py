@@ -125,7 +125,7 @@ class LxdEngine:
 
     def start(self, name: str) -> None:
         try:
-            self.client.set_state(name, "start")
+            self._act(name, "start")
         except errors.EngineUnavailable:
             raise
         except errors.EngineError as error:
@@ -144,7 +144,7 @@ class LxdEngine:
 
     def _end(self, name: str, action: str, timeout: int, force: bool) -> None:
         try:
-            self.client.set_state(name, action, force=force, timeout=timeout)
+            self._act(name, action, force=force, timeout=timeout)
         except errors.EngineUnavailable:
             raise
         except errors.EngineError as error:
@@ -162,11 +162,23 @@ class LxdEngine:
 
     def freeze(self, name: str) -> None:
         if not self._is(name, Status.FROZEN):
-            self.client.set_state(name, "freeze")
+            self._act(name, "freeze")
 
     def unfreeze(self, name: str) -> None:
         if not self._is(name, Status.RUNNING):
-            self.client.set_state(name, "unfreeze")
+            self._act(name, "unfreeze")
+
+    def _act(self, name: str, action: str, **how: Any) -> None:
+        """LXD says that a container is stopped while it still cleans up, and refuses the next action until then."""
+        limit = time.monotonic() + self.client.settings.operation_timeout
+        while True:
+            try:
+                return self.client.set_state(name, action, **how)
+            except errors.EngineBusy as error:
+                if time.monotonic() > limit:
+                    raise
+                LOG.info("Container %s is busy: %s", name, error)
+                time.sleep(BUSY_PAUSE)
 
     def delete(self, name: str) -> None:
         """Stop by force what runs, delete, and wait out whatever another caller still does to it."""
