@@ -5,7 +5,7 @@ reads. Outside packages register theirs as an entry point of the group ``contain
 """
 
 import abc
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from containerhost.devices import drm, health
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
@@ -47,16 +47,18 @@ class Vendor(abc.ABC):
         """
 
 
-def device(function: PciFunction, kind: Kind, plugin: str, **more: object) -> Device:
-    """The device of a function: what PCI tells of it, and ``more`` of Device's fields."""
-    facts: dict[str, object] = {
-        "id": function.address, "kind": kind, "plugin": plugin, "health": function.health,
-        "host_use": enabled_functions(function),
-    }
-    for field in ("address", "vendor_id", "product_id", "class_code", "role", "driver", "numa_node", "parent",
-                  "vf_index", "total_vfs"):
-        facts[field] = getattr(function, field)
-    return Device(**(facts | more))  # type: ignore[arg-type]
+def device(function: PciFunction, kind: Kind, plugin: str, *, health: tuple[str, ...],
+           host_use: tuple[str, ...] | None = None, **more: Any) -> Device:
+    """The device of a function: what PCI tells of it, and ``more`` of Device's fields.
+
+    :param host_use: what the host does with it; VFs it serves if not given
+    """
+    return Device(
+        id=function.address, address=function.address, kind=kind, vendor_id=function.vendor_id,
+        product_id=function.product_id, class_code=function.class_code, plugin=plugin, role=function.role,
+        driver=function.driver, numa_node=function.numa_node, parent=function.parent, vf_index=function.vf_index,
+        total_vfs=function.total_vfs, health=health,
+        host_use=enabled_functions(function) if host_use is None else host_use, **more)
 
 
 def enabled_functions(function: PciFunction) -> tuple[str, ...]:
