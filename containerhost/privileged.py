@@ -56,9 +56,8 @@ class Privileged:
 
     def set_vf_guids(self, netdev: str, index: int, node_guid: str, port_guid: str) -> None:
         """Give VF ``index`` of the InfiniBand PF ``netdev`` its GUIDs; its driver reads them when it binds next."""
-        check(INTERFACE, netdev)
-        for kind, guid in (("node_guid", node_guid), ("port_guid", port_guid)):
-            run(["ip", "link", "set", "dev", netdev, "vf", str(int(index)), kind, by_bytes(check(GUID, guid))])
+        run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
+             "node_guid", by_bytes(check(GUID, node_guid)), "port_guid", by_bytes(check(GUID, port_guid))])
 
     def rename_netdev(self, name: str, new: str) -> None:
         """The kernel renames only interfaces that are down."""
