@@ -80,8 +80,7 @@ def join(name: str, command: Sequence[str]) -> int:
     os.chdir(folder)
     run.hold_signals()
     child = run.start(command)  # a PID namespace is entered by children only
-    run.forward_signals(child)
-    return run.wait_for(child)
+    return run.attend(child)
 
 
 def stop(name: str) -> None:

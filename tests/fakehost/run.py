@@ -25,6 +25,8 @@ LOG = logging.getLogger(__name__)
 _GRACE = 5  # seconds that what is left at the end has between SIGTERM and SIGKILL
 _READY = b"ready"
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_FROM_TERMINAL = 0x80  # SI_KERNEL
 FAILED = 125  # exit status when the host could not be made, as env and timeout have it
 NOT_FOUND = 127
 
@@ -45,8 +47,8 @@ def run(
     :param detached: let go of standard input, output and error then
     :returns: the command's exit status; 128 and the number when a signal ended it
     """
-    groups = cgroups.make()
     hold_signals()
+    groups = cgroups.make()
     try:
         receive, send = os.pipe()
         linux.unshare(linux.CLONE_NEWPID)
@@ -55,12 +57,11 @@ def run(
             os.close(receive)
             os._exit(_guarded(lambda: _inside(host, command, groups, send, detached)))
         os.close(send)
-        forward_signals(child)
         if os.read(receive, len(_READY)) == _READY:
             ready(child)
             if detached:
                 _let_go()
-        return wait_for(child)
+        return attend(child)
     finally:
         cgroups.remove(groups)
 
@@ -83,9 +84,7 @@ def _inside(
         _let_go()
     os.write(ready, _READY)
     os.close(ready)
-    pid = start(command)
-    forward_signals(pid)
-    status = wait_for(pid)
+    status = attend(start(command))
     _end_all()
     return status
 
@@ -93,7 +92,8 @@ def _inside(
 def start(command: Sequence[str]) -> int:
     """Start a command in the environment of the emulated host that this process is in; its process id."""
     try:
-        return os.posix_spawnp(command[0], [*command], _environment(os.environ), setsigmask=())
+        environment = _environment(os.environ)
+        return os.posix_spawnp(command[0], [*command], environment, setsigmask=(), setsigdef=_IGNORED_BY_PYTHON)
     except OSError as error:
         raise CommandError(f"cannot run {command[0]}: {error.strerror}") from error
 
@@ -104,26 +104,35 @@ def _environment(outer: Mapping[str, str]) -> dict[str, str]:
 
 
 def hold_signals() -> None:
-    """Keep what asks this program to end waiting until it knows whom to pass it on to."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    """Keep signals waiting for ``attend``, so that none is lost before it is known whom to pass it on to."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*_FORWARDED, signal.SIGCHLD))
 
 
-def forward_signals(pid: int) -> None:
-    """Pass on what asks a program to end; at a terminal, Ctrl-C reaches the command by itself."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _frame: os.kill(pid, received))
-    at_terminal = os.isatty(0)
-    signal.signal(signal.SIGINT, lambda received, _frame: None if at_terminal else os.kill(pid, received))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+def attend(pid: int) -> int:
+    """Wait for a child, passing on what asks this program to end and reaping others' children as a PID 1 must.
 
-
-def wait_for(pid: int) -> int:
-    """Wait for a child, reaping others meanwhile as a PID 1 must; its exit status as a shell tells it."""
+    :returns: the child's exit status as a shell tells it
+    """
     while True:
-        ended, status = os.wait()
-        if ended == pid:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+        received = signal.sigwaitinfo((*_FORWARDED, signal.SIGCHLD))
+        if received.si_signo == signal.SIGCHLD:
+            status = _reap().get(pid)
+            if status is not None:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+        elif received.si_code != _FROM_TERMINAL:  # Ctrl-C reaches the child by itself
+            os.kill(pid, received.si_signo)
+
+
+def _reap() -> dict[int, int]:
+    """Process ids of all children that have ended -> their wait status."""
+    ended = {}
+    try:
+        while (each := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            ended[each[0]] = each[1]
+    except ChildProcessError:
+        return ended  # these were all
+    return ended
 
 
 def _let_go() -> None:
