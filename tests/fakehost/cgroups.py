@@ -53,7 +53,9 @@ def make() -> list[Group]:
         group = Group(mount, f"{parent}/{_PREFIX}{os.getpid()}", unified)
         os.mkdir(group.path)
         if unified:
-            _hand_on_controllers(parent)
+            # In a container the root has processes, and keeps what it has not handed on before.
+            with contextlib.suppress(OSError):
+                _hand_on_controllers(parent)
             os.mkdir(f"{group.path}/{_LEAF}")
         else:
             _copy_cpuset(parent, group.path)

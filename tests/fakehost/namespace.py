@@ -46,6 +46,9 @@ _MERGED = (
     "devices/virtual/misc",
     "module",
 )
+# Of these the real entries are shown as links, which take no mounts; elsewhere a link from one entry to another would
+# lead out of the emulated tree.
+_LINKED = ("devices/system/cpu", "module")
 # Of these only the emulated ones are shown.
 _REPLACED = re.compile(
     r"bus/pci/(devices|drivers|drivers_probe|drivers_autoprobe|rescan|slots)"
@@ -58,6 +61,8 @@ _REPLACED_NODES = re.compile("dri|infiniband|kfd|nvidia.*")
 def fit(host: HostDescription) -> HostDescription:
     """The description with the machine's real cores and memory dealt out evenly to its nodes.
 
+    Huge pages are told only up to a quarter of a node's memory, so that something is left on a small machine.
+
     :raises DescriptionError: a PCI bus of the description is one of the machine
     """
     devices = [*(gpu.address for gpu in host.gpus), *(card.address for card in host.cards)]
@@ -69,7 +74,11 @@ def fit(host: HostDescription) -> HostDescription:
     cores, count = _real_cores(), len(host.nodes)
     memory = _real_memory() // count
     nodes = (
-        NumaNode(tuple(cores[index * len(cores) // count : (index + 1) * len(cores) // count]), memory, node.hugepages)
+        NumaNode(
+            tuple(cores[index * len(cores) // count : (index + 1) * len(cores) // count]),
+            memory,
+            tuple((size, min(pages, memory // 4 // size)) for size, pages in node.hugepages),
+        )
         for index, node in enumerate(host.nodes)
     )
     return dataclasses.replace(host, nodes=tuple(nodes))
@@ -126,7 +135,11 @@ def _build_sys(groups: Sequence[Group]) -> None:
             os.makedirs(f"/sys/{folder}", exist_ok=True)
             for name in os.listdir(f"{REAL_SYS}/{folder}"):
                 path = f"{folder}/{name}".lstrip("/")
-                if path not in _MERGED and not _REPLACED.fullmatch(path):
+                if path in _MERGED or _REPLACED.fullmatch(path):
+                    continue
+                if folder in _LINKED:
+                    os.symlink(f"{REAL_SYS}/{path}", f"/sys/{path}")
+                else:
                     _show(f"{real_mounts.path if path in ('fs', 'kernel') else REAL_SYS}/{path}", f"/sys/{path}")
         for group in groups:
             linux.unmount(group.mount)
