@@ -37,7 +37,7 @@ TEXTS: tuple[tuple[re.Pattern[str], type[errors.EngineError]], ...] = (
      errors.StorageFull),
     (re.compile(r"(image|alias|instance|container|storage pool|project|profile|network|operation)( \S+)? not found\s*$",
                 re.I), errors.EngineNotFound),
-    (re.compile(r"is busy running", re.I), errors.EngineBusy),
+    (re.compile(r"is busy running|non-reusable operation", re.I), errors.EngineBusy),
     (re.compile(r"already exists|UNIQUE constraint failed|etag doesn't match|is running\s*$", re.I),
      errors.EngineConflict),
     (re.compile(r"context deadline exceeded|timed? ?out", re.I), errors.EngineTimeout),
@@ -126,7 +126,8 @@ def translated(asked: str, endpoint: str) -> Iterator[None]:
         ) from error
     except requests.Timeout as error:
         raise errors.EngineTimeout(f"{asked}: no answer from {endpoint} in time") from error
-    except requests.RequestException as error:
+    except (requests.RequestException, OSError, ValueError) as error:
+        # requests and pylxd let out what they find wrong with certificate files.
         raise errors.EngineError(f"{asked}: request to {endpoint} failed: {error}") from error
 
 
@@ -154,6 +155,8 @@ class LxdClient:
             url = self.settings.url()
             pair = (self.settings.cert, self.settings.key) if self.settings.cert else None
             session = pylxd.client.get_session_for_url(url, verify=self.settings.server_cert or True, cert=pair)
+            # Else REQUESTS_CA_BUNDLE, which clouds set for their own services, would replace the pinned certificate.
+            session.trust_env = False
             connection = pylxd.Client(
                 endpoint=url, session=session, project=self.settings.project, timeout=self.settings.request_timeout)
             self._local.connection = connection

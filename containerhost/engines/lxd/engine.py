@@ -140,16 +140,13 @@ class LxdEngine:
         if state.status is Status.FROZEN and not force:
             # A frozen init cannot act on the request to end.
             self.unfreeze(name)
-        self._end(name, "stop", timeout, force)
-
-    def _end(self, name: str, action: str, timeout: int, force: bool) -> None:
         try:
-            self._act(name, action, force=force, timeout=timeout)
+            self._act(name, "stop", force=force, timeout=timeout)
         except errors.EngineUnavailable:
             raise
         except errors.EngineError as error:
             status = self.container(name).status
-            if action == "stop" and status is Status.STOPPED:
+            if status is Status.STOPPED:
                 return
             if not force and status is Status.RUNNING:
                 raise errors.EngineTimeout(f"container {name} did not shut down within {timeout} s: {error}") from error
@@ -260,6 +257,7 @@ class LxdEngine:
             except errors.EngineConflict:
                 if last:
                     raise
+                time.sleep(BUSY_PAUSE)
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """Look into the running container from the host, through its first process; nothing of the guest is run."""

@@ -26,6 +26,8 @@ class TestRefusals(testtools.TestCase):
             (400, "Failed loading: Storage pool not found", errors.EngineNotFound),
             (400, 'Failed to run: forkstart: "sh" not found: exit status 1', errors.EngineError),
             (400, "Instance is busy running a \"stop\" operation", errors.EngineBusy),
+            (500, "Failed to create instance update operation: A matching non-reusable operation has now succeeded",
+             errors.EngineBusy),
             (400, "Image with same fingerprint already exists", errors.EngineConflict),
             (500, "UNIQUE constraint failed: instances.name", errors.EngineConflict),
             (400, "shutting down the container failed", errors.EngineError),
