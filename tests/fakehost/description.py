@@ -17,10 +17,8 @@ HOSTS = pathlib.Path(__file__).parent / "hosts"
 
 T = TypeVar("T")
 
-_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _SIZE = re.compile(r"(\d+) ?(KiB|MiB|GiB|TiB)?")
 _UNITS = {None: 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_INTERFACE = re.compile(r"[^\s/:{}]{1,15}")
 
 
 class DescriptionError(ValueError):
@@ -226,22 +224,20 @@ def _count(value: Any) -> int:
     return value
 
 
-def _address(value: Any) -> str:
-    if not isinstance(value, str) or not _ADDRESS.fullmatch(value):
-        raise ValueError("is not a PCI address such as 0000:3b:00.0, lower case and in quotes")
-    return value
+def _matching(pattern: str, what: str) -> Callable[[Any], str]:
+    def convert(value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise ValueError(f"is not {what}")
+        return value
+
+    return convert
 
 
-def _id(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{4}", value):
-        raise ValueError("is not an identifier of four hexadecimal digits such as '20b0', lower case and in quotes")
-    return value
-
-
-def _interface(value: Any) -> str:
-    if not isinstance(value, str) or not _INTERFACE.fullmatch(value):
-        raise ValueError("is not a name for a network interface (1 to 15 characters)")
-    return value
+_address = _matching(
+    r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", "a PCI address such as 0000:3b:00.0, lower case and in quotes"
+)
+_id = _matching(r"[0-9a-f]{4}", "an identifier of four hexadecimal digits such as '20b0', lower case and in quotes")
+_interface = _matching(r"[^\s/:{}]{1,15}", "a name for a network interface (1 to 15 characters)")
 
 
 def _size(value: Any) -> int:

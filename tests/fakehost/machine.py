@@ -4,7 +4,8 @@ Every change replaces a function's record; what the old one showed and the new o
 and the other way round. Refusals are OSErrors with the errno that the kernel gives.
 
 What is set for a VF through its physical function (GUIDs, MAC) becomes visible in the VF when its driver binds it the
-next time, as mlx5 and igb do; ``ip link show PF`` tells it at once.
+next time, as mlx5 and igb do; ``ip link show PF`` tells it at once. VLAN, spoof check and rate are remembered and told,
+but frames are carried as without them.
 """
 
 import dataclasses
