@@ -12,8 +12,8 @@ from nova.network import model
 from nova.virt import driver
 from nova.virt.hardware import InstanceInfo
 
-from nova_lxd_ext import backend, conf, console, diagnostics, hostinfo, provider, startup, vifs
-from nova_lxd_ext.errors import translated
+from nova_lxd_ext import backend, conf, console, diagnostics, hostinfo, provider, reasons, startup, vifs
+from nova_lxd_ext.errors import as_nova, translated
 from nova_lxd_ext.states import POWER_STATES
 
 conf.register()
@@ -67,12 +67,12 @@ class LXDDriver(driver.ComputeDriver):
 
     # Life
 
-    @translated()
     def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta, injected_files: Any,
               admin_password: str | None, allocations: Any, network_info: model.NetworkInfo | None = None,
               block_device_info: Any = None, power_on: bool = True, accel_info: Any = None) -> None:
-        self._backend.lifecycle.spawn(context, instance, image_meta, injected_files or (), admin_password, network_info,
-                                      block_device_info, power_on)
+        with reasons.kept(context, instance), as_nova(instance):
+            self._backend.lifecycle.spawn(context, instance, image_meta, injected_files or (), admin_password,
+                                          network_info, block_device_info, power_on)
 
     @translated(exception.InstanceTerminationFailure)
     def destroy(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,

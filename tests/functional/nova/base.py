@@ -45,6 +45,8 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
     """One compute host. Servers have no ports unless a test says otherwise."""
 
     ADMIN_API = True
+    #: A cast returns at once, as it does between real services.
+    CAST_AS_CALL = False
     microversion = "latest"
     #: Whether Placement holds the PCI devices, or nova's PCI tracker alone.
     pci_in_placement = False
@@ -137,6 +139,13 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
 
     def fault(self, server: Mapping[str, Any]) -> str:
         return str(self.admin_api.get_server(server["id"])["fault"]["message"])
+
+    def reasons(self, server: Mapping[str, Any]) -> list[str]:
+        """Why the hosts that nova tried did not boot the server."""
+        actions = self.admin_api.get_instance_actions(server["id"])
+        create = next(action for action in actions if action["action"] == "create")
+        shown = self.admin_api.api_get(f"/servers/{server['id']}/os-instance-actions/{create['request_id']}").body
+        return [event["details"] for event in shown["instanceAction"]["events"] if event["event"] == "lxd_spawn"]
 
     def held(self) -> dict[str, str]:
         """Device id -> server, as the host's records say."""

@@ -1,11 +1,262 @@
 """A server's life by nova's API on the real LXD."""
 
+import base64
+import json
+import time
+from collections.abc import Callable
+
+import yaml
+from nova import exception
+from nova.compute import power_state
+from nova.tests.functional.api import client
+
+from containerhost import errors
+from containerhost.engines import Status
+from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from tests.functional.lxd import POOL
 from tests.functional.nova import base
+
+MIB = 2**20
+
+
+class BootTest(base.LxdServers):
+    def test_a_server_is_what_its_flavor_says_and_goes_without_a_trace(self) -> None:
+        server = self.server(self.flavor(vcpu=1, memory_mb=96, disk=1))
+        config = self.config(server)["config"]
+        self.assertEqual((str(96 * MIB), "1", "false", "true"),
+                         (config["limits.memory"], config["limits.cpu"], config["security.privileged"],
+                          config["security.idmap.isolated"]))
+        self.assertEqual(100, self.api.get_server(server["id"])["progress"])
+        self.assertEqual(str(1024 * MIB), self.config(server)["devices"]["root"]["size"])
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_every_image_format(self) -> None:
+        for form in self.lxd.images:
+            with self.subTest(form):
+                server = self.server(image=self.image(form))
+                self.assertEqual(0, self.inside(server, "busybox", "true").status)
+                self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_what_the_tenant_and_the_cloud_say_reaches_the_guest(self) -> None:
+        script = "#!/bin/sh\necho 'hello'\n"
+        self.api.post_keypair({"keypair": {"name": "mine", "type": "ssh", "public_key": KEY}})
+        server = self.server(name="train-1", config_drive=True, key_name="mine", metadata={"role": "worker"},
+                             user_data=base64.b64encode(script.encode()).decode())
+        config = self.config(server)["config"]
+        self.assertEqual(script, config.get("cloud-init.user-data", config.get("user.user-data")))
+        self.assertEqual({"instance-id": server["id"], "local-hostname": "train-1", "public-keys": [KEY]},
+                         yaml.safe_load(config["user.meta-data"]))
+        for drive in ("/config-drive", "/var/lib/cloud/seed/config_drive"):
+            metadata = json.loads(self.inside(server, "cat", f"{drive}/openstack/latest/meta_data.json").output)
+            self.assertEqual(("train-1", server["id"], {"role": "worker"}),
+                             (metadata["name"], metadata["uuid"], metadata["meta"]))
+            self.assertEqual(script, self.inside(server, "cat", f"{drive}/openstack/latest/user_data").output)
+            self.assertNotEqual(0, self.inside(server, "touch", f"{drive}/mine").status)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_flavor_keys(self) -> None:
+        server = self.server(self.flavor(lxd__nested_allowed="true", lxd__privileged_allowed="false",
+                                         lxd__isolated="false", quota__disk_read_bytes_sec="1048576"))
+        config = self.config(server)
+        self.assertEqual({"security.nesting": "true", "security.privileged": "false", "security.idmap.isolated": "false"},
+                         {key: value for key, value in config["config"].items() if key.startswith("security.")})
+        self.assertEqual("1048576", config["devices"]["root"]["limits.read"])
+
+    def test_bad_flavor_keys_are_refused_by_the_api(self) -> None:
+        for key, value in (("lxd__privileged_allowed", "perhaps"), ("lxd__gpu_capabilities", "all"),
+                           ("lxd__nested_alowed", "true")):
+            with self.subTest(key):
+                error = self.assertRaises(client.OpenStackApiException, self.flavor, **{key: value})
+                self.assertEqual(400, error.response.status_code)
+
+    def test_what_cannot_be_ends_the_boot_with_a_reason(self) -> None:
+        table = [
+            (self.flavor(lxd__privileged_allowed="true"), None, "allow_privileged"),
+            (self.flavor(quota__disk_read_bytes_sec="1", quota__disk_read_iops_sec="1"), None, "at once"),
+            (self.flavor(), self.image(content=b"no image at all" * 1000), "unacceptable"),
+            (self.flavor(), self.image(hw_architecture="aarch64"), "No valid host"),
+        ]
+        for flavor, image, words in table:
+            with self.subTest(words):
+                server = self.server(flavor, image, expected="ERROR")
+                self.assertIn(words, self.fault(server))
+                self._delete_server(server)
+                self.assert_nothing_left()
+
+    def test_a_port_is_refused(self) -> None:
+        server = self.server(networks=[{"uuid": self.neutron.network_1["id"]}], expected="ERROR")
+        self.assertIn("--nic none", self.fault(server))
+        self._delete_server(server)
+        self.assert_nothing_left()
 
 
 class LifeTest(base.LxdServers):
-    def test_boot_and_delete(self) -> None:
+    def pid(self, server: dict) -> int | None:
+        return self.lxd.engine.metrics(self.container(server).name).pid
+
+    def test_stop_and_start(self) -> None:
         server = self.server()
-        self.assertEqual("running", self.container(server).status)
+        self._stop_server(server)
+        self.assertEqual(Status.STOPPED, self.container(server).status)
+        self._start_server(server)
+        self.assertEqual(Status.RUNNING, self.container(server).status)
+
+    def test_a_soft_reboot_lets_the_guest_end_itself_and_a_hard_one_does_not(self) -> None:
+        server = self.server()
+        for hard, ended in ((False, 0), (True, 1)):
+            with self.subTest(hard=hard):
+                self.inside(server, "sh", "-c", "rm -f /root/ended; echo '::shutdown:/bin/touch /root/ended' "
+                                                "> /etc/inittab; kill -HUP 1; sleep 1")
+                before = self.pid(server)
+                self.notifier.reset()
+                self._reboot_server(server, hard=hard)
+                self.assertNotEqual(before, self.pid(server))
+                self.assertEqual(ended, self.inside(server, "test", "-e", "/root/ended").status)
+
+    def test_a_soft_reboot_of_a_deaf_guest_becomes_a_hard_one(self) -> None:
+        self.flags(shutdown_timeout=2)
+        server = self.server(image=self.deaf_image())
+        before = self.pid(server)
+        self._reboot_server(server)
+        self.assertNotEqual(before, self.pid(server))
+
+    def deaf_image(self) -> str:
+        """Its init ignores every request to end."""
+        return self.image("unified")
+
+    def test_pause_and_suspend_stop_the_processes_and_keep_them(self) -> None:
+        server = self.server()
+        pid = self.pid(server)
+        for action, counter, state in (("pause", "unpause", "PAUSED"), ("suspend", "resume", "SUSPENDED")):
+            with self.subTest(action):
+                self.api.post_server_action(server["id"], {action: {}})
+                self._wait_for_state_change(server, state)
+                self.assertEqual(Status.FROZEN, self.container(server).status)
+                self.api.post_server_action(server["id"], {counter: {}})
+                self._wait_for_state_change(server, "ACTIVE")
+                self.assertEqual((Status.RUNNING, pid), (self.container(server).status, self.pid(server)))
+
+    def test_console_output(self) -> None:
+        server = self.server()
+        self.inside(server, "sh", "-c", "for n in 1 2 3; do echo line $n; done > /dev/console")
+        # The daemon passes on what was printed a moment later.
+        self.await_that(lambda: b"line 3" in self.lxd.engine.console_log(self.container(server).name), "console log")
+        for length, expected in ((None, ["line 1", "line 2", "line 3"]), (2, ["line 3"])):
+            body = {"os-getConsoleOutput": {} if length is None else {"length": length}}
+            output = self.api.post_server_action(server["id"], body)["output"]
+            self.assertEqual(expected, [line.strip() for line in output.splitlines() if "line" in line])
+
+    def test_console_output_of_a_server_that_never_ran(self) -> None:
+        server = self.server()
+        self.lxd.engine.delete(self.container(server).name)
+        self.lxd.engine.create(ContainerSpec(
+            self.instance(server).name, self.lxd.imported(), Cpu(1), Memory(64 * MIB), RootDisk(POOL),
+            labels={"nova.uuid": server["id"]}))
+        self.assertEqual("", self.api.post_server_action(server["id"], {"os-getConsoleOutput": {}})["output"])
+
+    def test_diagnostics(self) -> None:
+        server = self.server(self.flavor(memory_mb=96))
+        found = self.api.api_get(f"/servers/{server['id']}/diagnostics").body
+        self.assertEqual(("running", "lxd", 96), (found["state"], found["hypervisor"], found["memory_details"]["maximum"]))
+        self.api.microversion = "2.47"
+        self.assertIn("cpu0_time", self.api.api_get(f"/servers/{server['id']}/diagnostics").body)
+
+    def test_a_guest_that_powers_itself_off_is_noticed(self) -> None:
+        server = self.server()
+        self.inside(server, "poweroff")
+        self.await_that(lambda: self.container(server).status is Status.STOPPED, "poweroff")
+        self.computes[base.HOST].manager._sync_power_states(base.nova_context.get_admin_context())
+        self._wait_for_state_change(server, "SHUTOFF")
+
+    def await_that(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + 20
+        while not condition():
+            self.assertLess(time.monotonic(), end, f"{what}: not within 20 s")
+            time.sleep(0.1)
+
+    def test_periodic_power_states_cost_one_request(self) -> None:
+        servers = [self.server() for _ in range(3)]
+        asked: list[tuple] = []
+        client = self.driver._backend.engine.client
+        original = client._request
+        self.stub_out(f"{type(client).__module__}.LxdClient._request",
+                      lambda self, *args, **kwargs: asked.append(args) or original(*args, **kwargs))
+        self.driver._backend.states.changed()
+        time.sleep(0.01)
+        states = [self.driver.get_info(self.instance(server)).state for server in servers]
+        self.assertEqual([power_state.RUNNING] * 3, states)
+        self.assertEqual([("get", "instances")], asked)
+
+
+class HostTest(base.LxdServers):
+    def test_what_is_not_novas_is_neither_seen_nor_touched(self) -> None:
+        self.lxd.engine.create(ContainerSpec("mine", self.lxd.imported(), Cpu(1), Memory(64 * MIB), RootDisk(POOL)))
+        server = self.server()
+        self.assertEqual([server["id"]], self.driver.list_instance_uuids())
+        self.assertEqual(1, self.driver.get_num_instances())
+        self.restart_compute_service(self.computes[base.HOST])
+        self._delete_server(server)
+        self.assertEqual(["mine"], [state.name for state in self.lxd.engine.containers()])
+
+    def test_running_servers_outlive_a_restart_of_nova_compute(self) -> None:
+        server = self.server(config_drive=True)
+        pid = self.lxd.engine.metrics(self.container(server).name).pid
+        self.computes[base.HOST] = self.restart_compute_service(self.computes[base.HOST])
+        self.assertEqual(pid, self.lxd.engine.metrics(self.container(server).name).pid)
         self._delete_server(server)
         self.assert_nothing_left()
+
+    def test_servers_start_again_after_the_host_did(self) -> None:
+        self.flags(resume_guests_state_on_host_boot=True)
+        server = self.server()
+        self.lxd.engine.stop(self.container(server).name, timeout=10, force=True)
+        self.restart_compute_service(self.computes[base.HOST])
+        self.assertEqual(Status.RUNNING, self.container(server).status)
+
+    def test_a_server_whose_container_is_lost_can_be_deleted(self) -> None:
+        server = self.server(config_drive=True)
+        self.lxd.engine.delete(self.container(server).name)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_without_a_daemon_calls_fail_with_a_reason_and_nothing_is_lost(self) -> None:
+        server = self.server()
+        self.lxd.daemon.stop()
+        try:
+            failed = self.server(expected="ERROR")
+            self.assertIn("is the daemon running", self.reasons(failed)[0])
+        finally:
+            self.lxd.daemon.start()
+        self.assertEqual(Status.RUNNING, self.container(server).status)
+        for each in (server, failed):
+            self._delete_server(each)
+        self.assert_nothing_left()
+
+    def test_a_missing_storage_pool_stops_nova_compute_with_a_reason(self) -> None:
+        self.flags(storage_pool="absent", group="lxd")
+        error = self.assertRaises(exception.InvalidConfiguration, self.driver.init_host, base.HOST)
+        self.assertIn("absent", str(error))
+
+    def test_a_full_pool_fails_the_boot_with_a_reason(self) -> None:
+        def full(*_: object, **__: object) -> None:
+            raise errors.StorageFull("create container: LXD says: no space left on device")
+        self.stub_out("containerhost.engines.lxd.engine.LxdEngine.create", full)
+        failed = self.server(expected="ERROR")
+        self.assertIn("no space left", self.reasons(failed)[0])
+        self._delete_server(failed)
+        self.assert_nothing_left()
+
+    def test_the_host_is_described(self) -> None:
+        hypervisor = self.admin_api.api_get("/os-hypervisors/detail").body["hypervisors"][0]
+        self.assertEqual(("lxd", "up", base.HOST),
+                         (hypervisor["hypervisor_type"], hypervisor["state"], hypervisor["hypervisor_hostname"]))
+        self.assertIn("load average", self.driver.get_host_uptime())
+        self.assertEqual({"kernel", "user", "idle", "iowait", "frequency"}, set(self.driver.get_host_cpu_stats()))
+        traits = self._get_provider_traits(self._get_provider_uuid_by_host(base.HOST))
+        self.assertIn("CUSTOM_LXD", traits)
+
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGKMhcuMXfnxWzgMMeKlFnYhJ2rcHXbrHAGFXcTTnf5X tenant@home"
