@@ -57,6 +57,7 @@ class Cloud:
         :raises DaemonFailed: a process ended or did not become ready; with the end of its log
         """
         self._refuse_taken_ports()
+        self.layout.run.chmod(0o700)
         with concurrent.futures.ThreadPoolExecutor() as pool:
             engine = pool.submit(self._start_engine)
             if not self._is_prepared():
@@ -71,8 +72,10 @@ class Cloud:
             self.engine.shut_down()
         self.daemons.stop()
         self.daemons.kill_leftovers()
-        unmount_below(self.layout.run)
-        shutil.rmtree(self.layout.run)
+        for folder in (self.layout.engine, self.layout.run):
+            unmount_below(folder)
+            if folder.exists():
+                shutil.rmtree(folder)
 
     def connect(self, name: str) -> Connection:
         """As ``admin`` or as the tenant (:data:`tools.cloud.identity.TENANT`)."""

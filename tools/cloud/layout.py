@@ -1,6 +1,7 @@
 """Where everything of the cloud lies, and which ports it uses."""
 
 import dataclasses
+import hashlib
 import json
 import secrets
 import sys
@@ -9,15 +10,13 @@ from typing import Self
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-# A unix socket's path may have 107 bytes (unix(7)); LXD's longest below its folder is 40.
-LONGEST_FOLDER = 60
+# A unix socket's path may have 107 bytes (unix(7)).
+LONGEST_FOLDER = 80
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """:ivar folder: what outlives one cloud: the prepared databases, so that the next start is quick
-    :ivar run: what one cloud needs; deleted with it
-    """
+    """:ivar folder: what outlives one cloud: the prepared databases, so that the next start is quick"""
 
     folder: Path
 
@@ -32,6 +31,7 @@ class Layout:
 
     @property
     def run(self) -> Path:
+        """What one cloud needs; deleted with it."""
         return self.folder / "run"
 
     @property
@@ -49,8 +49,14 @@ class Layout:
 
     @property
     def engine(self) -> Path:
-        """LXD_DIR or INCUS_DIR."""
-        return self.run / "engine"
+        """LXD_DIR or INCUS_DIR. Not below the checkout, which is often in somebody's private home: a container's root is
+        nobody on the host, and must be able to pass through every folder above its root file system."""
+        return Path(f"/var/lib/nova-lxd-demo-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:6]}")
+
+    @property
+    def in_use(self) -> bool:
+        """Whether there is anything of a cloud, running or left behind."""
+        return self.run.exists() or self.engine.exists()
 
     @property
     def database_socket(self) -> Path:

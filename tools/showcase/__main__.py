@@ -85,7 +85,7 @@ def tell(json_file: Path | None, keep: bool, since: float, why_emulated: str | N
 def show(json_file: Path | None, keep: bool, emulated: bool, since: float) -> int:
     """Choose the stage and let the story play there; the demo's exit status."""
     layout, report = Layout.default(), Report(since)
-    if layout.run.exists() or stage.is_up():
+    if layout.in_use or stage.is_up():
         report.say("An earlier cloud is still there: taking it down")
         take_down(layout)
     reason = "asked for with --emulated" if emulated else stage.why_emulated()
@@ -174,7 +174,7 @@ def setting_of(cloud: Cloud, pairs: tuple[hardware.Pair, ...], why_emulated: str
 
 def take_down(layout: Layout) -> None:
     """End the cloud wherever it is, and the namespace if there is one."""
-    if layout.run.exists():
+    if layout.in_use:
         command = [sys.executable, "-m", "tools.showcase", "end"]
         subprocess.run(stage.inside(command) if stage.is_up() else command, check=True)
     stage.stop()
@@ -186,6 +186,8 @@ def keep_logs(layout: Layout, report: Report) -> None:
     shutil.rmtree(kept, ignore_errors=True)
     if layout.logs.exists():
         shutil.copytree(layout.logs, kept)
+        for log in (layout.engine / "logs").glob("*/*.log"):  # of the containers; pipes are beside them
+            shutil.copyfile(log, kept / f"{log.parent.name}-{log.name}")
         report.say(f"All logs are kept in {kept}")
 
 

@@ -35,7 +35,7 @@ class FilesTest(testtools.TestCase):
         self.assertEqual(0o600, stat.S_IMODE(path.stat().st_mode))
 
     def test_a_path_too_long_for_sockets_is_refused(self) -> None:
-        Layout(Path("/short"))
+        self.assertEqual(Path("/short/run"), Layout(Path("/short")).run)
         error = self.assertRaises(ValueError, Layout, Path("/" + "x" * LONGEST_FOLDER))
         self.assertIn("shorter path", str(error))
 
