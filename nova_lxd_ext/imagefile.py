@@ -14,10 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
-import yaml
 import zstandard
 
-from nova_lxd_ext import squashfs, tarwalk
+from nova_lxd_ext import imagemetadata, squashfs, tarwalk
 from nova_lxd_ext.imageerrors import BadImage, TooLarge
 
 # Enough for `xz -9` (65 MiB) and `zstd --long` (128 MiB); a dictionary that only wants our memory is refused.
@@ -78,7 +77,8 @@ def _inspect_tar(stream: "_Metered") -> ImageFile:
     except (tarwalk.BadTar, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         raise BadImage(f"it is damaged: {error}") from error
     form = _format(tops, squashed=False)
-    return ImageFile(form, stream.total, _architecture(metadata) if form is Format.UNIFIED else None)
+    named = imagemetadata.architecture(metadata or b"") if form is Format.UNIFIED else None
+    return ImageFile(form, stream.total, named)
 
 
 # Where a root file system shows itself. Anything else in an image is of no interest here.
@@ -102,16 +102,6 @@ def _format(tops: set[str], *, squashed: bool) -> Format:
     if METADATA in tops:
         raise BadImage("it holds metadata.yaml but no root file system; upload the image's other half")
     raise BadImage("it holds no root file system: neither metadata.yaml with rootfs/, nor any of bin, sbin and usr")
-
-
-def _architecture(metadata: bytes | None) -> str | None:
-    try:
-        document = yaml.safe_load(metadata or b"")
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadImage(f"its {METADATA} cannot be read: {error}") from error
-    if not isinstance(document, dict) or not isinstance(document.get("architecture"), str):
-        raise BadImage(f"its {METADATA} names no architecture")
-    return cast(str, document["architecture"])
 
 
 # Disk images of virtual machines, told apart so that the complaint can name them.
