@@ -1,6 +1,7 @@
 """A real LXD (or Incus) daemon for the functional tests: one per test process, in a folder of its own, gone at its end.
 
-Root is needed, and a network namespace nobody else uses: tools/fakehost gives both.
+Root is needed, and a network namespace nobody else uses: tools/fakehost gives both. The environment variable
+LXD_PROGRAM names another daemon than ``lxd``, for instance ``incusd``.
 """
 
 import atexit
@@ -8,8 +9,9 @@ import functools
 import os
 import resource
 import shutil
+import signal
 import subprocess
-import tempfile
+import sys
 import threading
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.images import Images
 from tests.functional import images
+from tests.functional.folder import RunFolder
 
 POOL = "default"
 POOL_SIZE = "6GiB"  # sparse
@@ -33,10 +36,11 @@ class Daemon:
     """
 
     def __init__(self) -> None:
-        self.program = shutil.which("lxd") or shutil.which("incusd")
+        self.program = shutil.which(os.environ.get("LXD_PROGRAM", "lxd")) or shutil.which("incusd")
         if self.program is None:
             raise RuntimeError("Neither lxd nor incusd is on this machine. Run: sudo tools/install test")
-        self.base = Path(tempfile.mkdtemp(prefix="containerhost-"))
+        self._home = RunFolder()
+        self.base = self._home.path
         self.base.chmod(0o711)  # the containers' own users must reach their files in it
         self.folder = self.base / "lxd"
         self.folder.mkdir()
@@ -76,7 +80,7 @@ class Daemon:
     def pause(self, paused: bool) -> None:
         """Let the daemon neither answer nor hang up."""
         if self._process:
-            self._process.send_signal(19 if paused else 18)  # SIGSTOP, SIGCONT
+            self._process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
 
     def client(self, **settings: object) -> LxdClient:
         return LxdClient(Settings(endpoint=self.socket, **settings))
@@ -94,20 +98,25 @@ class Daemon:
                 "name": POOL, "driver": "dir", "config": {}}), "make the pool")
 
     def remove(self) -> None:
-        """End everything and leave nothing."""
-        if self._process is None:
+        """End everything and leave nothing, whatever state a failed test left the daemon in."""
+        try:
+            self.kill()
             self.start()
+            self._empty()
+            self.stop()
+        finally:
+            self.kill()
+            for mount in reversed(mounts_below(self.base)):
+                subprocess.run(["umount", "--lazy", mount], check=True)
+            self._home.remove()
+
+    def _empty(self) -> None:
         engine = LxdEngine(self.client())
         for container in engine.containers():
             engine.delete(container.name)
         for image in engine.client.images():
             engine.client.delete_image(image["fingerprint"])
-        client = engine.client
-        client._request("delete", "storage-pools", POOL, asked="remove the pool")
-        self.stop()
-        for mount in reversed(mounts_below(self.base)):
-            subprocess.run(["umount", "--lazy", mount], check=True)
-        shutil.rmtree(self.base)
+        engine.client._request("delete", "storage-pools", POOL, asked="remove the pool")
 
     def _command(self, *arguments: str) -> None:
         subprocess.run([self.program or "", *arguments], env=self.environment, check=True, capture_output=True,
@@ -125,6 +134,9 @@ _lock = threading.Lock()
 
 @functools.cache
 def _shared() -> Daemon:
+    # A run that is told to end shall clean up, as one that came to its end.
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     daemon = Daemon()
     atexit.register(daemon.remove)
     daemon.start()
