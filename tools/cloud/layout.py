@@ -49,8 +49,8 @@ class Layout:
 
     @property
     def engine(self) -> Path:
-        """LXD_DIR or INCUS_DIR. Not below the checkout, which is often in a private home: root of a container is nobody on
-        the host, and must be able to pass through every folder above its root file system."""
+        """LXD_DIR or INCUS_DIR. Not below the checkout, which is often in a private home: root of a container is nobody
+        on the host, and must be able to pass through every folder above its root file system."""
         return Path(f"/var/lib/nova-lxd-demo-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:6]}")
 
     @property
