@@ -50,7 +50,7 @@ must use the same one.
 NVIDIA driver capabilities whose libraries a container with a GPU gets when its flavor has no ``lxd:gpu_capabilities``,
 for instance ``compute,utility``. Empty leaves the libraries to the image.
 """),
-    cfg.StrOpt("rdma_memlock", default="unlimited", regex=r"unlimited|[1-9][0-9]*", help="""
+    cfg.StrOpt("rdma_memlock", default="unlimited", regex=r"^(unlimited|[1-9][0-9]*)$", help="""
 Memory that the processes of a container with an RDMA device may lock: ``unlimited`` or bytes. RDMA registers (locks)
 the memory it transfers. The daemon must itself be allowed to lock as much, else such a container does not start.
 """),

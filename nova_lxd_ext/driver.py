@@ -137,7 +137,7 @@ class LXDDriver(driver.ComputeDriver):
 
     @translated()
     def get_console_output(self, context: Any, instance: objects.Instance) -> bytes:
-        return console.output(self._backend.engine, self._backend.states.require(instance).name)
+        return console.output(self._backend.engine, instance, self._backend.states.require(instance))
 
     @translated()
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """How a server's container comes to be and how it ends, in an order that survives being killed at any step.
 
 What is on the host in the server's name can be found after every step: the owner records name the container before it
-exists, the config drive's folder is the server's uuid, the container carries the uuid. Every step of the end may be
+exists, the server's folder has its uuid, the container carries the uuid. Every step of the end may be
 repeated, so the work of a driver that was killed is undone by doing the end once more.
 """
 
@@ -20,7 +20,7 @@ from containerhost import errors
 from containerhost.engines import Engine
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Mount
-from nova_lxd_ext import cloudinit, configdrive, flavor, labels, startup, vifs
+from nova_lxd_ext import cloudinit, configdrive, flavor, folders, labels, startup, vifs
 from nova_lxd_ext.images import Cache
 from nova_lxd_ext.possessions import Possessions
 from nova_lxd_ext.states import States
@@ -105,7 +105,7 @@ class Lifecycle:
         Devices are returned only once the container cannot use them any more: an error before that leaves the records
         that the next try needs.
 
-        :param keep_disk: leave the stopped container and its config drive for nova to use or remove later
+        :param keep_disk: leave the stopped container and the server's folder for nova to use or remove later
         """
         if keep_disk:
             self._stop_if_there(instance)
@@ -116,7 +116,7 @@ class Lifecycle:
         self._possessions.give_back(instance)
         vifs.unplug(instance, network_info)
         if not keep_disk:
-            configdrive.remove(instance.uuid)
+            folders.remove(instance.uuid)
 
     def _stop_if_there(self, instance: objects.Instance) -> None:
         if self._states.find(instance) is not None:
@@ -126,8 +126,8 @@ class Lifecycle:
         """At the driver's start: return what is left of containers that are gone."""
         alive = self._states.all()
         self._possessions.reconcile([state.name for state in alive])
-        for uuid in configdrive.remove_all_but(labels.uuid(state.labels) or "" for state in alive):
-            LOG.warning("Removed the config drive of server %s, which has no container", uuid)
+        for uuid in folders.remove_all_but(labels.uuid(state.labels) or "" for state in alive):
+            LOG.warning("Removed the folder of server %s, which has no container", uuid)
 
     def end_interrupted_boots(self, instances: Iterable[objects.Instance]) -> None:
         """At the driver's start: remove containers whose boot a killed nova-compute left unfinished.

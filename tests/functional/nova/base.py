@@ -156,8 +156,8 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         kept = {server["id"] for server in servers}
         self.assertEqual(kept, {labels.uuid(state.labels) for state in self.lxd.engine.containers()})
         self.assertEqual(set(), set(self.held().values()) - kept)
-        drives = {path.parent.name for path in (self.state / "instances").glob("*/configdrive")}
-        self.assertEqual(set(), drives - kept)
+        folders = {path.parent.name for path in (self.state / "instances").glob("*/lxd-*")}
+        self.assertEqual(set(), folders - kept)
         if not kept:
             self.assertEqual(self.devices_before, scan().devices)
             for provider in self._get_all_providers():

@@ -5,20 +5,21 @@ from typing import Any
 
 from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
+from nova import objects
 from nova.tests.functional.api.client import OpenStackApiException
+from oslo_utils import uuidutils
 
 from containerhost import errors, topology
 from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
-from containerhost.grants import GrantOptions
 from containerhost.owners import Owner, Owners
-from containerhost.possession import Request
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext import devices
 from tests.fakehost.control import FakeHostControl
 from tests.functional.lxd import POOL
 from tests.functional.nova.base import GPU_ALIAS, VF_ALIAS
+from tests.unit.nova import records
 
 BOTH = {"pci_passthrough__alias": f"{GPU_ALIAS}:1,{VF_ALIAS}:1", "hw__numa_nodes": "1",
         "hw__pci_numa_affinity_policy": "required"}
@@ -186,25 +187,31 @@ class TroubleTest(DeviceServers):
         owners.claim(self.each(GPU_ALIAS), Owner("lxdone", "lxd", "one-7", "7"), lambda device: ())
         self.assertIn("one-7", self.refused(GPU_ALIAS))
 
-    def test_two_boots_race_for_one_device(self) -> None:
+    def test_boots_race_for_one_device(self) -> None:
         """Nova's claim keeps them apart; the host must when nova cannot (two clouds, an old claim)."""
-        backend = self.driver._backend
-        gpu = self.each(GPU_ALIAS)[0]
-        outcome: list[object] = []
+        lifecycle = self.driver._backend.lifecycle
+        image = objects.ImageMeta.from_dict(self.glance.show(None, self.image()))
+        gpu = self.each(GPU_ALIAS)[0].address
+        racers = [records.instance(("gpu", gpu), id=number, uuid=uuidutils.generate_uuid())
+                  for number in range(100, 104)]
+        outcome: dict[str, Exception | None] = {}
 
-        def take(number: int) -> None:
-            owner = Owner("nova", "lxd", f"racer-{number}", str(number))
+        def race(racer: objects.Instance) -> None:
             try:
-                outcome.append(backend.possessions._possession.acquire([Request(gpu.address, GrantOptions())], owner))
+                outcome[racer.uuid] = lifecycle.spawn(None, racer, image, (), None, None, None, True)
             except errors.DeviceHeld as error:
-                outcome.append(error)
-        threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
+                outcome[racer.uuid] = error
+        threads = [threading.Thread(target=race, args=(racer,)) for racer in racers]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        self.assertEqual(7, sum(isinstance(result, errors.DeviceHeld) for result in outcome))
-        self.assertEqual(1, len(self.held()))
+        (winner,) = (uuid for uuid, error in outcome.items() if error is None)
+        self.assertEqual(3, sum(isinstance(error, errors.DeviceHeld) for error in outcome.values()))
+        self.assertEqual({gpu: winner}, self.held())
+        self.assert_nothing_left([{"id": winner}])
+        lifecycle.remove(next(racer for racer in racers if racer.uuid == winner))
+        self.assert_nothing_left()
 
     def test_a_device_that_breaks_in_use_is_not_used_again(self) -> None:
         server = self.server(self.flavor(**self.only(GPU_ALIAS)))

@@ -27,7 +27,7 @@ from containerhost.devices.model import Kind, LinkLayer, Role
 from containerhost.devices.scan import scan
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.owners import Owners
-from nova_lxd_ext import backend, conf, configdrive, labels
+from nova_lxd_ext import backend, conf, configdrive, folders, labels
 from tests.functional import lxd
 from tests.unit.nova import records
 
@@ -37,7 +37,7 @@ conf.register()
 FINISHED = 0
 MOST_STEPS = 400  # more than any boot takes: the loop must end
 OUTSIDE = ((LxdClient, ("_request",)), (Owners, ("claim", "remember", "release")),
-           (configdrive, ("write", "remove")), (glance.API, ("download",)),
+           (configdrive, ("write",)), (folders, ("remove",)), (glance.API, ("download",)),
            (privileged.Privileged, tuple(name for name, _ in inspect.getmembers(privileged.Privileged, callable)
                                          if not name.startswith("_"))))
 
@@ -137,7 +137,8 @@ class KilledTest(testtools.TestCase):
     def boot(self) -> None:
         image = objects.ImageMeta(id=records.IMAGE, name="busybox", disk_format="raw", container_format="bare",
                                   min_disk=0, min_ram=0, properties=objects.ImageMetaProps())
-        backend.build(CONF).lifecycle.spawn(context.get_admin_context(), self.server(), image, (), None, None, None, True)
+        lifecycle = backend.build(CONF).lifecycle
+        lifecycle.spawn(context.get_admin_context(), self.server(), image, (), None, None, None, True)
 
     def end(self) -> None:
         backend.build(CONF).lifecycle.remove(self.server(task_state=task_states.DELETING))

@@ -61,8 +61,8 @@ class BootTest(base.LxdServers):
         server = self.server(self.flavor(lxd__nested_allowed="true", lxd__privileged_allowed="false",
                                          lxd__isolated="false", quota__disk_read_bytes_sec="1048576"))
         config = self.config(server)
-        self.assertEqual({"security.nesting": "true", "security.privileged": "false", "security.idmap.isolated": "false"},
-                         {key: value for key, value in config["config"].items() if key.startswith("security.")})
+        self.assertEqual(("true", "false", "false"), tuple(config["config"][f"security.{key}"] for key in
+                                                           ("nesting", "privileged", "idmap.isolated")))
         self.assertEqual("1048576", config["devices"]["root"]["limits.read"])
 
     def test_bad_flavor_keys_are_refused_by_the_api(self) -> None:
@@ -160,7 +160,8 @@ class LifeTest(base.LxdServers):
     def test_diagnostics(self) -> None:
         server = self.server(self.flavor(memory_mb=96))
         found = self.api.api_get(f"/servers/{server['id']}/diagnostics").body
-        self.assertEqual(("running", "lxd", 96), (found["state"], found["hypervisor"], found["memory_details"]["maximum"]))
+        self.assertEqual(("running", "lxd", 96),
+                         (found["state"], found["hypervisor"], found["memory_details"]["maximum"]))
         self.api.microversion = "2.47"
         self.assertIn("cpu0_time", self.api.api_get(f"/servers/{server['id']}/diagnostics").body)
 

@@ -11,7 +11,7 @@ from oslo_config import fixture as config_fixture
 
 from containerhost import errors
 from containerhost.engines import Status
-from nova_lxd_ext import conf, configdrive
+from nova_lxd_ext import conf, configdrive, console, folders
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, GPU_1, Killed
 
@@ -157,7 +157,7 @@ class RemoveTest(LifecycleTest):
         self.spawn(server)
         self.world.lifecycle.remove(server, keep_disk=True)
         self.assertEqual((Status.STOPPED, {}), (self.world.engine.statuses[server.name], self.world.held()))
-        self.assertTrue((self.folder / "instances" / records.UUID / "configdrive").is_dir())
+        self.assertTrue((folders.of(records.UUID) / "configdrive").is_dir())
 
 
 class KilledTest(LifecycleTest):
@@ -214,7 +214,7 @@ class KilledTest(LifecycleTest):
         self.restart(built, rebooting)
         self.assertEqual({built.name, rebooting.name}, set(self.world.engine.specs))
         self.assertEqual({GPU_0: built.name, GPU_1: rebooting.name}, self.world.held())
-        self.assertTrue((self.folder / "instances" / records.UUID / "configdrive").is_dir())
+        self.assertTrue((folders.of(records.UUID) / "configdrive").is_dir())
 
 
 class Metadata:
@@ -225,25 +225,71 @@ class Metadata:
         return [("openstack/latest/meta_data.json", f'{{"uuid": "{self.uuid}"}}')]
 
 
-class ConfigDriveTest(LifecycleTest):
-    def test_is_closed_to_the_host_and_open_in_the_container(self) -> None:
+class FolderTest(LifecycleTest):
+    def test_is_closed_to_the_host_and_the_drive_open_in_the_container(self) -> None:
         configdrive.write(records.instance(), (), None, None)
-        home = self.folder / "instances" / records.UUID
+        home = folders.of(records.UUID)
         modes = {str(path.relative_to(home)): path.stat().st_mode & 0o777 for path in (home, *home.rglob("*"))}
         self.assertEqual({".": 0o700, "configdrive": 0o755, "configdrive/openstack": 0o755,
                           "configdrive/openstack/latest": 0o755,
                           "configdrive/openstack/latest/meta_data.json": 0o644}, modes)
 
-    def test_is_written_anew(self) -> None:
+    def test_the_drive_is_written_anew(self) -> None:
         for _ in range(2):
             configdrive.write(records.instance(), (), None, None)
-            stale = self.folder / "instances" / records.UUID / "configdrive" / "stale"
+            stale = folders.of(records.UUID) / "configdrive" / "stale"
             self.assertFalse(stale.exists())
             stale.touch()
 
-    def test_other_files_of_the_server_stay(self) -> None:
-        home = self.folder / "instances" / records.UUID
-        configdrive.write(records.instance(), (), None, None)
-        (home / "disk.info").touch()
-        configdrive.remove(records.UUID)
-        self.assertEqual(["disk.info"], [path.name for path in home.iterdir()])
+    def test_other_hosts_on_a_shared_path_keep_theirs(self) -> None:
+        folders.make(records.UUID)
+        self.options.config(host="other")
+        folders.make(records.UUID)
+        theirs = folders.make(records.IMAGE)
+        self.options.config(host="mine")
+        self.assertEqual((), folders.remove_all_but(()))
+        folders.remove(records.UUID)
+        self.assertTrue(theirs.is_dir())
+        self.options.config(host="other")
+        self.assertEqual((records.UUID,), folders.remove_all_but([records.IMAGE]))
+        self.assertTrue(theirs.is_dir())
+
+
+class ConsoleTest(LifecycleTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = records.instance()
+        self.spawn(self.server)
+        self.pieces: list[bytes] = []
+        self.world.engine.console_log = lambda name: self.pieces.pop(0)
+
+    def output(self) -> bytes:
+        return console.output(self.world.engine, self.server, self.world.states.require(self.server))
+
+    def test_what_was_read_once_is_kept(self) -> None:
+        self.pieces = [b"one\n", b"", b"two\n"]
+        self.assertEqual([b"one\n", b"one\n", b"one\ntwo\n"], [self.output() for _ in range(3)])
+
+    def test_a_daemon_that_repeats_itself_is_not_repeated(self) -> None:
+        self.pieces = [b"one\n", b"one\ntwo\n"]
+        self.assertEqual([b"one\n", b"one\ntwo\n"], [self.output() for _ in range(2)])
+
+    def test_a_stopped_container_tells_the_whole(self) -> None:
+        self.pieces = [b"one\n", b"zero\none\ntwo\n"]
+        self.output()
+        self.world.engine.statuses[self.server.name] = Status.STOPPED
+        self.assertEqual(b"zero\none\ntwo\n", self.output())
+
+    def test_a_flood_is_cut_at_a_line(self) -> None:
+        line = b"x" * 99 + b"\n"
+        self.pieces = [line * 2000, line]
+        for _ in range(2):
+            found = self.output()
+            self.assertLessEqual(len(found), console.LIMIT)
+            self.assertEqual((0, line), (len(found) % 100, found[:100]))
+
+    def test_goes_with_the_server(self) -> None:
+        self.pieces = [b"one\n"]
+        self.output()
+        self.world.lifecycle.remove(self.server)
+        self.assertEqual({}, self.leftovers())

@@ -1,0 +1,50 @@
+from unittest import mock
+
+import testtools
+from oslo_privsep import priv_context
+
+from containerhost.errors import HostActionFailed
+from containerhost.privileged import Inside, Privileged
+from nova_lxd_ext import privsep
+
+
+class PrivsepTest(testtools.TestCase):
+    """The daemon runs inside this process here: what crosses to it and back is the same."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        privsep.context.set_client_mode(False)
+        self.addCleanup(privsep.context.set_client_mode, True)
+
+    def test_every_action_is_offered(self) -> None:
+        own = {name for name in vars(privsep.Helper) if not name.startswith("_")}
+        self.assertEqual(privsep.ACTIONS, own)
+
+    def test_arguments_cross_unchanged(self) -> None:
+        calls = {"set_vf_guids": ("ibs1", 0, "a", "b"), "rename_netdev": ("a", "b"), "quieten_netdev": ("a",),
+                 "unbind": ("addr", "drv"), "bind": ("addr", "drv"), "reset": ("addr",), "reset_nvidia_gpu": ("addr",)}
+        for action, arguments in calls.items():
+            with self.subTest(action), mock.patch.object(Privileged, action, autospec=True) as done:
+                getattr(privsep.Helper(), action)(*arguments)
+                self.assertEqual(arguments, done.call_args.args[1:])
+
+    def test_results_that_crossed_as_lists_are_what_they_were(self) -> None:
+        crossed = [{"/dev/nvidia0": [195, 0]}, ["lo", "ib0"], {"memlock": "unlimited"}]
+        with mock.patch.object(privsep, "act", return_value=crossed):
+            self.assertEqual(Inside({"/dev/nvidia0": (195, 0)}, ("lo", "ib0"), {"memlock": "unlimited"}),
+                             privsep.Helper().inside(1))
+        with mock.patch.object(privsep, "act", return_value=["process 7"]):
+            self.assertEqual(("process 7",), privsep.Helper().users([(195, 0)]))
+
+    def test_the_daemon_runs_nothing_else_and_checks_again(self) -> None:
+        self.assertRaises(ValueError, privsep.act, "__init__")
+        self.assertRaises(HostActionFailed, privsep.Helper().reset, "../../etc")
+
+    def test_root_acts_itself(self) -> None:
+        for uid, expected in ((0, Privileged), (1000, privsep.Helper)):
+            with self.subTest(uid=uid), mock.patch("os.geteuid", return_value=uid):
+                self.assertIs(expected, type(privsep.privileged()))
+
+    def test_the_daemon_can_be_found(self) -> None:
+        self.assertIsInstance(privsep.context, priv_context.PrivContext)
+        self.assertEqual("nova_lxd_ext.privsep.context", privsep.context.pypath)

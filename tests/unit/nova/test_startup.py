@@ -1,0 +1,79 @@
+import nova.conf
+import testtools
+from nova import exception
+from oslo_config import cfg
+from oslo_config import fixture as config_fixture
+
+from containerhost import errors
+from nova_lxd_ext import conf, startup
+from tests.unit.nova.fakes import FakeEngine
+
+
+class NamesTest(testtools.TestCase):
+    def test_templates_whose_names_the_engine_takes(self) -> None:
+        for template in ("instance-%08x", "i%d", "vm-%(uuid)s", "a-%(hostname)s-%(id)d"):
+            with self.subTest(template):
+                startup.require_usable_names(template)
+
+    def test_templates_whose_names_it_refuses(self) -> None:
+        for template in ("%08x", "%(uuid)s", "instance_%08x", "x" * 60 + "%08x", "vm %d", "-%d"):
+            with self.subTest(template):
+                error = self.assertRaises(exception.InvalidConfiguration, startup.require_usable_names, template)
+                self.assertIn(template, str(error))
+
+
+class CheckTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        conf.register()
+        self.options = self.useFixture(config_fixture.Config(nova.conf.CONF))
+        self.options.config(ready_timeout=0, group="lxd")
+        self.engine = FakeEngine()
+
+    def check(self) -> None:
+        startup.check(nova.conf.CONF, self.engine)
+
+    def test_what_is_right_passes(self) -> None:
+        self.check()
+
+    def test_a_missing_pool_is_named(self) -> None:
+        self.options.config(storage_pool="fast", group="lxd")
+        self.engine.fail = {"pool": errors.EngineNotFound("Storage pool not found")}
+        error = self.assertRaises(exception.InvalidConfiguration, self.check)
+        self.assertIn("fast", str(error))
+
+    def test_a_daemon_that_does_not_come_is_not_waited_for_longer_than_said(self) -> None:
+        self.engine.fail = {"server": errors.EngineUnavailable("no socket")}
+        self.assertRaises(errors.EngineUnavailable, self.check)
+
+    def test_a_daemon_that_comes_late_is_waited_for(self) -> None:
+        self.options.config(ready_timeout=5, group="lxd")
+        self.engine.fail = {"server": errors.EngineUnavailable("no socket")}
+        tries = []
+
+        def pause(_: float) -> None:
+            tries.append(1)
+            self.engine.fail = {}
+        self.patch(startup.time, "sleep", pause)
+        self.check()
+        self.assertEqual([1], tries)
+
+
+class OptionsTest(testtools.TestCase):
+    def test_values_that_are_refused_when_read(self) -> None:
+        for option, value in (("rdma_memlock", "some"), ("rdma_memlock", "-1"), ("rdma_guid_policy", "random"),
+                              ("request_timeout", "0"), ("allow_privileged", "perhaps")):
+            with self.subTest(option):
+                self.assertRaises((ValueError, cfg.ConfigFileValueError), self.read, option, value)
+
+    def read(self, option: str, value: str) -> object:
+        options = cfg.ConfigOpts()
+        conf.register(options)
+        options([], default_config_files=[])
+        options.set_override(option, value, group="lxd")
+        return options.lxd[option]
+
+    def test_the_sample_has_every_option_with_a_help_text(self) -> None:
+        ((group, options),) = conf.list_opts()
+        self.assertEqual("lxd", group.name)
+        self.assertEqual([], [option.name for option in options if not option.help])
