@@ -118,7 +118,8 @@ def translated(asked: str, endpoint: str) -> Iterator[None]:
         yield
     except pylxd.exceptions.LXDAPIException as error:
         raise refusal(asked, error.response.status_code, str(error)) from error
-    except (pylxd.exceptions.ClientConnectionFailed, requests.ConnectionError) as error:
+    except (pylxd.exceptions.ClientConnectionFailed, requests.ConnectionError,
+            requests.exceptions.ChunkedEncodingError) as error:
         if is_timeout(error):
             raise errors.EngineTimeout(f"{asked}: no answer from {endpoint} in time") from error
         raise errors.EngineUnavailable(

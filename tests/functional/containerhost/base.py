@@ -42,12 +42,13 @@ class LxdTestCase(testtools.TestCase):
 def leftovers(lxd: Lxd, name: str) -> list[str]:
     """Traces of a container below the daemon's folder, and mounts that carry its name.
 
-    Its log folder stays by LXD's own choice (LXD expires logs) and is empty for the next container of that name.
+    Its log folder stays by LXD's own choice (LXD expires logs) and is empty for the next container of that name; so does
+    the one below run/ that Incus makes.
     """
     found = []
     for folder, names, files in os.walk(lxd.daemon.folder):
         if folder == str(lxd.daemon.folder):
-            names.remove("logs")
+            names[:] = [kept for kept in names if kept not in ("logs", "run")]
         found += [os.path.join(folder, entry) for entry in (*names, *files) if name == entry]
     with open("/proc/self/mounts", encoding="utf-8") as table:
         found += [line.split()[1] for line in table if name in line.split()[1].split("/")]
