@@ -23,6 +23,7 @@ from tools.showcase.report import Report
 from tools.showcase.story import FLAVOR, IMAGE, Story
 
 INTERRUPTED = 130
+FAILED = "failed"
 INTERRUPTION = "interrupted"
 
 
@@ -32,14 +33,16 @@ INTERRUPTION = "interrupted"
 @click.option("--keep", is_flag=True, help="Leave the cloud up and tell how to use it; end it with: tools/demo down")
 @click.option("--emulated", is_flag=True, help="Emulate the hardware even if this machine has some.")
 @click.option("--since", type=float, default=time.time, hidden=True)
+@click.option("--here", type=click.Path(path_type=Path), default=Path.cwd, hidden=True)
 @click.pass_context
-def main(context: click.Context, json_file: Path | None, keep: bool, emulated: bool, since: float) -> None:
+def main(context: click.Context, json_file: Path | None, keep: bool, emulated: bool, since: float, here: Path) -> None:
     """Show, on a real OpenStack of its own, servers that have a GPU and an InfiniBand virtual function each."""
     if os.geteuid() != 0:
         raise click.UsageError("It makes namespaces and containers, so it needs root: sudo tools/demo")
+    context.obj = here
     if context.invoked_subcommand is None:
         with alone(Layout.default()):
-            sys.exit(show(json_file.absolute() if json_file else None, keep, emulated, since))
+            sys.exit(show(here / json_file if json_file else None, keep, emulated, since))
 
 
 @main.command()
@@ -52,7 +55,8 @@ def down() -> None:
 
 @main.command("exec", context_settings={"ignore_unknown_options": True})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def execute(command: tuple[str, ...]) -> None:
+@click.pass_obj
+def execute(here: Path, command: tuple[str, ...]) -> None:
     """Run COMMAND where a kept cloud is, for instance: openstack server list."""
     layout = Layout.default()
     if not layout.clouds_yaml.exists():
@@ -62,6 +66,7 @@ def execute(command: tuple[str, ...]) -> None:
         "OS_CLOUD": "admin", **os.environ, **cloud.engine.environment, "OS_CLIENT_CONFIG_FILE": str(layout.clouds_yaml),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     line = stage.inside(command) if stage.is_up() else list(command)
+    os.chdir(here)
     os.execvpe(line[0], line, environment)  # noqa: S606 (the operator's own words)
 
 
@@ -131,6 +136,7 @@ def perform(report: Report, json_file: Path | None, keep: bool, why_emulated: st
     pairs = stage.pairs()
     offers = hardware.offers(pairs)
     cloud = Cloud(layout, offers, owners=None if why_emulated else FOLDER, say=report.say)
+    shutil.rmtree(layout.folder / FAILED, ignore_errors=True)
     report.setting = setting_of(cloud, pairs, why_emulated)
     if cloud.memlock != "unlimited":
         report.say(f"This machine lets nobody lock more than {cloud.memlock} bytes of memory, so RDMA servers get that "
@@ -182,8 +188,7 @@ def take_down(layout: Layout) -> None:
 
 def keep_logs(layout: Layout, report: Report) -> None:
     """The logs of a cloud that failed outlive it."""
-    kept = layout.folder / "failed"
-    shutil.rmtree(kept, ignore_errors=True)
+    kept = layout.folder / FAILED
     if layout.logs.exists():
         shutil.copytree(layout.logs, kept)
         for log in (layout.engine / "logs").glob("*/*.log"):  # of the containers; pipes are beside them
