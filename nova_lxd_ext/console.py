@@ -1,8 +1,8 @@
 """What a server printed on its console.
 
-The daemon hands out a running container's output only once: what was read is gone from its buffer, and the whole is
-there again only when the container is stopped (seen with LXD 5.0; liblxc empties its ring buffer as it writes it to
-the log file). So what was read is kept in the server's folder.
+The daemon hands out a running container's output only once: what was read is gone from its buffer. Of a stopped one it
+shows a file, again and again, in which the whole is or only what was not read before (seen with LXD 5.0). So what was
+read is kept in the server's folder.
 """
 
 from nova import objects
@@ -20,16 +20,19 @@ def output(engine: Engine, instance: objects.Instance, state: ContainerState) ->
     """The end of the console's output, from the start of a line; empty when there never was any."""
     with lockutils.lock(f"console-{instance.uuid}"):
         new = engine.console_log(state.name)
-        whole = new if state.status is Status.STOPPED else joined(_kept(instance.uuid), new)
-        end = tail(whole)
+        end = tail(joined(_kept(instance.uuid), new, repeats=state.status is Status.STOPPED))
         if end:
             (folders.make(instance.uuid) / FILE).write_bytes(end)
         return end
 
 
-def joined(kept: bytes, new: bytes) -> bytes:
-    """:param new: what came since ``kept`` was read, or, from a daemon that keeps its buffer, everything once more"""
-    return new if new.startswith(kept) else kept + new
+def joined(kept: bytes, new: bytes, repeats: bool) -> bytes:
+    """:param new: everything, or what came since ``kept`` was read
+    :param repeats: ``new`` may have been read before as it is
+    """
+    if new.startswith(kept):
+        return new
+    return kept if repeats and kept.endswith(new) else kept + new
 
 
 def tail(log: bytes) -> bytes:

@@ -274,11 +274,19 @@ class ConsoleTest(LifecycleTest):
         self.pieces = [b"one\n", b"one\ntwo\n"]
         self.assertEqual([b"one\n", b"one\ntwo\n"], [self.output() for _ in range(2)])
 
-    def test_a_stopped_container_tells_the_whole(self) -> None:
-        self.pieces = [b"one\n", b"zero\none\ntwo\n"]
-        self.output()
-        self.world.engine.statuses[self.server.name] = Status.STOPPED
-        self.assertEqual(b"zero\none\ntwo\n", self.output())
+    def test_a_stopped_container_tells_the_whole_or_the_rest_again_and_again(self) -> None:
+        for rest in (b"one\ntwo\n", b"two\n"):
+            with self.subTest(rest):
+                self.world.engine.statuses[self.server.name] = Status.RUNNING
+                folders.remove(records.UUID)
+                self.pieces = [b"one\n", rest, rest]
+                self.output()
+                self.world.engine.statuses[self.server.name] = Status.STOPPED
+                self.assertEqual([b"one\ntwo\n"] * 2, [self.output() for _ in range(2)])
+
+    def test_the_same_line_twice_is_two_lines(self) -> None:
+        self.pieces = [b"tick\n", b"tock\ntick\n", b"tick\n"]
+        self.assertEqual(b"tick\ntock\ntick\ntick\n", [self.output() for _ in range(3)][-1])
 
     def test_a_flood_is_cut_at_a_line(self) -> None:
         line = b"x" * 99 + b"\n"
