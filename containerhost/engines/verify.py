@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from containerhost.devices.model import CharNode
 from containerhost.grants import Grant
 from containerhost.privileged import Inside
 
@@ -16,7 +17,7 @@ def complaints(seen: Inside, grants: Sequence[Grant]) -> tuple[str, ...]:
 
 def missing(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
     for grant in grants:
-        for node in grant.nodes:
+        for node in required(grant):
             found = seen.nodes.get(node.path)
             if found is None:
                 yield f"{grant.device.id}: {node.path} is missing"
@@ -29,6 +30,12 @@ def missing(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
             have = seen.limits.get(name, "0")
             if size(have) < size(wanted):
                 yield f"{grant.device.id}: its limit of {name} is {have}, not {wanted}"
+
+
+def required(grant: Grant) -> tuple[CharNode, ...]:
+    """The nodes that must be there. NVIDIA's toolkit, where it brings the libraries, brings of the shared nodes those
+    that the libraries use: nvidia-modeset only for displays."""
+    return grant.own_nodes if grant.gpu and grant.gpu.libraries else grant.nodes
 
 
 def excess(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:

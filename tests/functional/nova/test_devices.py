@@ -1,25 +1,19 @@
 """Devices by flavor through nova's API: exactly those, on the right NUMA node, and given back clean."""
 
-import threading
 from typing import Any
 
 from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
-from nova import objects
 from nova.tests.functional.api.client import OpenStackApiException
-from oslo_utils import uuidutils
 
-from containerhost import errors, topology
+from containerhost import topology
 from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
 from containerhost.owners import Owner, Owners
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext import devices
 from tests.fakehost.control import FakeHostControl
-from tests.functional.lxd import POOL
 from tests.functional.nova.base import GPU_ALIAS, VF_ALIAS
-from tests.unit.nova import records
 
 BOTH = {"pci_passthrough__alias": f"{GPU_ALIAS}:1,{VF_ALIAS}:1", "hw__numa_nodes": "1",
         "hw__pci_numa_affinity_policy": "required"}
@@ -135,83 +129,44 @@ class FlavorWithPlacementTest(FlavorTest):
         self.assertEqual(2, len(used))
 
 
+class LibrariesTest(DeviceServers):
+    def test_the_flavor_brings_the_drivers_libraries(self) -> None:
+        for capabilities, expected in (("compute,utility", "compute,utility"), ("none", None)):
+            with self.subTest(capabilities):
+                server = self.server(self.flavor(**self.only(GPU_ALIAS), lxd__gpu_capabilities=capabilities))
+                config = self.config(server)["config"]
+                self.assertEqual(expected, config.get("nvidia.driver.capabilities"))
+                self._delete_server(server)
+        self.assert_nothing_left()
+
+
 class TroubleTest(DeviceServers):
-    """Nova's claim says yes, the host says no: the server fails with the reason, and nothing is changed."""
+    """Nova's claim says yes, the host says no (more of that in test_faults)."""
 
     def refused(self, alias: str) -> str:
         server = self.server(self.flavor(**self.only(alias)), expected="ERROR")
         (reason,) = self.reasons(server)
         self._delete_server(server)
-        self.assertEqual([], [state.name for state in self.lxd.engine.containers() if "nova.uuid" in state.labels])
+        self.assertEqual((), self.lxd.engine.containers())
         return reason
 
-    def each(self, alias: str) -> list[Device]:
-        """All devices of an alias, so that whichever nova claims is one of them."""
-        kinds = {GPU_ALIAS: lambda device: device.kind is Kind.GPU, VF_ALIAS: self._is_ib_vf}
-        return [device for device in self.devices_before if kinds[alias](device)]
+    def gpus(self) -> list[Device]:
+        return [device for device in self.devices_before if device.kind is Kind.GPU]
 
-    def test_what_is_wrong_with_a_device_is_said(self) -> None:
-        control = self.control
-        table = [
-            ("vanished", GPU_ALIAS, control.remove, control.restore, "has no device"),
-            ("fallen off the bus", GPU_ALIAS, control.set_fallen, lambda address: control.set_fallen(address, False),
-             "not healthy"),
-            ("no nodes", GPU_ALIAS, lambda address: control.set_nodes(address, False),
-             lambda address: control.set_nodes(address, True), "not healthy"),
-            ("no driver", VF_ALIAS, control.unbind, control.bind, "driver"),
-            ("interface elsewhere", VF_ALIAS, control.move_abroad, control.bring_home, "another network namespace"),
-        ]
-        for name, alias, harm, mend, words in table:
-            with self.subTest(name):
-                harmed = [device.address for device in self.each(alias)]
-                for address in harmed:
-                    harm(address)
-                try:
-                    self.assertIn(words, self.refused(alias))
-                finally:
-                    for address in harmed:
-                        mend(address)
+    def test_the_reason_is_kept_with_the_server(self) -> None:
+        for gpu in self.gpus():
+            self.control.remove(gpu.address)
+        try:
+            self.assertIn("this host has no device", self.refused(GPU_ALIAS))
+        finally:
+            for gpu in self.gpus():
+                self.control.restore(gpu.address)
         self.assert_nothing_left()
-
-    def test_a_device_another_container_uses_is_refused(self) -> None:
-        self.lxd.engine.create(ContainerSpec("mine", self.lxd.imported(), Cpu(1), Memory(64 * 2**20), RootDisk(POOL)))
-        client = self.lxd.engine.client
-        client.patch_instance("mine", {"devices": {
-            f"g{place}": {"type": "gpu", "gputype": "physical", "pci": gpu.address}
-            for place, gpu in enumerate(self.each(GPU_ALIAS))}})
-        self.assertIn("mine", self.refused(GPU_ALIAS))
-        self.assertEqual({}, self.held())
 
     def test_a_device_another_driver_holds_is_refused(self) -> None:
         owners = Owners(self.state / "owners")
-        owners.claim(self.each(GPU_ALIAS), Owner("lxdone", "lxd", "one-7", "7"), lambda device: ())
+        owners.claim(self.gpus(), Owner("lxdone", "lxd", "one-7", "7"), lambda device: ())
         self.assertIn("one-7", self.refused(GPU_ALIAS))
-
-    def test_boots_race_for_one_device(self) -> None:
-        """Nova's claim keeps them apart; the host must when nova cannot (two clouds, an old claim)."""
-        lifecycle = self.driver._backend.lifecycle
-        image = objects.ImageMeta.from_dict(self.glance.show(None, self.image()))
-        gpu = self.each(GPU_ALIAS)[0].address
-        racers = [records.instance(("gpu", gpu), id=number, uuid=uuidutils.generate_uuid())
-                  for number in range(100, 104)]
-        outcome: dict[str, Exception | None] = {}
-
-        def race(racer: objects.Instance) -> None:
-            try:
-                outcome[racer.uuid] = lifecycle.spawn(None, racer, image, (), None, None, None, True)
-            except errors.DeviceHeld as error:
-                outcome[racer.uuid] = error
-        threads = [threading.Thread(target=race, args=(racer,)) for racer in racers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        (winner,) = (uuid for uuid, error in outcome.items() if error is None)
-        self.assertEqual(3, sum(isinstance(error, errors.DeviceHeld) for error in outcome.values()))
-        self.assertEqual({gpu: winner}, self.held())
-        self.assert_nothing_left([{"id": winner}])
-        lifecycle.remove(next(racer for racer in racers if racer.uuid == winner))
-        self.assert_nothing_left()
 
     def test_a_device_that_breaks_in_use_is_not_used_again(self) -> None:
         server = self.server(self.flavor(**self.only(GPU_ALIAS)))

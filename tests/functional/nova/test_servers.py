@@ -4,6 +4,7 @@ import base64
 import json
 import time
 from collections.abc import Callable
+from typing import ClassVar
 
 import yaml
 from nova import exception
@@ -90,6 +91,36 @@ class BootTest(base.LxdServers):
         server = self.server(networks=[{"uuid": self.neutron.network_1["id"]}], expected="ERROR")
         self.assertIn("--nic none", self.fault(server))
         self._delete_server(server)
+        self.assert_nothing_left()
+
+
+class PrivilegedTest(base.LxdServers):
+    options: ClassVar = {("lxd", "allow_privileged"): True}
+
+    def test_the_operator_and_the_flavor_together_make_a_container_privileged(self) -> None:
+        for wanted, root in (("true", "0"), ("false", "1")):
+            with self.subTest(wanted):
+                server = self.server(self.flavor(lxd__privileged_allowed=wanted))
+                self.assertEqual(wanted, self.config(server)["config"]["security.privileged"])
+                mapped = self.inside(server, "cat", "/proc/self/uid_map").output.split()[1]
+                self.assertEqual(root == "0", mapped == "0")
+                self._delete_server(server)
+
+
+class CpuTest(base.LxdServers):
+    """Two real cores, one on each of the emulated nodes: core 0 for everybody, core 1 for who wants it alone."""
+
+    options: ClassVar = {("compute", "cpu_shared_set"): "0", ("compute", "cpu_dedicated_set"): "1"}
+
+    def test_cores_are_those_nova_placed_the_server_on(self) -> None:
+        table = [({}, "0-0"), ({"hw__numa_nodes": "1"}, "0-0"), ({"hw__cpu_policy": "dedicated"}, "1-1")]
+        for specs, cores in table:
+            with self.subTest(specs):
+                server = self.server(self.flavor(**specs))
+                self.assertEqual(cores, self.config(server)["config"]["limits.cpu"])
+                allowed = self.inside(server, "grep", "Cpus_allowed_list", "/proc/1/status").output.split()[-1]
+                self.assertEqual(cores[0], allowed)
+                self._delete_server(server)
         self.assert_nothing_left()
 
 

@@ -2,7 +2,7 @@ import testtools
 
 from containerhost.devices.model import CharNode, Device, Kind, LinkLayer, NodeUse
 from containerhost.engines.verify import complaints
-from containerhost.grants import Grant, NetdevGrant
+from containerhost.grants import GpuGrant, Grant, NetdevGrant
 from containerhost.privileged import Inside
 
 VF = Device(id="0000:5e:00.1", address="0000:5e:00.1", kind=Kind.NET, vendor_id="15b3", product_id="101c",
@@ -30,6 +30,16 @@ class TestComplaints(testtools.TestCase):
             (inside(memlock="4095"), "limit of memlock is 4095"),
         ):
             self.assertIn(word, "; ".join(complaints(seen, (GRANT,))))
+
+    def test_shared_nodes_are_the_toolkits_affair_where_it_brings_the_libraries(self):
+        card = Device(id="0000:3b:00.0", address="0000:3b:00.0", kind=Kind.GPU, vendor_id="10de", product_id="20b0",
+                      class_code="030200", plugin="nvidia")
+        nodes = (CharNode("/dev/nvidia0", 195, 0), CharNode("/dev/nvidia-modeset", 195, 254, NodeUse.SHARED))
+        for libraries, own, expected in ((frozenset(), True, 1), (frozenset({"compute"}), True, 0),
+                                         (frozenset({"compute"}), False, 1)):
+            grant = Grant(card, nodes, gpu=GpuGrant(card.address, None, "10de", libraries=libraries))
+            seen = inside({"/dev/nvidia0": (195, 0)} if own else {})
+            self.assertEqual(expected, len(complaints(seen, (grant,))), (libraries, own))
 
     def test_too_much(self):
         for path in ("/dev/nvidia1", "/dev/dri/card0", "/dev/infiniband/issm1", "/dev/kfd",
