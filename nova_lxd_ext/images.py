@@ -5,6 +5,7 @@ cache survives restarts of nova-compute and has no second book to keep. Before a
 one file of it, in ``folder``, which an interrupted nova-compute leaves behind and :meth:`Cache.purge` removes.
 """
 
+import functools
 import hashlib
 import io
 import logging
@@ -56,7 +57,7 @@ class Cache:
         self._store = store
         self._glance = glance
         self._folder = folder
-        self._architectures = architectures
+        self._ask_architectures = architectures
 
     def ensure(self, context: Any, image_meta: ImageMeta, root_gb: int, trusted_certs: Any = None) -> str:
         """The image in the store, fetched if it is not there yet.
@@ -98,6 +99,11 @@ class Cache:
             else:
                 purged.append(image_id)
         return tuple(purged)
+
+    @functools.cached_property
+    def _architectures(self) -> tuple[str, ...]:
+        """A machine keeps its processors; a boot need not ask again."""
+        return tuple(canonical(name) for name in self._ask_architectures())
 
     def _find(self, image_meta: ImageMeta) -> Image | None:
         """One that somebody else gave the same name, of which nothing is known, does not count."""
@@ -145,7 +151,7 @@ class Cache:
             raise exception.FlavorDiskSmallerThanImage(flavor_size=error.limit, image_size=error.size) from error
         except BadImage as error:
             raise exception.ImageUnacceptable(image_id=image_meta.id, reason=str(error)) from error
-        architecture = file.architecture or wanted_architecture(image_meta) or self._architectures()[0]
+        architecture = file.architecture or wanted_architecture(image_meta) or self._architectures[0]
         return {IMAGE_ID: image_meta.id, UNPACKED: str(file.unpacked), ARCHITECTURE: canonical(architecture),
                 CHECKSUM: (image_meta.checksum or "") if image_meta.obj_attr_is_set("checksum") else "",
                 FORMAT: file.format}
@@ -158,10 +164,10 @@ class Cache:
             raise exception.ImageUnacceptable(
                 image_id=image_meta.id,
                 reason=f"its hw_architecture is {wanted}, but the metadata.yaml in it says {own}")
-        here = [canonical(name) for name in self._architectures()]
-        if own not in here:
+        if own not in self._architectures:
             raise exception.ImageUnacceptable(
-                image_id=image_meta.id, reason=f"its architecture is {own}; this host runs {', '.join(here)}")
+                image_id=image_meta.id,
+                reason=f"its architecture is {own}; this host runs {', '.join(self._architectures)}")
         size = int(properties[UNPACKED])
         if limit is not None and size > limit:
             raise exception.FlavorDiskSmallerThanImage(flavor_size=limit, image_size=size)

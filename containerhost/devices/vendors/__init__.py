@@ -4,6 +4,7 @@ The project's own are named here and imported directly, so that they work from a
 search. Packages add theirs under the entry point group ``containerhost.vendors``, which is also where stevedore looks.
 """
 
+import functools
 import importlib.metadata
 import logging
 
@@ -21,9 +22,12 @@ GROUP = "containerhost.vendors"
 OWN: tuple[type[Vendor], ...] = (Nvidia, Amd, Intel, Net)
 
 
+@functools.cache
 def load() -> tuple[type[Vendor], ...]:
     """All plug-ins in the order they are asked: the own ones, then others by name. One that fails to load is left out
     and logged, for the others' devices must still be found.
+
+    Searched for once in each process: it means reading what every installed package says of itself.
     """
     names = {vendor.name for vendor in OWN}
     others = sorted((point for point in importlib.metadata.entry_points(group=GROUP) if point.name not in names),

@@ -110,5 +110,7 @@ class Loading(testtools.TestCase):
 
         other = type("Other", (vendors.Intel,), {"name": "other"})
         points = [point("other", lambda: other), point("nvidia", lambda: None), point("bad", lambda: 1 // 0)]
+        vendors.load.cache_clear()
+        self.addCleanup(vendors.load.cache_clear)
         with mock.patch("importlib.metadata.entry_points", return_value=points):
             self.assertEqual((*vendors.OWN, other), vendors.load())

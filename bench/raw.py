@@ -1,0 +1,35 @@
+"""LXD's REST API with nothing around it: what the driver's time is compared with."""
+
+import http.client
+import json
+import socket
+from typing import Any
+
+
+class Raw(http.client.HTTPConnection):
+    """One connection to the daemon's socket, kept open."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("lxd", timeout=300)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer's metadata; an operation is waited for.
+
+        :raises RuntimeError: with LXD's words
+        """
+        self.request(method, f"/1.0/{path}", json.dumps(body) if body is not None else None)
+        answer = json.loads(self.getresponse().read())
+        if answer["type"] == "async":
+            done = self.call("GET", f"operations/{answer['metadata']['id']}/wait")
+            if done["status_code"] != 200:
+                raise RuntimeError(f"{method} {path}: {done['err']}")
+            return done
+        if answer["type"] == "error":
+            raise RuntimeError(f"{method} {path}: {answer['error']}")
+        return answer["metadata"]

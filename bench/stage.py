@@ -1,0 +1,77 @@
+"""The driver on a real LXD and an emulated host, without nova's services around it."""
+
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY))
+os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
+
+import fixtures  # noqa: E402  (the path above comes first)
+import nova.conf  # noqa: E402
+from nova import objects  # noqa: E402
+
+objects.register_all()  # the driver's signatures name them
+
+from containerhost.engines.lxd.images import Images  # noqa: E402
+from nova_lxd_ext.driver import LXDDriver  # noqa: E402
+from nova_lxd_ext.images import Cache  # noqa: E402
+from tests.functional.lxd import Lxd, memlock  # noqa: E402
+from tests.unit.nova import records  # noqa: E402
+
+
+def enter() -> None:
+    """Go on under tools/fakehost, unless this already runs there."""
+    if "FAKEHOST_CONTROL" not in os.environ:
+        tool = REPOSITORY / "tools" / "fakehost"
+        command = [sys.executable, str(tool), "--host", "small", "--", sys.executable, *sys.argv]
+        os.execv(sys.executable, command)
+
+
+class LocalGlance:
+    """Gives out one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def download(self, context: Any, id_or_uri: str, data: Any = None, dest_path: str | None = None,
+                 trusted_certs: Any = None) -> None:
+        Path(dest_path or "").write_bytes(self._path.read_bytes())
+
+
+class Stage(fixtures.Fixture):
+    """:ivar driver: nova's driver, started
+    :ivar image: fingerprint of the image that is in its cache
+    """
+
+    def _setUp(self) -> None:
+        self.lxd = self.useFixture(Lxd())
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        folder.chmod(0o711)
+        self._configure(folder)
+        self.driver = LXDDriver(None)
+        self.driver.init_host("bench")
+        self.image_meta = objects.ImageMeta.from_dict({"id": records.IMAGE})
+        cache = Cache(Images(self.lxd.engine.client), LocalGlance(self.lxd.images["unified"]), folder / "downloads",
+                      lambda: self.lxd.engine.server().architectures)
+        self.image = cache.ensure(None, self.image_meta, 1)
+
+    def _configure(self, folder: Path) -> None:
+        conf = nova.conf.CONF
+        conf([], project="nova", default_config_files=[], default_config_dirs=[])
+        conf.set_override("instances_path", str(folder / "instances"))
+        for name, value in (("endpoint", self.lxd.socket), ("storage_pool", self.lxd.pool),
+                            ("owners_dir", str(folder / "owners")), ("rdma_memlock", memlock()),
+                            # Raw LXD calls give a VF no GUIDs of its own: neither shall the driver, to compare.
+                            ("rdma_guid_policy", "keep")):
+            conf.set_override(name, value, "lxd")
+
+    def server(self, number: int, *claims: tuple[str, str]) -> objects.Instance:
+        return records.instance(*claims, id=number, uuid=str(uuid.UUID(int=number)), flavor_changes={
+            "vcpus": 1, "memory_mb": 128, "root_gb": 1})
+
+    def spawn(self, server: objects.Instance) -> None:
+        self.driver.spawn(None, server, self.image_meta, [], None, {})
