@@ -95,6 +95,17 @@ class FlavorTest(DeviceServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    def test_a_rebuilt_server_keeps_its_devices(self) -> None:
+        server = self.server(self.flavor(**BOTH))
+        held = self.held()
+        self.inside(server, "touch", "/root/old")
+        self._rebuild_server(server, self.image("squashfs"))
+        self.assertEqual(held, self.held())
+        self.assertNotEqual(0, self.inside(server, "test", "-e", "/root/old").status)
+        self.check_inside_again(server)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
     def stop_and_start(self, server: Any) -> None:
         self._stop_server(server)
         self._start_server(server)

@@ -1,0 +1,35 @@
+"""The driver against nova's own description of a driver."""
+
+import inspect
+
+import testtools
+from nova.virt import driver
+
+from nova_lxd_ext.driver import LXDDriver
+
+# Nova's base raises NotImplementedError for each, or knows a slower way.
+REQUIRED = (
+    "init_host", "spawn", "destroy", "cleanup", "reboot", "power_on", "power_off", "pause", "unpause", "suspend",
+    "resume", "get_info", "list_instances", "list_instance_uuids", "get_console_output", "get_diagnostics",
+    "get_instance_diagnostics", "get_available_resource", "get_available_nodes", "update_provider_tree",
+    "get_host_uptime", "get_host_ip_addr", "get_host_cpu_stats", "resume_state_on_host_boot")
+
+
+class ContractTest(testtools.TestCase):
+    def test_every_method_takes_what_nova_passes(self) -> None:
+        for name, own in vars(LXDDriver).items():
+            base = getattr(driver.ComputeDriver, name, None)
+            if name.startswith("_") or not callable(base):
+                continue
+            with self.subTest(name):
+                self.assertEqual(self.parameters(base), self.parameters(own))
+
+    @staticmethod
+    def parameters(method: object) -> list[tuple[str, object]]:
+        return [(parameter.name, parameter.default) for parameter in inspect.signature(method).parameters.values()]
+
+    def test_has_what_the_base_does_not(self) -> None:
+        self.assertEqual([], [name for name in REQUIRED if name not in vars(LXDDriver)])
+
+    def test_claims_no_capability_nova_does_not_know(self) -> None:
+        self.assertEqual(driver.ComputeDriver.capabilities.keys(), LXDDriver.capabilities.keys())
