@@ -1,0 +1,60 @@
+"""The root actions through oslo.privsep's real daemon, with its few capabilities, on the emulated host."""
+
+import nova.conf
+import testtools
+from oslo_privsep import priv_context
+
+from containerhost.devices.model import Role
+from containerhost.devices.scan import scan
+from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.errors import HostActionFailed
+from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from nova_lxd_ext import privsep
+from tests.fakehost.control import FakeHostControl
+from tests.functional import lxd
+from tests.functional.nova import base
+
+GUIDS = ("0202:0202:0202:0001", "0202:0202:0202:0002")
+
+
+class PrivsepTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        nova.conf.CONF([], default_config_files=[])
+        privsep.context.start(priv_context.Method.FORK)
+        self.addCleanup(privsep.context.stop)
+        self.helper = privsep.Helper()
+        self.vf = next(device for device in scan().devices
+                       if base.LxdServers._is_ib_vf(device) and device.role is Role.VF)
+        self.pf = scan().get(self.vf.parent)
+
+    def test_every_action_on_a_vf_works_from_the_daemon(self) -> None:
+        before = (self.vf.rdma.node_guid, self.vf.rdma.port_guid)
+        control = FakeHostControl.from_environment()
+        for guids in (GUIDS, before):
+            self.helper.set_vf_guids(self.pf.netdev, self.vf.vf_index, *guids)
+            self.helper.unbind(self.vf.address, self.vf.driver)
+            self.helper.reset(self.vf.address)
+            self.helper.bind(self.vf.address, self.vf.driver)
+            now = scan().get(self.vf.id)
+            self.assertEqual(guids, (now.rdma.node_guid, now.rdma.port_guid))
+            self.assertEqual(self.vf.address, control.resets()[-1])
+        self.helper.quieten_netdev(self.vf.netdev)
+        for name in ("other0", self.vf.netdev):
+            self.helper.rename_netdev(scan().get(self.vf.id).netdev, name)
+            self.assertEqual(name, scan().get(self.vf.id).netdev)
+        self.assertEqual(self.vf, scan().get(self.vf.id))
+
+    def test_what_a_container_sees_can_be_seen_from_the_daemon(self) -> None:
+        daemon = self.useFixture(lxd.Lxd())
+        engine = LxdEngine(daemon.daemon.client(), self.helper)
+        engine.create(ContainerSpec("c1", daemon.imported(), Cpu(1), Memory(64 * 2**20), RootDisk(lxd.POOL)))
+        engine.start("c1")
+        engine.verify("c1", ())
+        seen = self.helper.inside(engine.metrics("c1").pid)
+        self.assertEqual((1, 3), seen.nodes["/dev/null"])
+        self.assertEqual(("lo",), seen.netdevs)
+
+    def test_a_refusal_crosses_with_its_words(self) -> None:
+        error = self.assertRaises(HostActionFailed, self.helper.unbind, self.vf.address, "no-such-driver")
+        self.assertIn("no-such-driver", str(error))
