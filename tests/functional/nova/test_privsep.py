@@ -8,6 +8,7 @@ from containerhost.devices.model import Role
 from containerhost.devices.scan import scan
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.errors import HostActionFailed
+from containerhost.netfunction import wait_for
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext import privsep
 from tests.fakehost.control import FakeHostControl
@@ -42,7 +43,8 @@ class PrivsepTest(testtools.TestCase):
         self.helper.quieten_netdev(self.vf.netdev)
         for name in ("other0", self.vf.netdev):
             self.helper.rename_netdev(scan().get(self.vf.id).netdev, name)
-            self.assertEqual(name, scan().get(self.vf.id).netdev)
+            # The emulated host follows a renaming a moment later.
+            self.assertTrue(wait_for(lambda name=name: scan().get(self.vf.id).netdev == name, 10))
         self.assertEqual(self.vf, scan().get(self.vf.id))
 
     def test_what_a_container_sees_can_be_seen_from_the_daemon(self) -> None:
