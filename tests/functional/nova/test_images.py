@@ -127,5 +127,9 @@ class TestCache(testtools.TestCase):
         broken = self.folder / "broken"
         broken.write_bytes(content[:len(content) // 2])
         self.assertRaises(exception.ImageUnacceptable, self.cache(Glance(broken)).ensure, None, self.meta(broken), 1)
+        large = self.folder / "large"
+        large.write_bytes(imagekit.large_unified(units.Gi))
+        self.assertRaises(exception.FlavorDiskSmallerThanImage, self.cache(Glance(large)).ensure, None,
+                          self.meta(large), 1)
         self.assertEqual(before, {image["fingerprint"] for image in self.lxd.engine.client.images()})
         self.assertEqual([], list(self.folder.glob("*.part")))

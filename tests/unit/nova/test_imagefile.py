@@ -64,6 +64,15 @@ class TestFormats(ImageFileCase):
         self.assertEqual(Format.SQUASHFS, found.format)
         self.assertEqual(sum(map(len, imagekit.ROOT.values())), found.unpacked)
 
+    def test_squashfs_on_a_machine_that_cannot_list_it(self):
+        """Then its own length is the least it takes, and the superblock is all that can be checked."""
+        content = imagekit.squashfs(self.folder, {"bin/big": bytes(5_000_000)})
+        self.useFixture(fixtures.EnvironmentVariable("PATH", str(self.folder)))
+        found = self.inspect(content)
+        self.assertEqual(Format.SQUASHFS, found.format)
+        self.assertLessEqual(found.unpacked, len(content))
+        self.assert_bad("damaged", content[:200])
+
     def test_streams_behind_each_other(self):
         content = imagekit.rootfs()
         half = len(content) // 2
