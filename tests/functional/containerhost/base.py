@@ -42,8 +42,8 @@ class LxdTestCase(testtools.TestCase):
 def leftovers(lxd: Lxd, name: str) -> list[str]:
     """Traces of a container below the daemon's folder, and mounts that carry its name.
 
-    Its log folder stays by LXD's own choice (LXD expires logs) and is empty for the next container of that name; so does
-    the one below run/ that Incus makes.
+    Its log folder stays by LXD's own choice (LXD expires logs) and is empty for the next container of that name; so
+    does the one below run/ that Incus makes.
     """
     found = []
     for folder, names, files in os.walk(lxd.daemon.folder):

@@ -49,7 +49,8 @@ class TestRefusals(testtools.TestCase):
             (requests.ConnectTimeout("slow"), errors.EngineTimeout),
             (requests.ConnectionError(read), errors.EngineTimeout),
             (requests.exceptions.SSLError("not the pinned certificate"), errors.EngineUnavailable),
-            (requests.exceptions.ChunkedEncodingError("cut"), errors.EngineError),
+            (requests.exceptions.ChunkedEncodingError("cut"), errors.EngineUnavailable),
+            (requests.exceptions.ContentDecodingError("garbled"), errors.EngineError),
             (pylxd.exceptions.ClientConnectionFailed("no"), errors.EngineUnavailable),
         ):
             error = self.assertRaises(errors.EngineError, self._failing, raised)
