@@ -24,6 +24,7 @@ class LXDDriver(driver.ComputeDriver):
 
     capabilities = driver.ComputeDriver.capabilities | {
         "supports_pcpus": True,
+        "supports_trusted_certs": True,
         # Glance has no format of its own for containers: their images are declared raw.
         "supports_image_type_raw": True,
     }

@@ -1,8 +1,7 @@
 """The metadata.yaml of a tenant's image, checked before the engine believes it (LXD doc, "Image format").
 
-LXD 5.0.2 keeps a creation date beyond the year 9999 and can then list no image any more, not even after a restart. So
-dates are bounded here, and what two YAML parsers may read differently (aliases, merge keys, a key given twice) is
-refused.
+LXD 5.0.2 stores a creation date beyond the year 9999 and then fails to read its own record of the image. So dates are
+bounded here, and what two YAML parsers may read differently (aliases, merge keys, a key given twice) is refused.
 """
 
 from typing import Any, Final

@@ -58,7 +58,7 @@ class Lifecycle:
         spec = self._spec(instance)
         if self._states.find(instance) is not None:
             raise exception.InstanceExists(name=instance.name)
-        image = self._images.ensure(context, image_meta, instance.flavor.root_gb)
+        image = self._images.ensure(context, image_meta, instance.flavor.root_gb, instance.trusted_certs)
         report_progress(instance, 50)
         with Rollback(f"boot of server {instance.uuid}") as undo:
             undo.on_error("remove the container", self._take_back, instance, network_info)
