@@ -135,7 +135,7 @@ class NoPrivileges(Privileged):
 
 
 class FakeImages:
-    def ensure(self, context: Any, image_meta: Any, root_gb: int) -> str:
+    def ensure(self, context: Any, image_meta: Any, root_gb: int, trusted_certs: Any = None) -> str:
         return IMAGE
 
 
