@@ -136,7 +136,7 @@ class DeviceFaultTest(base.LxdServers):
         flavor, image, gpus = self.device_flavor(base.GPU_ALIAS), self.image(), self.gpus()
         bodies = [self._build_server(image_uuid=image, flavor_id=flavor, networks="none") for _ in range(len(gpus) + 2)]
         servers = [self.api.post_server({"server": body}) for body in bodies]
-        servers = [self._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None}) for server in servers]
+        servers = [self.settled(server) for server in servers]
         running = [server for server in servers if server["status"] == "ACTIVE"]
         self.assertEqual(len(gpus), len(running))
         self.assertEqual({gpu.id for gpu in gpus}, set(self.held()))
@@ -144,6 +144,12 @@ class DeviceFaultTest(base.LxdServers):
         for server in servers:
             self._delete_server(server)
         self.assert_nothing_left()
+
+    def settled(self, server: dict[str, Any]) -> dict[str, Any]:
+        def check() -> None:
+            self.assertIn(self.api.get_server(server["id"])["status"], ("ACTIVE", "ERROR"))
+        self._wait_for_assert(check, max_retries=60)
+        return self.api.get_server(server["id"])
 
 
 class EngineFaultTest(base.LxdServers):

@@ -22,6 +22,7 @@ class PrivsepTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         nova.conf.CONF([], default_config_files=[])
+        self.addCleanup(nova.conf.CONF.reset)
         privsep.context.start(priv_context.Method.FORK)
         self.addCleanup(privsep.context.stop)
         self.helper = privsep.Helper()
