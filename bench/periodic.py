@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What nova asks again and again about a host full of servers, against LXD's own time to list them: aim <= 1.3 times.
 
-    sudo bench/periodic.py [--containers N] [--runs N] [--json]
+    sudo .venv/bin/python bench/periodic.py [--containers N] [--runs N] [--json]
 
 Power states: how many servers there are and the state of each, as nova's sync_power_states asks for them. Resources:
 get_available_resource. Each is compared with one raw ``GET /1.0/instances?recursion=1`` of the same round; medians.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long a scan of a very large host takes, and how much memory: aim < 1 s and < 100 MB for 10,000 PCI functions.
 
-    bench/scan.py [--functions N] [--runs N] [--json]
+    .venv/bin/python bench/scan.py [--functions N] [--runs N] [--json]
 
 Writes the host as plain folders, then scans it in a fresh process, once for each run, so that import time, the first
 pass and the peak of memory are those of a probe. The files are in memory, as sysfs is.

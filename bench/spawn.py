@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Booting a server through the driver, its image cached, against the same work by raw LXD calls: aim <= 1.15 times.
 
-    sudo bench/spawn.py [--runs N] [--json]
+    sudo .venv/bin/python bench/spawn.py [--runs N] [--json]
 
 Both make and start a container of the same configuration, in turns, so that a busy machine slows both alike: once
 without devices and once with a GPU and an InfiniBand VF. Medians; what is not compared is not timed.

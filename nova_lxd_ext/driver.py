@@ -71,7 +71,7 @@ class LXDDriver(driver.ComputeDriver):
     def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta, injected_files: Any,
               admin_password: str | None, allocations: Any, network_info: model.NetworkInfo | None = None,
               block_device_info: Any = None, power_on: bool = True, accel_info: Any = None) -> None:
-        with reasons.kept(context, instance), as_nova(instance):
+        with reasons.kept(context, instance), as_nova(instance, booting=True):
             self._backend.lifecycle.spawn(context, instance, image_meta, injected_files or (), admin_password,
                                           network_info, block_device_info, power_on)
 

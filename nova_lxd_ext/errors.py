@@ -30,16 +30,19 @@ class LXDUnavailable(exception.HypervisorUnavailable):
 
 
 @contextlib.contextmanager
-def as_nova(instance: Any = None, failure: Callable[..., Exception] = LXDError) -> Iterator[None]:
+def as_nova(instance: Any = None, failure: Callable[..., Exception] = LXDError, *, booting: bool = False
+            ) -> Iterator[None]:
     """Raise containerhost's errors of the block as nova's.
 
-    :param instance: the server the block is about; without one nothing can be not found or aborted
+    :param instance: the server the block is about, if it is about one
     :param failure: nova's class for what the block does, taking ``reason``
+    :param booting: the server has no container yet. So what the engine does not find is something else, its pool say:
+        told that the *server* is not found, nova would take it for deleted and leave it in BUILD for ever.
     """
     try:
         yield
     except errors.EngineNotFound as error:
-        if instance is None:
+        if instance is None or booting:
             raise failure(reason=str(error)) from error
         raise exception.InstanceNotFound(str(error), instance_id=instance.uuid) from error
     except errors.EngineUnavailable as error:
@@ -47,7 +50,7 @@ def as_nova(instance: Any = None, failure: Callable[..., Exception] = LXDError) 
     except errors.DeviceError as error:
         raise exception.ComputeResourcesUnavailable(reason=str(error).rstrip(".")) from error
     except errors.SpecError as error:
-        if instance is None:
+        if instance is None or not booting:
             raise failure(reason=str(error)) from error
         raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=str(error)) from error
     except errors.ContainerHostError as error:

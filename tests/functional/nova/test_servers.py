@@ -275,6 +275,13 @@ class HostTest(base.LxdServers):
         error = self.assertRaises(exception.InvalidConfiguration, self.driver.init_host, base.HOST)
         self.assertIn("absent", str(error))
 
+    def test_a_pool_that_went_missing_fails_the_boot_with_a_reason(self) -> None:
+        self.flags(storage_pool="absent", group="lxd")
+        failed = self.server(expected="ERROR")
+        self.assertIn("pool", self.reasons(failed)[0])
+        self._delete_server(failed)
+        self.assert_nothing_left()
+
     def test_a_full_pool_fails_the_boot_with_a_reason(self) -> None:
         def full(*_: object, **__: object) -> None:
             raise errors.StorageFull("create container: LXD says: no space left on device")

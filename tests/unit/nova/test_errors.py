@@ -29,7 +29,7 @@ class TranslatedTest(testtools.TestCase):
             (errors.DeviceNotFound, exception.ComputeResourcesUnavailable),
             (errors.DeviceUnhealthy, exception.ComputeResourcesUnavailable),
             (errors.OwnersUnreadable, exception.ComputeResourcesUnavailable),
-            (errors.SpecError, exception.BuildAbortException),
+            (errors.SpecError, exception.InstanceRebootFailure),
             (errors.StorageFull, exception.InstanceRebootFailure),
             (errors.EngineTimeout, exception.InstanceRebootFailure),
             (errors.ContainerHostError, exception.InstanceRebootFailure),
@@ -42,6 +42,14 @@ class TranslatedTest(testtools.TestCase):
                                               **arguments)
                     self.assertIn(WORDS, error.format_message())
                     self.assertIsInstance(error.__cause__, raised)
+
+    def test_while_booting_a_bad_flavor_aborts_and_a_missing_pool_is_no_missing_server(self) -> None:
+        for raised, expected in ((errors.SpecError, exception.BuildAbortException), (errors.EngineNotFound, LXDError)):
+            with self.subTest(raised.__name__):
+                def boot(raised: type[Exception] = raised) -> None:
+                    with as_nova(records.instance(), booting=True):
+                        raise raised(WORDS)
+                self.assertIn(WORDS, self.assertRaises(expected, boot).format_message())
 
     def test_without_a_server_nothing_can_be_not_found_or_aborted(self) -> None:
         for raised, expected in ((errors.EngineNotFound, LXDError), (errors.SpecError, LXDError),
