@@ -139,7 +139,7 @@ class Lifecycle:
                 LOG.warning("The boot of server %s was interrupted: what there is of it is removed", instance.uuid)
                 try:
                     self.remove(instance)
-                except errors.ContainerHostError:
+                except (errors.ContainerHostError, OSError):
                     # The other servers must not wait for this one; nova's deletion of it tries again.
                     LOG.exception("Server %s could not be removed", instance.uuid)
 
