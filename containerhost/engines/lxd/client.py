@@ -176,7 +176,8 @@ class LxdClient:
             raise
 
     def _get(self, *path: str, asked: str, **arguments: Any) -> Any:
-        return document(self._request("get", *path, asked=asked, **arguments), asked)["metadata"]
+        # Not as an API call in pylxd's sense: it would parse the whole document first to look at its type.
+        return document(self._request("get", *path, asked=asked, is_api=False, **arguments), asked)["metadata"]
 
     def _finish(self, response: requests.Response, asked: str, timeout: int | None = None) -> Mapping[str, Any]:
         """The result of a write: of the answer itself, or of the operation it started.
