@@ -1,0 +1,28 @@
+"""MIG slices of one GPU in two real containers."""
+
+from containerhost import errors
+from containerhost.devices.model import Kind
+from containerhost.devices.scan import scan
+from containerhost.possession import Request
+from tests.functional.containerhost import test_lxd_devices as devices
+
+
+class SliceTest(devices.DeviceTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.slices = [device for device in scan().devices if device.kind is Kind.GPU_SLICE]
+
+    def test_two_containers_share_a_gpu_and_neither_has_the_others_slice(self) -> None:
+        for name, which in (("c1", self.slices[0]), ("c2", self.slices[1])):
+            grants = self.acquired(name, (Request(which.id),))
+            self.engine.verify(name, grants)
+            _, listed = self.inside(name, "sh", "-c", "cd /dev/nvidia-caps && ls")
+            own = {node.path.rpartition("/")[2] for node in which.nodes if node.path.startswith("/dev/nvidia-caps/")}
+            self.assertEqual(own, set(listed.split()))
+
+    def test_a_slice_and_its_gpu_exclude_each_other(self) -> None:
+        first, parent = self.slices[0], self.slices[0].parent
+        self.acquired("c1", (Request(first.id),))
+        for taken in (first.id, parent):
+            self.assertRaises(errors.DeviceHeld, self.possession.acquire, (Request(taken),), devices.owner("c2"))
+        self.possession.acquire((Request(self.slices[2].id),), devices.owner("c2"))
