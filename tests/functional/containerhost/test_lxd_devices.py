@@ -112,6 +112,8 @@ class TestGrants(DeviceTestCase):
         self.acquired("c1", self.requests(0))
         self.engine.stop("c1", timeout=10, force=True)
         Privileged().rename_netdev(self.vfs[0].netdev, "other0")
+        # The kernel's /sys has the new name at once, the emulated one a moment later.
+        self.assertTrue(wait_for(lambda: scan().get(self.vfs[0].id).netdev == "other0", 5))
         grants = self.possession.acquire(self.requests(0), owner("c1"))
         self.engine.regrant("c1", grants)
         self.engine.start("c1")
