@@ -74,7 +74,3 @@ class Grant:
     @property
     def own_nodes(self) -> tuple[CharNode, ...]:
         return tuple(node for node in self.nodes if node.use is not NodeUse.SHARED)
-
-    @property
-    def shared_nodes(self) -> tuple[CharNode, ...]:
-        return tuple(node for node in self.nodes if node.use is NodeUse.SHARED)

@@ -11,13 +11,13 @@ import subprocess
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
 
 PCI = "/sys/bus/pci"
 COMMAND_LIMIT = 30  # s
 GPU_RESET_LIMIT = 120  # s; resetting an NVLink-connected GPU retrains its links
 
-ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 DRIVER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
 GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from containerhost.devices.model import CharNode, Device, NodeUse
 from containerhost.devices.scan import Inventory
+from containerhost.idlist import id_runs
 from containerhost.owners import Record
 from containerhost.topology import Topology
 
@@ -71,13 +72,7 @@ def topology(found: Topology, inventory: Inventory) -> str:
 
 def ranges(numbers: Iterable[int]) -> str:
     """Numbers in the kernel's list format: ``0-3,8``."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in id_runs(numbers))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

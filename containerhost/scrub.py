@@ -5,13 +5,12 @@ A tenant was root over the device: what can be reset is reset, and nothing a ten
 
 from collections.abc import Mapping
 
-from containerhost.devices.model import Device, Kind, NodeUse, Role
+from containerhost.devices.model import NVIDIA, Device, Kind, NodeUse, Role
 from containerhost.errors import HostActionFailed, ScrubFailed
 from containerhost.netfunction import NetFunction, wait_for
 from containerhost.privileged import Privileged
 
 USERS_LIMIT = 10.0  # s for the last processes of a killed container to let go of a GPU
-NVIDIA = "10de"
 
 
 def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged) -> None:

@@ -149,14 +149,3 @@ def _pieces(handle: int, left: int) -> Iterator[bytes]:
     while left > 0 and (piece := os.read(handle, min(left, 1 << 16))):
         left -= len(piece)
         yield piece
-
-
-def id_list(text: str | None) -> frozenset[int]:
-    """The kernel's list format (``0-3,8``) as a set; parts that make no sense are left out."""
-    found: set[int] = set()
-    for part in (text or "").split(","):
-        first, dash, last = part.strip().partition("-")
-        last = last if dash else first
-        if all(bound.isascii() and bound.isdigit() and len(bound) <= 6 for bound in (first, last)):
-            found.update(range(int(first), int(last) + 1))
-    return frozenset(found)

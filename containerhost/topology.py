@@ -9,7 +9,8 @@ import os
 import re
 from collections.abc import Mapping
 
-from containerhost.sysfs import Host, id_list
+from containerhost.idlist import id_list
+from containerhost.sysfs import Host
 
 _NODES = "/sys/devices/system/node"
 _CPUS = "/sys/devices/system/cpu"

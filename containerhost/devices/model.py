@@ -9,6 +9,8 @@ import dataclasses
 import enum
 from typing import Any
 
+NVIDIA = "10de"  # the PCI vendor whose GPUs bring libraries, slices and a reset tool of their own
+
 
 class Kind(enum.StrEnum):
     GPU = "gpu"

@@ -9,7 +9,7 @@ from containerhost.sysfs import Host
 
 _FOLDER = "/sys/bus/pci/devices"
 _UP_TO_SYS = "../../../"  # from there
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # One read of uevent tells what vendor, device, class and driver tell in four (pci_uevent in the kernel):
 # DRIVER=nvidia, PCI_CLASS=30200, PCI_ID=10DE:20B0, one a line in this order.
 _UEVENT = re.compile(r"(?:DRIVER=(?P<driver>[!-~]+)\n)?PCI_CLASS=(?P<class_code>[0-9A-F]{1,6})\n"
@@ -22,7 +22,7 @@ def functions(host: Host) -> Iterator[PciFunction]:
     """Every function that could be a network card or an accelerator, by address."""
     places: dict[str, tuple[str, int]] = {}
     for address in host.names(_FOLDER):
-        if not _ADDRESS.fullmatch(address):
+        if not ADDRESS.fullmatch(address):
             continue
         place = folder(host, address)
         uevent = _UEVENT.search(host.text(f"{place}/uevent") or "")

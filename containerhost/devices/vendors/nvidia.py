@@ -10,7 +10,7 @@ import re
 from typing import ClassVar
 
 from containerhost.devices import health, nvml
-from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction, Slice
+from containerhost.devices.model import NVIDIA, CharNode, Device, Kind, NodeUse, PciFunction, Slice
 from containerhost.devices.vendors import base
 from containerhost.grants import GrantOptions
 
@@ -27,7 +27,7 @@ _COMPUTE_INSTANCE = re.compile(r"ci([0-9]{1,4})")
 
 class Nvidia(base.GpuVendor):
     name: ClassVar[str] = "nvidia"
-    vendor_id: ClassVar[str] = "10de"
+    vendor_id: ClassVar[str] = NVIDIA
     drivers: ClassVar[frozenset[str]] = frozenset({"nvidia"})
     needs_render: ClassVar[bool] = False  # it is nvidia-drm's; computing does without
 

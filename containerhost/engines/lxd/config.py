@@ -10,16 +10,17 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from containerhost.devices.model import CharNode
+from containerhost.devices.cdi import qualified_name
+from containerhost.devices.model import NVIDIA, CharNode
 from containerhost.errors import SpecError
 from containerhost.grants import GpuGrant, Grant
+from containerhost.idlist import id_runs
 from containerhost.spec import CloudInit, ContainerSpec, Cpu, IoLimit, Memory, Mount, Nic, RootDisk, Security
 
 Device = dict[str, str]
 
 PERIOD = 100  # ms, the period LXD's percentages use too
 HUGE_PAGES = {64 << 10: "64KB", 1 << 20: "1MB", 2 << 20: "2MB", 1 << 30: "1GB"}
-NVIDIA = "10de"
 
 # The container is the boundary: whatever user runs in it may use what it was given. Without a mode, nodes that are
 # 0660 on the host would be root's only.
@@ -106,13 +107,7 @@ def cpu(wanted: Cpu, extensions: Collection[str] = ()) -> dict[str, str]:
 
 def core_list(cores: Iterable[int]) -> str:
     """``{0, 2, 3}`` as ``0-0,2-3``: LXD takes a lone number for a count, a range never."""
-    ranges: list[list[int]] = []
-    for core in sorted(cores):
-        if ranges and core == ranges[-1][1] + 1:
-            ranges[-1][1] = core
-        else:
-            ranges.append([core, core])
-    return ",".join(f"{first}-{last}" for first, last in ranges)
+    return ",".join(f"{first}-{last}" for first, last in id_runs(cores))
 
 
 def memory(wanted: Memory, extensions: Collection[str]) -> dict[str, str]:
@@ -240,8 +235,9 @@ def gpu(wanted: GpuGrant, grant: Grant, extensions: Collection[str]) -> Device:
     """A whole GPU by PCI address, never by number: ``id=0`` brings every NVIDIA card's node along."""
     if grant.device.slice:
         return gpu_slice(wanted, grant, extensions)
-    if uses_cdi(wanted, extensions):
-        return {"type": "gpu", "gputype": "physical", "id": f"nvidia.com/gpu={wanted.uuid}"}
+    name = qualified_name(grant.device)
+    if name and uses_cdi(wanted, extensions):
+        return {"type": "gpu", "gputype": "physical", "id": name}
     return {"type": "gpu", "gputype": "physical", "pci": wanted.address, "mode": NODE_MODE}
 
 

@@ -13,9 +13,10 @@ from containerhost.engines.lxd import config, held
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.verify import complaints
 from containerhost.grants import Grant
+from containerhost.idlist import id_list
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec
-from containerhost.sysfs import Host, id_list
+from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from containerhost.devices.model import Device, Kind, NodeUse
-from containerhost.engines.lxd.config import NVIDIA
+from containerhost.devices.model import NVIDIA, Device, Kind, NodeUse
 
 Config = Mapping[str, str]
 

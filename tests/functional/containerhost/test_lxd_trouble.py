@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from collections.abc import Callable
 
 from testtools.matchers import LessThan, MatchesRegex
 
@@ -59,39 +60,32 @@ class TestDaemonTrouble(LxdTestCase):
         self.assertRaises(errors.EngineTimeout, engine.client.wait, operation, "stop container c1")
         self.assertThat(time.monotonic() - began, LessThan(5))
 
+    def kill_during(self, action: Callable[[], None], pause: float) -> None:
+        """Kill the daemon ``pause`` seconds into ``action``; whatever that had come to, its caller hears of it, and
+        deleting leaves nothing once the daemon is back."""
+        killer = threading.Timer(pause, self.lxd.daemon.kill)
+        killer.start()
+        try:
+            action()
+        except errors.EngineError as error:
+            self.assertIsInstance(error, errors.EngineUnavailable)
+        finally:
+            killer.join()
+            self.lxd.daemon.kill()
+            self.lxd.daemon.start()
+        self.engine.delete("c1")
+        self.assertFalse(self.engine.exists("c1"))
+
     def test_killed_in_the_middle_of_a_creation(self):
-        """Whatever the creation had come to, its caller hears of it, and deleting leaves nothing."""
         for pause in (0.0, 0.01, 0.03, 0.06):
-            killer = threading.Timer(pause, self.lxd.daemon.kill)
-            killer.start()
-            try:
-                self.engine.create(self.spec())
-            except errors.EngineError as error:
-                self.assertIsInstance(error, errors.EngineUnavailable)
-            finally:
-                killer.join()
-                self.lxd.daemon.kill()
-                self.lxd.daemon.start()
-            self.engine.delete("c1")
-            self.assertFalse(self.engine.exists("c1"))
+            self.kill_during(lambda: self.engine.create(self.spec()), pause)
         self.running()
         self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
 
     def test_killed_in_the_middle_of_a_start(self):
         for pause in (0.02, 0.1):
             self.engine.create(self.spec())
-            killer = threading.Timer(pause, self.lxd.daemon.kill)
-            killer.start()
-            try:
-                self.engine.start("c1")
-            except errors.EngineError as error:
-                self.assertIsInstance(error, errors.EngineUnavailable)
-            finally:
-                killer.join()
-                self.lxd.daemon.kill()
-                self.lxd.daemon.start()
-            self.engine.delete("c1")
-            self.assertFalse(self.engine.exists("c1"))
+            self.kill_during(lambda: self.engine.start("c1"), pause)
 
 
 class TestStorage(LxdTestCase):

@@ -4,7 +4,8 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from containerhost.sysfs import Host, id_list
+from containerhost.idlist import id_list
+from containerhost.sysfs import Host
 from tests.unit.containerhost.hosts import MEMORY
 
 

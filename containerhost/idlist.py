@@ -1,0 +1,25 @@
+"""The kernel's list format for cores and nodes, ``0-3,8`` (Documentation/admin-guide/cputopology.rst). Pure."""
+
+from collections.abc import Iterable
+
+
+def id_list(text: str | None) -> frozenset[int]:
+    """The kernel's list format (``0-3,8``) as a set; parts that make no sense are left out."""
+    found: set[int] = set()
+    for part in (text or "").split(","):
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        if all(bound.isascii() and bound.isdigit() and len(bound) <= 6 for bound in (first, last)):
+            found.update(range(int(first), int(last) + 1))
+    return frozenset(found)
+
+
+def id_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Numbers as runs, the first and the last of each: what the kernel's list format is written from."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
