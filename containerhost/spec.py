@@ -5,7 +5,7 @@ already validated and typed: an engine never parses tenant text.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from containerhost.grants import Grant
 
@@ -71,6 +71,29 @@ class Nic:
 
 
 @dataclasses.dataclass(frozen=True)
+class BlockDevice:
+    """A block device of the host that the container may use, such as a connected volume.
+
+    :ivar name: tells it from the container's other block devices, and finds it again: a volume's id
+    :ivar source: its node on the host
+    :ivar path: its node in the container
+    """
+
+    name: str
+    source: str
+    path: str
+    read_only: bool = False
+
+
+#: What a container has beside its root disk, and may get and lose while it is stopped or runs.
+Part = Nic | BlockDevice | Grant
+
+
+def grants_of(parts: Iterable[Part]) -> tuple[Grant, ...]:
+    return tuple(part for part in parts if isinstance(part, Grant))
+
+
+@dataclasses.dataclass(frozen=True)
 class Mount:
     """A host folder the *driver* made (never tenant text), seen in the container at ``target``."""
 
@@ -109,11 +132,14 @@ class ContainerSpec:
     cpu: Cpu
     memory: Memory
     root: RootDisk
-    nics: tuple[Nic, ...] = ()
+    parts: tuple[Part, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    grants: tuple[Grant, ...] = ()
     security: Security = Security()
     cloud_init: CloudInit = CloudInit()
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     limits: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        return grants_of(self.parts)

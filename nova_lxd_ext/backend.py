@@ -18,11 +18,14 @@ from containerhost.sysfs import Host
 from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.images import Cache
 from nova_lxd_ext.lifecycle import Lifecycle
+from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.possessions import Possessions
 from nova_lxd_ext.power import Power
 from nova_lxd_ext.privsep import privileged
 from nova_lxd_ext.resources import Resources
 from nova_lxd_ext.states import States
+from nova_lxd_ext.vifs import Ports
+from nova_lxd_ext.volumes import Volumes
 
 DOWNLOADS = "_base"  # where nova's other drivers keep fetched images, below instances_path
 
@@ -38,6 +41,8 @@ class Backend:
     states: States
     lifecycle: Lifecycle
     power: Power
+    ports: Ports
+    volumes: Volumes
 
 
 def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
@@ -55,12 +60,13 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
     images = Cache(Images(client), glance.API(), Path(conf.instances_path) / DOWNLOADS,
                    lambda: engine.server().architectures)
     states = States(engine)
-    possessions = Possessions(conf, engine, possession, inventory)
+    ports, volumes = Ports(), Volumes()
+    outfit = Outfit(engine, (Possessions(conf, possession, inventory), ports, volumes))
     return Backend(
-        host=host, engine=engine, images=images, states=states,
+        host=host, engine=engine, images=images, states=states, ports=ports, volumes=volumes,
         resources=Resources(engine, host, inventory, owners, conf.lxd.storage_pool),
-        lifecycle=Lifecycle(conf, engine, states, possessions, images, lambda: host_cpus(host)),
-        power=Power(conf, engine, states, possessions))
+        lifecycle=Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host)),
+        power=Power(conf, engine, states, outfit))
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:

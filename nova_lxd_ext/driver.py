@@ -12,9 +12,10 @@ from nova.network import model
 from nova.virt import driver
 from nova.virt.hardware import InstanceInfo
 
-from nova_lxd_ext import backend, conf, console, diagnostics, hostinfo, provider, reasons, startup, vifs
+from nova_lxd_ext import backend, conf, console, diagnostics, hostinfo, provider, reasons, startup
 from nova_lxd_ext.errors import as_nova, translated
 from nova_lxd_ext.states import POWER_STATES
+from nova_lxd_ext.wanted import Wanted
 
 conf.register()
 
@@ -45,7 +46,7 @@ class LXDDriver(driver.ComputeDriver):
 
     @translated()
     def process_instances_at_startup(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
-        self._backend.lifecycle.end_interrupted_boots(instances)
+        self._backend.lifecycle.end_interrupted_boots(context, instances)
         return instances
 
     # Servers
@@ -73,25 +74,28 @@ class LXDDriver(driver.ComputeDriver):
               block_device_info: Any = None, power_on: bool = True, accel_info: Any = None) -> None:
         with reasons.kept(context, instance), as_nova(instance, booting=True):
             self._backend.lifecycle.spawn(context, instance, image_meta, injected_files or (), admin_password,
-                                          network_info, block_device_info, power_on)
+                                          Wanted.of(network_info, block_device_info, accel_info, allocations),
+                                          power_on)
 
     @translated(exception.InstanceTerminationFailure)
     def destroy(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                 block_device_info: Any = None, destroy_disks: bool = True, destroy_secrets: bool = True) -> None:
-        self._backend.lifecycle.remove(instance, network_info, keep_disk=not destroy_disks)
+        self._backend.lifecycle.remove(context, instance, Wanted.of(network_info, block_device_info),
+                                       keep_disk=not destroy_disks)
 
     @translated(exception.InstanceTerminationFailure)
     def cleanup(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                 block_device_info: Any = None, destroy_disks: bool = True, migrate_data: Any = None,
                 destroy_vifs: bool = True, destroy_secrets: bool = True) -> None:
-        self._backend.lifecycle.remove(instance, network_info, keep_disk=not destroy_disks)
+        self._backend.lifecycle.remove(context, instance, Wanted.of(network_info, block_device_info),
+                                       keep_disk=not destroy_disks)
 
     # Power
 
     @translated(exception.InstancePowerOnFailure)
     def power_on(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                  block_device_info: Any = None, accel_info: Any = None, share_info: Any = None) -> None:
-        self._backend.power.on(instance)
+        self._backend.power.on(context, instance, Wanted.of(network_info, block_device_info, accel_info))
 
     @translated(exception.InstancePowerOffFailure)
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
@@ -101,7 +105,8 @@ class LXDDriver(driver.ComputeDriver):
     def reboot(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None, reboot_type: str,
                block_device_info: Any = None, bad_volumes_callback: Any = None, accel_info: Any = None,
                share_info: Any = None) -> None:
-        self._backend.power.reboot(instance, soft=reboot_type == "SOFT")
+        self._backend.power.reboot(context, instance, Wanted.of(network_info, block_device_info, accel_info),
+                                   soft=reboot_type == "SOFT")
 
     @translated()
     def pause(self, instance: objects.Instance) -> None:
@@ -118,21 +123,21 @@ class LXDDriver(driver.ComputeDriver):
     @translated(exception.InstanceResumeFailure)
     def resume(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                block_device_info: Any = None, share_info: Any = None) -> None:
-        self._backend.power.unfreeze(instance)
+        self._backend.power.on(context, instance, Wanted.of(network_info, block_device_info))
 
     @translated(exception.InstancePowerOnFailure)
     def resume_state_on_host_boot(self, context: Any, instance: objects.Instance,
                                   network_info: model.NetworkInfo | None, share_info: Any,
                                   block_device_info: Any = None) -> None:
-        self._backend.power.on(instance)
+        self._backend.power.on(context, instance, Wanted.of(network_info, block_device_info))
 
     # Ports
 
     def plug_vifs(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
-        vifs.plug(instance, network_info)
+        self._backend.ports.plug(instance, network_info)
 
     def unplug_vifs(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
-        vifs.unplug(instance, network_info)
+        self._backend.ports.unplug(instance, network_info)
 
     # Looking
 

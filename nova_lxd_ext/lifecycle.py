@@ -7,23 +7,22 @@ repeated, so the work of a driver that was killed is undone by doing the end onc
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nova import exception, objects
 from nova.compute import task_states, vm_states
-from nova.network import model
-from nova.virt import driver
 from oslo_config import cfg
 
 from containerhost import errors
 from containerhost.engines import Engine
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Mount
-from nova_lxd_ext import cloudinit, configdrive, flavor, folders, labels, startup, vifs
+from nova_lxd_ext import cloudinit, configdrive, flavor, folders, labels, startup
 from nova_lxd_ext.images import Cache
-from nova_lxd_ext.possessions import Possessions
+from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.states import States
+from nova_lxd_ext.wanted import NOTHING, Wanted
 
 LOG = logging.getLogger(__name__)
 
@@ -34,51 +33,47 @@ class Lifecycle:
     """:param host_cpus: reads the host's cores as nova may use them now
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, possessions: Possessions, images: Cache,
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, outfit: Outfit, images: Cache,
                  host_cpus: Callable[[], flavor.HostCpus]) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states
-        self._possessions = possessions
+        self._outfit = outfit
         self._images = images
         self._host_cpus = host_cpus
 
     def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta,
               injected_files: Sequence[tuple[str, str]], admin_password: str | None,
-              network_info: model.NetworkInfo | None, block_device_info: Mapping[str, Any] | None,
-              power_on: bool) -> None:
+              wanted: Wanted, power_on: bool) -> None:
         """Make the server's container, and start it. What can be refused without a change is refused first.
 
         On any error nothing of the container is left.
         """
-        vifs.require_supported(instance, network_info)
-        require_root_disk_only(instance, block_device_info)
+        self._outfit.require_possible(instance, wanted)
         require_config_drive_for(injected_files, instance)
-        requests = self._possessions.requests(instance)
-        spec = self._spec(instance)
+        spec = self.spec(instance)
         if self._states.find(instance) is not None:
             raise exception.InstanceExists(name=instance.name)
         image = self._images.ensure(context, image_meta, instance.flavor.root_gb, instance.trusted_certs)
         report_progress(instance, 50)
         with Rollback(f"boot of server {instance.uuid}") as undo:
-            undo.on_error("remove the container", self._take_back, instance, network_info)
-            grants = self._possessions.acquire(instance, requests)
-            mounts = self._config_drive(instance, injected_files, admin_password, network_info)
-            self._engine.create(dataclasses.replace(spec, image=image, grants=grants, mounts=mounts))
-            report_progress(instance, 80)
+            undo.on_error("remove the container", self._take_back, context, instance, wanted)
+            with self._outfit.expecting(instance, wanted):
+                parts = self._outfit.put_on(context, instance, wanted)
+                mounts = self._config_drive(instance, injected_files, admin_password, wanted)
+                self._engine.create(dataclasses.replace(spec, image=image, parts=parts, mounts=mounts))
+                report_progress(instance, 80)
             if power_on:
-                self._engine.start(instance.name)
-                if grants:
-                    self._engine.verify(instance.name, grants)
+                self._outfit.start(instance.name, parts)
         self._states.changed()
         instance.progress = 100  # nova saves it with the end of the boot
 
-    def _take_back(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
+    def _take_back(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         """A daemon that restarts is waited for: what it began for this boot would stay."""
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
-        self.remove(instance, network_info)
+        self.remove(context, instance, wanted)
 
-    def _spec(self, instance: objects.Instance) -> ContainerSpec:
+    def spec(self, instance: objects.Instance) -> ContainerSpec:
         """Everything of the container that the flavor decides; nothing is changed."""
         conf, chosen = self._conf.lxd, instance.flavor
         return ContainerSpec(
@@ -93,12 +88,12 @@ class Lifecycle:
             labels=labels.of(instance))
 
     def _config_drive(self, instance: objects.Instance, injected_files: Sequence[tuple[str, str]],
-                      admin_password: str | None, network_info: model.NetworkInfo | None) -> tuple[Mount, ...]:
+                      admin_password: str | None, wanted: Wanted) -> tuple[Mount, ...]:
         if not configdrive.required(instance):
             return ()
-        return configdrive.write(instance, injected_files, admin_password, network_info)
+        return configdrive.write(instance, injected_files, admin_password, wanted.network_info)
 
-    def remove(self, instance: objects.Instance, network_info: model.NetworkInfo | None = None,
+    def remove(self, context: Any, instance: objects.Instance, wanted: Wanted = NOTHING,
                keep_disk: bool = False) -> None:
         """End the container and return what it had; from every state, also when parts of it are gone already.
 
@@ -113,8 +108,7 @@ class Lifecycle:
             # Also when there is none: a creation whose caller was killed may still be going on in the engine.
             self._engine.delete(instance.name)
         self._states.changed()
-        self._possessions.give_back(instance)
-        vifs.unplug(instance, network_info)
+        self._outfit.take_off(context, instance, wanted)
         if not keep_disk:
             folders.remove(instance.uuid)
 
@@ -125,11 +119,11 @@ class Lifecycle:
     def reconcile(self) -> None:
         """At the driver's start: return what is left of containers that are gone."""
         alive = self._states.all()
-        self._possessions.reconcile([state.name for state in alive])
+        self._outfit.reconcile(alive)
         for uuid in folders.remove_all_but(labels.uuid(state.labels) or "" for state in alive):
             LOG.warning("Removed the folder of server %s, which has no container", uuid)
 
-    def end_interrupted_boots(self, instances: Iterable[objects.Instance]) -> None:
+    def end_interrupted_boots(self, context: Any, instances: Iterable[objects.Instance]) -> None:
         """At the driver's start: remove containers whose boot a killed nova-compute left unfinished.
 
         Nova sets such servers to ERROR and does not finish them; a server that was built once is never among them.
@@ -138,24 +132,10 @@ class Lifecycle:
             if instance.vm_state == vm_states.BUILDING or instance.task_state in BEING_BUILT:
                 LOG.warning("The boot of server %s was interrupted: what there is of it is removed", instance.uuid)
                 try:
-                    self.remove(instance)
+                    self.remove(context, instance)
                 except (errors.ContainerHostError, OSError):
                     # The other servers must not wait for this one; nova's deletion of it tries again.
                     LOG.exception("Server %s could not be removed", instance.uuid)
-
-
-def require_root_disk_only(instance: objects.Instance, block_device_info: Mapping[str, Any] | None) -> None:
-    """:raises BuildAbortException: when the server needs a disk beside the root disk made from its image"""
-    wanted = {
-        "volumes": driver.block_device_info_get_mapping(block_device_info),
-        "ephemeral disks": driver.block_device_info_get_ephemerals(block_device_info) or instance.flavor.ephemeral_gb,
-        "a swap disk": instance.flavor.swap,
-    }
-    found = [name for name, present in wanted.items() if present]
-    if found:
-        raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=(
-            f"The server asks for {' and '.join(found)}; lxd.LXDDriver gives a root disk only. "
-            f"Use a flavor without ephemeral and swap disks, and boot from an image without volumes."))
 
 
 def require_config_drive_for(injected_files: Sequence[tuple[str, str]], instance: objects.Instance) -> None:

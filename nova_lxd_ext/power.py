@@ -3,29 +3,31 @@
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from nova import objects
 from oslo_config import cfg
 
 from containerhost import errors
 from containerhost.engines import Engine, Status
-from nova_lxd_ext.possessions import Possessions
+from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.states import States
+from nova_lxd_ext.wanted import Wanted
 
 LOG = logging.getLogger(__name__)
 
 
 class Power:
-    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, possessions: Possessions,
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, outfit: Outfit,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states
-        self._possessions = possessions
+        self._outfit = outfit
         self._clock = clock
 
-    def on(self, instance: objects.Instance) -> None:
-        """Start the container with the devices it owns; nothing to do when it runs.
+    def on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+        """Start the container with what its server is to have; nothing to do when it runs.
 
         While it was off the host may have restarted and named nodes and interfaces anew, or lost a device: what the
         container is configured with is brought up to date first.
@@ -34,10 +36,7 @@ class Power:
         if state.status is Status.FROZEN:
             self._engine.unfreeze(instance.name)
         elif state.status is not Status.RUNNING:
-            grants = self._possessions.renew(instance)
-            self._engine.start(instance.name)
-            if grants:
-                self._engine.verify(instance.name, grants)
+            self._outfit.start(instance.name, self._outfit.refit(context, instance, wanted))
         self._states.changed()
 
     def off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
@@ -66,12 +65,12 @@ class Power:
             LOG.warning("Server %s did not shut down within %d s and is ended", instance.uuid, timeout)
         return False
 
-    def reboot(self, instance: objects.Instance, soft: bool) -> None:
+    def reboot(self, context: Any, instance: objects.Instance, wanted: Wanted, soft: bool) -> None:
         """Soft: the guest shuts down by itself within ``[DEFAULT] shutdown_timeout``, else it is ended like a hard
         reboot. Hard: it is ended at once. Either way it starts again with devices brought up to date."""
         self.off(instance, timeout=self._conf.shutdown_timeout if soft else 0,
                  retry_interval=self._conf.compute.shutdown_retry_interval)
-        self.on(instance)
+        self.on(context, instance, wanted)
 
     def freeze(self, instance: objects.Instance) -> None:
         self._states.require(instance)
@@ -79,5 +78,6 @@ class Power:
         self._states.changed()
 
     def unfreeze(self, instance: objects.Instance) -> None:
-        """Let a frozen container go on. One that the host's restart stopped meanwhile starts: its memory is lost."""
-        self.on(instance)
+        self._states.require(instance)
+        self._engine.unfreeze(instance.name)
+        self._states.changed()

@@ -1,21 +1,33 @@
 """Neutron ports of a server. For now the place where they are refused, before anything changes."""
 
+from typing import Any
+
 from nova import exception, objects
 from nova.network import model
 
-
-def require_supported(instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
-    """:raises BuildAbortException: when the server has a port, naming its kind"""
-    kinds = sorted({str(vif["type"]) for vif in network_info or ()})
-    if kinds:
-        raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=(
-            f"The server has network ports of type {', '.join(kinds)}, which lxd.LXDDriver cannot plug. "
-            f"Create it without ports (--nic none); network functions come by the flavor's pci_passthrough:alias."))
+from containerhost.spec import Part
+from nova_lxd_ext.outfit import Supplier
+from nova_lxd_ext.wanted import Wanted
 
 
-def plug(instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
-    require_supported(instance, network_info)
+class Ports(Supplier):
+    def require_possible(self, instance: objects.Instance, wanted: Wanted) -> None:
+        """:raises BuildAbortException: when the server has a port, naming its kind"""
+        kinds = sorted({str(vif["type"]) for vif in wanted.network_info})
+        if kinds:
+            raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=(
+                f"The server has network ports of type {', '.join(kinds)}, which lxd.LXDDriver cannot plug. "
+                f"Create it without ports (--nic none); network functions come by the flavor's "
+                f"pci_passthrough:alias."))
 
+    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[Part, ...]:
+        return ()
 
-def unplug(instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
-    """Nothing was ever plugged."""
+    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+        """Nothing was ever plugged."""
+
+    def plug(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
+        self.require_possible(instance, Wanted.of(network_info))
+
+    def unplug(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
+        """Nothing was ever plugged."""

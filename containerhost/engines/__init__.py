@@ -12,7 +12,7 @@ from typing import Protocol
 
 from containerhost.devices.model import Device
 from containerhost.grants import Grant
-from containerhost.spec import ContainerSpec
+from containerhost.spec import ContainerSpec, Part
 
 
 class Status(enum.StrEnum):
@@ -135,13 +135,17 @@ class Engine(Protocol):
     def delete(self, name: str) -> None:
         """Succeeds from every state, missing included, and leaves nothing."""
 
-    def attach(self, name: str, grant: Grant) -> None: ...
+    def attach(self, name: str, part: Part) -> None:
+        """Give a container, stopped or running, one more part."""
 
-    def detach(self, name: str, grant: Grant, remaining: Sequence[Grant]) -> None:
-        """Take ``grant`` away; nodes that ``remaining`` shares with it stay."""
+    def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
+        """Take ``part`` away; nodes that ``remaining`` shares with it stay."""
 
-    def regrant(self, name: str, grants: Sequence[Grant]) -> None:
-        """Let a stopped container have exactly these devices, as the host calls them now."""
+    def refit(self, name: str, parts: Sequence[Part]) -> None:
+        """Let a stopped container have exactly these parts, as the host calls them now."""
+
+    def reconfigure(self, name: str, spec: ContainerSpec) -> None:
+        """Let a stopped container be what ``spec`` says, apart from its image and mounts."""
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """:raises NotAsGranted: the running container sees more or less than ``grants``"""

@@ -90,11 +90,11 @@ class Daemon:
         no btrfs."""
         client = self.client()
         try:
-            client._finish(client._request("post", "storage-pools", asked="make the pool", json={
+            client.finish(client.request("post", "storage-pools", asked="make the pool", json={
                 "name": POOL, "driver": "btrfs", "config": {"size": POOL_SIZE}}), "make the pool")
         except errors.EngineError as error:
             print(f"no btrfs pool ({error}): root disks are not held to their size")
-            client._finish(client._request("post", "storage-pools", asked="make the pool", json={
+            client.finish(client.request("post", "storage-pools", asked="make the pool", json={
                 "name": POOL, "driver": "dir", "config": {}}), "make the pool")
 
     def remove(self) -> None:
@@ -116,7 +116,7 @@ class Daemon:
             engine.delete(container.name)
         for image in engine.client.images():
             engine.client.delete_image(image["fingerprint"])
-        engine.client._request("delete", "storage-pools", POOL, asked="remove the pool")
+        engine.client.request("delete", "storage-pools", POOL, asked="remove the pool")
 
     def _command(self, *arguments: str) -> None:
         subprocess.run([self.program or "", *arguments], env=self.environment, check=True, capture_output=True,

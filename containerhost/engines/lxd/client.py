@@ -163,7 +163,7 @@ class LxdClient:
             self._local.connection = connection
         return connection
 
-    def _request(self, method: str, *path: str, asked: str, **arguments: Any) -> requests.Response:
+    def request(self, method: str, *path: str, asked: str, **arguments: Any) -> requests.Response:
         try:
             with translated(asked, self.settings.shown()):
                 node = self._connection().api
@@ -175,11 +175,11 @@ class LxdClient:
             self._local.connection = None
             raise
 
-    def _get(self, *path: str, asked: str, **arguments: Any) -> Any:
+    def get(self, *path: str, asked: str, **arguments: Any) -> Any:
         # Not as an API call in pylxd's sense: it would parse the whole document first to look at its type.
-        return document(self._request("get", *path, asked=asked, is_api=False, **arguments), asked)["metadata"]
+        return document(self.request("get", *path, asked=asked, is_api=False, **arguments), asked)["metadata"]
 
-    def _finish(self, response: requests.Response, asked: str, timeout: int | None = None) -> Mapping[str, Any]:
+    def finish(self, response: requests.Response, asked: str, timeout: int | None = None) -> Mapping[str, Any]:
         """The result of a write: of the answer itself, or of the operation it started.
 
         :param timeout: seconds the operation may take; None is ``operation_timeout``
@@ -197,7 +197,7 @@ class LxdClient:
         """
         limit = self.settings.operation_timeout if timeout is None else timeout
         try:
-            done = self._get("operations", operation["id"], "wait", asked=asked, params={"timeout": str(limit)},
+            done = self.get("operations", operation["id"], "wait", asked=asked, params={"timeout": str(limit)},
                              timeout=limit + self.settings.request_timeout)
         except errors.EngineNotFound as error:
             raise errors.EngineUnavailable(f"{asked}: the daemon restarted and lost the operation") from error
@@ -215,7 +215,7 @@ class LxdClient:
         if not operation.get("may_cancel"):
             return
         try:
-            self._request("delete", "operations", operation["id"], asked="cancel the operation")
+            self.request("delete", "operations", operation["id"], asked="cancel the operation")
         except errors.EngineError as error:
             LOG.warning("Operation %s (%s) goes on: %s", operation["id"], operation.get("description"), error)
 
@@ -228,18 +228,18 @@ class LxdClient:
             return frozenset(self._connection().host_info["api_extensions"])
 
     def server(self) -> Mapping[str, Any]:
-        return self._get(asked="read the server's description")
+        return self.get(asked="read the server's description")
 
     def pool(self, name: str) -> Mapping[str, Any]:
-        return self._get("storage-pools", name, asked=f"read storage pool {name}")
+        return self.get("storage-pools", name, asked=f"read storage pool {name}")
 
     def pool_space(self, name: str) -> Mapping[str, Any]:
         """``total`` and ``used``, in bytes."""
-        return self._get("storage-pools", name, "resources", asked=f"read the space of storage pool {name}")["space"]
+        return self.get("storage-pools", name, "resources", asked=f"read the space of storage pool {name}")["space"]
 
     def operations(self) -> list[Mapping[str, Any]]:
         """All operations LXD remembers, whatever their status."""
-        by_status = self._get("operations", asked="list operations", params={"recursion": "1"})
+        by_status = self.get("operations", asked="list operations", params={"recursion": "1"})
         return [operation for group in by_status.values() for operation in group or ()]
 
     # Instances.
@@ -249,7 +249,7 @@ class LxdClient:
         if all_projects:
             params["all-projects"] = "true"
             return self._across_projects("instances", asked="list the instances of all projects", params=params)
-        return self._get("instances", asked="list instances", params=params)
+        return self.get("instances", asked="list instances", params=params)
 
     def _across_projects(self, path: str, asked: str, params: Mapping[str, str]) -> Any:
         """LXD refuses ``project`` beside ``all-projects``, and pylxd always sends its project: go past it."""
@@ -264,27 +264,27 @@ class LxdClient:
     def instance(self, name: str) -> tuple[dict[str, Any], str]:
         """The instance and its ETag."""
         asked = f"read container {name}"
-        response = self._request("get", "instances", name, asked=asked)
+        response = self.request("get", "instances", name, asked=asked)
         return document(response, asked)["metadata"], response.headers.get("ETag", "")
 
     def create_instance(self, body: Mapping[str, Any]) -> None:
         asked = f"create container {body['name']}"
-        self._finish(self._request("post", "instances", asked=asked, json=body), asked)
+        self.finish(self.request("post", "instances", asked=asked, json=body), asked)
 
     def replace_instance(self, name: str, body: Mapping[str, Any], etag: str) -> None:
         """:raises EngineConflict: the instance changed since ``etag`` was read"""
         asked = f"change container {name}"
-        self._finish(self._request("put", "instances", name, asked=asked, json=body, headers={"If-Match": etag}), asked)
+        self.finish(self.request("put", "instances", name, asked=asked, json=body, headers={"If-Match": etag}), asked)
 
     def patch_instance(self, name: str, body: Mapping[str, Any], etag: str | None = None) -> None:
         """Set the given keys and devices and keep all others (it cannot remove one)."""
         asked = f"change container {name}"
         headers = {"If-Match": etag} if etag else {}
-        self._finish(self._request("patch", "instances", name, asked=asked, json=body, headers=headers), asked)
+        self.finish(self.request("patch", "instances", name, asked=asked, json=body, headers=headers), asked)
 
     def delete_instance(self, name: str) -> None:
         asked = f"delete container {name}"
-        self._finish(self._request("delete", "instances", name, asked=asked), asked)
+        self.finish(self.request("delete", "instances", name, asked=asked), asked)
 
     def set_state(self, name: str, action: str, *, force: bool = False, timeout: int | None = None) -> None:
         """:param action: start, stop, restart, freeze or unfreeze
@@ -293,38 +293,38 @@ class LxdClient:
         asked = f"{action} container {name}"
         limit = self.settings.operation_timeout if timeout is None else timeout
         body = {"action": action, "force": force, "timeout": limit}
-        response = self._request("put", "instances", name, "state", asked=asked, json=body)
+        response = self.request("put", "instances", name, "state", asked=asked, json=body)
         # LXD's own limit runs out first and tells why.
-        self._finish(response, asked, limit + self.settings.request_timeout)
+        self.finish(response, asked, limit + self.settings.request_timeout)
 
     def state(self, name: str) -> Mapping[str, Any]:
-        return self._get("instances", name, "state", asked=f"read the state of container {name}")
+        return self.get("instances", name, "state", asked=f"read the state of container {name}")
 
     def console_log(self, name: str) -> bytes:
         asked = f"read the console log of container {name}"
-        return self._request("get", "instances", name, "console", asked=asked, is_api=False).content
+        return self.request("get", "instances", name, "console", asked=asked, is_api=False).content
 
     def log(self, name: str, file: str) -> bytes:
         asked = f"read log {file} of container {name}"
-        return self._request("get", "instances", name, "logs", file, asked=asked, is_api=False).content
+        return self.request("get", "instances", name, "logs", file, asked=asked, is_api=False).content
 
     # Images.
 
     def images(self) -> list[Mapping[str, Any]]:
-        return self._get("images", asked="list images", params={"recursion": "1"})
+        return self.get("images", asked="list images", params={"recursion": "1"})
 
     def image(self, fingerprint: str) -> Mapping[str, Any]:
-        return self._get("images", fingerprint, asked=f"read image {fingerprint}")
+        return self.get("images", fingerprint, asked=f"read image {fingerprint}")
 
     def image_alias(self, alias: str) -> Mapping[str, Any]:
-        return self._get("images", "aliases", alias, asked=f"read image alias {alias}")
+        return self.get("images", "aliases", alias, asked=f"read image alias {alias}")
 
     def create_image_alias(self, alias: str, fingerprint: str) -> None:
         body = {"name": alias, "target": fingerprint, "description": ""}
-        self._request("post", "images", "aliases", asked=f"create image alias {alias}", json=body)
+        self.request("post", "images", "aliases", asked=f"create image alias {alias}", json=body)
 
     def delete_image_alias(self, alias: str) -> None:
-        self._request("delete", "images", "aliases", alias, asked=f"delete image alias {alias}")
+        self.request("delete", "images", "aliases", alias, asked=f"delete image alias {alias}")
 
     def upload_image(self, content: Any, headers: Mapping[str, str]) -> str:
         """Send an image and return its fingerprint.
@@ -332,13 +332,13 @@ class LxdClient:
         :param content: file-like and of known length; read piece by piece
         """
         asked = "import an image"
-        response = self._request("post", "images", asked=asked, data=content, headers=dict(headers))
-        return self._finish(response, asked)["fingerprint"]
+        response = self.request("post", "images", asked=asked, data=content, headers=dict(headers))
+        return self.finish(response, asked)["fingerprint"]
 
     def patch_image(self, fingerprint: str, body: Mapping[str, Any]) -> None:
         asked = f"change image {fingerprint}"
-        self._finish(self._request("patch", "images", fingerprint, asked=asked, json=body), asked)
+        self.finish(self.request("patch", "images", fingerprint, asked=asked, json=body), asked)
 
     def delete_image(self, fingerprint: str) -> None:
         asked = f"delete image {fingerprint}"
-        self._finish(self._request("delete", "images", fingerprint, asked=asked), asked)
+        self.finish(self.request("delete", "images", fingerprint, asked=asked), asked)

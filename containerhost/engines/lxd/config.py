@@ -15,7 +15,19 @@ from containerhost.devices.model import NVIDIA, CharNode
 from containerhost.errors import SpecError
 from containerhost.grants import GpuGrant, Grant
 from containerhost.idlist import id_runs
-from containerhost.spec import CloudInit, ContainerSpec, Cpu, IoLimit, Memory, Mount, Nic, RootDisk, Security
+from containerhost.spec import (
+    BlockDevice,
+    CloudInit,
+    ContainerSpec,
+    Cpu,
+    IoLimit,
+    Memory,
+    Mount,
+    Nic,
+    Part,
+    RootDisk,
+    Security,
+)
 
 Device = dict[str, str]
 
@@ -52,6 +64,12 @@ def image_source(image: str) -> dict[str, str]:
     return {"type": "image", kind: image}
 
 
+def start_config(grants: Collection[Grant], extensions: Collection[str]) -> dict[str, str]:
+    """What a container must be started with for its grants, and cannot get while it runs."""
+    return kernel_limits((grant.limits for grant in grants), extensions) | libraries(
+        (grant.gpu for grant in grants), extensions)
+
+
 def instance_config(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
     environment = dict(spec.environment)
     for grant in spec.grants:
@@ -72,10 +90,8 @@ def instance_config(spec: ContainerSpec, extensions: Collection[str]) -> dict[st
 
 def instance_devices(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, Device]:
     devices = {"root": root_disk(spec.root)}
-    devices |= {f"nic-{item.name}": nic(item) for item in spec.nics}
     devices |= {f"mount-{item.name}": mount(item) for item in spec.mounts}
-    for grant in spec.grants:
-        devices |= devices_of(grant, extensions)
+    devices |= devices_of_all(spec.parts, extensions)
     names = [device["name"] for device in devices.values() if "name" in device]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -203,8 +219,27 @@ def mount(wanted: Mount) -> Device:
     return {"type": "disk", "source": wanted.source, "path": wanted.target, "readonly": flag(wanted.read_only)}
 
 
-def devices_of(grant: Grant, extensions: Collection[str]) -> dict[str, Device]:
-    """The LXD devices that make up a grant, at boot and hot alike."""
+def block_device(wanted: BlockDevice) -> Device:
+    return {"type": "unix-block", "source": wanted.source, "path": wanted.path,
+            "mode": "0444" if wanted.read_only else NODE_MODE}
+
+
+def devices_of_all(parts: Iterable[Part], extensions: Collection[str]) -> dict[str, Device]:
+    return {key: device for part in parts for key, device in devices_of(part, extensions).items()}
+
+
+def devices_of(part: Part, extensions: Collection[str]) -> dict[str, Device]:
+    """The LXD devices that make up a part, at boot and hot alike."""
+    match part:
+        case Nic():
+            return {f"nic-{part.name}": nic(part)}
+        case BlockDevice():
+            return {f"block-{key(part.name)}": block_device(part)}
+        case Grant():
+            return devices_of_grant(part, extensions)
+
+
+def devices_of_grant(grant: Grant, extensions: Collection[str]) -> dict[str, Device]:
     devices: dict[str, Device] = {}
     if grant.gpu:
         devices[f"gpu-{key(grant.device.id)}"] = gpu(grant.gpu, grant, extensions)
@@ -218,9 +253,14 @@ def devices_of(grant: Grant, extensions: Collection[str]) -> dict[str, Device]:
     return devices
 
 
-def is_of_grant(key: str) -> bool:
-    """Whether a device of an instance came from a grant."""
-    return key.startswith(("gpu-", "net-", "node-"))
+def is_of_part(key: str) -> bool:
+    """Whether a device of an instance came from a part."""
+    return key.startswith(("gpu-", "net-", "node-", "nic-", "block-"))
+
+
+def is_engines_own(key: str) -> bool:
+    """Whether the engine, not a spec, wrote a key of an instance's configuration."""
+    return key.startswith(("volatile.", "image."))
 
 
 def key(text: str) -> str:

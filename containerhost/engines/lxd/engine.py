@@ -15,7 +15,7 @@ from containerhost.engines.verify import complaints
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec
+from containerhost.spec import ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
@@ -210,25 +210,25 @@ class LxdEngine:
 
     # Devices.
 
-    def attach(self, name: str, grant: Grant) -> None:
-        """:raises SpecError: the grant needs what a running container cannot get any more"""
+    def attach(self, name: str, part: Part) -> None:
+        """:raises SpecError: the part needs what a running container cannot get any more"""
+        extensions = self.client.extensions
+        fixed = config.start_config(grants_of([part]), extensions)
+        devices = config.devices_of(part, extensions)
+
         def change(instance: dict[str, Any], etag: str) -> None:
-            extensions = self.client.extensions
-            fixed = config.kernel_limits([grant.limits], extensions) | config.libraries([grant.gpu], extensions)
             missing = {key: value for key, value in fixed.items() if instance["config"].get(key) != value}
             if missing and STATUSES.get(instance["status_code"]) is not Status.STOPPED:
                 raise errors.SpecError(
-                    f"{grant.device.id} needs {', '.join(f'{key}={value}' for key, value in missing.items())}, which "
-                    f"container {name} can only get while it is stopped")
-            body = {"config": missing, "devices": config.devices_of(grant, extensions)}
-            self.client.patch_instance(name, body, etag)
+                    f"{', '.join(devices)} needs {', '.join(f'{key}={value}' for key, value in missing.items())}, "
+                    f"which container {name} can only get while it is stopped")
+            self.client.patch_instance(name, {"config": missing, "devices": devices}, etag)
 
         self._change(name, change)
 
-    def detach(self, name: str, grant: Grant, remaining: Sequence[Grant]) -> None:
+    def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
         extensions = self.client.extensions
-        stay = {key for other in remaining for key in config.devices_of(other, extensions)}
-        go = config.devices_of(grant, extensions).keys() - stay
+        go = config.devices_of(part, extensions).keys() - config.devices_of_all(remaining, extensions).keys()
 
         def change(instance: dict[str, Any], etag: str) -> None:
             instance["devices"] = {key: value for key, value in instance["devices"].items() if key not in go}
@@ -236,17 +236,32 @@ class LxdEngine:
 
         self._change(name, change)
 
-    def regrant(self, name: str, grants: Sequence[Grant]) -> None:
-        """Let a stopped container have exactly these devices, as they are called now: after a restart of the host,
+    def refit(self, name: str, parts: Sequence[Part]) -> None:
+        """Let a stopped container have exactly these parts, as they are called now: after a restart of the host,
         interfaces and nodes may have other names than when it was made."""
         extensions = self.client.extensions
-        wanted = {key: device for grant in grants for key, device in config.devices_of(grant, extensions).items()}
+        wanted = config.devices_of_all(parts, extensions)
+        fixed = config.start_config(grants_of(parts), extensions)
 
         def change(instance: dict[str, Any], etag: str) -> None:
-            present = instance["devices"]
-            kept = {key: device for key, device in present.items() if not config.is_of_grant(key)}
-            if kept | wanted != present:
-                self.client.replace_instance(name, instance | {"devices": kept | wanted}, etag)
+            kept = {key: device for key, device in instance["devices"].items() if not config.is_of_part(key)}
+            changed = {"devices": kept | wanted, "config": instance["config"] | fixed}
+            if instance | changed != instance:
+                self.client.replace_instance(name, instance | changed, etag)
+
+        self._change(name, change)
+
+    def reconfigure(self, name: str, spec: ContainerSpec) -> None:
+        """Let a stopped container be what ``spec`` says, apart from its image and mounts."""
+        self._require_cores(spec)
+        extensions = self.client.extensions
+        wanted = config.instance_config(spec, extensions)
+        devices = {"root": config.root_disk(spec.root)} | config.devices_of_all(spec.parts, extensions)
+
+        def change(instance: dict[str, Any], etag: str) -> None:
+            own = {key: value for key, value in instance["config"].items() if config.is_engines_own(key)}
+            kept = {key: device for key, device in instance["devices"].items() if not config.is_of_part(key)}
+            self.client.replace_instance(name, instance | {"config": own | wanted, "devices": kept | devices}, etag)
 
         self._change(name, change)
 

@@ -52,7 +52,7 @@ class DeviceTestCase(LxdTestCase):
 
     def acquired(self, name, requests):
         grants = self.possession.acquire(requests, owner(name))
-        self.running(name, grants=grants)
+        self.running(name, parts=grants)
         return grants
 
 
@@ -115,7 +115,7 @@ class TestGrants(DeviceTestCase):
         # The kernel's /sys has the new name at once, the emulated one a moment later.
         self.assertTrue(wait_for(lambda: scan().get(self.vfs[0].id).netdev == "other0", 5))
         grants = self.possession.acquire(self.requests(0), owner("c1"))
-        self.engine.regrant("c1", grants)
+        self.engine.refit("c1", grants)
         self.engine.start("c1")
         self.engine.verify("c1", grants)
 
@@ -135,7 +135,7 @@ class TestGrants(DeviceTestCase):
     def test_detach_of_one_of_two_leaves_the_other_whole(self):
         """LXD 5.0 takes nvidiactl away, or leaves it dangling, with either of two GPUs."""
         grants = self.possession.acquire([Request(gpu.id) for gpu in self.gpus[:2]], owner("c1"))
-        self.running("c1", grants=grants)
+        self.running("c1", parts=grants)
         for gone, stays in ((0, 1), (1, 0)):
             self.engine.detach("c1", grants[gone], [grants[stays]])
             self.engine.verify("c1", [grants[stays]])
@@ -273,7 +273,7 @@ class TestPossession(DeviceTestCase):
     def test_a_start_that_fails_returns_the_vf_under_its_own_name(self):
         requests = self.requests(0)
         grants = self.possession.acquire(requests, owner("c1"))
-        self.engine.create(self.spec("c1", grants=grants, limits={"memlock": str(1 << 60)}))
+        self.engine.create(self.spec("c1", parts=grants, limits={"memlock": str(1 << 60)}))
         with Rollback("test") as undo:
             undo.on_error("container", self.engine.delete, "c1")
             self.assertRaises(errors.EngineError, self.engine.start, "c1")

@@ -79,7 +79,7 @@ class TestLife(LxdTestCase):
                 "source": {"type": "image", "fingerprint": self.lxd.imported()},
                 "devices": {"root": {"type": "disk", "path": "/", "pool": POOL}}}
         # As a killed nova-compute leaves it: asked for, not waited for.
-        self.engine.client._request("post", "instances", asked="create", json=body)
+        self.engine.client.request("post", "instances", asked="create", json=body)
         self.engine.delete("c1")
         self.assertFalse(self.engine.exists("c1"))
         for operation in self.engine.client.operations():

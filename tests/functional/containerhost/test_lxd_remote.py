@@ -50,12 +50,12 @@ class TestTls(LxdTestCase):
         self.server_cert = str(self.lxd.daemon.folder / "server.crt")
 
     def _configure(self, address):
-        self.engine.client._request("patch", asked="listen", json={"config": {"core.https_address": address}})
+        self.engine.client.request("patch", asked="listen", json={"config": {"core.https_address": address}})
 
     def _trust(self):
         text = Path(self.cert).read_text().replace("-----BEGIN CERTIFICATE-----", "")
         body = {"type": "client", "name": "test", "certificate": text.replace("-----END CERTIFICATE-----", "").strip()}
-        self.engine.client._request("post", "certificates", asked="trust", json=body)
+        self.engine.client.request("post", "certificates", asked="trust", json=body)
 
     def _engine(self, **settings):
         parts = {"endpoint": self.endpoint, "cert": self.cert, "key": self.key, "server_cert": self.server_cert,
@@ -90,7 +90,7 @@ class TestProjects(LxdTestCase):
     def setUp(self):
         super().setUp()
         client = self.engine.client
-        client._request("post", "projects", asked="make a project", json={
+        client.request("post", "projects", asked="make a project", json={
             "name": "lab", "config": {"features.images": "false", "features.profiles": "false"}})
         self.addCleanup(client._request, "delete", "projects", "lab", asked="remove the project")
         self.lab = LxdEngine(self.lxd.daemon.client(project="lab"))
@@ -98,7 +98,7 @@ class TestProjects(LxdTestCase):
 
     def test_each_sees_its_own_and_all_see_who_holds_what(self):
         gpu = next(device for device in scan().devices if device.kind is Kind.GPU)
-        self.lab.create(self.spec("c1", grants=(make_grant(gpu, GrantOptions()),)))
+        self.lab.create(self.spec("c1", parts=(make_grant(gpu, GrantOptions()),)))
         self.assertEqual((), self.engine.containers())
         self.assertEqual(["c1"], [state.name for state in self.lab.containers()])
         self.assertEqual({gpu.id: "lab/c1"}, dict(self.engine.held([gpu])))

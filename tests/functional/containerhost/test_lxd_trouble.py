@@ -53,7 +53,7 @@ class TestDaemonTrouble(LxdTestCase):
     def test_operation_that_takes_too_long(self):
         self.running()
         engine = LxdEngine(self.lxd.daemon.client(operation_timeout=1))
-        operation = engine.client._request("put", "instances", "c1", "state", asked="stop", json={
+        operation = engine.client.request("put", "instances", "c1", "state", asked="stop", json={
             "action": "stop", "timeout": 30, "force": False}).json()["metadata"]
         began = time.monotonic()
         # busybox needs more than a second to end its processes.
@@ -96,7 +96,7 @@ class TestStorage(LxdTestCase):
 
     def test_full_pool(self):
         client = self.engine.client
-        client._finish(client._request("post", "storage-pools", asked="make a pool", json={
+        client.finish(client.request("post", "storage-pools", asked="make a pool", json={
             "name": "small", "driver": "btrfs", "config": {"size": "128MiB"}}), "make a pool")
         self.addCleanup(client._request, "delete", "storage-pools", "small", asked="remove the pool")
         self.addCleanup(self._delete_pool_content, "small")
@@ -113,7 +113,7 @@ class TestStorage(LxdTestCase):
     def _delete_pool_content(self, pool):
         for state in self.engine.containers():
             self.engine.delete(state.name)
-        for volume in self.engine.client._get("storage-pools", pool, "volumes", "image", asked="list",
+        for volume in self.engine.client.get("storage-pools", pool, "volumes", "image", asked="list",
                                               params={"recursion": "1"}):
             self.engine.client.delete_image(volume["name"])
 

@@ -28,6 +28,7 @@ from containerhost.devices.scan import scan
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.owners import Owners
 from nova_lxd_ext import backend, conf, configdrive, folders, labels
+from nova_lxd_ext.wanted import NOTHING
 from tests.functional import lxd
 from tests.unit.nova import records
 
@@ -138,17 +139,17 @@ class KilledTest(testtools.TestCase):
         image = objects.ImageMeta(id=records.IMAGE, name="busybox", disk_format="raw", container_format="bare",
                                   min_disk=0, min_ram=0, properties=objects.ImageMetaProps())
         lifecycle = backend.build(CONF).lifecycle
-        lifecycle.spawn(context.get_admin_context(), self.server(), image, (), None, None, None, True)
+        lifecycle.spawn(context.get_admin_context(), self.server(), image, (), None, NOTHING, True)
 
     def end(self) -> None:
-        backend.build(CONF).lifecycle.remove(self.server(task_state=task_states.DELETING))
+        backend.build(CONF).lifecycle.remove(context.get_admin_context(), self.server(task_state=task_states.DELETING))
 
     def restart(self, instance: objects.Instance) -> None:
         """What the driver does when nova-compute starts again (LXDDriver.init_host, process_instances_at_startup)."""
         parts = backend.build(CONF)
         parts.images.purge()
         parts.lifecycle.reconcile()
-        parts.lifecycle.end_interrupted_boots([instance])
+        parts.lifecycle.end_interrupted_boots(context.get_admin_context(), [instance])
 
     def assert_nothing_left(self, step: int) -> None:
         self.assertEqual([], [state.name for state in self.lxd.engine.containers() if labels.uuid(state.labels)],

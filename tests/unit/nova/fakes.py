@@ -18,13 +18,16 @@ from containerhost.grants import Grant
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec
+from containerhost.spec import ContainerSpec, Part
 from containerhost.sysfs import Host
 from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.lifecycle import Lifecycle
+from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.possessions import Possessions
 from nova_lxd_ext.power import Power
 from nova_lxd_ext.states import States
+from nova_lxd_ext.vifs import Ports
+from nova_lxd_ext.volumes import Volumes
 from tests.fakehost import description, tree
 
 GPU_0, GPU_1 = "0000:3b:00.0", "0000:af:00.0"
@@ -51,7 +54,7 @@ class FakeEngine:
         self.fail: dict[str, BaseException] = {}
         self.asked: list[str] = []
         self.deaf: set[str] = set()
-        self.regranted: dict[str, Sequence[Grant]] = {}
+        self.refitted: dict[str, Sequence[Part]] = {}
 
     def _called(self, method: str, name: str | None = None) -> None:
         self.asked.append(method)
@@ -109,9 +112,9 @@ class FakeEngine:
         self.specs.pop(name, None)
         self.statuses.pop(name, None)
 
-    def regrant(self, name: str, grants: Sequence[Grant]) -> None:
-        self._called("regrant", name)
-        self.regranted[name] = grants
+    def refit(self, name: str, parts: Sequence[Part]) -> None:
+        self._called("refit", name)
+        self.refitted[name] = parts
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         self._called("verify", name)
@@ -164,11 +167,11 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
     engine, owners = FakeEngine(), Owners(folder / "owners")
     possession = Possession(owners, lambda: scan(host), NoPrivileges(), engine.held, host)
     states = States(engine, *[clock] if clock else [])
-    possessions = Possessions(conf, engine, possession, lambda: scan(host))
+    outfit = Outfit(engine, (Possessions(conf, possession, lambda: scan(host)), Ports(), Volumes()))
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
     return World(engine, owners, states,
-                 Lifecycle(conf, engine, states, possessions, FakeImages(), lambda: cpus),
-                 Power(conf, engine, states, possessions, *[clock] if clock else []))
+                 Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus),
+                 Power(conf, engine, states, outfit, *[clock] if clock else []))
 
 
 class Clock:

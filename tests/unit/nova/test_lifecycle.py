@@ -12,6 +12,7 @@ from oslo_config import fixture as config_fixture
 from containerhost import errors
 from containerhost.engines import Status
 from nova_lxd_ext import conf, configdrive, console, folders
+from nova_lxd_ext.wanted import Wanted
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, GPU_1, Killed
 
@@ -40,7 +41,8 @@ class LifecycleTest(testtools.TestCase):
 
     def spawn(self, instance: objects.Instance, *, files: Any = (), network_info: Any = None,
               block_device_info: Any = None, power_on: bool = True) -> None:
-        self.world.lifecycle.spawn(None, instance, META, files, "secret", network_info, block_device_info, power_on)
+        self.world.lifecycle.spawn(None, instance, META, files, "secret",
+                                   Wanted.of(network_info, block_device_info), power_on)
 
     def leftovers(self) -> dict[str, Any]:
         drives = sorted(path.name for path in (self.folder / "instances").glob("*"))
@@ -119,7 +121,7 @@ class SpawnTest(LifecycleTest):
         self.assertRaises(errors.EngineError, self.spawn, records.instance(("gpu", GPU_0)))
         self.assertEqual({GPU_0: "instance-0000002a"}, self.world.held())
         self.world.engine.fail = {}
-        self.world.lifecycle.remove(records.instance(("gpu", GPU_0)))
+        self.world.lifecycle.remove(None, records.instance(("gpu", GPU_0)))
         self.assertEqual({}, self.leftovers())
 
     def test_a_server_that_has_a_container_is_not_made_again(self) -> None:
@@ -132,7 +134,7 @@ class SpawnTest(LifecycleTest):
         self.spawn(records.instance())
         stranger = records.instance(("gpu", GPU_0), uuid=records.IMAGE)
         self.assertRaises(errors.EngineConflict, self.spawn, stranger)
-        self.world.lifecycle.remove(stranger)
+        self.world.lifecycle.remove(None, stranger)
         self.assertEqual(records.UUID, self.world.engine.specs["instance-0000002a"].labels["nova.uuid"])
         self.assertEqual({}, self.world.held())
 
@@ -142,20 +144,20 @@ class RemoveTest(LifecycleTest):
         server = records.instance(("gpu", GPU_0), config_drive="True")
         self.spawn(server)
         for _ in range(2):
-            self.world.lifecycle.remove(server)
+            self.world.lifecycle.remove(None, server)
             self.assertEqual({}, self.leftovers())
 
     def test_works_when_the_engine_lost_the_container(self) -> None:
         server = records.instance(("gpu", GPU_0), config_drive="True")
         self.spawn(server)
         self.world.engine.specs.clear()
-        self.world.lifecycle.remove(server)
+        self.world.lifecycle.remove(None, server)
         self.assertEqual({}, self.leftovers())
 
     def test_can_keep_the_disk(self) -> None:
         server = records.instance(("gpu", GPU_0), config_drive="True")
         self.spawn(server)
-        self.world.lifecycle.remove(server, keep_disk=True)
+        self.world.lifecycle.remove(None, server, keep_disk=True)
         self.assertEqual((Status.STOPPED, {}), (self.world.engine.statuses[server.name], self.world.held()))
         self.assertTrue((folders.of(records.UUID) / "configdrive").is_dir())
 
@@ -166,7 +168,7 @@ class KilledTest(LifecycleTest):
     def restart(self, *servers: objects.Instance) -> None:
         self.world = self.restarted()
         self.world.lifecycle.reconcile()
-        self.world.lifecycle.end_interrupted_boots(servers)
+        self.world.lifecycle.end_interrupted_boots(None, servers)
 
     def kill_at(self, step: str, action: Any) -> None:
         self.world.engine.fail = {step: Killed()}
@@ -192,10 +194,10 @@ class KilledTest(LifecycleTest):
     def test_in_an_end(self) -> None:
         server = records.instance(("gpu", GPU_0), config_drive="True")
         self.spawn(server)
-        self.kill_at("delete", lambda: self.world.lifecycle.remove(server))
+        self.kill_at("delete", lambda: self.world.lifecycle.remove(None, server))
         self.restart()
         self.assertEqual({GPU_0: server.name}, self.world.held())  # nova deletes it again
-        self.world.lifecycle.remove(server)
+        self.world.lifecycle.remove(None, server)
         self.assertEqual({}, self.leftovers())
 
     def test_between_the_end_of_the_container_and_of_the_rest(self) -> None:
@@ -299,5 +301,5 @@ class ConsoleTest(LifecycleTest):
     def test_goes_with_the_server(self) -> None:
         self.pieces = [b"one\n"]
         self.output()
-        self.world.lifecycle.remove(self.server)
+        self.world.lifecycle.remove(None, self.server)
         self.assertEqual({}, self.leftovers())

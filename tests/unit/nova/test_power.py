@@ -8,6 +8,7 @@ from nova import exception, objects
 from containerhost import errors
 from containerhost.engines import Status
 from nova_lxd_ext import conf
+from nova_lxd_ext.wanted import NOTHING
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0
 
@@ -21,8 +22,10 @@ class PowerTest(testtools.TestCase):
         self.clock = fakes.Clock(step=1.0)
         self.world = fakes.world(folder, nova.conf.CONF, self.clock)
         self.engine, self.power = self.world.engine, self.world.power
+        self.on = lambda server: self.power.on(None, server, NOTHING)
+        self.reboot = lambda server, soft: self.power.reboot(None, server, NOTHING, soft)
         self.server = records.instance(("gpu", GPU_0))
-        self.world.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, None, None, True)
+        self.world.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, NOTHING, True)
 
     def did(self, action: object, *arguments: object, status: Status | None = None) -> list[str]:
         """What the engine was made to do, looking aside."""
@@ -33,24 +36,24 @@ class PowerTest(testtools.TestCase):
         return [call for call in self.engine.asked if call != "container"]
 
     def test_what_each_call_does_from_each_state(self) -> None:
-        renewed = ["regrant", "start", "verify"]
+        renewed = ["refit", "start", "verify"]
         running, stopped, frozen = Status.RUNNING, Status.STOPPED, Status.FROZEN
         power = self.power
         table = [
-            ("on, stopped", power.on, (), stopped, renewed, running),
-            ("on, running", power.on, (), running, [], running),
-            ("on, frozen", power.on, (), frozen, ["unfreeze"], running),
+            ("on, stopped", self.on, (), stopped, renewed, running),
+            ("on, running", self.on, (), running, [], running),
+            ("on, frozen", self.on, (), frozen, ["unfreeze"], running),
             ("off, running", power.off, (), running, ["kill"], stopped),
             ("off, stopped", power.off, (), stopped, [], stopped),
             ("off, frozen", power.off, (60, 10), frozen, ["kill"], stopped),
             ("off in time", power.off, (60, 10), running, ["stop"], stopped),
-            ("soft reboot", power.reboot, (True,), running, ["stop", *renewed], running),
-            ("hard reboot", power.reboot, (False,), running, ["kill", *renewed], running),
-            ("hard reboot, stopped", power.reboot, (False,), stopped, renewed, running),
-            ("hard reboot, frozen", power.reboot, (False,), frozen, ["kill", *renewed], running),
+            ("soft reboot", self.reboot, (True,), running, ["stop", *renewed], running),
+            ("hard reboot", self.reboot, (False,), running, ["kill", *renewed], running),
+            ("hard reboot, stopped", self.reboot, (False,), stopped, renewed, running),
+            ("hard reboot, frozen", self.reboot, (False,), frozen, ["kill", *renewed], running),
             ("freeze", power.freeze, (), running, ["freeze"], frozen),
             ("unfreeze", power.unfreeze, (), frozen, ["unfreeze"], running),
-            ("unfreeze after the host restarted", power.unfreeze, (), stopped, renewed, running),
+            ("resume after the host restarted", self.on, (), stopped, renewed, running),
         ]
         for name, action, arguments, before, expected, after in table:
             with self.subTest(name):
@@ -66,7 +69,7 @@ class PowerTest(testtools.TestCase):
 
     def test_a_deaf_guest_is_rebooted_all_the_same(self) -> None:
         self.engine.deaf.add(self.server.name)
-        self.assertEqual(["kill", "regrant", "start", "verify"], self.did(self.power.reboot, True)[-4:])
+        self.assertEqual(["kill", "refit", "start", "verify"], self.did(self.reboot, True)[-4:])
 
     def test_an_interval_of_zero_asks_once(self) -> None:
         self.engine.deaf.add(self.server.name)
@@ -76,11 +79,12 @@ class PowerTest(testtools.TestCase):
     def test_it_does_not_start_without_its_devices(self) -> None:
         self.engine.statuses[self.server.name] = Status.STOPPED
         self.world.owners.block(GPU_0, "memory could not be cleared")
-        error = self.assertRaises(errors.DeviceHeld, self.power.on, self.server)
+        error = self.assertRaises(errors.DeviceHeld, self.on, self.server)
         self.assertIn("memory could not be cleared", str(error))
         self.assertEqual(Status.STOPPED, self.engine.statuses[self.server.name])
 
     def test_no_container_is_not_found(self) -> None:
-        for action in (self.power.on, self.power.off, self.power.freeze, self.power.unfreeze):
-            with self.subTest(action.__name__):
+        for name, action in {"on": self.on, "off": self.power.off, "freeze": self.power.freeze,
+                             "unfreeze": self.power.unfreeze}.items():
+            with self.subTest(name):
                 self.assertRaises(exception.InstanceNotFound, action, records.instance(id=7))

@@ -7,7 +7,18 @@ from containerhost.devices.model import CharNode, Device, Kind, LinkLayer, NodeU
 from containerhost.engines.lxd import config
 from containerhost.errors import SpecError
 from containerhost.grants import GpuGrant, Grant, NetdevGrant
-from containerhost.spec import CloudInit, ContainerSpec, Cpu, IoLimit, Memory, Mount, Nic, RootDisk, Security
+from containerhost.spec import (
+    BlockDevice,
+    CloudInit,
+    ContainerSpec,
+    Cpu,
+    IoLimit,
+    Memory,
+    Mount,
+    Nic,
+    RootDisk,
+    Security,
+)
 
 GiB = 1 << 30
 OLD = frozenset({"kernel_limits", "nvidia_runtime", "limits_hugepages", "cloud_init"})
@@ -52,7 +63,7 @@ class TestInstance(testtools.TestCase):
         }, config.instance(container(), OLD))
 
     def test_one_gpu_and_one_vf(self):
-        body = config.instance(container(grants=(gpu_grant(), vf_grant())), OLD)
+        body = config.instance(container(parts=(gpu_grant(), vf_grant())), OLD)
         self.assertEqual("unlimited", body["config"]["limits.kernel.memlock"])
         self.assertNotIn("nvidia.runtime", body["config"])
         del body["devices"]["root"]
@@ -66,17 +77,17 @@ class TestInstance(testtools.TestCase):
         }, body["devices"])
 
     def test_two_vfs_share_one_rdma_cm(self):
-        devices = config.instance_devices(container(grants=(vf_grant(0), vf_grant(1))), OLD)
+        devices = config.instance_devices(container(parts=(vf_grant(0), vf_grant(1))), OLD)
         self.assertEqual(1 + 2 * 2 + 1, len(devices))
 
     def test_two_interfaces_of_one_name(self):
-        spec = container(nics=(Nic("ib0", "veth1"),), grants=(vf_grant(),))
+        spec = container(parts=(Nic("ib0", "veth1"), vf_grant()))
         error = self.assertRaises(SpecError, config.instance, spec, OLD)
         self.assertIn("ib0", str(error))
 
     def test_device_names_hold_no_dot_and_fit(self):
         """LXD splits ``volatile.<device>.<key>`` at dots and allows 63 letters."""
-        for name in config.instance_devices(container(grants=(gpu_grant(), vf_grant()), nics=(Nic("eth0", "v"),)), OLD):
+        for name in config.instance_devices(container(parts=(gpu_grant(), vf_grant(), Nic("eth0", "v"))), OLD):
             self.assertRegex(name, r"^[A-Za-z0-9-]{1,63}$")
 
     def test_tenant_text_stays_a_value(self):
@@ -87,7 +98,7 @@ class TestInstance(testtools.TestCase):
 
     def test_nics_and_mounts(self):
         devices = config.instance_devices(container(
-            nics=(Nic("eth0", "tap1", "02:00:00:00:00:01", 1400),), mounts=(Mount("drive", "/a", "/b"),)), OLD)
+            parts=(Nic("eth0", "tap1", "02:00:00:00:00:01", 1400),), mounts=(Mount("drive", "/a", "/b"),)), OLD)
         self.assertEqual({"type": "nic", "nictype": "physical", "parent": "tap1", "name": "eth0",
                           "hwaddr": "02:00:00:00:00:01", "mtu": "1400"}, devices["nic-eth0"])
         self.assertEqual({"type": "disk", "source": "/a", "path": "/b", "readonly": "true"}, devices["mount-drive"])
@@ -154,26 +165,26 @@ class TestGpus(testtools.TestCase):
     libraries = frozenset({"utility", "compute"})
 
     def test_libraries_by_runtime_where_there_is_no_cdi(self):
-        body = config.instance(container(grants=(gpu_grant(self.libraries),)), OLD)
+        body = config.instance(container(parts=(gpu_grant(self.libraries),)), OLD)
         self.assertEqual(("true", "compute,utility"),
                          (body["config"]["nvidia.runtime"], body["config"]["nvidia.driver.capabilities"]))
         self.assertEqual("0000:3b:00.0", body["devices"]["gpu-0000-3b-00-0"]["pci"])
 
     def test_libraries_by_cdi(self):
-        body = config.instance(container(grants=(gpu_grant(self.libraries),)), NEW)
+        body = config.instance(container(parts=(gpu_grant(self.libraries),)), NEW)
         self.assertNotIn("nvidia.runtime", body["config"])
         self.assertEqual({"type": "gpu", "gputype": "physical", "id": "nvidia.com/gpu=GPU-1"},
                          body["devices"]["gpu-0000-3b-00-0"])
 
     def test_no_way_to_bring_libraries(self):
-        error = self.assertRaises(SpecError, config.instance, container(grants=(gpu_grant(self.libraries),)),
+        error = self.assertRaises(SpecError, config.instance, container(parts=(gpu_grant(self.libraries),)),
                                   frozenset())
         self.assertIn("0000:3b:00.0", str(error))
 
     def test_slice(self):
         part = dataclasses.replace(GPU, id="0000:3b:00.0/gi1/ci0", kind=Kind.GPU_SLICE, uuid="MIG-1", slice=Slice(1, 0))
         grant = gpu_grant(device=part, slice_id="gi1/ci0")
-        body = config.instance(container(grants=(grant,)), OLD)
+        body = config.instance(container(parts=(grant,)), OLD)
         self.assertEqual({"type": "gpu", "gputype": "mig", "pci": "0000:3b:00.0", "mig.gi": "1", "mig.ci": "0"},
                          body["devices"]["gpu-0000-3b-00-0-gi1-ci0"])
         self.assertEqual("true", body["config"]["nvidia.runtime"])
@@ -187,11 +198,17 @@ class TestGpus(testtools.TestCase):
                       gpu=GpuGrant(device.address, None, "1002"))
         self.assertEqual(["gpu-0000-3b-00-0", "node-kfd"], sorted(config.devices_of(grant, OLD)))
 
-    def test_devices_of_grants_are_known_as_such(self):
-        granted = config.devices_of(gpu_grant(), OLD) | config.devices_of(vf_grant(), OLD)
-        own = config.instance_devices(container(nics=(Nic("eth0", "v"),), mounts=(Mount("drive", "/a", "/b"),)), OLD)
-        self.assertTrue(all(map(config.is_of_grant, granted)))
-        self.assertFalse(any(map(config.is_of_grant, own)))
+    def test_a_block_device_is_one_node_under_its_own_path(self):
+        for read_only, mode in ((False, "0666"), (True, "0444")):
+            part = BlockDevice("8f2b.1", "/dev/loop7", "/dev/vdb", read_only)
+            self.assertEqual({"block-8f2b-1": {"type": "unix-block", "source": "/dev/loop7", "path": "/dev/vdb",
+                                               "mode": mode}}, config.devices_of(part, OLD))
+
+    def test_devices_of_parts_are_known_as_such(self):
+        parts = (gpu_grant(), vf_grant(), Nic("eth0", "v"), BlockDevice("a", "/dev/loop1", "/dev/vdb"))
+        own = config.instance_devices(container(mounts=(Mount("drive", "/a", "/b"),)), OLD)
+        self.assertTrue(all(map(config.is_of_part, config.devices_of_all(parts, OLD))))
+        self.assertFalse(any(map(config.is_of_part, own)))
 
 
 # Every field of the contract must reach LXD; a new one that nobody translates fails here.
@@ -200,11 +217,11 @@ class TestNothingIsForgotten(testtools.TestCase):
         plain = config.instance(container(), NEW)
         for field, value in {
             "name": "c2", "image": "other", "cpu": Cpu(3), "memory": Memory(2), "root": RootDisk("slow"),
-            "nics": (Nic("eth0", "v"),), "mounts": (Mount("m", "/a", "/b"),), "grants": (gpu_grant(),),
+            "parts": (Nic("eth0", "v"), gpu_grant()), "mounts": (Mount("m", "/a", "/b"),),
             "security": Security(nesting=True), "cloud_init": CloudInit(meta_data="x"), "labels": {"a": "b"},
             "environment": {"A": "B"}, "limits": {"nofile": "5"},
         }.items():
             self.assertNotEqual(plain, config.instance(dataclasses.replace(container(), **{field: value}), NEW), field)
 
     def test_all_fields_are_tried_above(self):
-        self.assertEqual(13, len(dataclasses.fields(spec.ContainerSpec)))
+        self.assertEqual(12, len(dataclasses.fields(spec.ContainerSpec)))
