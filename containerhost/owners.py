@@ -7,22 +7,20 @@ the lock next takes an interrupted claim back. A record that cannot be read make
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from containerhost.devices.model import Device
 from containerhost.errors import DeviceHeld, DeviceNotFound, OwnersUnreadable
+from containerhost.filelock import FileLock
 from containerhost.rollback import Rollback
 
 FOLDER = Path("/var/lib/containerhost/owners")
 LOCK_LIMIT = 30.0  # seconds; a holder of the lock writes a few small files
-_LOCK_PAUSE = 0.005  # seconds between two tries
 _LOCK, _JOURNAL, _UNFINISHED = ".lock", ".claim", ".unfinished"
 _SUFFIX = ".json"
 # A device id is a PCI address and perhaps a slice; as a file name its slashes are pluses.
@@ -63,7 +61,7 @@ class Owners:
 
     def __init__(self, root: Path = FOLDER, lock_limit: float = LOCK_LIMIT) -> None:
         self._root = root
-        self._lock_limit = lock_limit
+        self._lock = FileLock(root / _LOCK, lock_limit)
 
     def claim(self, devices: Sequence[Device], owner: Owner, related: Callable[[Device], Iterable[Device]]) -> None:
         """Make ``owner`` hold all ``devices``, or none. What it holds already it keeps.
@@ -234,27 +232,11 @@ class Owners:
     def _locked(self) -> Iterator[None]:
         """Exclude every other process and thread, and first take back what a killed one left half done."""
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise OwnersUnreadable(f"cannot lock the ownership records in {self._root}: {error}") from error
-        try:
-            self._wait_for(handle)
-            self._take_back_interrupted()
-            yield
+            with self._lock.held():
+                self._take_back_interrupted()
+                yield
         except OSError as error:
             raise OwnersUnreadable(f"cannot change the ownership records in {self._root}: {error}") from error
-        finally:
-            os.close(handle)
-
-    def _wait_for(self, handle: int) -> None:
-        """A lock belongs to the open file, so threads exclude each other as processes do, and a killed one lets go."""
-        deadline = time.monotonic() + self._lock_limit
-        while not _try_lock(handle):
-            if time.monotonic() > deadline:
-                raise OwnersUnreadable(f"another process has locked the ownership records in {self._root} for more "
-                                       f"than {self._lock_limit:g} s; see `fuser {self._root / _LOCK}`")
-            time.sleep(_LOCK_PAUSE)
 
     def _take_back_interrupted(self) -> None:
         journal = self._root / _JOURNAL
@@ -265,14 +247,6 @@ class Owners:
     def _forget_journal(self) -> None:
         (self._root / _JOURNAL).unlink(missing_ok=True)
         self._sync()
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _refuse_if_taken(records: Mapping[str, Record], device: Device, owner: Owner, related: Iterable[Device]) -> None:

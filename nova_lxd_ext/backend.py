@@ -50,7 +50,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
     host = host or Host()
     client = LxdClient(settings(conf))
     root_actions = privileged()
-    engine = LxdEngine(client, root_actions)
+    engine = LxdEngine(client, root_actions, locks=Path(conf.lxd.owners_dir))
     owners = Owners(Path(conf.lxd.owners_dir))
 
     def inventory() -> Inventory:

@@ -157,7 +157,7 @@ class Lxd(fixtures.Fixture):
         with _lock:
             self.daemon = _shared()
         self.socket = self.daemon.socket
-        self.engine = LxdEngine(self.daemon.client())
+        self.engine = LxdEngine(self.daemon.client(), locks=self.daemon.base)
         self.store = Images(self.engine.client)
         self.images = images.all_formats(self.daemon.base / "images")
         self.addCleanup(self._delete_containers)

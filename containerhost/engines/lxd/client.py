@@ -242,6 +242,13 @@ class LxdClient:
         by_status = self.get("operations", asked="list operations", params={"recursion": "1"})
         return [operation for group in by_status.values() for operation in group or ()]
 
+    def is_over(self, operation: Mapping[str, Any]) -> bool:
+        """Whether an operation has ended, however it did; one that LXD has forgotten is over."""
+        try:
+            return self.get("operations", operation["id"], asked="look at an operation")["status_code"] >= 200
+        except errors.EngineNotFound:
+            return True
+
     # Instances.
 
     def instances(self, *, all_projects: bool = False) -> list[Mapping[str, Any]]:
@@ -270,6 +277,14 @@ class LxdClient:
     def create_instance(self, body: Mapping[str, Any]) -> None:
         asked = f"create container {body['name']}"
         self.finish(self.request("post", "instances", asked=asked, json=body), asked)
+
+    def begin_creation(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Have a container made and do not wait for it.
+
+        :returns: the operation, for :meth:`wait`
+        """
+        asked = f"create container {body['name']}"
+        return document(self.request("post", "instances", asked=asked, json=body), asked)["metadata"]
 
     def replace_instance(self, name: str, body: Mapping[str, Any], etag: str) -> None:
         """:raises EngineConflict: the instance changed since ``etag`` was read"""

@@ -4,6 +4,7 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from containerhost import engines, errors
@@ -11,9 +12,11 @@ from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.engines.lxd import config, held
 from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.creation import Creation
 from containerhost.engines.verify import complaints
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
+from containerhost.owners import FOLDER
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
@@ -41,10 +44,13 @@ class LxdEngine:
 
     """:param privileged: looks into containers
     :param host: the daemon's machine
+    :param locks: a folder that every process which makes containers on this host shares
     """
 
-    def __init__(self, client: LxdClient, privileged: Privileged | None = None, host: Host | None = None) -> None:
+    def __init__(self, client: LxdClient, privileged: Privileged | None = None, host: Host | None = None,
+                 locks: Path = FOLDER) -> None:
         self.client = client
+        self._creation = Creation(client, locks)
         self._privileged = privileged or Privileged()
         self._host = host or Host()
         self._pool_drivers: dict[str, str] = {}
@@ -109,7 +115,7 @@ class LxdEngine:
 
     def create(self, spec: ContainerSpec) -> None:
         self._require_cores(spec)
-        self.client.create_instance(config.instance(spec, self.client.extensions))
+        self._creation.create(config.instance(spec, self.client.extensions))
 
     def _require_cores(self, spec: ContainerSpec) -> None:
         """LXD takes any core for granted, and runs the container on all of them when it cannot use those named. It

@@ -60,7 +60,7 @@ class TestTls(LxdTestCase):
     def _engine(self, **settings):
         parts = {"endpoint": self.endpoint, "cert": self.cert, "key": self.key, "server_cert": self.server_cert,
                  "request_timeout": 10}
-        return LxdEngine(LxdClient(Settings(**(parts | settings))))
+        return LxdEngine(LxdClient(Settings(**(parts | settings))), locks=self.lxd.daemon.base)
 
     def test_a_trusted_client_may_do_everything(self):
         self._trust()
@@ -93,7 +93,7 @@ class TestProjects(LxdTestCase):
         client.request("post", "projects", asked="make a project", json={
             "name": "lab", "config": {"features.images": "false", "features.profiles": "false"}})
         self.addCleanup(client._request, "delete", "projects", "lab", asked="remove the project")
-        self.lab = LxdEngine(self.lxd.daemon.client(project="lab"))
+        self.lab = LxdEngine(self.lxd.daemon.client(project="lab"), locks=self.lxd.daemon.base)
         self.addCleanup(lambda: [self.lab.delete(state.name) for state in self.lab.containers()])
 
     def test_each_sees_its_own_and_all_see_who_holds_what(self):

@@ -50,7 +50,7 @@ class PrivsepTest(testtools.TestCase):
 
     def test_what_a_container_sees_can_be_seen_from_the_daemon(self) -> None:
         daemon = self.useFixture(lxd.Lxd())
-        engine = LxdEngine(daemon.daemon.client(), self.helper)
+        engine = LxdEngine(daemon.daemon.client(), self.helper, locks=daemon.daemon.base)
         engine.create(ContainerSpec("c1", daemon.imported(), Cpu(1), Memory(64 * 2**20), RootDisk(lxd.POOL)))
         engine.start("c1")
         engine.verify("c1", ())

@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 
 import fixtures
 import os_traits
@@ -21,7 +22,7 @@ class ProviderCase(testtools.TestCase):
         super().setUp()
         host = self.useFixture(hosts.FakeHost("small")).host
         engine = hosts.Engine(hosts.LXD, hosts.POOL)
-        folder = self.useFixture(fixtures.TempDir()).path
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
         self.facts = resources.Resources(engine, host, lambda: None, Owners(folder), "default").look()
         self.tree = ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())

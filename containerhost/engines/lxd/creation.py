@@ -1,0 +1,64 @@
+"""Makes containers so that no two of them are given the same user and group ids of the host.
+
+LXD chooses the id range of an isolated container from those that its database shows taken, and writes the choice down
+only later: containers made at the same time get one range, and so does one break-out (seen with LXD 5.0). So the
+creations of a host, whichever process asks for them, follow one another until each has its range; the long part,
+unpacking the image, goes on side by side.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from containerhost import errors
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.filelock import FileLock
+
+LOCK = ".creation"
+RANGE = "volatile.idmap.base"
+PAUSE = 0.01  # s between two looks for the range
+
+
+class Creation:
+    """:param locks: a folder that every process which makes containers on this host shares
+    """
+
+    def __init__(self, client: LxdClient, locks: Path) -> None:
+        self._client = client
+        self._lock = FileLock(locks / LOCK, client.settings.operation_timeout)
+
+    def create(self, body: Mapping[str, Any]) -> None:
+        """Make a container.
+
+        :param body: of ``POST /1.0/instances``
+        :raises EngineTimeout: other creations, or this one, do not get on
+        """
+        if body["config"].get("security.idmap.isolated") != "true":
+            self._client.create_instance(body)
+            return
+        asked = f"create container {body['name']}"
+        try:
+            with self._lock.held():
+                operation = self._client.begin_creation(body)
+                self._await_range(body["name"], operation)
+        except TimeoutError as error:
+            raise errors.EngineTimeout(f"{asked}: no turn to begin: {error}") from error
+        except OSError as error:
+            raise errors.EngineError(f"{asked}: its turn cannot be arranged: {error}") from error
+        self._client.wait(operation, asked)
+
+    def _await_range(self, name: str, operation: Mapping[str, Any]) -> None:
+        """Return when the container has its range, or when its creation is over, well or not."""
+        end = time.monotonic() + self._client.settings.operation_timeout
+        while time.monotonic() < end:
+            time.sleep(PAUSE)
+            if self._has_range(name) or self._client.is_over(operation):
+                return
+
+    def _has_range(self, name: str) -> bool:
+        try:
+            instance, _ = self._client.instance(name)
+        except errors.EngineNotFound:
+            return False
+        return bool(instance["config"].get(RANGE))

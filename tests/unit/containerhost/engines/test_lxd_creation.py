@@ -1,0 +1,87 @@
+import concurrent.futures
+import threading
+from pathlib import Path
+from typing import Any
+
+import fixtures
+import testtools
+
+from containerhost import errors
+from containerhost.engines.lxd import creation
+from containerhost.engines.lxd.client import Settings
+from containerhost.engines.lxd.creation import Creation
+
+
+class FakeClient:
+    """Gives a container its id range at the third look.
+
+    :ivar most: creations that were without their range at the same time, at most
+    """
+
+    def __init__(self, outcome: BaseException | None = None) -> None:
+        self.settings = Settings(operation_timeout=10)
+        self.outcome = outcome
+        self.looks: dict[str, int] = {}
+        self.without_range: set[str] = set()
+        self.most = 0
+        self.lock = threading.Lock()
+
+    def begin_creation(self, body: Any) -> Any:
+        with self.lock:
+            self.without_range.add(body["name"])
+            self.most = max(self.most, len(self.without_range))
+        return {"id": body["name"]}
+
+    create_instance = begin_creation
+
+    def instance(self, name: str) -> Any:
+        self.looks[name] = self.looks.get(name, 0) + 1
+        if self.outcome or self.looks[name] == 1:
+            raise errors.EngineNotFound(f"container {name} not found")
+        if self.looks[name] == 2:
+            return {"config": {}}, ""
+        self.without_range.discard(name)
+        return {"config": {creation.RANGE: "1000000"}}, ""
+
+    def is_over(self, operation: Any) -> bool:
+        return self.outcome is not None
+
+    def wait(self, operation: Any, asked: str) -> None:
+        if self.outcome:
+            raise self.outcome
+
+
+def body(name: str, isolated: str = "true") -> Any:
+    return {"name": name, "config": {"security.idmap.isolated": isolated}}
+
+
+class CreationTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+
+    def test_the_next_begins_when_the_last_has_its_range(self) -> None:
+        client = FakeClient()
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(Creation(client, self.folder).create, [body(f"c{number}") for number in range(4)]))
+        self.assertEqual(1, client.most)
+
+    def test_a_creation_that_fails_ends_its_turn(self) -> None:
+        client = FakeClient(outcome=errors.StorageFull("no space left"))
+        made = Creation(client, self.folder)
+        for name in ("c1", "c2"):
+            self.assertRaises(errors.StorageFull, made.create, body(name))
+
+    def test_what_shares_its_ids_waits_for_nobody(self) -> None:
+        client = FakeClient()
+        Creation(client, self.folder).create(body("c1", isolated="false"))
+        self.assertEqual({}, client.looks)
+
+    def test_a_turn_that_does_not_come_is_told(self) -> None:
+        client = FakeClient()
+        made = Creation(client, self.folder)
+        made._lock._limit = 0.05
+        with Creation(client, self.folder)._lock.held():
+            error = self.assertRaises(errors.EngineTimeout, made.create, body("c1"))
+        self.assertIn("create container c1", str(error))
+        self.assertEqual(set(), client.without_range)
