@@ -12,7 +12,7 @@ from nova.network import model
 from nova.virt import driver
 from nova.virt.hardware import InstanceInfo
 
-from nova_lxd_ext import backend, conf, console, diagnostics, hostinfo, provider, reasons, startup
+from nova_lxd_ext import backend, conf, console, diagnostics, hostinfo, provider, reasons, refusals, startup
 from nova_lxd_ext.errors import as_nova, translated
 from nova_lxd_ext.states import POWER_STATES
 from nova_lxd_ext.wanted import Wanted
@@ -20,7 +20,7 @@ from nova_lxd_ext.wanted import Wanted
 conf.register()
 
 
-class LXDDriver(driver.ComputeDriver):
+class LXDDriver(refusals.Refusals):
     """System containers on LXD or Incus, with the GPUs and network functions their flavors name."""
 
     capabilities = driver.ComputeDriver.capabilities | {
@@ -107,6 +107,9 @@ class LXDDriver(driver.ComputeDriver):
                share_info: Any = None) -> None:
         self._backend.power.reboot(context, instance, Wanted.of(network_info, block_device_info, accel_info),
                                    soft=reboot_type == "SOFT")
+
+    def poll_rebooting_instances(self, timeout: int, instances: objects.InstanceList) -> None:
+        """Every step of a reboot has a time limit of its own, so none hangs."""
 
     @translated()
     def pause(self, instance: objects.Instance) -> None:

@@ -1,3 +1,12 @@
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tools import supportmatrix
+
+supportmatrix.write()
+
 project = "nova-lxd-ext"
 extensions = ["myst_parser"]
 myst_heading_anchors = 3
