@@ -1,0 +1,21 @@
+import re
+from pathlib import Path
+
+import testtools
+
+ROOT = Path(__file__).parents[3]
+SUITE = re.compile(r"""^\s*(?:.*;\s)?suite\s+\S+\s+\./(?P<folder>\S+)\s+\S+\s+(?P<tests>'[^']*'|\S+)""", re.M)
+
+
+class SuitesTest(testtools.TestCase):
+    """A test file that no suite of tools/test runs looks like one that passes."""
+
+    def test_every_test_file_is_in_exactly_one_suite(self) -> None:
+        suites = [(match["folder"].rstrip(";"), match["tests"].strip("';"))
+                  for match in SUITE.finditer((ROOT / "tools/test").read_text())]
+        self.assertGreater(len(suites), 3)
+        for file in sorted((ROOT / "tests").rglob("test_*.py")):
+            path = str(file.relative_to(ROOT))
+            name = path.removesuffix(".py").replace("/", ".")
+            found = [suite for suite in suites if path.startswith(f"{suite[0]}/") and re.search(suite[1], name)]
+            self.assertEqual(1, len(found), f"{path} is in {found}")
