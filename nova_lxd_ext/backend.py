@@ -11,11 +11,13 @@ from containerhost import topology
 from containerhost.devices.scan import Inventory, scan
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.exports import Exports
 from containerhost.engines.lxd.images import Images
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.sysfs import Host
 from nova_lxd_ext.flavor import HostCpus
+from nova_lxd_ext.imagecache import ImageCache
 from nova_lxd_ext.images import Cache
 from nova_lxd_ext.lifecycle import Lifecycle
 from nova_lxd_ext.outfit import Outfit
@@ -23,6 +25,7 @@ from nova_lxd_ext.possessions import Possessions
 from nova_lxd_ext.power import Power
 from nova_lxd_ext.privsep import privileged
 from nova_lxd_ext.resources import Resources
+from nova_lxd_ext.snapshots import Snapshots
 from nova_lxd_ext.states import States
 from nova_lxd_ext.vifs import Ports
 from nova_lxd_ext.volumes import Volumes
@@ -37,6 +40,8 @@ class Backend:
     host: Host
     engine: LxdEngine
     images: Cache
+    imagecache: ImageCache
+    snapshots: Snapshots
     resources: Resources
     states: States
     lifecycle: Lifecycle
@@ -57,13 +62,16 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
         return scan(host)
 
     possession = Possession(owners, inventory, root_actions, engine.held)
-    images = Cache(Images(client), glance.API(), Path(conf.instances_path) / DOWNLOADS,
+    image_api = glance.API()
+    images = Cache(Images(client), image_api, Path(conf.instances_path) / DOWNLOADS,
                    lambda: engine.server().architectures)
     states = States(engine)
     ports, volumes = Ports(), Volumes()
     outfit = Outfit(engine, (Possessions(conf, possession, inventory), ports, volumes))
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, volumes=volumes,
+        imagecache=ImageCache(conf, images, image_api),
+        snapshots=Snapshots(states, exports(conf, client), image_api),
         resources=Resources(engine, host, inventory, owners, conf.lxd.storage_pool),
         lifecycle=Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host)),
         power=Power(conf, engine, states, outfit))
@@ -74,6 +82,10 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     return Settings(endpoint=options.endpoint, cert=options.client_cert, key=options.client_key,
                     server_cert=options.ca_file, project=options.project, request_timeout=options.request_timeout,
                     operation_timeout=options.operation_timeout)
+
+
+def exports(conf: cfg.ConfigOpts, client: LxdClient) -> Exports:
+    return Exports(client, conf.lxd.snapshot_compression, conf.lxd.snapshot_timeout)
 
 
 def host_cpus(host: Host) -> HostCpus:

@@ -41,6 +41,16 @@ of a boot.
 """),
 ]
 
+SNAPSHOTS = [
+    cfg.StrOpt("snapshot_compression", default="gzip", choices=["gzip", "zstd", "xz", "none"], help="""
+Program that packs a server's disk for an image of it (snapshot, backup, shelve); it must be installed where the daemon
+runs. ``zstd`` is several times faster than ``gzip``.
+"""),
+    cfg.IntOpt("snapshot_timeout", default=7200, min=1, help="""
+Seconds the daemon may take to pack a server's disk for an image of it.
+"""),
+]
+
 DEVICES = [
     cfg.StrOpt("owners_dir", default="/var/lib/containerhost/owners", help="""
 Folder of the records that say which container holds which device. Every driver of this host that hands out devices
@@ -75,7 +85,7 @@ Give each container user and group ids of the host that no other container has, 
 """),
 ]
 
-ALL = ENGINE + LIMITS + DEVICES + SECURITY
+ALL = ENGINE + LIMITS + SNAPSHOTS + DEVICES + SECURITY
 
 
 def register(conf: cfg.ConfigOpts = CONF) -> None:

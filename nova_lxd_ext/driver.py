@@ -26,6 +26,7 @@ class LXDDriver(refusals.Refusals):
     capabilities = driver.ComputeDriver.capabilities | {
         "supports_pcpus": True,
         "supports_trusted_certs": True,
+        "has_imagecache": True,
         # Glance has no format of its own for containers: their images are declared raw.
         "supports_image_type_raw": True,
     }
@@ -42,6 +43,7 @@ class LXDDriver(refusals.Refusals):
         self._nodename = host
         startup.check(nova.conf.CONF, self._backend.engine)
         self._backend.images.purge()
+        self._backend.snapshots.purge()
         self._backend.lifecycle.reconcile()
 
     @translated()
@@ -89,6 +91,20 @@ class LXDDriver(refusals.Refusals):
                 destroy_vifs: bool = True, destroy_secrets: bool = True) -> None:
         self._backend.lifecycle.remove(context, instance, Wanted.of(network_info, block_device_info),
                                        keep_disk=not destroy_disks)
+
+    # Images
+
+    @translated()
+    def snapshot(self, context: Any, instance: objects.Instance, image_id: str, update_task_state: Any) -> None:
+        self._backend.snapshots.take(context, instance, image_id, update_task_state)
+
+    @translated()
+    def manage_image_cache(self, context: Any, all_instances: objects.InstanceList) -> None:
+        self._backend.imagecache.manage(all_instances)
+
+    @translated()
+    def cache_image(self, context: Any, image_id: str) -> bool:
+        return self._backend.imagecache.fetch(context, image_id)
 
     # Power
 

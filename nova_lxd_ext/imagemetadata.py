@@ -28,8 +28,10 @@ def architecture(raw: bytes) -> str:
         raise BadImage("its metadata.yaml has no creation_date")
     for key in DATES:
         date = document.get(key, 1)
+        # LXD itself writes an expiry_date of 0 for never.
+        first = 0 if key == "expiry_date" else 1
         # An int and nothing that only counts as one: YAML's true is 1 to Python.
-        if type(date) is not int or not 0 < date <= LAST_SECOND:
+        if type(date) is not int or not first <= date <= LAST_SECOND:
             raise BadImage(f"its metadata.yaml has {key} {str(date)[:40]!r}; it takes the seconds since 1970")
     _require_texts(document.get("properties"))
     return name

@@ -10,6 +10,8 @@ import hashlib
 import io
 import logging
 import tarfile
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -30,6 +32,7 @@ LOG = logging.getLogger(__name__)
 
 ALIAS = "nova-"
 PARTIAL = ".part"
+BOOTING = 3600.0  # s in which a boot that asked for an image surely made its container
 
 # Properties of an image in the store. The size and architecture are checked for every boot, not only the first.
 IMAGE_ID = "nova.image_id"
@@ -50,14 +53,18 @@ class Cache:
     """:param store: the engine's image store
     :param folder: where downloads lie until the store has them; the same for all processes of nova-compute on this host
     :param architectures: asks the engine which architectures it runs, the host's own first
+    :param clock: seconds that never run backwards
     """
 
     def __init__(self, store: Images, glance: Glance, folder: Path,
-                 architectures: Callable[[], Sequence[str]]) -> None:
+                 architectures: Callable[[], Sequence[str]], clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._glance = glance
         self._folder = folder
         self._ask_architectures = architectures
+        self._clock = clock
+        self._wanted: dict[str, float] = {}
+        self._deciding = threading.Lock()
 
     def ensure(self, context: Any, image_meta: ImageMeta, root_gb: int, trusted_certs: Any = None) -> str:
         """The image in the store, fetched if it is not there yet.
@@ -70,6 +77,8 @@ class Cache:
         :raises FlavorDiskSmallerThanImage: it does not fit on the root disk
         """
         limit = root_gb * units.Gi or None
+        with self._deciding:
+            self._wanted[image_meta.id] = self._clock()
         found = self._find(image_meta)
         if found is None:
             with self._only_fetcher(image_meta.id):
@@ -78,6 +87,24 @@ class Cache:
                     return self._fetch(context, image_meta, limit, trusted_certs)
         self._require_fits(image_meta, found.properties, limit)
         return found.fingerprint
+
+    def has(self, image_meta: ImageMeta) -> bool:
+        return self._find(image_meta) is not None
+
+    def stored(self) -> tuple[Image, ...]:
+        """All of Glance's images in the store."""
+        return self._store.having(IMAGE_ID)
+
+    def remove(self, image: Image) -> bool:
+        """Remove an image from the store, unless a boot asked for it just now and is about to use it.
+
+        :returns: whether it is gone
+        """
+        with self._deciding:
+            if any(self._clock() - self._wanted.get(image_id, -BOOTING) < BOOTING for image_id in ids_of(image)):
+                return False
+            self._store.delete(image.fingerprint)
+            return True
 
     def purge(self) -> tuple[str, ...]:
         """Remove what interrupted fetches left: files, and images in the store that never got their name.
@@ -177,6 +204,11 @@ class Cache:
             return self._store.import_unified(path, alias_of(image_meta), properties)
         metadata = metadata_tarball(properties[ARCHITECTURE])
         return self._store.import_split(metadata, path, alias_of(image_meta), properties)
+
+
+def ids_of(image: Image) -> frozenset[str]:
+    """Glance's ids of an image in the store: several where their bytes are the same."""
+    return frozenset(alias.removeprefix(ALIAS) for alias in image.aliases if alias.startswith(ALIAS))
 
 
 def alias_of(image_meta: ImageMeta) -> str:

@@ -5,6 +5,7 @@ a root file system as tarball or squashfs) and its rest-api for ``POST /1.0/imag
 """
 
 import dataclasses
+import datetime
 import hashlib
 import io
 import os
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO
 from requests_toolbelt.multipart.encoder import MultipartEncoder
 
 from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.engine import moment
 from containerhost.errors import EngineConflict, EngineNotFound
 from containerhost.rollback import Rollback
 
@@ -24,6 +26,7 @@ class Image:
     """:ivar fingerprint: SHA-256 of its file, or of metadata and root file system one after the other
     :ivar filename: what the file was called when it was imported; here the alias it was meant for
     :ivar size: bytes, compressed as imported
+    :ivar used: when a container was last made of it, else when it was imported
     """
 
     fingerprint: str
@@ -32,6 +35,7 @@ class Image:
     filename: str = ""
     size: int = 0
     architecture: str = ""
+    used: datetime.datetime | None = None
 
 
 class Images:
@@ -141,4 +145,5 @@ def described(image: Mapping[str, Any]) -> Image:
         filename=image.get("filename", ""),
         size=image.get("size", 0),
         architecture=image.get("architecture", ""),
+        used=moment(image.get("last_used_at")) or moment(image.get("uploaded_at")),
     )

@@ -10,7 +10,7 @@ class TestMetadata(testtools.TestCase):
     def test_good(self):
         for text in (DATED, DATED + "properties: null\n", DATED + "properties: {os: alpine, 3: 4}\n",
                      DATED + "expiry_date: 253402300799\ntemplates: {/etc/x: {when: [create], template: x.tpl}}\n",
-                     "{architecture: x86_64, creation_date: 0x7}"):
+                     DATED + "expiry_date: 0\n", "{architecture: x86_64, creation_date: 0x7}"):
             self.assertEqual("x86_64", imagemetadata.architecture(text.encode()), text)
 
     def test_bad(self):

@@ -1,0 +1,185 @@
+"""A container's root as one file: LXD packs it into its image store, from where it is read piece by piece.
+
+A running container is packed from a snapshot of it, which LXD makes without stopping it. What LXD packs carries the
+export's key, so that everything an interrupted export left is found again: the snapshot by its name, the image by its
+file name (LXD's rest-api document, ``POST /1.0/images``).
+"""
+
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import requests
+
+from containerhost import errors
+from containerhost.engines.lxd.client import LxdClient, refusal, translated
+
+LOG = logging.getLogger(__name__)
+
+PREFIX = "containerhost-export-"
+PIECE = 1 << 16  # bytes read at once
+LOOK = 1  # s between two looks at LXD's progress
+STOPPED = 102  # LXD's status code
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """:ivar kind: ``container`` or ``snapshot``, as LXD calls what it can pack
+    :ivar architecture: the container's, as the kernel names it
+    """
+
+    kind: str
+    name: str
+    architecture: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """:ivar size: bytes of the file
+    """
+
+    fingerprint: str
+    size: int
+
+
+class Reader:
+    """A file that is read once, from its beginning to its end.
+
+    :ivar done: bytes read
+    """
+
+    def __init__(self, response: requests.Response, endpoint: str) -> None:
+        self._pieces = response.iter_content(PIECE)
+        self._endpoint = endpoint
+        self.done = 0
+
+    def read(self, size: int = PIECE) -> bytes:
+        """The next piece, of the reader's own size whatever is asked for; empty at the end."""
+        with translated("read the packed container", self._endpoint):
+            piece = next(self._pieces, b"")
+        self.done += len(piece)
+        return piece
+
+
+class Exports:
+    """:param compression: program that packs: ``gzip``, ``zstd``, ``xz`` or ``none``
+    :param limit: seconds LXD may take to pack a container
+    """
+
+    def __init__(self, client: LxdClient, compression: str, limit: int) -> None:
+        self._client = client
+        self._compression = compression
+        self._limit = limit
+
+    def take(self, name: str, key: str) -> Source:
+        """Hold the container's root as it is now.
+
+        :param key: tells this export from all others
+        """
+        instance, _ = self._client.instance(name)
+        if instance["status_code"] == STOPPED:
+            # LXD packs a stopped container as it is: on many pools a snapshot would be one copy more.
+            return Source("container", name, instance["architecture"])
+        asked = f"take a snapshot of container {name}"
+        body = {"name": f"{PREFIX}{key}", "stateful": False}
+        self._client.finish(self._client.request("post", "instances", name, "snapshots", asked=asked, json=body),
+                             asked, self._limit)
+        return Source("snapshot", f"{name}/{PREFIX}{key}", instance["architecture"])
+
+    def pack(self, source: Source, key: str, progress: Callable[[int], None]) -> Packed:
+        """Let LXD write the root into one file of its image store.
+
+        :param progress: told the percentage from time to time; what it raises ends the waiting
+        :raises StorageFull: LXD's disk has no room for the file
+        :raises EngineTimeout: not done within the limit
+        """
+        asked = f"pack container {source.name.partition('/')[0]}"
+        # The property makes every file another one: LXD refuses a second image of the same content.
+        body = {"source": {"type": source.kind, "name": source.name}, "public": False, "filename": f"{PREFIX}{key}",
+                "properties": {"export": key}, "compression_algorithm": self._compression}
+        operation = self._client.request("post", "images", asked=asked, json=body).json()["metadata"]
+        try:
+            done = self._follow(operation, asked, progress)
+        except BaseException:
+            self._sit_out(operation, asked)
+            raise
+        return Packed(done["fingerprint"], int(done["size"]))
+
+    def _follow(self, operation: dict[str, Any], asked: str, progress: Callable[[int], None]) -> dict[str, Any]:
+        end = time.monotonic() + self._limit
+        while time.monotonic() < end:
+            operation = self._client.get("operations", operation["id"], "wait", asked=asked,
+                                          params={"timeout": str(LOOK)})
+            metadata = operation.get("metadata") or {}
+            if operation["status_code"] == 200:
+                return metadata
+            if operation["status_code"] > 200:
+                raise failed(asked, operation.get("err") or operation["status"])
+            progress(int((metadata.get("progress") or {}).get("percent", 0)))
+        raise errors.EngineTimeout(f"{asked}: not done within {self._limit} s")
+
+    def _sit_out(self, operation: dict[str, Any], asked: str) -> None:
+        """LXD cannot be told to stop packing, and what it makes can be removed only once it is there."""
+        try:
+            self._client.wait(operation, asked, self._limit)
+        except errors.EngineError as error:
+            LOG.info("%s: %s", asked, error)
+
+    @contextlib.contextmanager
+    def reading(self, packed: Packed) -> Iterator[Reader]:
+        asked = f"read image {packed.fingerprint}"
+        response = self._client.request("get", "images", packed.fingerprint, "export", asked=asked, is_api=False,
+                                         stream=True)
+        with contextlib.closing(response):
+            yield Reader(response, self._client.settings.shown())
+
+    def discard(self, name: str, key: str) -> None:
+        """Remove all that an export made; nothing happens where there is nothing."""
+        for image in self._client.images():
+            if image.get("filename") == f"{PREFIX}{key}":
+                with contextlib.suppress(errors.EngineNotFound):
+                    self._client.delete_image(image["fingerprint"])
+        self._delete_snapshot(name, f"{PREFIX}{key}")
+
+    def purge(self, names: Collection[str], running: Collection[str]) -> tuple[str, ...]:
+        """Remove what interrupted exports left of containers.
+
+        :param names: the containers
+        :param running: keys of exports that are not over
+        :returns: keys of those removed
+        """
+        found = {image["filename"].removeprefix(PREFIX): "" for image in self._client.images()
+                 if image.get("filename", "").startswith(PREFIX)}
+        for name in names:
+            found |= {key: name for key in self._snapshots(name)}
+        purged = tuple(sorted(found.keys() - set(running)))
+        for key in purged:
+            self.discard(found[key], key)
+        return purged
+
+    def _snapshots(self, name: str) -> tuple[str, ...]:
+        """Keys of the exports that left a snapshot of a container."""
+        with contextlib.suppress(errors.EngineNotFound):
+            urls = self._client.get("instances", name, "snapshots", asked=f"list the snapshots of container {name}")
+            found = (url.partition("?")[0].rpartition("/")[2] for url in urls)
+            return tuple(snapshot.removeprefix(PREFIX) for snapshot in found if snapshot.startswith(PREFIX))
+        return ()
+
+    def _delete_snapshot(self, name: str, snapshot: str) -> None:
+        if not name:
+            return
+        asked = f"delete snapshot {snapshot} of container {name}"
+        with contextlib.suppress(errors.EngineNotFound):
+            self._client.finish(
+                self._client.request("delete", "instances", name, "snapshots", snapshot, asked=asked), asked)
+
+
+def failed(asked: str, words: str) -> errors.EngineError:
+    """Of a full disk LXD tells no more than that the packing program died of it."""
+    error = refusal(asked, 400, words)
+    if isinstance(error, errors.StorageFull) or "broken pipe" in words:
+        return errors.StorageFull(f"{error}; is the disk full where LXD keeps its images?")
+    return error

@@ -1,0 +1,118 @@
+"""Packing against a daemon in memory; the real one packs in tests/functional/nova/test_snapshots.py."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import testtools
+
+from containerhost import errors
+from containerhost.engines.lxd.exports import PREFIX, Exports, Packed, failed
+
+RUNNING, STOPPED = 103, 102
+
+
+class Client:
+    """:ivar operation: what LXD says of the packing, look by look"""
+
+    def __init__(self, status: int = RUNNING, operation: tuple[dict[str, Any], ...] = ()) -> None:
+        self.settings = SimpleNamespace(shown=lambda: "/socket")
+        self.status = status
+        self.operation = list(operation)
+        self.asked: list[tuple[Any, ...]] = []
+        self.stored: list[dict[str, Any]] = []
+        self.waited = 0
+
+    def instance(self, name: str) -> tuple[dict[str, Any], str]:
+        return {"status_code": self.status, "architecture": "x86_64"}, "etag"
+
+    def request(self, method: str, *path: str, asked: str, **more: Any) -> Any:
+        self.asked.append((method, *path, more.get("json")))
+        return SimpleNamespace(json=lambda: {"metadata": {"id": "1"}}, close=lambda: None,
+                               iter_content=lambda size: iter((b"one", b"two")))
+
+    def finish(self, response: Any, asked: str, timeout: int | None = None) -> dict[str, Any]:
+        return {}
+
+    def get(self, *path: str, asked: str, **more: Any) -> Any:
+        if path[0] == "operations":
+            return {"id": "1", **self.operation.pop(0)}
+        if path[1] == "gone":
+            raise errors.EngineNotFound("container gone not found")
+        return [f"/1.0/instances/c1/snapshots/{PREFIX}old?project=x", "/1.0/instances/c1/snapshots/tenants"]
+
+    def wait(self, operation: Any, asked: str, timeout: int | None = None) -> dict[str, Any]:
+        self.waited += 1
+        raise errors.EngineError("it failed by itself")
+
+    def images(self) -> list[dict[str, Any]]:
+        return self.stored
+
+    def delete_image(self, fingerprint: str) -> None:
+        self.asked.append(("delete image", fingerprint))
+
+
+def going(percent: int) -> dict[str, Any]:
+    return {"status_code": 103, "metadata": {"progress": {"percent": str(percent)}}}
+
+
+DONE = {"status_code": 200, "metadata": {"fingerprint": "f", "size": "7"}}
+
+
+class ExportsTest(testtools.TestCase):
+    def exports(self, client: Client, limit: int = 60) -> Exports:
+        return Exports(client, "zstd", limit)  # type: ignore[arg-type]
+
+    def test_only_a_stopped_container_is_packed_without_a_snapshot(self) -> None:
+        for status, expected, requests in ((RUNNING, ("snapshot", f"c1/{PREFIX}k"), 1), (110, None, 1),
+                                           (STOPPED, ("container", "c1"), 0)):
+            client = Client(status)
+            source = self.exports(client).take("c1", "k")
+            self.assertIn(expected, (None, (source.kind, source.name)))
+            self.assertEqual(requests, len(client.asked))
+
+    def test_packs_and_tells_how_far_it_is(self) -> None:
+        client, told = Client(operation=({"status_code": 103, "metadata": None}, going(40), DONE)), []
+        source = self.exports(client).take("c1", "k")
+        self.assertEqual(Packed("f", 7), self.exports(client).pack(source, "k", told.append))
+        self.assertEqual([0, 40], told)
+        body = client.asked[-1][-1]
+        self.assertEqual(("zstd", f"{PREFIX}k", {"export": "k"}),
+                         (body["compression_algorithm"], body["filename"], body["properties"]))
+
+    def test_whatever_ends_the_packing_early_what_it_makes_is_waited_for(self) -> None:
+        def deleted(percent: int) -> None:
+            raise KeyError("the server")
+        for error, limit, progress in ((KeyError, 60, deleted), (errors.EngineTimeout, 0, print)):
+            client = Client(operation=(going(1), DONE))
+            source = self.exports(client).take("c1", "k")
+            self.assertRaises(error, self.exports(client, limit).pack, source, "k", progress)
+            self.assertEqual(1, client.waited)
+
+    def test_a_full_disk_is_told_however_lxd_words_it(self) -> None:
+        for words, error in (("signal: broken pipe", errors.StorageFull),
+                             ("No space left on device", errors.StorageFull),
+                             ("tar: cannot open", errors.EngineError)):
+            found = failed("pack c1", words)
+            self.assertIs(error, type(found))
+            self.assertIn(words, str(found))
+            self.assertEqual(error is errors.StorageFull, "is the disk full" in str(found))
+
+    def test_reads_piece_by_piece(self) -> None:
+        with self.exports(Client()).reading(Packed("f", 6)) as reader:
+            self.assertEqual([(b"one", 3), (b"two", 6), (b"", 6)], [(reader.read(), reader.done) for _ in range(3)])
+
+    def test_discards_its_own_image_and_snapshot_only(self) -> None:
+        client = Client()
+        client.stored = [{"fingerprint": "f", "filename": f"{PREFIX}k"}, {"fingerprint": "g", "filename": f"{PREFIX}l"},
+                         {"fingerprint": "h"}]
+        self.exports(client).discard("c1", "k")
+        self.assertEqual([("delete image", "f"), ("delete", "instances", "c1", "snapshots", f"{PREFIX}k", None)],
+                         client.asked)
+
+    def test_purges_all_but_the_running(self) -> None:
+        client = Client()
+        client.stored = [{"fingerprint": "f", "filename": f"{PREFIX}dead"}, {"fingerprint": "g", "filename": "busybox"},
+                         {"fingerprint": "h", "filename": f"{PREFIX}running"}]
+        self.assertEqual(("dead", "old"), self.exports(client).purge(["c1", "gone"], ["running"]))
+        self.assertEqual([("delete image", "f"), ("delete", "instances", "c1", "snapshots", f"{PREFIX}old", None)],
+                         client.asked)
