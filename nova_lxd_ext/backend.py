@@ -16,6 +16,8 @@ from containerhost.engines.lxd.images import Images
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.sysfs import Host
+from nova_lxd_ext.allocations import HostSlices, Placement
+from nova_lxd_ext.computenode import ComputeNode
 from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.imagecache import ImageCache
 from nova_lxd_ext.images import Cache
@@ -48,6 +50,7 @@ class Backend:
     power: Power
     ports: Ports
     volumes: Volumes
+    slices: HostSlices
 
 
 def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
@@ -67,11 +70,15 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
                    lambda: engine.server().architectures)
     states = States(engine)
     ports, volumes = Ports(), Volumes()
-    outfit = Outfit(engine, (Possessions(conf, possession, inventory), ports, volumes))
+    slices = HostSlices(conf.host, owners, Placement(), inventory)
+    node = ComputeNode(conf.host)
+    possessions = Possessions(conf, possession, inventory, slices, lambda: node.id)
+    outfit = Outfit(engine, (possessions, ports, volumes))
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, volumes=volumes,
         imagecache=ImageCache(conf, images, image_api),
         snapshots=Snapshots(states, exports(conf, client), image_api),
+        slices=slices,
         resources=Resources(engine, host, inventory, owners, conf.lxd.storage_pool),
         lifecycle=Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host)),
         power=Power(conf, engine, states, outfit))

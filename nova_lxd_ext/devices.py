@@ -1,6 +1,6 @@
-"""The PCI devices nova claimed for a server, as requests for possession. Pure, apart from the inventory it is given.
+"""The devices nova claimed for a server, as requests for possession. Pure, apart from the inventory it is given.
 
-Nova's claim says which addresses; here it is decided what each is called in the container and which GUIDs it gets.
+Nova's claim says which; here it is decided what each is called in the container and which GUIDs it gets.
 """
 
 import dataclasses
@@ -28,27 +28,36 @@ class Policy:
     own_guids: bool = True
 
 
-def in_request_order(instance: objects.Instance) -> tuple[objects.PciDevice, ...]:
-    """The server's claimed devices in the order its flavor asks for them; equal ones by address.
+def claimed(instance: objects.Instance, node_id: int) -> tuple[str, ...]:
+    """Addresses of the devices that nova claimed on this host for the server's flavor, in the order of the flavor;
+    equal ones by address. The order decides which interface is ib0: it must not change while the server lives.
 
-    The order decides which interface is ib0: it must not change while the server lives.
+    A server that moves has devices on two hosts, and one that is resized those of both flavors: neither the other
+    host's nor the other flavor's count. Those of direct ports come with their ports.
+
+    :param node_id: this host, as nova's records of devices name it
     """
-    order = {request.request_id: place for place, request in enumerate(instance.pci_requests.requests)}
-    return tuple(sorted(instance.get_pci_devices(),
-                        key=lambda device: (order.get(device.request_id, len(order)), device.address)))
+    order = {request.request_id: place for place, request in enumerate(instance.pci_requests.requests)
+             if request.source == objects.InstancePCIRequest.FLAVOR_ALIAS}
+    own = (device for device in instance.get_pci_devices()
+           if device.compute_node_id == node_id and device.request_id in order)
+    return tuple(device.address for device in sorted(
+        own, key=lambda device: (order[device.request_id], device.address)))
 
 
-def requests(instance: objects.Instance, inventory: Inventory, policy: Policy, first_ethernet: int = 0
+def requests(server: str, names: Sequence[str], inventory: Inventory, policy: Policy, first_ethernet: int = 0
              ) -> tuple[Request, ...]:
-    """One request per claimed device, in the flavor's order.
+    """One request per device, in order.
 
+    :param server: its uuid
+    :param names: addresses of functions, ids of slices
     :param first_ethernet: number of the first ``ethN`` name that no port of the server has
-    :raises DeviceNotFound: when a claimed address is no longer on this host
+    :raises DeviceNotFound: when a device is no longer on this host
     """
-    devices = tuple(inventory.get(claimed.address) for claimed in in_request_order(instance))
-    names = _netdev_names(devices, first_ethernet)
-    return tuple(Request(device.address, _options(device, name, f"{instance.uuid}/{place}", policy))
-                 for place, (device, name) in enumerate(zip(devices, names, strict=True)))
+    devices = tuple(inventory.get(name) for name in names)
+    interfaces = _netdev_names(devices, first_ethernet)
+    return tuple(Request(device.id, _options(device, interface, f"{server}/{place}", policy))
+                 for place, (device, interface) in enumerate(zip(devices, interfaces, strict=True)))
 
 
 def _netdev_names(devices: Sequence[Device], first_ethernet: int) -> list[str | None]:

@@ -12,8 +12,10 @@ from nova.network import model
 from nova.virt import driver
 from nova.virt.hardware import InstanceInfo
 
-from nova_lxd_ext import backend, conf, console, diagnostics, hostinfo, provider, reasons, refusals, startup
+from nova_lxd_ext import backend, compat, conf, console, diagnostics, hostinfo, provider, reasons, refusals, startup
 from nova_lxd_ext.errors import as_nova, translated
+from nova_lxd_ext.onetimeuse import one_time_use
+from nova_lxd_ext.pcitracker import PciTracker
 from nova_lxd_ext.states import POWER_STATES
 from nova_lxd_ext.wanted import Wanted
 
@@ -27,6 +29,8 @@ class LXDDriver(refusals.Refusals):
         "supports_pcpus": True,
         "supports_trusted_certs": True,
         "has_imagecache": True,
+        "supports_accelerators": True,
+        "supports_device_tagging": True,
         # Glance has no format of its own for containers: their images are declared raw.
         "supports_image_type_raw": True,
     }
@@ -35,6 +39,7 @@ class LXDDriver(refusals.Refusals):
         super().__init__(virtapi)
         self._nodename: str = nova.conf.CONF.host
         self._backend = backend.build(nova.conf.CONF)
+        self._pci = PciTracker(lambda: compat.pci_tracker(virtapi), one_time_use)
 
     # Start
 
@@ -45,6 +50,7 @@ class LXDDriver(refusals.Refusals):
         self._backend.images.purge()
         self._backend.snapshots.purge()
         self._backend.lifecycle.reconcile()
+        compat.process_instances_at_startup(host, self.process_instances_at_startup)
 
     @translated()
     def process_instances_at_startup(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
@@ -182,11 +188,15 @@ class LXDDriver(refusals.Refusals):
 
     @translated()
     def get_available_resource(self, nodename: str) -> dict[str, Any]:
-        return self._backend.resources.available(nodename)
+        found = self._backend.resources.available(nodename)
+        self._pci.look(found["pci_passthrough_devices"])
+        return found
 
     @translated()
     def update_provider_tree(self, provider_tree: Any, nodename: str, allocations: Any = None) -> None:
         provider.update(provider_tree, nodename, self._backend.resources.look())
+        self._backend.slices.report(provider_tree, nodename)
+        self._pci.refresh()
 
     def get_host_uptime(self) -> str:
         return hostinfo.uptime(self._backend.host)

@@ -18,7 +18,7 @@ from containerhost import errors
 from containerhost.engines import Engine
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Mount
-from nova_lxd_ext import cloudinit, configdrive, flavor, folders, labels, startup
+from nova_lxd_ext import cloudinit, configdrive, flavor, folders, labels, startup, tags
 from nova_lxd_ext.images import Cache
 from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.states import States
@@ -60,6 +60,7 @@ class Lifecycle:
             undo.on_error("remove the container", self._take_back, context, instance, wanted)
             with self._outfit.expecting(instance, wanted):
                 parts = self._outfit.put_on(context, instance, wanted)
+                tags.refresh(context, instance, wanted.network_info)
                 mounts = self._config_drive(instance, injected_files, admin_password, wanted)
                 self._engine.create(dataclasses.replace(spec, image=image, parts=parts, mounts=mounts))
                 report_progress(instance, 80)

@@ -1,6 +1,6 @@
 """The inventory in the words of nova's PCI tracker (``pci_passthrough_devices``, nova/objects/pci_device.py). Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from nova.objects.fields import PciDeviceType
@@ -18,16 +18,19 @@ TYPES: Final = {
 }
 
 
-def passthrough(inventory: Inventory, records: Mapping[str, Record]) -> list[dict[str, Any]]:
+def passthrough(inventory: Inventory, records: Mapping[str, Record],
+                one_time_use: Callable[[Mapping[str, Any]], bool] = lambda entry: False) -> list[dict[str, Any]]:
     """The whole PCI functions that nova may give to servers, those its servers hold included.
 
     A GPU that is cut into slices is no use as a whole.
 
     :param records: who holds what, by device id
+    :param one_time_use: whether an entry is a device whose reservation would be lost if it were not reported
     """
     cut = {device.parent for device in inventory.devices if device.kind is Kind.GPU_SLICE}
-    return [_entry(device) for device in inventory.devices
-            if device.kind is not Kind.GPU_SLICE and device.id not in cut and _for_nova(device, records.get(device.id))]
+    whole = ((device, _entry(device)) for device in inventory.devices
+             if device.kind is not Kind.GPU_SLICE and device.id not in cut)
+    return [entry for device, entry in whole if _for_nova(device, records.get(device.id)) or one_time_use(entry)]
 
 
 def _for_nova(device: Device, record: Record | None) -> bool:

@@ -10,10 +10,12 @@ from oslo_config import cfg
 from containerhost import errors
 from containerhost.devices.scan import Inventory
 from containerhost.engines import ContainerState
+from containerhost.grants import Grant
 from containerhost.owners import Owner
 from containerhost.possession import Possession, Request
 from containerhost.spec import Part
-from nova_lxd_ext import devices, flavor
+from nova_lxd_ext import accelerators, arqs, devices, flavor
+from nova_lxd_ext.allocations import HostSlices
 from nova_lxd_ext.outfit import Supplier
 from nova_lxd_ext.wanted import Wanted
 
@@ -24,14 +26,21 @@ ENGINE = "lxd"
 
 
 class Possessions(Supplier):
-    def __init__(self, conf: cfg.ConfigOpts, possession: Possession, inventory: Callable[[], Inventory]) -> None:
+    """:param slices: knows which MIG slices a server is to have
+    :param node_id: this host, as nova's records of PCI devices name it
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, possession: Possession, inventory: Callable[[], Inventory],
+                 slices: HostSlices, node_id: Callable[[], int]) -> None:
         self._conf = conf
         self._possession = possession
         self._inventory = inventory
+        self._slices = slices
+        self._node_id = node_id
 
     def require_possible(self, instance: objects.Instance, wanted: Wanted) -> None:
         """:raises DeviceNotFound: when a claimed device is not on this host any more
-        :raises SpecError: on a bad flavor key
+        :raises SpecError: on a bad flavor key, or an accelerator that no container can be given
         """
         self._requests(instance, wanted)
 
@@ -42,14 +51,35 @@ class Possessions(Supplier):
             memlock=self._conf.lxd.rdma_memlock,
             management_nodes=self._conf.lxd.rdma_management_nodes,
             own_guids=self._conf.lxd.rdma_guid_policy == "instance")
-        if not instance.get_pci_devices():
+        claimed = devices.claimed(instance, self._node_id()) if instance.get_pci_devices() else ()
+        names = (*claimed, *accelerators.addresses(arqs.of(instance, wanted.accel_info)),
+                 *self._slices.of(instance, owner(instance), wanted.allocations))
+        if not names:
             return ()
-        return devices.requests(instance, self._inventory(), policy)
+        return devices.requests(instance.uuid, names, self._inventory(), policy, len(wanted.network_info))
 
     def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[Part, ...]:
         """Take possession of all or none. What the server holds already stays as it is."""
         requests = self._requests(instance, wanted)
-        return self._possession.acquire(requests, owner(instance)) if requests else ()
+        grants = self._acquire(instance, wanted, requests) if requests else ()
+        self._return_surplus(instance, [grant.device.id for grant in grants])
+        return grants
+
+    def _acquire(self, instance: objects.Instance, wanted: Wanted, requests: tuple[Request, ...]) -> tuple[Grant, ...]:
+        """A slice that was free when it was chosen may be another server's by now: then another is chosen."""
+        while True:
+            try:
+                return self._possession.acquire(requests, owner(instance))
+            except errors.DeviceHeld:
+                tried, requests = requests, self._requests(instance, wanted)
+                if requests == tried:
+                    raise
+
+    def _return_surplus(self, instance: objects.Instance, chosen: Collection[str]) -> None:
+        """After a resize: slices of the other flavor."""
+        for device_id in self._slices.surplus(owner(instance), chosen):
+            for complaint in self._possession.give_back_one(device_id, owner(instance)):
+                LOG.error("Slice of server %s came back, but is not used again: %s", instance.uuid, complaint)
 
     def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         """Return every device of a server whose container is gone or stopped.

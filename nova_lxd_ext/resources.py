@@ -25,6 +25,7 @@ from containerhost.topology import CpuInfo, MemoryUse, Topology
 from nova_lxd_ext import cpusets, hostinfo, numa, pci
 from nova_lxd_ext.architectures import canonical
 from nova_lxd_ext.cpusets import CpuSets
+from nova_lxd_ext.onetimeuse import one_time_use
 
 LOG = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Resources:
         except OwnersUnreadable as error:
             LOG.error("No device of this host is reported to nova: %s", error)
             return []
-        return pci.passthrough(self._inventory(), records)
+        return pci.passthrough(self._inventory(), records, one_time_use)
 
 
 def describe(facts: HostFacts, nodename: str, devices: list[dict[str, Any]]) -> dict[str, Any]:

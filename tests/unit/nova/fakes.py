@@ -20,6 +20,7 @@ from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Part
 from containerhost.sysfs import Host
+from nova_lxd_ext.allocations import HostSlices, Placement
 from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.lifecycle import Lifecycle
 from nova_lxd_ext.outfit import Outfit
@@ -29,6 +30,7 @@ from nova_lxd_ext.states import States
 from nova_lxd_ext.vifs import Ports
 from nova_lxd_ext.volumes import Volumes
 from tests.fakehost import description, tree
+from tests.unit.nova import records
 
 GPU_0, GPU_1 = "0000:3b:00.0", "0000:af:00.0"
 IMAGE = "f" * 64
@@ -167,7 +169,9 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
     engine, owners = FakeEngine(), Owners(folder / "owners")
     possession = Possession(owners, lambda: scan(host), NoPrivileges(), engine.held, host)
     states = States(engine, *[clock] if clock else [])
-    outfit = Outfit(engine, (Possessions(conf, possession, lambda: scan(host)), Ports(), Volumes()))
+    slices = HostSlices("host", owners, Placement(lambda: None), lambda: scan(host))
+    possessions = Possessions(conf, possession, lambda: scan(host), slices, lambda: records.NODE)
+    outfit = Outfit(engine, (possessions, Ports(), Volumes()))
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
     return World(engine, owners, states,
                  Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus),

@@ -8,6 +8,7 @@ from nova.compute import task_states, vm_states
 
 UUID = "8f2b6a0c-5c56-4b0e-9b5e-0a6f1f6d9a01"
 PROJECT = "6f70656e737461636b206973206675"
+NODE = 7  # nova's number of this host
 IMAGE = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
 
 
@@ -33,7 +34,8 @@ def instance(*claims: tuple[str, str], extra_specs: dict[str, str] | None = None
             objects.InstancePCIRequest(request_id=request_id, alias_name=alias, count=1, spec=[])
             for alias, request_id in request_ids.items()]),
         "pci_devices": objects.PciDeviceList(objects=[
-            objects.PciDevice(address=address, request_id=request_ids[alias]) for alias, address in claims]),
+            objects.PciDevice(address=address, request_id=request_ids[alias], compute_node_id=NODE)
+            for alias, address in claims]),
     }
     server = objects.Instance(context=context.get_admin_context(), **values | changes)
     server.obj_reset_changes()

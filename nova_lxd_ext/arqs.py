@@ -1,0 +1,19 @@
+"""A server's accelerator requests (ARQs), also where nova does not pass them (resume, a start with the host)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nova import context as nova_context
+from nova import objects
+from nova.accelerator import cyborg
+
+PROFILE = "accel:device_profile"
+
+
+def of(instance: objects.Instance, passed: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """:param passed: what nova passed; empty where it passes none
+    :raises AcceleratorRequestOpFailed: cyborg does not answer
+    """
+    if passed or not instance.flavor.extra_specs.get(PROFILE):
+        return passed
+    return cyborg.get_client(nova_context.get_admin_context()).get_arqs_for_instance(instance.uuid)

@@ -1,0 +1,53 @@
+"""The tags that a tenant gave ports and volumes, as the guest finds them: section ``devices`` of its metadata."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nova import objects
+
+
+def refresh(context: Any, instance: objects.Instance, ports: Iterable[Mapping[str, Any]]) -> None:
+    """Set what the metadata service and a config drive say of the server's devices; nova saves it.
+
+    :param ports: the server's VIFs (nova.network.model.VIF), one that is being attached included
+    """
+    instance.device_metadata = build(
+        objects.VirtualInterfaceList.get_by_instance_uuid(context, instance.uuid), ports,
+        objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid))
+
+
+def build(interfaces: Iterable[objects.VirtualInterface], ports: Iterable[Mapping[str, Any]],
+          disks: Iterable[objects.BlockDeviceMapping]) -> objects.InstanceDeviceMetadata | None:
+    """Pure.
+
+    :param interfaces: nova's records of the ports, which have the tags
+    :param disks: nova's records of the disks, which have the tags
+    :returns: None when there is nothing to tell
+    """
+    tags = {record.uuid: record.tag for record in interfaces}
+    found: Sequence[objects.DeviceMetadata] = [
+        *(_port(port, tags.get(port["id"])) for port in ports if tags.get(port["id"]) or _vlan(port) is not None),
+        *(_disk(disk) for disk in disks if disk.tag)]
+    return objects.InstanceDeviceMetadata(devices=found) if found else None
+
+
+def _port(port: Mapping[str, Any], tag: str | None) -> objects.NetworkInterfaceMetadata:
+    profile = port.get("profile") or {}
+    # A veth sits on no bus; a network function has the same address in the container's /sys as on the host.
+    bus = {"bus": objects.PCIDeviceBus(address=profile["pci_slot"])} if profile.get("pci_slot") else {}
+    vlan = {} if _vlan(port) is None else {"vlan": _vlan(port)}
+    tags = {"tags": [tag]} if tag else {}
+    trusted = str(profile.get("trusted", False)).lower() == "true"
+    return objects.NetworkInterfaceMetadata(mac=port["address"], vf_trusted=trusted, **bus, **vlan, **tags)
+
+
+def _vlan(port: Mapping[str, Any]) -> int | None:
+    """Only of a direct port: any other's VLAN ends on the host."""
+    vlan = (port.get("details") or {}).get("vlan")
+    return int(vlan) or None if vlan else None
+
+
+def _disk(disk: objects.BlockDeviceMapping) -> objects.DiskMetadata:
+    """A volume is a block device in the container; the root disk and ephemeral disks are file systems in it."""
+    path = {"path": disk.device_name} if disk.volume_id and disk.device_name else {}
+    return objects.DiskMetadata(tags=[disk.tag], serial=disk.volume_id, **path)

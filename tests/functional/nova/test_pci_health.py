@@ -1,0 +1,117 @@
+"""Devices that break and recover while nova-compute runs, and such as may be used once."""
+
+from tests.functional.nova import base  # isort: skip
+
+import json
+from typing import Any
+
+from containerhost.devices.model import Kind
+from tests.fakehost.control import FakeHostControl
+from tests.functional.nova.base import GPU_ALIAS
+
+
+class HealthServers(base.LxdServers):
+    def setUp(self) -> None:
+        super().setUp()
+        self.control = FakeHostControl.from_environment()
+        self.gpus = [device.address for device in self.devices_before if device.kind is Kind.GPU]
+        self.addCleanup(self.repair)
+
+    def repair(self) -> None:
+        for gpu in self.gpus:
+            self.control.set_fallen(gpu, False)
+
+    def with_gpu(self, expected: str = "ACTIVE") -> dict[str, Any]:
+        return self.server(self.flavor(pci_passthrough__alias=f"{GPU_ALIAS}:1"), expected=expected)
+
+    def known(self) -> set[str]:
+        """Addresses of the GPUs in nova's PCI tracker, after a periodic look."""
+        self._run_periodics()
+        tracked = {device.address for device in self.computes[base.HOST].manager.rt.pci_tracker.pci_devs}
+        return tracked & set(self.gpus)
+
+    def assert_no_host_tried(self, server: Any) -> None:
+        """The scheduler knew."""
+        self.assertIn("No valid host", self.fault(server))
+        self.assertEqual([], self.reasons(server))
+
+
+class BreakingTest(HealthServers):
+    def test_a_broken_gpu_is_offered_to_nobody_until_it_is_well(self) -> None:
+        broken, well = self.gpus
+        self.assertEqual({broken, well}, self.known())
+        self.control.set_fallen(broken)
+        self.assertEqual({well}, self.known())
+        first, second = self.with_gpu(), self.with_gpu(expected="ERROR")
+        self.assertEqual([well], list(self.held()))
+        self.assert_no_host_tried(second)
+        self._delete_server(second)
+        self.control.set_fallen(broken, False)
+        self.assertEqual({broken, well}, self.known())
+        third = self.with_gpu()
+        self.assertEqual({broken: third["id"], well: first["id"]}, self.held())
+        for server in (first, third):
+            self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_one_that_breaks_in_use_stays_its_servers_and_then_nobodys(self) -> None:
+        server = self.with_gpu()
+        (held,) = self.held()
+        self.control.set_fallen(held)
+        self.assertIn(held, self.known())
+        self._delete_server(server)
+        self.assertNotIn(held, self.known())
+        self.control.set_fallen(held, False)
+        self.assertNotIn(held, self.known())  # blocked until somebody has seen to it
+        self.restart_compute_service(self.computes[base.HOST])
+        self.assertIn(held, self.known())
+        self.assert_nothing_left()
+
+
+class BreakingWithPlacementTest(BreakingTest):
+    pci_in_placement = True
+
+
+class OneTimeUseTest(HealthServers):
+    pci_in_placement = True
+
+    def _configure(self) -> None:
+        super()._configure()
+        gpu = next(device for device in self.devices_before if device.kind is Kind.GPU)
+        spec = {"vendor_id": gpu.vendor_id, "product_id": gpu.product_id, "one_time_use": "true"}
+        self.flags(device_spec=[json.dumps(spec)], group="pci")
+
+    def reserved(self) -> dict[str, int]:
+        """GPU -> how many of it are reserved in Placement."""
+        providers = {provider["name"].rpartition("_")[2].lower(): provider["uuid"]
+                     for provider in self._get_all_providers()}
+        return {gpu: entry["reserved"] for gpu in self.gpus if gpu in providers
+                for entry in self._get_provider_inventory(providers[gpu]).values()}
+
+    def test_a_used_device_is_reserved_whatever_happens_to_it(self) -> None:
+        server = self.with_gpu()
+        (used,) = self.held()
+        (fresh,) = set(self.gpus) - {used}
+        self._delete_server(server)
+        expected = {used: 1, fresh: 0}
+        self.known()
+        self.assertEqual(expected, self.reserved())
+        self.control.set_fallen(used)
+        self.known()
+        self.assertEqual(expected, self.reserved())
+        self.restart_compute_service(self.computes[base.HOST])
+        self.known()
+        self.assertEqual(expected, self.reserved())
+        self.control.remove(used)
+        self.known()
+        self.control.restore(used)
+        self.control.set_fallen(used, False)
+        self.known()
+        self.assertEqual(expected, self.reserved())
+        second, third = self.with_gpu(), self.with_gpu(expected="ERROR")
+        self.assertEqual({fresh: second["id"]}, self.held())
+        self.assert_no_host_tried(third)
+        for one in (second, third):
+            self._delete_server(one)
+        self.known()
+        self.assertEqual({used: 1, fresh: 1}, self.reserved())

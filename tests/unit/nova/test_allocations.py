@@ -1,0 +1,163 @@
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fixtures
+import nova.conf
+import testtools
+from nova.compute.provider_tree import ProviderTree
+from oslo_utils.fixture import uuidsentinel as uuids
+
+from containerhost.errors import DeviceHeld, DeviceNotFound
+from containerhost.owners import Owner, Owners
+from containerhost.possession import Possession
+from nova_lxd_ext import conf
+from nova_lxd_ext.allocations import HostSlices, Placement
+from nova_lxd_ext.possessions import Possessions, owner
+from nova_lxd_ext.sliceproviders import provider_name, provider_uuid
+from nova_lxd_ext.wanted import NOTHING, Wanted
+from tests.unit.nova import fakes, records
+from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, NODE, SMALL, host
+
+conf.register()
+FIRST, SECOND, BIG = f"{GPU_A}/gi1/ci0", f"{GPU_A}/gi2/ci0", f"{GPU_A}/gi5/ci0"
+ONE_D = Owner("lxdone", "lxd", "one-7", "7")
+
+
+def given(**resources: int) -> dict[str, Any]:
+    return {provider_uuid(NODE, GPU_A): {"resources": resources}, uuids.root: {"resources": {"VCPU": 1}}}
+
+
+class ReportClient:
+    """Placement, as nova's client shows it."""
+
+    def __init__(self) -> None:
+        self.servers: dict[str, Any] = {}
+
+    def get_allocs_for_consumer(self, context: Any, consumer: str) -> dict[str, Any]:
+        return {"allocations": self.servers.get(consumer, {})}
+
+    def get_allocations_for_resource_provider(self, context: Any, provider: str) -> Any:
+        return SimpleNamespace(allocations={server: found[provider] for server, found in self.servers.items()
+                                            if provider in found})
+
+
+class SlicesTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.records = Path(self.useFixture(fixtures.TempDir()).path) / "owners"
+        self.owners = Owners(self.records)
+        self.client = ReportClient()
+        self.slices = HostSlices(NODE, self.owners, Placement(lambda: self.client), host)
+        self.server = self.asking(SMALL)
+        self.me = owner(self.server)
+
+    @staticmethod
+    def asking(*classes: str) -> Any:
+        return records.instance(extra_specs={f"resources:{name}": "1" for name in classes})
+
+    def claim(self, name: str, who: Owner) -> None:
+        self.owners.claim([host().get(name)], who, lambda device: ())
+
+
+class OfTest(SlicesTest):
+    def test_as_placement_says(self) -> None:
+        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, given(**{SMALL: 1})))
+
+    def test_a_flavor_that_asks_for_none_gets_none_and_costs_nothing(self) -> None:
+        self.slices = HostSlices(NODE, self.owners, Placement(self.fail), self.fail)
+        self.assertEqual((), self.slices.of(records.instance(), self.me, given(**{SMALL: 1})))
+
+    def test_what_it_holds_while_nova_says_nothing(self) -> None:
+        self.claim(SECOND, self.me)
+        self.assertEqual((SECOND,), self.slices.of(self.server, self.me, {}))
+
+    def test_placement_is_asked_when_it_holds_nothing_or_something_else(self) -> None:
+        self.client.servers = {self.server.uuid: given(**{SMALL: 1})}
+        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, {}))
+        self.claim(BIG, self.me)
+        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, {}))
+
+    def test_other_slices_than_the_flavors_are_refused_in_words(self) -> None:
+        for allocations, said in (({}, "none on this host"), (given(**{LARGE: 1}), f"1 of {LARGE} on this host"),
+                                  ({provider_uuid("node2", GPU_A): {"resources": {SMALL: 1}}}, "none on this host")):
+            self.client.servers = {self.server.uuid: allocations}
+            error = self.assertRaises(DeviceNotFound, self.slices.of, self.server, self.me, {})
+            self.assertIn(f"asks for 1 of {SMALL}", str(error))
+            self.assertIn(said, str(error))
+
+    def test_surplus_is_what_it_holds_beside_the_chosen(self) -> None:
+        self.claim(BIG, self.me)
+        self.claim(FIRST, self.me)
+        self.assertEqual((BIG,), self.slices.surplus(self.me, [FIRST]))
+
+
+class ReportTest(SlicesTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.tree = ProviderTree()
+        self.tree.new_root(NODE, uuids.root)
+
+    def reserved(self) -> dict[str, int]:
+        self.slices.report(self.tree, NODE)
+        found = self.tree.data(provider_name(NODE, GPU_A)).inventory
+        return {name: entry["reserved"] for name, entry in found.items()}
+
+    def test_anothers_slice_is_reserved(self) -> None:
+        self.claim(FIRST, ONE_D)
+        self.assertEqual({SMALL: 1, LARGE: 0}, self.reserved())
+
+    def test_without_trustworthy_records_all_are_reserved(self) -> None:
+        self.claim(FIRST, self.me)
+        (record,) = (path for path in self.records.iterdir() if path.suffix == ".json")
+        record.write_text("{")
+        self.assertEqual({SMALL: 2, LARGE: 1}, self.reserved())
+        self.assertIn("All slices of this host are reserved", self.log.output)
+
+    def test_a_vanished_gpu_in_use_stays_reserved(self) -> None:
+        self.slices.report(self.tree, NODE)
+        self.client.servers = {self.server.uuid: {provider_uuid(NODE, GPU_B): {"resources": {SMALL: 1}}}}
+        only_a = host(*(device for device in host().devices if device.address == GPU_A))
+        HostSlices(NODE, self.owners, Placement(lambda: self.client), lambda: only_a).report(self.tree, NODE)
+        entry = self.tree.data(provider_name(NODE, GPU_B)).inventory[SMALL]
+        self.assertEqual((1, 1), (entry["total"], entry["reserved"]))
+
+
+class PutOnTest(SlicesTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.rivals: list[tuple[str, Owner]] = []
+        possession = Possession(self.owners, host, fakes.NoPrivileges())
+        self.supplier = Possessions(nova.conf.CONF, possession, host, self.slices, lambda: records.NODE)
+        choose = self.slices.of
+
+        def choose_and_be_overtaken(*arguments: Any) -> tuple[str, ...]:
+            chosen = choose(*arguments)
+            if self.rivals:
+                self.claim(*self.rivals.pop(0))
+            return chosen
+
+        self.slices.of = choose_and_be_overtaken
+
+    def put_on(self, server: Any, **resources: int) -> list[str]:
+        wanted = Wanted.of(allocations=given(**resources)) if resources else NOTHING
+        return [part.device.id for part in self.supplier.put_on(None, server, wanted)]
+
+    def test_a_slice_that_another_took_meanwhile_is_replaced(self) -> None:
+        self.rivals = [(FIRST, ONE_D)]
+        self.assertEqual([SECOND], self.put_on(self.server, **{SMALL: 1}))
+        self.assertEqual({FIRST: ONE_D, SECOND: self.me},
+                         {name: record.owner for name, record in self.owners.records().items()})
+
+    def test_when_others_took_all_it_is_refused(self) -> None:
+        self.rivals = [(FIRST, ONE_D), (SECOND, ONE_D)]
+        self.assertRaises(DeviceHeld, self.put_on, self.server, **{SMALL: 1})
+        self.assertEqual((), self.owners.held_by(self.me))
+
+    def test_the_other_flavors_slice_goes_back(self) -> None:
+        self.put_on(self.server, **{SMALL: 1})
+        self.assertEqual([BIG], self.put_on(self.asking(LARGE), **{LARGE: 1}))
+        self.assertEqual([BIG], [record.device_id for record in self.owners.held_by(self.me)])
+        self.assertEqual([], self.put_on(records.instance()))
+        self.assertEqual((), self.owners.held_by(self.me))

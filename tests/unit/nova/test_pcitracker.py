@@ -1,0 +1,82 @@
+import json
+from typing import Any
+
+import fixtures
+import testtools
+from nova.conf import CONF
+from oslo_config import fixture as config_fixture
+
+from nova_lxd_ext import onetimeuse
+from nova_lxd_ext.pcitracker import PciTracker
+
+
+class Tracker:
+    """What it was told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[list[str]] = []
+
+    def update_devices_from_hypervisor_resources(self, devices: str) -> None:
+        self.told.append([entry["address"] for entry in json.loads(devices)])
+
+
+def entry(address: str, **more: Any) -> dict[str, Any]:
+    return {"address": address, "vendor_id": "10de", "product_id": "20b0", "dev_type": "type-PCI",
+            "parent_addr": None, **more}
+
+
+class PciTrackerTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.nova: Tracker | None = Tracker()
+        self.tracker = PciTracker(lambda: self.nova, lambda found: found.get("once", False))
+
+    def look(self, *entries: dict[str, Any]) -> None:
+        self.tracker.look(json.dumps(entries))
+        self.tracker.refresh()
+
+    def test_what_vanishes_and_what_comes_back_is_told(self) -> None:
+        self.look(entry("a"), entry("b"))
+        self.look(entry("a"))
+        self.assertIn("PCI device b is not offered", self.log.output)
+        self.look(entry("a"), entry("b"))
+        self.assertEqual([["a", "b"], ["a"], ["a", "b"]], self.nova.told)
+
+    def test_no_news_is_not_told(self) -> None:
+        self.look(entry("a"))
+        self.look(entry("a"))
+        self.tracker.refresh()
+        self.assertEqual([["a"]], self.nova.told)
+
+    def test_a_change_of_a_device_is_news(self) -> None:
+        self.look(entry("a", numa_node=0))
+        self.look(entry("a", numa_node=1))
+        self.assertEqual(2, len(self.nova.told))
+
+    def test_a_device_for_one_use_stays(self) -> None:
+        self.look(entry("a"), entry("b", once=True))
+        self.look(entry("a"))
+        self.look()
+        self.assertEqual([["a", "b"], ["b"]], self.nova.told)
+        self.assertNotIn("PCI device b", self.log.output)
+
+    def test_before_nova_has_a_tracker_the_news_waits(self) -> None:
+        nova, self.nova = self.nova, None
+        self.look(entry("a"))
+        self.nova = nova
+        self.tracker.refresh()
+        self.assertEqual([["a"]], self.nova.told)
+
+
+class OneTimeUseTest(testtools.TestCase):
+    def test_the_operators_words_decide(self) -> None:
+        config = self.useFixture(config_fixture.Config(CONF))
+        for spec, expected in (({"vendor_id": "10de", "one_time_use": "true"}, True), ({"vendor_id": "10de"}, False),
+                               ({"vendor_id": "1002", "one_time_use": "true"}, False)):
+            config.config(group="pci", device_spec=[json.dumps(spec)], report_in_placement=True)
+            found = onetimeuse.one_time_use(entry("0000:3b:00.0", label="l", numa_node=0, dev_id="d"))
+            self.assertEqual(expected, found, spec)
+
+    def test_without_any_spec_nothing_is(self) -> None:
+        self.assertFalse(onetimeuse.one_time_use(entry("0000:3b:00.0")))
