@@ -12,6 +12,7 @@ from typing import Any
 
 from nova import exception, objects
 from nova.compute import task_states, vm_states
+from nova.network import model
 from oslo_config import cfg
 
 from containerhost import errors
@@ -28,19 +29,23 @@ LOG = logging.getLogger(__name__)
 
 BEING_BUILT = frozenset({task_states.BLOCK_DEVICE_MAPPING, task_states.NETWORKING, task_states.SPAWNING})
 
+TellTags = Callable[[Any, objects.Instance, model.NetworkInfo], None]
+
 
 class Lifecycle:
     """:param host_cpus: reads the host's cores as nova may use them now
+    :param tell_tags: sets what the guest is told of its devices
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, outfit: Outfit, images: Cache,
-                 host_cpus: Callable[[], flavor.HostCpus]) -> None:
+                 host_cpus: Callable[[], flavor.HostCpus], tell_tags: TellTags = tags.refresh) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states
         self._outfit = outfit
         self._images = images
         self._host_cpus = host_cpus
+        self._tell_tags = tell_tags
 
     def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta,
               injected_files: Sequence[tuple[str, str]], admin_password: str | None,
@@ -60,7 +65,7 @@ class Lifecycle:
             undo.on_error("remove the container", self._take_back, context, instance, wanted)
             with self._outfit.expecting(instance, wanted):
                 parts = self._outfit.put_on(context, instance, wanted)
-                tags.refresh(context, instance, wanted.network_info)
+                self._tell_tags(context, instance, wanted.network_info)
                 mounts = self._config_drive(instance, injected_files, admin_password, wanted)
                 self._engine.create(dataclasses.replace(spec, image=image, parts=parts, mounts=mounts))
                 report_progress(instance, 80)

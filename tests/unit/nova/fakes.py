@@ -174,7 +174,7 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
     outfit = Outfit(engine, (possessions, Ports(), Volumes()))
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
     return World(engine, owners, states,
-                 Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus),
+                 Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus, lambda *_: None),
                  Power(conf, engine, states, outfit, *[clock] if clock else []))
 
 

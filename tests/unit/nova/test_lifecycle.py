@@ -28,7 +28,6 @@ class LifecycleTest(testtools.TestCase):
         self.options = self.useFixture(config_fixture.Config(nova.conf.CONF))
         self.options.config(instances_path=str(self.folder / "instances"))
         self.world = self.restarted()
-        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.tags.refresh", lambda *_: None))  # reads nova's database
         # Its content needs nova's database; the functional tests read the real one.
         self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.configdrive.metadata.InstanceMetadata", Metadata))
 

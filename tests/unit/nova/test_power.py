@@ -25,7 +25,6 @@ class PowerTest(testtools.TestCase):
         self.on = lambda server: self.power.on(None, server, NOTHING)
         self.reboot = lambda server, soft: self.power.reboot(None, server, NOTHING, soft)
         self.server = records.instance(("gpu", GPU_0))
-        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.tags.refresh", lambda *_: None))  # reads nova's database
         self.world.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, NOTHING, True)
 
     def did(self, action: object, *arguments: object, status: Status | None = None) -> list[str]:

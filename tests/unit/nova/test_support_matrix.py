@@ -7,6 +7,7 @@ from nova.virt import driver
 
 from nova_lxd_ext import refusals
 from nova_lxd_ext.driver import LXDDriver
+from tests.unit.nova.test_driver import NEWEST
 from tools import supportmatrix
 
 FILE = "doc/source/support-matrix.yaml"
@@ -28,6 +29,8 @@ class MatrixTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.matrix = supportmatrix.load()
+        if not NEWEST:  # the matrix tells of the newest nova
+            self.matrix["methods"] = {name: entry for name, entry in self.matrix["methods"].items() if name in NOVA}
 
     def test_every_method_of_novas_driver_is_told(self) -> None:
         self.assertEqual(NOVA, set(self.matrix["methods"]))
