@@ -18,8 +18,10 @@ from tools.cloud.daemons import DaemonFailed, Daemons
 from tools.cloud.database import MariaDb
 from tools.cloud.engine import POOL, Engine, lockable_memory
 from tools.cloud.hardware import Offer
-from tools.cloud.layout import Layout, Passwords, Ports
+from tools.cloud.layout import PLAIN, Layout, Passwords, Ports, Shape
 from tools.cloud.messages import RabbitMq
+from tools.cloud.networking import Networking, remove_namespaces
+from tools.cloud.switch import Switch
 
 APIS = ("keystone", "glance", "placement", "neutron", "nova")
 RELEASES = ("keystone", "glance", "openstack-placement", "neutron", "nova", "pylxd")
@@ -37,11 +39,13 @@ class Cloud:
     :param owners: folder of the records of which container holds which device; a private one if not given, which is
         right only for emulated devices: all drivers of a host must share theirs
     :param say: told in a few words what is being done
+    :param shape: what it has beside
     """
 
     def __init__(self, layout: Layout, offers: Iterable[Offer] = (), owners: Path | None = None,
-                 say: Callable[[str], None] = print) -> None:
+                 say: Callable[[str], None] = print, shape: Shape = PLAIN) -> None:
         self._say = say
+        self.shape = shape
         self.layout = layout
         self.ports = Ports()
         self.offers = tuple(offers)
@@ -49,6 +53,7 @@ class Cloud:
         self.engine = Engine(layout.engine)
         self.memlock = lockable_memory()
         self.daemons = Daemons(layout.logs)
+        self.switch = Switch(layout, self.ports)
 
     def up(self) -> None:
         """Bring everything up; on an error what was started stays for :meth:`down`.
@@ -62,16 +67,27 @@ class Cloud:
             engine = pool.submit(self._start_engine)
             if not self._is_prepared():
                 self._prepare()
-            self._start_control()
+            networking = Networking(self._parts(), self.daemons, self.switch) if self.shape.networks else None
+            self._start_control(networking)
             engine.result()
-        self._start_compute()
+        with self.connect("admin") as admin:
+            if networking:
+                networking.start_agents()
+            self._start_compute(admin)
+            if networking:
+                networking.wait_for_agents(admin, self._wait_until)
+                networking.create_networks(admin)
 
     def down(self) -> None:
         """End every process and delete every file of the running cloud; what was prepared is kept. Twice is fine."""
         if (self.layout.logs / "engine.json").exists():
             self.engine.shut_down()
+        if self.shape.networks:
+            self.switch.remove_bridges()
         self.daemons.stop()
         self.daemons.kill_leftovers()
+        if self.shape.networks:
+            remove_namespaces()
         for folder in (self.layout.engine, self.layout.run):
             unmount_below(folder)
             if folder.exists():
@@ -97,10 +113,10 @@ class Cloud:
             layout=self.layout, ports=self.ports, passwords=passwords,
             database=MariaDb(self.layout, passwords), messages=RabbitMq(self.layout, self.ports, passwords),
             offers=self.offers, engine_socket=self.engine.socket, pool=POOL, memlock=self.memlock,
-            owners=self.owners)
+            owners=self.owners, shape=self.shape)
 
     def _refuse_taken_ports(self) -> None:
-        taken = [f"{name} {port}" for name, port in vars(self.ports).items() if probes.port_open(port)]
+        taken = [f"{name} {port}" for name, port in self.ports.used(self.shape).items() if probes.port_open(port)]
         if taken:
             raise PortTaken(f"These loopback ports are in use: {', '.join(taken)}. The cloud needs them; end what "
                             "listens there, or, if it is an earlier cloud, run: sudo tools/demo down")
@@ -117,7 +133,8 @@ class Cloud:
         """What the prepared state depends on: releases, paths and our own code that makes it."""
         code = [(Path(__file__).parent / f"{name}.py").read_text()
                 for name in ("cloud", "configs", "database", "identity", "ini", "layout", "messages", "services")]
-        return hashlib.sha256("\n".join([*self.versions().values(), str(self.layout.run), *code]).encode()).hexdigest()
+        parts = [*self.versions().values(), str(self.layout.run), str(self.shape), *code]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def _is_prepared(self) -> bool:
         note = self.layout.prepared / "for"
@@ -163,7 +180,7 @@ class Cloud:
 
     # -- starting
 
-    def _start_control(self) -> None:
+    def _start_control(self, networking: Networking | None) -> None:
         """All but nova-compute. The conductor and the scheduler look for other services in keystone when they start."""
         parts = self._parts()
         services.configure(parts)
@@ -172,25 +189,29 @@ class Cloud:
         epmd, rabbitmq = parts.messages.daemons()
         self.daemons.bring_up([parts.database.daemon(), epmd])
         self._say("MariaDB answers; starting RabbitMQ and the APIs")
-        apis = [services.api(self.layout, self.ports, name) for name in APIS]
+        names = (*APIS, "metadata") if networking else APIS
+        apis = [services.api(self.layout, self.ports, name) for name in names]
         for daemon in (rabbitmq, *apis):
             self.daemons.start(daemon)
         for name in (rabbitmq.name, "keystone-api"):
             self.daemons.wait(name)
         for name in CONTROL_WORKERS:
             self.daemons.start(services.nova_daemon(self.layout, name))
+        if networking:
+            networking.configure()
+            networking.start_servers()
+            networking.start_switch()
         for daemon in apis:
             self.daemons.wait(daemon.name)
         self._say("RabbitMQ, keystone, glance, placement, neutron and nova's API answer")
 
-    def _start_compute(self) -> None:
+    def _start_compute(self, admin: Connection) -> None:
         """nova-compute asks the conductor for everything: started before it, it would wait ten seconds in vain."""
-        with self.connect("admin") as admin:
-            list(admin.network.networks())  # neutron 29 answers its very first question with 500 if that is for ports
-            self._wait_until("the conductor and the scheduler are up", lambda: workers_up(admin, CONTROL_WORKERS))
-            self.daemons.start(services.nova_daemon(self.layout, "nova-compute"))
-            self._wait_until("nova-compute is up and its host in its cell",
-                             lambda: workers_up(admin, ["nova-compute"]) and bool(list(admin.compute.hypervisors())))
+        list(admin.network.networks())  # neutron 29 answers its very first question with 500 if that is for ports
+        self._wait_until("the conductor and the scheduler are up", lambda: workers_up(admin, CONTROL_WORKERS))
+        self.daemons.start(services.nova_daemon(self.layout, "nova-compute"))
+        self._wait_until("nova-compute is up and its host in its cell",
+                         lambda: workers_up(admin, ["nova-compute"]) and bool(list(admin.compute.hypervisors())))
 
     def _wait_until(self, what: str, holds: Callable[[], bool], limit: float = 90) -> None:
         """:raises DaemonFailed: not within ``limit`` seconds, or a process of nova ended meanwhile"""

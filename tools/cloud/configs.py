@@ -10,11 +10,15 @@ from pathlib import Path
 from tools.cloud.database import MariaDb
 from tools.cloud.hardware import Offer
 from tools.cloud.ini import Ini
-from tools.cloud.layout import Layout, Passwords, Ports
+from tools.cloud.layout import Layout, Passwords, Ports, Shape
 from tools.cloud.messages import RabbitMq
 
 REGION = "RegionOne"
 HOST = "demo-host"
+# For a cloud that many small servers come and go on.
+MANY_SERVERS = {"cpu_allocation_ratio": "32"}
+# Right for a keystone of a single process only.
+KEYSTONE_CACHE: Ini = {"cache": {"enabled": "true", "backend": "oslo_cache.dict"}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +28,7 @@ class Parts:
     :ivar engine_socket: the unix socket of LXD or Incus
     :ivar memlock: what ``[lxd] rdma_memlock`` becomes
     :ivar owners: folder of the records of which container holds which device
+    :ivar shape: what the cloud has beside the services that every one has
     """
 
     layout: Layout
@@ -36,6 +41,7 @@ class Parts:
     pool: str
     memlock: str
     owners: Path
+    shape: Shape
 
 
 def user_of(service: str, parts: Parts) -> dict[str, str | Sequence[str]]:
@@ -83,7 +89,7 @@ def placement(parts: Parts) -> Ini:
     }
 
 
-def neutron(parts: Parts) -> Ini:
+def network_server(parts: Parts) -> Ini:
     """A real neutron-server without agents: enough for servers without ports."""
     return {
         "DEFAULT": {"core_plugin": "ml2", "service_plugins": "", "transport_url": parts.messages.transport_url(),

@@ -1,11 +1,13 @@
 """A container image small enough to build in a moment: busybox as a unified LXD tarball (metadata.yaml and rootfs/)."""
 
+import contextlib
 import io
 import platform
 import shutil
 import subprocess
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 FILES = {
@@ -22,21 +24,36 @@ def build(path: Path) -> Path:
 
     :raises FileNotFoundError: no static busybox on this machine
     """
-    busybox = shutil.which("busybox")
-    if busybox is None:
-        raise FileNotFoundError("No busybox on this machine. Run: sudo tools/install demo")
-    applets = subprocess.run((busybox, "--list-full"), capture_output=True, text=True, check=True).stdout.split()
+    with opened(path) as image:
+        for name, text in FILES.items():
+            add_file(image, name, text)
+        add_busybox(image)
+    return path
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tarfile.TarFile]:
+    """A new image that has its metadata and its folders."""
     with tarfile.open(path, "w:gz", compresslevel=1) as image:
         add_file(image, "metadata.yaml", metadata())
         for folder in FOLDERS:
             add(image, f"rootfs/{folder}", tarfile.DIRTYPE, 0o755)
-        for name, text in FILES.items():
-            add_file(image, name, text)
-        image.add(busybox, "rootfs/bin/busybox", filter=owned_by_root)
-        for applet in applets:
-            if applet != "bin/busybox":
-                add(image, f"rootfs/{applet}", tarfile.SYMTYPE, 0o777, "/bin/busybox")
-    return path
+        yield image
+
+
+def add_busybox(image: tarfile.TarFile) -> None:
+    """busybox under each of its names.
+
+    :raises FileNotFoundError: no static busybox on this machine
+    """
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        raise FileNotFoundError("No busybox on this machine. Run: sudo tools/install demo")
+    applets = subprocess.run((busybox, "--list-full"), capture_output=True, text=True, check=True).stdout.split()
+    image.add(busybox, "rootfs/bin/busybox", filter=owned_by_root)
+    for applet in applets:
+        if applet != "bin/busybox":
+            add(image, f"rootfs/{applet}", tarfile.SYMTYPE, 0o777, "/bin/busybox")
 
 
 def metadata() -> str:
@@ -50,10 +67,10 @@ def add(image: tarfile.TarFile, name: str, kind: bytes, mode: int, target: str =
     image.addfile(entry)
 
 
-def add_file(image: tarfile.TarFile, name: str, text: str) -> None:
+def add_file(image: tarfile.TarFile, name: str, text: str, mode: int = 0o644) -> None:
     entry = tarfile.TarInfo(name)
     data = text.encode()
-    entry.size, entry.mode, entry.mtime = len(data), 0o644, int(time.time())
+    entry.size, entry.mode, entry.mtime = len(data), mode, int(time.time())
     image.addfile(entry, io.BytesIO(data))
 
 

@@ -77,6 +77,22 @@ def program(name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
+class Shape:
+    """What a cloud has beside the services that every one has.
+
+    :ivar networks: Neutron with its agents on Open vSwitch in user space, routers, DHCP, metadata and floating IPs.
+        Only in a network namespace of its own
+    :ivar volumes: Cinder with a backend of files on loop devices
+    """
+
+    networks: bool = False
+    volumes: bool = False
+
+
+PLAIN = Shape()
+
+
+@dataclasses.dataclass(frozen=True)
 class Ports:
     """Loopback ports, the ones OpenStack's own documentation uses."""
 
@@ -88,9 +104,19 @@ class Ports:
     rabbitmq: int = 5672
     rabbitmq_distribution: int = 25672
     epmd: int = 4369
+    metadata: int = 8775
+    ovsdb: int = 6640
+    openflow: int = 6633
+    cinder: int = 8776
 
     def url(self, service: str) -> str:
         return f"http://127.0.0.1:{getattr(self, service)}"
+
+    def used(self, shape: Shape) -> dict[str, int]:
+        """What a cloud of this shape listens at: service -> port."""
+        spared = [] if shape.networks else ["metadata", "ovsdb", "openflow"]
+        spared += [] if shape.volumes else ["cinder"]
+        return {name: port for name, port in vars(self).items() if name not in spared}
 
 
 class Passwords:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import amqp
+
 from tools.cloud import probes
 from tools.cloud.daemons import Daemon
 from tools.cloud.layout import Layout, Passwords, Ports, write_private
@@ -18,6 +20,16 @@ class RabbitMq:
 
     def transport_url(self) -> str:
         return f"rabbit://openstack:{self._passwords['rabbitmq']}@127.0.0.1:{self._ports.rabbitmq}/"
+
+    def has_queues(self, *names: str) -> bool:
+        """Whether somebody takes what is sent there: a question sent before waits for its time limit, unheard."""
+        with amqp.Connection(f"127.0.0.1:{self._ports.rabbitmq}", "openstack", self._passwords["rabbitmq"]) as node:
+            try:
+                for name in names:
+                    node.channel().queue_declare(name, passive=True)
+            except amqp.NotFound:
+                return False
+        return True
 
     def configure(self) -> None:
         self._folder.mkdir(parents=True)

@@ -4,7 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tools.cloud import configs, ini, probes
+from tools.cloud import configs, ini, netconfigs, probes
 from tools.cloud.daemons import Daemon
 from tools.cloud.layout import Layout, Ports, program
 
@@ -14,7 +14,10 @@ WSGI = {
     "placement": "placement.wsgi.api:application",
     "neutron": "neutron.wsgi.api:application",
     "nova": "nova.wsgi.osapi_compute:application",
+    "metadata": "nova.wsgi.metadata:application",
 }
+# Whose configuration a service of another name has.
+OWNER = {"metadata": "nova"}
 CONFIG_FILE = {"keystone": "keystone.conf", "glance": "glance-api.conf", "placement": "placement.conf",
                "neutron": "neutron.conf", "nova": "nova.conf"}
 # Files of the wheels that a service wants beside its configuration.
@@ -23,16 +26,29 @@ PASTE = {"glance": "glance-api-paste.ini", "neutron": "api-paste.ini", "nova": "
 
 def configure(parts: configs.Parts) -> None:
     """Write every service's configuration."""
-    files = {"keystone": configs.keystone(parts), "glance": configs.glance(parts),
-             "placement": configs.placement(parts), "neutron": configs.neutron(parts),
-             "nova": configs.nova_control(parts)}
-    for service, content in files.items():
-        ini.write(config_file(parts.layout, service), content)
-    ini.write(compute_file(parts.layout), configs.nova_compute(parts))
+    for path, content in contents(parts).items():
+        ini.write(path, content)
     for service, name in PASTE.items():
         shutil.copyfile(Path(sys.prefix) / "etc" / service / name, parts.layout.etc(service) / name)
     for folder in ("glance/images", "glance/staging", "glance/tasks", "neutron", "nova/instances"):
         (parts.layout.run / folder).mkdir(parents=True, exist_ok=True)
+
+
+def contents(parts: configs.Parts) -> dict[Path, ini.Ini]:
+    """What is in each configuration file."""
+    files = {"keystone": configs.keystone(parts), "glance": configs.glance(parts),
+             "placement": configs.placement(parts), "neutron": configs.network_server(parts),
+             "nova": configs.nova_control(parts)}
+    compute = configs.nova_compute(parts)
+    if parts.shape.networks:
+        files["neutron"] = netconfigs.neutron(parts)
+        files["keystone"] |= configs.KEYSTONE_CACHE
+        for content in (files["nova"], compute):
+            content["neutron"] |= netconfigs.metadata_service(parts)
+        compute |= netconfigs.plugging(compute_file(parts.layout))
+        compute["DEFAULT"] |= configs.MANY_SERVERS
+    return {**{config_file(parts.layout, service): content for service, content in files.items()},
+            compute_file(parts.layout): compute}
 
 
 def config_file(layout: Layout, service: str) -> Path:
@@ -50,7 +66,8 @@ def api(layout: Layout, ports: Ports, service: str) -> Daemon:
     argv = (program("uwsgi"), "--http-socket", url.removeprefix("http://"), "--module", WSGI[service], "--threads", "6",
             "--add-header", "Connection: close", "--http-raw-body", "--lazy-apps", "--enable-threads", "--need-app",
             "--buffer-size", "65535", "--disable-logging", "--die-on-term", "--virtualenv", sys.prefix)
-    environment = {f"OS_{service.upper()}_CONFIG_DIR": str(layout.etc(service))}
+    owner = OWNER.get(service, service)
+    environment = {f"OS_{owner.upper()}_CONFIG_DIR": str(layout.etc(owner))}
     if service == "neutron":
         environment["OS_NEUTRON_CONFIG_FILES"] = CONFIG_FILE["neutron"]
     path = "/v3" if service == "keystone" else "/"

@@ -1,0 +1,74 @@
+import tempfile
+from pathlib import Path
+
+import testtools
+
+from tools.cloud import configs, guest, ini, netconfigs, services
+from tools.cloud.database import MariaDb
+from tools.cloud.layout import PLAIN, Layout, Passwords, Ports, Shape
+from tools.cloud.messages import RabbitMq
+
+
+class NetworksTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.layout = Layout(Path(folder.name))
+
+    def parts(self, shape: Shape) -> configs.Parts:
+        ports, passwords = Ports(), Passwords(self.layout.state / "passwords.json")
+        return configs.Parts(
+            layout=self.layout, ports=ports, passwords=passwords, database=MariaDb(self.layout, passwords),
+            messages=RabbitMq(self.layout, ports, passwords), offers=(), engine_socket=Path("/engine/unix.socket"),
+            pool="demo", memlock="unlimited", owners=self.layout.run / "owners", shape=shape)
+
+    def compute(self, shape: Shape) -> str:
+        return ini.text_of(services.contents(self.parts(shape))[services.compute_file(self.layout)])
+
+    def test_a_cloud_without_networks_needs_no_port_of_a_switch(self) -> None:
+        self.assertNotIn("ovsdb", Ports().used(PLAIN))
+        self.assertEqual({"metadata", "ovsdb", "openflow"},
+                         set(Ports().used(Shape(networks=True))) - set(Ports().used(PLAIN)))
+
+    def test_neutron_tells_nova_what_is_plugged(self) -> None:
+        with_agents, without = netconfigs.neutron(self.parts(Shape(networks=True))), configs.network_server(
+            self.parts(PLAIN))
+        self.assertEqual("true", with_agents["DEFAULT"]["notify_nova_on_port_status_changes"])
+        self.assertEqual("nova", with_agents["nova"]["username"])
+        self.assertEqual("false", without["DEFAULT"]["notify_nova_on_port_status_changes"])
+        self.assertNotIn("nova", without)
+
+    def test_agents_and_server_use_the_one_switch(self) -> None:
+        parts = self.parts(Shape(networks=True))
+        switch = netconfigs.neutron(parts)["ovs"]
+        self.assertEqual("tcp:127.0.0.1:6640", switch["ovsdb_connection"])
+        self.assertEqual(switch, {name: netconfigs.agents(parts)["neutron-openvswitch-agent"]["ovs"][name]
+                                  for name in switch})
+
+    def test_the_metadata_agent_and_nova_share_a_secret(self) -> None:
+        shape = Shape(networks=True)
+        agent = netconfigs.agents(self.parts(shape))["neutron-metadata-agent"]
+        secret = agent["DEFAULT"]["metadata_proxy_shared_secret"]
+        self.assertIn(f"metadata_proxy_shared_secret = {secret}\n", self.compute(shape))
+
+    def test_nova_compute_of_a_cloud_without_networks_is_as_it_was(self) -> None:
+        self.assertNotIn("metadata_proxy_shared_secret", self.compute(PLAIN))
+        self.assertNotIn("vif_plug_ovs_privileged", self.compute(PLAIN))
+
+    def test_every_agent_has_its_configuration(self) -> None:
+        agents = netconfigs.agents(self.parts(Shape(networks=True)))
+        self.assertEqual(set(netconfigs.AGENTS), set(agents))
+        self.assertIn("firewall_driver = openvswitch", ini.text_of(agents["neutron-openvswitch-agent"]))
+
+
+class GuestTest(testtools.TestCase):
+    def test_scripts_run_and_secrets_are_roots(self) -> None:
+        for name, mode in (("etc/shadow", 0o600), ("etc/inittab", 0o644), ("etc/init.d/rcS", 0o755),
+                           ("usr/sbin/chpasswd", 0o755), ("etc/udhcpc/script", 0o755)):
+            self.assertTrue((guest.FILES / name).is_file(), name)
+            self.assertEqual(mode, guest.mode_of(Path(name)), name)
+
+    def test_nobody_knows_a_password(self) -> None:
+        accounts = (guest.FILES / "etc/shadow").read_text().splitlines()
+        self.assertEqual({"*"}, {account.split(":")[1] for account in accounts})

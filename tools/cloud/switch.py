@@ -1,0 +1,77 @@
+"""Open vSwitch in user space: it forwards by itself, so the kernel needs no module of it.
+
+Its files lie in the cloud's run folder. Its bridges, and the namespaces of Neutron's agents, end with the network
+namespace that the cloud is in.
+"""
+
+import subprocess
+from pathlib import Path
+
+from tools.cloud import probes
+from tools.cloud.daemons import Daemon, Daemons
+from tools.cloud.layout import Layout, Ports
+
+SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+
+
+class Switch:
+    def __init__(self, layout: Layout, ports: Ports) -> None:
+        self._folder = layout.run / "ovs"
+        self._ports = ports
+
+    @property
+    def connection(self) -> str:
+        """Where its database answers, as Neutron's ``ovsdb_connection`` and os-vif's want it."""
+        return f"tcp:127.0.0.1:{self._ports.ovsdb}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What everything that runs ``ovs-ofctl`` or ``ovs-vsctl`` needs to find this instance."""
+        return {f"OVS_{name}": str(self._folder) for name in ("RUNDIR", "DBDIR", "LOGDIR", "SYSCONFDIR")}
+
+    def create(self, daemons: Daemons) -> None:
+        """Make an empty database."""
+        self._folder.mkdir(parents=True, mode=0o700)
+        daemons.run("ovsdb-tool", ("ovsdb-tool", "create", str(self._database), str(SCHEMA)))
+
+    def daemons(self) -> tuple[Daemon, Daemon]:
+        """The database, then the switch."""
+        socket = self._folder / "db.sock"
+        database = Daemon(
+            "ovsdb-server", ("ovsdb-server", str(self._database), f"--remote=punix:{socket}",
+                             f"--remote=ptcp:{self._ports.ovsdb}:127.0.0.1",
+                             f"--unixctl={self._folder}/ovsdb-server.ctl"),
+            ready=lambda: probes.port_open(self._ports.ovsdb), environment=self.environment)
+        switch = Daemon(
+            "ovs-vswitchd", ("ovs-vswitchd", f"unix:{socket}", f"--unixctl={self._folder}/ovs-vswitchd.ctl"),
+            ready=self._forwards, environment=self.environment)
+        return database, switch
+
+    def add_bridge(self, name: str, address: str) -> None:
+        """A bridge whose own interface has an address, for instance ``172.24.4.1/24``."""
+        self.run("--may-exist", "add-br", name, "--", "set", "bridge", name, "datapath_type=netdev")
+        for arguments in (("address", "replace", address, "dev", name), ("link", "set", name, "up")):
+            subprocess.run(("ip", *arguments), check=True, capture_output=True)
+
+    def remove_bridges(self) -> None:
+        """Their interfaces would outlive the switch. One that does not answer has none to tell of."""
+        if probes.port_open(self._ports.ovsdb):
+            for bridge in self.run("list-br").split():
+                self.run("del-br", bridge)
+
+    def run(self, *arguments: str) -> str:
+        """``ovs-vsctl``; what it prints.
+
+        :raises subprocess.CalledProcessError: it refused
+        """
+        return subprocess.run(("ovs-vsctl", "--timeout=30", f"--db={self.connection}", *arguments), text=True,
+                              check=True, capture_output=True).stdout.strip()
+
+    @property
+    def _database(self) -> Path:
+        return self._folder / "conf.db"
+
+    def _forwards(self) -> bool:
+        """Whether the switch has taken over what the database says."""
+        return probes.succeeds(("ovs-appctl", "-t", f"{self._folder}/ovs-vswitchd.ctl", "version"),
+                               {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
