@@ -1,0 +1,19 @@
+"""What a driver of OpenNebula can fail with, each with the exit status of its program."""
+
+
+class DriverError(Exception):
+    """Root of this package's errors. The message is for the person who reads it in the VM's log."""
+
+    status = 1
+
+
+class BadInput(DriverError):
+    """What oned handed over, or a tenant wrote, is incomplete or makes no sense; nothing was changed."""
+
+    status = 2
+
+
+class NotSupported(DriverError):
+    """The action, or an attribute of the template, is something this driver does not do; nothing was changed."""
+
+    status = 3

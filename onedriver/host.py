@@ -1,0 +1,100 @@
+"""Hosts and datastores as OpenNebula describes them to a driver, typed. Pure."""
+
+import dataclasses
+
+from onedriver.document import Element
+from onedriver.errors import BadInput
+from onedriver.section import Section
+
+MIB = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class HostPci:
+    """:ivar vm: id of the VM that the core gave the device; None when it is free
+    """
+
+    address: str
+    vm: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class OneHost:
+    """:ivar memory: bytes
+    :ivar cpu: hundredths of a CPU
+    """
+
+    id: int
+    name: str
+    cpu: int
+    memory: int
+    pcis: tuple[HostPci, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Datastore:
+    """:ivar type: IMAGE, SYSTEM, FILE or BACKUP
+    :ivar safe_folders: from which images may be taken
+    :ivar limit: bytes it may use at most; None is the whole file system
+    """
+
+    id: int
+    name: str
+    type: str
+    ds_mad: str | None
+    tm_mad: str | None
+    base_path: str
+    safe_folders: tuple[str, ...]
+    limit: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """:ivar size: bytes
+    """
+
+    id: int
+    path: str | None
+    source: str | None
+    format: str | None
+    size: int | None
+
+
+TYPES = {0: "IMAGE", 1: "SYSTEM", 2: "FILE", 3: "BACKUP"}
+
+
+def host(element: Element) -> OneHost:
+    top = Section(element, "HOST")
+    share = top.section("HOST_SHARE")
+    if share is None:
+        raise BadInput("HOST has no HOST_SHARE")
+    devices = share.section("PCI_DEVICES")
+    pcis = tuple(host_pci(section) for section in devices.sections("PCI")) if devices else ()
+    return OneHost(top.number("ID"), top.required("NAME"), share.number("TOTAL_CPU"),
+                   share.number("TOTAL_MEM") * 1024, pcis)
+
+
+def host_pci(section: Section) -> HostPci:
+    holder = section.integer("VMID", -1)
+    return HostPci(section.required("ADDRESS"), holder if holder is not None and holder >= 0 else None)
+
+
+def datastore(element: Element) -> Datastore:
+    top = Section(element, "DATASTORE")
+    template = top.section("TEMPLATE")
+    kind = top.number("TYPE")
+    if kind not in TYPES:
+        raise BadInput(f"DATASTORE: TYPE is {kind}, but must be one of {', '.join(map(str, TYPES))}")
+    limit = template.integer("LIMIT_MB") if template else None
+    return Datastore(
+        id=top.number("ID"), name=top.text("NAME") or "", type=TYPES[kind], ds_mad=top.text("DS_MAD"),
+        tm_mad=top.text("TM_MAD"), base_path=top.required("BASE_PATH"),
+        safe_folders=tuple((template.text("SAFE_DIRS") or "").split()) if template else (),
+        limit=None if limit is None else limit * MIB)
+
+
+def image(element: Element) -> Image:
+    top = Section(element, "IMAGE")
+    size = top.integer("SIZE")
+    return Image(top.integer("ID") or 0, top.text("PATH"), top.text("SOURCE"), top.text("FORMAT"),
+                 None if size is None else size * MIB)

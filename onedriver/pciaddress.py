@@ -1,0 +1,84 @@
+"""OpenNebula's names for PCI devices, and the host's.
+
+The core writes a function's ADDRESS with a colon before the function (``0000:17:00:0``) and takes any string for one:
+so a slice of a GPU is a device too, ``0000:17:00:0:mig3`` for GPU instance 3, and ``…:mig3c1`` for its compute instance
+1. A slice needs a product number of its own, so that who asks for a whole GPU does not get a part of one: it is made
+from the slice's profile, ``f`` + compute slices + GB of memory in hexadecimal (``2g.10gb`` is ``f20a``), and begins
+with ``e`` for profiles with media engines (``1g.10gb+me``).
+"""
+
+import dataclasses
+import re
+
+from onedriver.errors import BadInput
+
+ADDRESS = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<slot>[01][0-9a-f])[:.](?P<function>[0-7])"
+                     r"(:mig(?P<gi>[0-9]{1,3})(c(?P<ci>[0-9]{1,3}))?)?")
+DEVICE_ID = re.compile(r"(?P<function>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
+                       r"(/gi(?P<gi>[0-9]+)/ci(?P<ci>[0-9]+))?")
+PROFILE = re.compile(r"(?P<slices>[1-7])g\.(?P<memory>[0-9]{1,3})gb(?P<media>\+me(\.all)?)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class PciAddress:
+    """:ivar slice: GPU instance and compute instance of a slice; None for a whole function
+    """
+
+    domain: str
+    bus: str
+    slot: str
+    function: str
+    slice: tuple[int, int] | None = None
+
+    @property
+    def device_id(self) -> str:
+        """As the host's inventory calls it: ``0000:17:00.0``, ``0000:17:00.0/gi3/ci0``."""
+        whole = f"{self.domain}:{self.bus}:{self.slot}.{self.function}"
+        return whole if self.slice is None else f"{whole}/gi{self.slice[0]}/ci{self.slice[1]}"
+
+    @property
+    def address(self) -> str:
+        """As OpenNebula's ADDRESS."""
+        return f"{self.domain}:{self.bus}:{self.slot}:{self.function}{self._part}"
+
+    @property
+    def short(self) -> str:
+        """As OpenNebula's SHORT_ADDRESS. It has no domain, so only domain 0 may leave it out."""
+        domain = "" if int(self.domain, 16) == 0 else f"{self.domain}:"
+        return f"{domain}{self.bus}:{self.slot}.{self.function}{self._part}"
+
+    @property
+    def _part(self) -> str:
+        if self.slice is None:
+            return ""
+        gi, ci = self.slice
+        return f":mig{gi}" if ci == 0 else f":mig{gi}c{ci}"
+
+
+def from_opennebula(text: str) -> PciAddress:
+    """:raises BadInput: it is no ADDRESS that a probe of this project reports"""
+    match = ADDRESS.fullmatch(text.lower())
+    if match is None:
+        raise BadInput(f"PCI address {text[:60]!r} is none: 0000:17:00:0 was expected, or 0000:17:00:0:mig3 for a "
+                       "slice")
+    part = None if match["gi"] is None else (int(match["gi"]), int(match["ci"] or 0))
+    return PciAddress(match["domain"], match["bus"], match["slot"], match["function"], part)
+
+
+def from_device_id(text: str) -> PciAddress:
+    """:raises BadInput: it is no id of a PCI device"""
+    match = DEVICE_ID.fullmatch(text)
+    if match is None:
+        raise BadInput(f"{text!r} is no id of a PCI device")
+    domain, bus, rest = match["function"].split(":")
+    slot, function = rest.split(".")
+    part = None if match["gi"] is None else (int(match["gi"]), int(match["ci"]))
+    return PciAddress(domain, bus, slot, function, part)
+
+
+def slice_product(profile: str | None) -> str:
+    """The product number of a slice of this profile; ``f000`` where the profile is not known."""
+    match = PROFILE.fullmatch((profile or "").lower())
+    if match is None or int(match["memory"]) > 0xFF:
+        return "f000"
+    return f"{'e' if match['media'] else 'f'}{match['slices']}{int(match['memory']):02x}"

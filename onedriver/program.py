@@ -1,0 +1,78 @@
+"""The one place where a script's failure becomes what oned understands.
+
+oned takes a line of standard error that begins with ``ERROR: ``, ``INFO: ``, ``WARN: `` or ``DEBUG: `` for the log,
+and glues all others together, without a space, as the VM's error. So a script that fails prints one more line, the
+last: the reason, which ends in a period, and leaves with a status that is not zero.
+"""
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from onedriver.errors import DriverError
+
+LEVELS = {logging.DEBUG: "DEBUG", logging.INFO: "INFO", logging.WARNING: "WARN", logging.ERROR: "ERROR",
+          logging.CRITICAL: "ERROR"}
+OTHER_STATUS = 1
+KNOWN_LENGTH = 2000  # letters; what is longer is cut, as the core would
+
+
+class OnedFormatter(logging.Formatter):
+    """One line for a record, its traceback included, in oned's form."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1]:
+            text += f" ({record.exc_info[1]!r})"
+        return f"{LEVELS.get(record.levelno, 'INFO')}: {one_line(text)}"
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def sentence(text: str) -> str:
+    """One line that ends in a period."""
+    line = one_line(text)
+    line = line if len(line) <= KNOWN_LENGTH else line[:KNOWN_LENGTH - 3] + "..."
+    return line if line.endswith(".") else f"{line}."
+
+
+def log_to(stream: TextIO, level: int = logging.INFO) -> None:
+    """Send every log record of this process to ``stream`` in oned's form, nowhere else."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(OnedFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+
+
+def run(what: str, body: Callable[[], str | None], known: Mapping[type[Exception], int] | None = None,
+        out: TextIO | None = None, err: TextIO | None = None) -> int:
+    """Do ``body`` and print what it returns, or the reason why it failed.
+
+    :param what: the action, which begins the reason: ``deploy of VM 12``
+    :param known: exit status by class of the errors that are no mistakes of this program
+    :returns: the exit status
+    """
+    out, err = out or sys.stdout, err or sys.stderr
+    statuses: Mapping[type[Exception], int] = {DriverError: 1, **(known or {})}
+    try:
+        result = body()
+    except tuple(statuses) as error:
+        print(sentence(f"{what}: {error}"), file=err)
+        return error.status if isinstance(error, DriverError) else status_of(error, statuses)
+    except Exception as error:
+        for line in traceback.format_exc().splitlines():
+            print(f"DEBUG: {line}", file=err)
+        print(sentence(f"{what}: a mistake in the driver: {error!r}; the VM's log has where"), file=err)
+        return OTHER_STATUS
+    if result:
+        print(result, file=out)
+    return 0
+
+
+def status_of(error: Exception, statuses: Mapping[type[Exception], int]) -> int:
+    return next((status for kind, status in statuses.items() if isinstance(error, kind)), OTHER_STATUS)

@@ -1,0 +1,102 @@
+"""Typed reading of one element's attributes. Tenant text leaves here only as a number, a word of a set, or text whose
+form was checked; every refusal names the attribute and what it may be."""
+
+import decimal
+import re
+from collections.abc import Collection, Iterator
+from typing import Self
+
+from onedriver.document import Element
+from onedriver.errors import BadInput
+
+YES, NO = frozenset({"YES", "TRUE", "1", "ON"}), frozenset({"NO", "FALSE", "0", "OFF"})
+MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
+INTEGER = re.compile(r"-?[0-9]{1,18}")
+DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+
+class Section:
+    """:param name: how a person finds it: ``PCI 0 of VM 12``
+    """
+
+    def __init__(self, element: Element, name: str) -> None:
+        self._element = element
+        self.name = name
+
+    def text(self, key: str) -> str | None:
+        """None when it is missing or empty; OpenNebula does not tell the two apart either."""
+        found = self._element.find(key)
+        return None if found is None else (found.text or "").strip() or None
+
+    def required(self, key: str) -> str:
+        value = self.text(key)
+        if value is None:
+            raise BadInput(f"{self.name} has no {key}")
+        return value
+
+    def matching(self, key: str, pattern: re.Pattern[str], what: str) -> str | None:
+        value = self.text(key)
+        if value is not None and not pattern.fullmatch(value):
+            raise self._wrong(key, value, what)
+        return value
+
+    def integer(self, key: str, least: int = 0) -> int | None:
+        value = self.matching(key, INTEGER, "a whole number")
+        if value is not None and int(value) < least:
+            raise self._wrong(key, value, f"a whole number of {least} or more")
+        return None if value is None else int(value)
+
+    def number(self, key: str, least: int = 0) -> int:
+        self.required(key)
+        return self.integer(key, least) or 0
+
+    def fraction(self, key: str) -> decimal.Decimal | None:
+        """A decimal number above zero."""
+        value = self.matching(key, DECIMAL, "a number above 0, such as 0.5")
+        if value is None:
+            return None
+        if decimal.Decimal(value) <= 0:
+            raise self._wrong(key, value, "a number above 0, such as 0.5")
+        return decimal.Decimal(value)
+
+    def flag(self, key: str) -> bool | None:
+        value = self.text(key)
+        if value is None:
+            return None
+        if value.upper() in YES:
+            return True
+        if value.upper() in NO:
+            return False
+        raise self._wrong(key, value, "YES or NO")
+
+    def choice(self, key: str, words: Collection[str]) -> str | None:
+        value = self.text(key)
+        if value is not None and value.upper() not in words:
+            raise self._wrong(key, value, f"one of {', '.join(sorted(words))}")
+        return None if value is None else value.upper()
+
+    def mac(self, key: str) -> str | None:
+        value = self.text(key)
+        if value is not None and not MAC.fullmatch(value.lower()):
+            raise self._wrong(key, value, "a MAC address such as 02:00:0a:63:00:0a")
+        return None if value is None else value.lower()
+
+    def interface(self, key: str) -> str | None:
+        return self.matching(key, INTERFACE, "an interface name: at most 15 letters, digits, dots, dashes, underscores")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(child.tag for child in self._element)
+
+    def sections(self, key: str) -> Iterator[Self]:
+        """The elements of one name; the first is number 0."""
+        for place, element in enumerate(self._element.iterfind(key)):
+            yield type(self)(element, f"{key} {place} of {self.name}")
+
+    def section(self, key: str) -> Self | None:
+        element = self._element.find(key)
+        return None if element is None else type(self)(element, f"{key} of {self.name}")
+
+    def _wrong(self, key: str, value: str, what: str) -> BadInput:
+        return BadInput(f"{self.name}: {key} is {value[:80]!r}, but must be {what}")

@@ -1,0 +1,30 @@
+"""OpenNebula's template syntax, as probes write it: ``KEY="value"`` and ``NAME=[ KEY="value", … ]``. Pure."""
+
+import base64
+from collections.abc import Mapping
+
+Value = str | int | None
+
+
+def quoted(value: Value) -> str:
+    """A backslash keeps a quote from ending the value; there is no way to write a line's end."""
+    text = " ".join(str("" if value is None else value).splitlines())
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def line(key: str, value: Value) -> str:
+    return f"{key}={quoted(value)}"
+
+
+def lines(values: Mapping[str, Value]) -> str:
+    return "\n".join(line(key, value) for key, value in values.items())
+
+
+def vector(name: str, values: Mapping[str, Value]) -> str:
+    """Attributes without a value are left out."""
+    return f"{name}=[ {', '.join(line(key, value) for key, value in values.items() if value is not None)} ]"
+
+
+def encoded(values: Mapping[str, Value]) -> str:
+    """What a vm/monitor probe puts into MONITOR: base64 of the lines."""
+    return base64.b64encode((lines(values) + "\n").encode()).decode()

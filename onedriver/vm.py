@@ -1,0 +1,272 @@
+"""A VM as OpenNebula describes it to a driver, typed. Pure.
+
+MEMORY and SIZE are MiB in OpenNebula and bytes here; CPU is a share of cores in hundredths.
+"""
+
+import dataclasses
+import decimal
+import re
+
+from onedriver import pciaddress
+from onedriver.document import Element
+from onedriver.errors import BadInput
+from onedriver.pciaddress import PciAddress
+from onedriver.section import Section
+
+MIB = 1 << 20
+HEX4 = re.compile(r"[0-9A-Fa-f]{4}")
+GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}|[0-9a-f]{2}(:[0-9a-f]{2}){7}")
+UUID = re.compile(r"[A-Za-z0-9-]{1,64}")
+ID_LIST = re.compile(r"[0-9]{1,5}(,[0-9]{1,5})*")
+CONTEXT_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Nic:
+    """:ivar target: its name on the host, made by the core: ``one-<vm>-<nic>``
+    :ivar bandwidth: KB/s in and out, averages; None is no limit
+    :ivar attach: it is what attach_nic or detach_nic is about
+    """
+
+    id: int
+    mac: str
+    bridge: str | None
+    target: str
+    vn_mad: str | None
+    mtu: int | None = None
+    bandwidth: tuple[int | None, int | None] = (None, None)
+    attach: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Pci:
+    """:ivar address: which device the core chose; None when it chose none, which a driver must refuse
+    :ivar uuid: of a GPU or slice, as the probe reported it
+    :ivar nic_id: of a PCI element that is a network interface to OpenNebula (TYPE=NIC), which is also how any
+        device is plugged while the VM runs
+    """
+
+    id: int | None
+    address: PciAddress | None
+    vendor: str | None
+    device: str | None
+    class_code: str | None
+    uuid: str | None = None
+    nic_id: int | None = None
+    mac: str | None = None
+    vlan_id: int | None = None
+    node_guid: str | None = None
+    port_guid: str | None = None
+    attach: bool = False
+
+    def chosen(self) -> PciAddress:
+        """:raises BadInput: the core chose no device, as it does when a full host is enforced"""
+        if self.address is None:
+            raise BadInput("the VM asks for a PCI device, but the scheduler gave it none (no ADDRESS): deploy it with "
+                           "--enforce, or let the scheduler place it")
+        return self.address
+
+
+@dataclasses.dataclass(frozen=True)
+class Disk:
+    """:ivar type: FILE, BLOCK, RBD, CDROM, fs, swap…, upper case
+    :ivar size: bytes; None when it is not told
+    :ivar save: changes are to be kept (persistent image)
+    """
+
+    id: int
+    type: str
+    target: str | None
+    format: str | None
+    source: str | None
+    size: int | None
+    read_only: bool
+    save: bool
+    clone: bool
+    tm_mad: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class NumaNode:
+    """:ivar cpus: the host CPUs the core chose on this node
+    :ivar memory_node: the host's NUMA node
+    """
+
+    cpus: frozenset[int]
+    memory_node: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """:ivar pin_policy: NONE, CORE, THREAD, SHARED or NODE_AFFINITY
+    :ivar hugepage: size of its huge pages in bytes; None for ordinary pages
+    """
+
+    pin_policy: str
+    hugepage: int | None
+    nodes: tuple[NumaNode, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """:ivar hypervisor_id: what snapshot_create printed
+    """
+
+    id: int
+    hypervisor_id: str | None
+    active: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Vm:
+    """:ivar cpu: share of host CPUs in hundredths (CPU=0.5 is 50)
+    :ivar memory: bytes
+    :ivar system_ds: id of the system datastore it is on; None before its first host
+    :ivar context: variables for the guest, in OpenNebula's order
+    :ivar own: attributes of the template that only this driver knows, by upper-case name (LXD_…)
+    """
+
+    id: int
+    name: str
+    uuid: str | None
+    lcm_state: int
+    deploy_id: str | None
+    cpu: int
+    vcpu: int
+    memory: int
+    nics: tuple[Nic, ...]
+    pcis: tuple[Pci, ...]
+    disks: tuple[Disk, ...]
+    topology: Topology
+    snapshots: tuple[Snapshot, ...]
+    context: dict[str, str]
+    own: dict[str, str]
+    system_ds: int | None
+    host: str | None
+
+
+def vm(element: Element, own_prefix: str = "LXD_") -> Vm:
+    """:param own_prefix: of the attributes that belong to the driver that asks
+    :raises BadInput: an attribute is missing or not of its type
+    """
+    top = Section(element, "VM")
+    top.name = f"VM {top.number('ID')}"
+    template = top.section("TEMPLATE")
+    if template is None:
+        raise BadInput(f"{top.name} has no TEMPLATE")
+    template.name = top.name
+    number = top.number("ID")
+    history = last_history(top)
+    os_section = template.section("OS")
+    return Vm(
+        id=number,
+        name=top.text("NAME") or "",
+        uuid=os_section.matching("UUID", UUID, "a UUID") if os_section else None,
+        lcm_state=top.integer("LCM_STATE") or 0,
+        deploy_id=top.text("DEPLOY_ID"),
+        cpu=cpu(template),
+        vcpu=template.integer("VCPU", 1) or 1,
+        memory=template.number("MEMORY", 1) * MIB,
+        nics=tuple(nic(section) for section in template.sections("NIC")),
+        pcis=tuple(pci(section) for section in template.sections("PCI")),
+        disks=tuple(disk(section) for section in template.sections("DISK")),
+        topology=topology(template),
+        snapshots=tuple(snapshot(section) for section in template.sections("SNAPSHOT")),
+        context=context(template),
+        own=own_attributes((template, top.section("USER_TEMPLATE")), own_prefix),
+        system_ds=history.integer("DS_ID") if history else None,
+        host=history.text("HOSTNAME") if history else None)
+
+
+def cpu(template: Section) -> int:
+    value = template.fraction("CPU") or decimal.Decimal(1)
+    return max(1, round(value * 100))
+
+
+def last_history(top: Section) -> Section | None:
+    records = top.section("HISTORY_RECORDS")
+    return max(records.sections("HISTORY"), key=lambda record: record.integer("SEQ") or 0, default=None) \
+        if records else None
+
+
+def nic(section: Section) -> Nic:
+    section.required("MAC")
+    section.required("TARGET")
+    return Nic(
+        id=section.number("NIC_ID"), mac=section.mac("MAC") or "", bridge=section.interface("BRIDGE"),
+        target=section.interface("TARGET") or "", vn_mad=section.text("VN_MAD"), mtu=section.integer("MTU", 68),
+        bandwidth=(section.integer("INBOUND_AVG_BW", 1), section.integer("OUTBOUND_AVG_BW", 1)),
+        attach=section.flag("ATTACH") or False)
+
+
+def pci(section: Section) -> Pci:
+    address = section.text("ADDRESS")
+    return Pci(
+        id=section.integer("PCI_ID"),
+        address=pciaddress.from_opennebula(address) if address else None,
+        vendor=hex4(section, "VENDOR"), device=hex4(section, "DEVICE"), class_code=hex4(section, "CLASS"),
+        uuid=section.matching("UUID", UUID, "letters, digits and dashes"),
+        nic_id=section.integer("NIC_ID"), mac=section.mac("MAC"), vlan_id=section.integer("VLAN_ID"),
+        node_guid=guid(section, "NODE_GUID"), port_guid=guid(section, "PORT_GUID"),
+        attach=section.flag("ATTACH") or False)
+
+
+def hex4(section: Section, key: str) -> str | None:
+    value = section.matching(key, HEX4, "four hexadecimal digits")
+    return value and value.lower()
+
+
+def guid(section: Section, key: str) -> str | None:
+    """As the kernel writes it, groups of four; by bytes is understood too."""
+    value = (section.text(key) or "").lower()
+    if not value:
+        return None
+    if not GUID.fullmatch(value):
+        raise BadInput(f"{section.name}: {key} is {value[:60]!r}, but must be a GUID such as 0002:c903:0000:0001")
+    digits = value.replace(":", "")
+    return ":".join(digits[start:start + 4] for start in range(0, 16, 4))
+
+
+def disk(section: Section) -> Disk:
+    size = section.integer("SIZE")
+    return Disk(
+        id=section.number("DISK_ID"), type=(section.text("TYPE") or "FILE").upper(), target=section.text("TARGET"),
+        format=section.text("FORMAT") or section.text("DRIVER"), source=section.text("SOURCE"),
+        size=None if size is None else size * MIB, read_only=section.flag("READONLY") or False,
+        save=section.flag("SAVE") or False, clone=section.flag("CLONE") is not False, tm_mad=section.text("TM_MAD"))
+
+
+def topology(template: Section) -> Topology:
+    section = template.section("TOPOLOGY")
+    nodes = tuple(numa_node(node) for node in template.sections("NUMA_NODE"))
+    if section is None:
+        return Topology("NONE", None, nodes)
+    hugepage = section.integer("HUGEPAGE_SIZE", 1)
+    policy = section.choice("PIN_POLICY", {"NONE", "CORE", "THREAD", "SHARED"}) or "NONE"
+    if section.text("NODE_AFFINITY") is not None and policy == "NONE":
+        policy = "NODE_AFFINITY"
+    return Topology(policy, None if hugepage is None else hugepage * MIB, nodes)
+
+
+def numa_node(section: Section) -> NumaNode:
+    cpus = section.matching("CPUS", ID_LIST, "a list of CPUs such as 0,4")
+    return NumaNode(frozenset(map(int, cpus.split(","))) if cpus else frozenset(), section.number("MEMORY_NODE_ID"))
+
+
+def snapshot(section: Section) -> Snapshot:
+    return Snapshot(section.number("SNAPSHOT_ID"), section.text("HYPERVISOR_ID"), section.flag("ACTIVE") or False)
+
+
+def context(template: Section) -> dict[str, str]:
+    section = template.section("CONTEXT")
+    if section is None:
+        return {}
+    wrong = [key for key in section.names if not CONTEXT_KEY.fullmatch(key)]
+    if wrong:
+        raise BadInput(f"{section.name}: {wrong[0][:60]!r} cannot be the name of a variable")
+    return {key: section.text(key) or "" for key in section.names}
+
+
+def own_attributes(sections: tuple[Section | None, ...], prefix: str) -> dict[str, str]:
+    return {key.upper(): section.text(key) or "" for section in sections if section
+            for key in section.names if key.upper().startswith(prefix)}

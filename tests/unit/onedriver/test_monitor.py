@@ -1,0 +1,44 @@
+import base64
+
+import testtools
+from lxml import etree
+
+from onedriver import monitor, template
+from onedriver.errors import BadInput
+from onedriver.monitor import Message, Type
+
+
+class TemplateTest(testtools.TestCase):
+    def test_values_are_quoted(self) -> None:
+        self.assertEqual('A="1"\nB="a \\"b\\" \\\\"\nC="two lines"\nD=""',
+                         template.lines({"A": 1, "B": 'a "b" \\', "C": "two\nlines", "D": None}))
+
+    def test_a_vector_leaves_out_what_has_no_value(self) -> None:
+        self.assertEqual('PCI=[ ADDRESS="0000:17:00:0", NUMA_NODE="0" ]',
+                         template.vector("PCI", {"ADDRESS": "0000:17:00:0", "UUID": None, "NUMA_NODE": 0}))
+
+    def test_encoded_lines(self) -> None:
+        self.assertEqual(b'CPU="1"\n', base64.b64decode(template.encoded({"CPU": 1})))
+
+
+class MonitorTest(testtools.TestCase):
+    def test_a_message_there_and_back(self) -> None:
+        for text in ("", 'USEDCPU="12"\n', "ü" * 1000):
+            for success in (True, False):
+                message = Message(Type.MONITOR_HOST, success, 3, 1795247695, text)
+                self.assertEqual(message, monitor.read(monitor.wire(message)))
+
+    def test_the_wire(self) -> None:
+        data = monitor.wire(Message(Type.STATE_VM, True, -1, 5, "x"))
+        self.assertTrue(data.startswith(b"STATE_VM SUCCESS -1 5 eJ") and data.endswith(b"\n"))
+
+    def test_what_is_no_message_is_refused(self) -> None:
+        whole = monitor.wire(Message(Type.STATE_VM, True, 1, 5, "x" * 100))
+        for data in (b"", b"STATE_VM SUCCESS 1 5 !!!!\n", b"STATE_VM MAYBE 1 5 eJwDAAAAAAE=\n", whole[:-10] + b"\n",
+                     b"STATE_VM SUCCESS 1 5 " + base64.b64encode(b"not zlib") + b"\n", b"\xff\xfe"):
+            self.assertRaises(BadInput, monitor.read, data)
+
+    def test_the_answer_to_the_start(self) -> None:
+        answer = etree.fromstring(monitor.answer([("SYSTEM_HOST", 'A="<1>"'), ("STATE_VM", "")], 17))
+        self.assertEqual(("MONITOR_MESSAGES", "17"), (answer.tag, answer.findtext("TIMESTAMP")))
+        self.assertEqual(b'A="<1>"', base64.b64decode(answer.findtext("SYSTEM_HOST")))

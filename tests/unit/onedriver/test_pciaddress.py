@@ -1,0 +1,32 @@
+import testtools
+
+from onedriver.errors import BadInput
+from onedriver.pciaddress import from_device_id, from_opennebula, slice_product
+
+FORMS = (("0000:17:00:0", "17:00.0", "0000:17:00.0"),
+         ("0001:ca:1f:7", "0001:ca:1f.7", "0001:ca:1f.7"),
+         ("0000:ca:00:0:mig0", "ca:00.0:mig0", "0000:ca:00.0/gi0/ci0"),
+         ("0000:ca:00:0:mig11c2", "ca:00.0:mig11c2", "0000:ca:00.0/gi11/ci2"))
+
+
+class PciAddressTest(testtools.TestCase):
+    def test_there_and_back(self) -> None:
+        for address, short, device_id in FORMS:
+            for found in (from_opennebula(address), from_device_id(device_id)):
+                self.assertEqual((address, short, device_id), (found.address, found.short, found.device_id))
+
+    def test_the_kernels_form_is_understood_too(self) -> None:
+        self.assertEqual("0000:17:00:0", from_opennebula("0000:17:00.0").address)
+        self.assertEqual("0000:af:00:1", from_opennebula("0000:AF:00:1").address)
+
+    def test_what_is_no_address_is_refused(self) -> None:
+        for text in ("", "17:00.0", "0000:17:00:8", "0000:17:20:0", "0000:17:00:0:mig", "0000:17:00:0/..",
+                     "0000:17:00:0\n", "0000:17:00:0:mig1c"):
+            self.assertRaises(BadInput, from_opennebula, text)
+        for text in ("", "net0", "0000:17:00.0/gi1", "0000:17:00.0/gi1/ci0/x"):
+            self.assertRaises(BadInput, from_device_id, text)
+
+    def test_a_slices_product_number_tells_its_profile(self) -> None:
+        for profile, number in (("1g.5gb", "f105"), ("2g.10gb", "f20a"), ("7g.80gb", "f750"), ("1g.10gb+me", "e10a"),
+                                (None, "f000"), ("odd", "f000"), ("1g.999gb", "f000")):
+            self.assertEqual(number, slice_product(profile))
