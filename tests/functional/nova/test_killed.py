@@ -37,7 +37,7 @@ conf.register()
 
 FINISHED = 0
 FEWEST_STEPS, MOST_STEPS = 30, 400  # a boot takes more than the first, or its steps are not seen; the loop must end
-OUTSIDE = ((LxdClient, ("_request",)), (Owners, ("claim", "remember", "release")),
+OUTSIDE = ((LxdClient, ("request",)), (Owners, ("claim", "remember", "release")),
            (configdrive, ("write",)), (folders, ("remove",)), (glance.API, ("download",)),
            (privileged.Privileged, tuple(name for name, _ in inspect.getmembers(privileged.Privileged, callable)
                                          if not name.startswith("_"))))
@@ -108,6 +108,11 @@ class KilledTest(testtools.TestCase):
                             "owners_dir": str(self.state / "owners"), "rdma_memlock": lxd.memlock()}.items():
             self.override(name, value, "lxd")
         self.useFixture(fixtures.MockPatchObject(glance.API, "download", side_effect=self._download))
+        # There is no database: of it the host knows only which host it is.
+        node = objects.ComputeNode(id=records.NODE)
+        self.useFixture(fixtures.MockPatchObject(objects.ComputeNode, "get_by_host_and_nodename", return_value=node))
+        for tagged in (objects.VirtualInterfaceList, objects.BlockDeviceMappingList):
+            self.useFixture(fixtures.MockPatchObject(tagged, "get_by_instance_uuid", return_value=[]))
         # Nova fills its metadata from its database and from neutron, of which there are none here.
         self.useFixture(fixtures.MockPatch("nova.api.metadata.base.InstanceMetadata")).mock.return_value \
             .metadata_for_config_drive.return_value = [("openstack/latest/meta_data.json", "{}")]
