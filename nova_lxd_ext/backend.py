@@ -18,6 +18,7 @@ from containerhost.possession import Possession
 from containerhost.sysfs import Host
 from nova_lxd_ext.allocations import HostSlices, Placement
 from nova_lxd_ext.computenode import ComputeNode
+from nova_lxd_ext.consoles import Consoles
 from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.imagecache import ImageCache
 from nova_lxd_ext.images import Cache
@@ -51,6 +52,7 @@ class Backend:
     ports: Ports
     volumes: Volumes
     slices: HostSlices
+    consoles: Consoles
 
 
 def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
@@ -81,7 +83,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
         slices=slices,
         resources=Resources(engine, host, inventory, owners, conf.lxd.storage_pool),
         lifecycle=Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host)),
-        power=Power(conf, engine, states, outfit))
+        power=Power(conf, engine, states, outfit),
+        consoles=Consoles(conf, engine, states))
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:

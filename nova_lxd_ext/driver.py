@@ -6,13 +6,29 @@ Every method hands over to the module that knows how. Errors reach nova through 
 from typing import Any
 
 import nova.conf
+from nova import context as nova_context
 from nova import exception, objects
 from nova.compute import power_state
+from nova.console.type import ConsoleSerial
 from nova.network import model
 from nova.virt import driver
 from nova.virt.hardware import InstanceInfo
 
-from nova_lxd_ext import backend, compat, conf, console, diagnostics, hostinfo, provider, reasons, refusals, startup
+from nova_lxd_ext import (
+    backend,
+    compat,
+    conf,
+    console,
+    diagnostics,
+    hostinfo,
+    orphans,
+    password,
+    provider,
+    reasons,
+    refusals,
+    startup,
+    watch,
+)
 from nova_lxd_ext.errors import as_nova, translated
 from nova_lxd_ext.onetimeuse import one_time_use
 from nova_lxd_ext.pcitracker import PciTracker
@@ -40,6 +56,7 @@ class LXDDriver(refusals.Refusals):
         self._nodename: str = nova.conf.CONF.host
         self._backend = backend.build(nova.conf.CONF)
         self._pci = PciTracker(lambda: compat.pci_tracker(virtapi), one_time_use)
+        self._watch = watch.Watch(self._backend.engine, self._backend.states, self.emit_event)
 
     # Start
 
@@ -52,9 +69,18 @@ class LXDDriver(refusals.Refusals):
         self._backend.lifecycle.reconcile()
         compat.process_instances_at_startup(host, self.process_instances_at_startup)
 
+    def register_event_listener(self, callback: Any) -> None:
+        super().register_event_listener(callback)
+        (self._watch.start if callback else self._watch.stop)()
+
+    def cleanup_host(self, host: str) -> None:
+        self._watch.stop()
+        self._backend.consoles.close()
+
     @translated()
     def process_instances_at_startup(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
         self._backend.lifecycle.end_interrupted_boots(context, instances)
+        orphans.tell(self._backend.states.all(), instances)
         return instances
 
     # Servers
@@ -111,6 +137,11 @@ class LXDDriver(refusals.Refusals):
     @translated()
     def cache_image(self, context: Any, image_id: str) -> bool:
         return self._backend.imagecache.fetch(context, image_id)
+
+    @translated()
+    def delete_instance_files(self, instance: objects.Instance) -> bool:
+        self._backend.lifecycle.remove(nova_context.get_admin_context(), instance)
+        return True
 
     # Power
 
@@ -171,6 +202,10 @@ class LXDDriver(refusals.Refusals):
         return console.output(self._backend.engine, instance, self._backend.states.require(instance))
 
     @translated()
+    def get_serial_console(self, context: Any, instance: objects.Instance) -> ConsoleSerial:
+        return self._backend.consoles.serial(instance)
+
+    @translated()
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, int]:
         name = self._backend.states.require(instance).name
         return diagnostics.plain(self._backend.engine.metrics(name))
@@ -180,6 +215,12 @@ class LXDDriver(refusals.Refusals):
         state, engine = self._backend.states.require(instance), self._backend.engine
         return diagnostics.standard(instance, state, engine.metrics(state.name),
                                     power_state.STATE_MAP[POWER_STATES[state.status]], engine.server().name)
+
+    # The guest
+
+    @translated()
+    def set_admin_password(self, instance: objects.Instance, new_pass: str) -> None:
+        password.set_admin(self._backend.engine, instance, self._backend.states.require(instance), new_pass)
 
     # The host
 

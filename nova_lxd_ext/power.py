@@ -1,20 +1,41 @@
 """Starting, stopping, rebooting and freezing a server's container."""
 
+import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from nova import objects
+from nova.compute import utils as compute_utils
 from oslo_config import cfg
 
 from containerhost import errors
 from containerhost.engines import Engine, Status
+from nova_lxd_ext import startup
 from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.states import States
 from nova_lxd_ext.wanted import Wanted
 
 LOG = logging.getLogger(__name__)
+P = ParamSpec("P")
+
+
+def outlasting_restart(action: Callable[Concatenate["Power", P], None]) -> Callable[Concatenate["Power", P], None]:
+    """Decorator: when the daemon goes away in the middle, wait until it is back and do the action once more.
+
+    Every action here may be repeated: it looks at what is before it acts. ``[lxd] ready_timeout`` limits the wait.
+    """
+
+    @functools.wraps(action)
+    def wrapper(self: "Power", *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            action(self, *args, **kwargs)
+        except errors.EngineUnavailable as error:
+            LOG.warning("The daemon went away in %s: %s", action.__name__, error)
+            self.await_engine()
+            action(self, *args, **kwargs)
+    return wrapper
 
 
 class Power:
@@ -26,6 +47,11 @@ class Power:
         self._outfit = outfit
         self._clock = clock
 
+    def await_engine(self) -> None:
+        """:raises EngineUnavailable: it is not back within ``[lxd] ready_timeout``"""
+        startup.await_server(self._engine, self._conf.lxd.ready_timeout)
+
+    @outlasting_restart
     def on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         """Start the container with what its server is to have; nothing to do when it runs.
 
@@ -39,6 +65,7 @@ class Power:
             self._outfit.start(instance.name, self._outfit.refit(context, instance, wanted))
         self._states.changed()
 
+    @outlasting_restart
     def off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
         """Stop the container.
 
@@ -66,17 +93,21 @@ class Power:
         return False
 
     def reboot(self, context: Any, instance: objects.Instance, wanted: Wanted, soft: bool) -> None:
-        """Soft: the guest shuts down by itself within ``[DEFAULT] shutdown_timeout``, else it is ended like a hard
-        reboot. Hard: it is ended at once. Either way it starts again with devices brought up to date."""
-        self.off(instance, timeout=self._conf.shutdown_timeout if soft else 0,
-                 retry_interval=self._conf.compute.shutdown_retry_interval)
+        """Soft: the guest shuts down by itself within the time that nova also allows it at a stop (the image's
+        ``os_shutdown_timeout``, else ``[DEFAULT] shutdown_timeout``), else it is ended like at a hard reboot. Hard:
+        it is ended at once. Either way it starts again with devices brought up to date."""
+        allowed = compute_utils.get_value_from_system_metadata(instance, "image_os_shutdown_timeout", int,
+                                                               self._conf.shutdown_timeout)
+        self.off(instance, timeout=allowed if soft else 0, retry_interval=self._conf.compute.shutdown_retry_interval)
         self.on(context, instance, wanted)
 
+    @outlasting_restart
     def freeze(self, instance: objects.Instance) -> None:
         self._states.require(instance)
         self._engine.freeze(instance.name)
         self._states.changed()
 
+    @outlasting_restart
     def unfreeze(self, instance: objects.Instance) -> None:
         self._states.require(instance)
         self._engine.unfreeze(instance.name)

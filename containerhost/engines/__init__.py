@@ -100,6 +100,49 @@ class ServerInfo:
     hostname: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Executed:
+    """A command that ended.
+
+    :ivar status: its exit status; 127 when there is no such program
+    :ivar output: the beginning of what it printed, errors last
+    """
+
+    status: int
+    output: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A container began, or ended, to be in a state; by the time this is read it may be in another."""
+
+    name: str
+    status: Status
+
+
+class Console(Protocol):
+    """A running container's console, attached until it is closed. One thread may send while another receives."""
+
+    def receive(self) -> bytes | None:
+        """What the guest printed next; None at the end."""
+
+    def send(self, data: bytes) -> None:
+        """:raises EngineUnavailable: the console has ended"""
+
+    def close(self) -> None: ...
+
+
+class Events(Protocol):
+    """Changes as they happen, until it is closed or the engine goes away."""
+
+    def receive(self, timeout: float | None = None) -> Change:
+        """:raises EngineTimeout: there was none in ``timeout`` seconds
+        :raises EngineUnavailable: it has ended
+        """
+
+    def close(self) -> None: ...
+
+
 class Engine(Protocol):
     name: str
 
@@ -157,3 +200,14 @@ class Engine(Protocol):
 
     def console_log(self, name: str) -> bytes:
         """What its console printed since it started; empty when there is nothing."""
+
+    def console(self, name: str) -> Console:
+        """:raises EngineError: it does not run"""
+
+    def execute(self, name: str, command: Sequence[str], stdin: bytes, *, timeout: int) -> Executed:
+        """Run a command in a running container as its root.
+
+        :raises EngineTimeout: it did not end in time and was killed
+        """
+
+    def events(self) -> Events: ...

@@ -12,10 +12,21 @@ from pathlib import Path
 
 FILES = {
     "rootfs/etc/passwd": "root:x:0:0:root:/root:/bin/sh\n",
+    "rootfs/etc/shadow": "root:*:20000:0:99999:7:::\n",
     "rootfs/etc/group": "root:x:0:\n",
     "rootfs/etc/inittab": "::sysinit:/bin/hostname -F /etc/hostname\n::ctrlaltdel:/bin/poweroff\n",
     "rootfs/etc/hostname": "busybox\n",
 }
+# Debian's busybox is built without this one.
+CHPASSWD = """\
+#!/bin/sh
+while IFS=: read -r user password; do
+    grep -q "^$user:" /etc/shadow || { echo "chpasswd: no user $user" >&2; exit 1; }
+    hash=$(printf %s "$password" | mkpasswd -m sha512 -P 0) || exit 1
+    USER=$user HASH=$hash awk -F: -v OFS=: '$1 == ENVIRON["USER"] { $2 = ENVIRON["HASH"] } { print }' \\
+        /etc/shadow > /etc/shadow.new && mv /etc/shadow.new /etc/shadow || exit 1
+done
+"""
 FOLDERS = ("bin", "dev", "etc", "proc", "root", "run", "sbin", "sys", "tmp", "usr/bin", "usr/sbin", "var")
 
 
@@ -54,6 +65,7 @@ def add_busybox(image: tarfile.TarFile) -> None:
     for applet in applets:
         if applet != "bin/busybox":
             add(image, f"rootfs/{applet}", tarfile.SYMTYPE, 0o777, "/bin/busybox")
+    add_file(image, "rootfs/usr/sbin/chpasswd", CHPASSWD, 0o755)
 
 
 def metadata() -> str:

@@ -9,10 +9,13 @@ from typing import Any
 
 from containerhost import engines, errors
 from containerhost.devices.model import Device
-from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, PoolUsage, ServerInfo, Status
+from containerhost.engines import ContainerState, Executed, InterfaceMetrics, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.engines.lxd import config, held
 from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.console import Console
 from containerhost.engines.lxd.creation import Creation
+from containerhost.engines.lxd.events import Events
+from containerhost.engines.lxd.execute import execute
 from containerhost.engines.verify import complaints
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
@@ -110,6 +113,15 @@ class LxdEngine:
                 raise
             self.client.instance(name)
             return b""
+
+    def console(self, name: str) -> Console:
+        return Console(self.client, name)
+
+    def execute(self, name: str, command: Sequence[str], stdin: bytes, *, timeout: int) -> Executed:
+        return execute(self.client, name, command, stdin, timeout)
+
+    def events(self) -> Events:
+        return Events(self.client)
 
     # Life.
 

@@ -4,6 +4,7 @@ import fixtures
 import nova.conf
 import testtools
 from nova import exception, objects
+from oslo_config import fixture as config_fixture
 
 from containerhost import errors
 from containerhost.engines import Status
@@ -75,6 +76,26 @@ class PowerTest(testtools.TestCase):
         self.engine.deaf.add(self.server.name)
         self.clock.step = 6.0
         self.assertEqual(["stop", "kill"], self.did(self.power.off, 10, 0))
+
+    def test_a_soft_reboot_allows_what_the_image_says(self) -> None:
+        self.engine.deaf.add(self.server.name)
+        self.server.system_metadata["image_os_shutdown_timeout"] = "0"
+        self.assertEqual("kill", self.did(self.reboot, True)[0])
+
+    def test_a_daemon_that_restarts_in_the_middle_is_waited_for(self) -> None:
+        for name, action, arguments, method in (("off", self.power.off, (), "kill"), ("on", self.on, (), "start"),
+                                                ("freeze", self.power.freeze, (), "freeze")):
+            with self.subTest(name):
+                self.engine.fail[method] = errors.EngineUnavailable("the daemon restarted")
+                # Asking whether it is back is what brings it back.
+                self.engine.server = lambda method=method: self.engine.fail.pop(method)
+                self.assertEqual(2, self.did(action, *arguments).count(method))
+
+    def test_a_daemon_that_stays_away_is_told(self) -> None:
+        self.useFixture(config_fixture.Config(nova.conf.CONF)).config(ready_timeout=0, group="lxd")
+        for method in ("container", "server"):
+            self.engine.fail[method] = errors.EngineUnavailable("no daemon")
+        self.assertRaises(errors.EngineUnavailable, self.power.off, self.server)
 
     def test_it_does_not_start_without_its_devices(self) -> None:
         self.engine.statuses[self.server.name] = Status.STOPPED

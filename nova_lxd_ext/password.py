@@ -1,0 +1,45 @@
+"""Sets the password of a server's administrator, by the guest's own chpasswd.
+
+The password goes to its standard input: not onto a command line, which everybody in the container could read, and not
+into a log.
+"""
+
+import re
+
+from nova import exception, objects
+
+from containerhost.engines import ContainerState, Engine, Executed
+
+PROGRAM = "chpasswd"
+LIMIT = 30  # s
+NO_PROGRAM = 127
+# The names that useradd makes; a colon or a line's end would reach another user.
+USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+SHOWN = 200  # characters of what chpasswd says
+
+
+def set_admin(engine: Engine, instance: objects.Instance, state: ContainerState, password: str) -> None:
+    """The user is the image's ``os_admin_user``, else root.
+
+    :raises SetAdminPasswdNotSupported: with what the guest or the request lacks; nova shows it to who asked
+    """
+    user = objects.ImageMeta.from_instance(instance).properties.get("os_admin_user", "root")
+    if not USER.fullmatch(user):
+        raise refusal(f"the image's os_admin_user is {user!r}, which is no user's name")
+    if not password or re.search(r"[\x00-\x1f\x7f]", password):
+        raise refusal("a password has at least one character, and no line's end or other control character")
+    done = engine.execute(state.name, [PROGRAM], f"{user}:{password}\n".encode(), timeout=LIMIT)
+    if done.status:
+        raise refusal(complaint(user, done, password))
+
+
+def complaint(user: str, done: Executed, password: str) -> str:
+    if done.status == NO_PROGRAM:
+        return f"the guest has no {PROGRAM} (package passwd or shadow); use an image that has"
+    said = done.output.decode("utf-8", "replace").replace(password, "***")
+    printable = "".join(character if character.isprintable() else " " for character in said).strip()
+    return f"the guest's {PROGRAM} did not take it for user {user} (status {done.status}): {printable[:SHOWN]}"
+
+
+def refusal(reason: str) -> exception.SetAdminPasswdNotSupported:
+    return exception.SetAdminPasswdNotSupported(f"The password was not set: {reason}")

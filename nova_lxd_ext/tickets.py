@@ -1,0 +1,46 @@
+"""Tickets: who may have which server's console. A ticket is a secret that nova gives to its proxy alone."""
+
+import dataclasses
+import secrets
+import threading
+import time
+from collections.abc import Callable
+
+LENGTH = 32  # random bytes
+
+
+@dataclasses.dataclass
+class _Ticket:
+    name: str
+    text: str
+    expires: float
+
+
+class Tickets:
+    """:param lifetime: seconds after which a ticket that nobody asked for again is worth nothing
+    """
+
+    def __init__(self, lifetime: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lifetime = lifetime
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tickets: dict[str, _Ticket] = {}
+
+    def issue(self, name: str) -> str:
+        """The container's ticket: the same for all who ask while it lasts, because nova asks again to check."""
+        with self._lock:
+            self._drop_expired()
+            ticket = self._tickets.setdefault(name, _Ticket(name, secrets.token_urlsafe(LENGTH), 0))
+            ticket.expires = self._clock() + self._lifetime
+            return ticket.text
+
+    def container(self, text: str) -> str | None:
+        """The container that the ticket is for; None when it is no ticket or not any more."""
+        with self._lock:
+            self._drop_expired()
+            return next((ticket.name for ticket in self._tickets.values()
+                         if secrets.compare_digest(ticket.text.encode(), text.encode())), None)
+
+    def _drop_expired(self) -> None:
+        now = self._clock()
+        self._tickets = {name: ticket for name, ticket in self._tickets.items() if ticket.expires > now}
