@@ -21,6 +21,8 @@ class GrantOptions:
         ``graphics``, ``display``, ``ngx``, ``compat32``), as in NVIDIA_DRIVER_CAPABILITIES; empty brings none
     :ivar node_guid: GUID to give an InfiniBand VF; None keeps the one it has
     :ivar port_guid: likewise for its port
+    :ivar mac: MAC that its physical function makes an Ethernet VF use; None leaves the VF free to choose
+    :ivar vlan: VLAN that comes with ``mac``; 0 is none
     """
 
     netdev_name: str | None = None
@@ -29,6 +31,8 @@ class GrantOptions:
     gpu_capabilities: frozenset[str] = frozenset()
     node_guid: str | None = None
     port_guid: str | None = None
+    mac: str | None = None
+    vlan: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

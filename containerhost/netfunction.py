@@ -16,6 +16,7 @@ from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 
 NO_GUID = "0000:0000:0000:0000"
+NO_MAC = "00:00:00:00:00:00"
 RETURN_LIMIT = 15.0  # s for an interface to come back from a dead namespace; many of them die one after another
 BIND_LIMIT = 30.0  # s for a driver to bring up a function; firmware that is busy takes seconds
 PAUSE = 0.02  # s
@@ -61,6 +62,27 @@ class NetFunction:
             raise HostActionFailed(f"{self._device.address}: GUIDs are set through the physical function of a VF, "
                                    f"and that of this device ({self._device.parent or 'none'}) has no interface here")
         self._privileged.set_vf_guids(self._parent_netdev, index, node_guid, port_guid)
+
+    def mac(self) -> str | None:
+        """Its interface's MAC as it is now; None while it is elsewhere."""
+        netdev = Netdevs(self._host).of(pci.folder(self._host, self._device.address)).netdev
+        return netdev.mac if netdev else None
+
+    def set_port(self, mac: str, vlan: int) -> None:
+        """Give an Ethernet VF the MAC and VLAN it must use; zeros and 0 leave it free. :meth:`rebind` makes its driver
+        take the MAC."""
+        index = self._device.vf_index
+        if self._device.role is not Role.VF or self._parent_netdev is None or index is None:
+            raise HostActionFailed(f"{self._device.address}: MAC and VLAN are set through the physical function of a "
+                                   f"VF, and that of this device ({self._device.parent or 'none'}) has no interface "
+                                   f"here")
+        self._privileged.set_vf_port(self._parent_netdev, index, mac, vlan)
+
+    def await_mac(self, mac: str) -> None:
+        """:raises HostActionFailed: the driver does not show it in time"""
+        if not wait_for(lambda: self.mac() == mac, BIND_LIMIT):
+            raise HostActionFailed(f"{self._device.address} shows MAC {self.mac()}, not {mac}, {BIND_LIMIT:g} s after "
+                                   f"it was set")
 
     def rebind(self, *, reset: bool = False, driver: str | None = None) -> None:
         """Start the function anew: unbind its driver, reset it if asked, bind, and wait for its interface.

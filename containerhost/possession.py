@@ -13,7 +13,7 @@ from containerhost.devices.scan import Inventory
 from containerhost.devices.vendors import make_grant
 from containerhost.errors import DeviceHeld, DeviceNotFound, DeviceUnhealthy, ScrubFailed, SpecError
 from containerhost.grants import Grant, GrantOptions
-from containerhost.netfunction import NetFunction
+from containerhost.netfunction import NO_MAC, NetFunction
 from containerhost.owners import Owner, Owners, Record
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
@@ -77,6 +77,13 @@ class Possession:
         """
         return self._grants(self._inventory(), requests, owner)
 
+    def held(self, owner: Owner) -> tuple[Grant, ...]:
+        """Everything the owner has that is still on this host, as grants without options: they tell which nodes and
+        which interface come with each. Changes nothing."""
+        inventory = self._inventory()
+        there = {device.id for device in inventory.devices}
+        return self._grants(inventory, [Request(device) for device in self._records(owner) if device in there], owner)
+
     def give_back(self, owner: Owner) -> tuple[str, ...]:
         """Clean and free everything a deleted or stopped container had. May be repeated at any time.
 
@@ -130,7 +137,7 @@ class Possession:
     # Preparing
 
     def _prepare(self, device: Device, options: GrantOptions, owner: Owner, inventory: Inventory) -> bool:
-        """Give an interface its own name and a VF its GUIDs; whether anything was changed."""
+        """Give an interface its own name, and a VF its GUIDs, or its MAC and VLAN; whether anything was changed."""
         if device.kind is not Kind.NET or device.netdev_away:
             return False
         function = self._function(device, inventory)
@@ -139,12 +146,20 @@ class Possession:
         guids = (options.node_guid or now[0], options.port_guid or now[1])
         if guids != now:
             restore |= {"node_guid": now[0], "port_guid": now[1]}
+        if options.mac is not None:
+            restore |= {"mac": NO_MAC}
         self._owners.remember(device.id, owner, restore)
         changed = guids != now
         if changed:
             function.set_guids(*guids)
             function.rebind()
             function.await_guids(*guids)
+        if options.mac is not None:
+            function.set_port(options.mac, options.vlan)
+            if function.mac() != options.mac:
+                changed = True
+                function.rebind()
+                function.await_mac(options.mac)
         name = self._records(owner)[device.id].restore["netdev"]
         if function.netdev() != name:
             function.rename(name)

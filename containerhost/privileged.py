@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from containerhost import links
 from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
 
@@ -21,6 +22,8 @@ GPU_RESET_LIMIT = 120  # s; resetting an NVLink-connected GPU retrains its links
 DRIVER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
 GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
+MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+MARK = re.compile(r"[ -~]{1,200}")  # the kernel keeps 255 bytes
 
 # Folders of /dev in which devices that can be granted have their nodes.
 NODE_FOLDERS = ((), ("dri",), ("infiniband",), ("nvidia-caps",), ("accel",))
@@ -58,6 +61,34 @@ class Privileged:
         """Give VF ``index`` of the InfiniBand PF ``netdev`` its GUIDs; its driver reads them when it binds next."""
         run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
              "node_guid", by_bytes(check(GUID, node_guid)), "port_guid", by_bytes(check(GUID, port_guid))])
+
+    def set_vf_port(self, netdev: str, index: int, mac: str, vlan: int) -> None:
+        """Give VF ``index`` of the PF ``netdev`` the MAC and VLAN (0 is none) it must use, whatever its holder sets."""
+        run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
+             "mac", check(MAC, mac), "vlan", str(int(vlan))])
+
+    def make_veth(self, host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
+        """See :func:`containerhost.links.make_veth`."""
+        links.make_veth(check(INTERFACE, host_end), check(INTERFACE, inner_end), check(MAC, mac),
+                        None if mtu is None else int(mtu), check(MARK, mark), bool(switched))
+
+    def remove_veth(self, name: str) -> None:
+        links.remove_veth(check(INTERFACE, name))
+
+    def set_link(self, name: str, up: bool) -> None:
+        links.set_up(check(INTERFACE, name), bool(up))
+
+    def enslave(self, name: str, bridge: str) -> None:
+        links.enslave(check(INTERFACE, name), check(INTERFACE, bridge))
+
+    def compute_checksums(self, name: str) -> None:
+        links.compute_checksums(check(INTERFACE, name))
+
+    def shape(self, name: str, rate: int, ceiling: int, burst: int) -> None:
+        """Limit what the host sends by an interface: bytes per second, at most, and bytes at once."""
+        run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "root", "handle", "1:", "htb", "default", "1"])
+        run(["tc", "class", "replace", "dev", name, "parent", "1:", "classid", "1:1", "htb", "rate", f"{int(rate)}bps",
+             "ceil", f"{int(ceiling)}bps", "burst", f"{int(burst)}b", "cburst", f"{int(burst)}b"])
 
     def rename_netdev(self, name: str, new: str) -> None:
         """The kernel renames only interfaces that are down."""

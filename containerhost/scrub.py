@@ -15,7 +15,7 @@ USERS_LIMIT = 10.0  # s for the last processes of a killed container to let go o
 
 def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged) -> None:
     """:param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
-        ``port_guid``
+        ``port_guid``, ``mac``
     :raises ScrubFailed: the device is not clean; it must not be given to anybody
     """
     try:
@@ -28,13 +28,15 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
 
 
 def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> None:
-    """GUIDs back, the function and its driver started anew (which drops the tenant's MAC, MTU, filters and queues), and
-    the interface down, without addresses and under its own name."""
+    """GUIDs and MAC back, no VLAN, the function and its driver started anew (which drops the tenant's MAC, MTU, filters
+    and queues), and the interface down, without addresses and under its own name."""
     if device.driver:  # else whoever began to rebind it was killed: no interface can return before it is bound
         function.await_netdev()
     guids = (restore["node_guid"], restore["port_guid"]) if "node_guid" in restore else None
     if guids:
         function.set_guids(*guids)
+    if "mac" in restore:
+        function.set_port(restore["mac"], 0)
     function.rebind(reset=device.role is Role.VF, driver=restore.get("driver"))
     if guids:
         function.await_guids(*guids)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from nova.image import glance
 from nova.virt import hardware
@@ -16,6 +17,7 @@ from containerhost.engines.lxd.images import Images
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.sysfs import Host
+from containerhost.veth import Veths
 from nova_lxd_ext.allocations import HostSlices, Placement
 from nova_lxd_ext.computenode import ComputeNode
 from nova_lxd_ext.consoles import Consoles
@@ -30,6 +32,9 @@ from nova_lxd_ext.privsep import privileged
 from nova_lxd_ext.resources import Resources
 from nova_lxd_ext.snapshots import Snapshots
 from nova_lxd_ext.states import States
+from nova_lxd_ext.vifdirect import DirectPorts
+from nova_lxd_ext.vifevents import VifEvents
+from nova_lxd_ext.vifplug import Plugs
 from nova_lxd_ext.vifs import Ports
 from nova_lxd_ext.volumes import Volumes
 
@@ -55,8 +60,10 @@ class Backend:
     consoles: Consoles
 
 
-def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
-    """:param host: the machine whose devices and cores are handed out; this one when None"""
+def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -> Backend:
+    """:param host: the machine whose devices and cores are handed out; this one when None
+    :param virtapi: nova's side, which receives neutron's events; None where there are none to wait for
+    """
     host = host or Host()
     client = LxdClient(settings(conf))
     root_actions = privileged()
@@ -71,10 +78,13 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None) -> Backend:
     images = Cache(Images(client), image_api, Path(conf.instances_path) / DOWNLOADS,
                    lambda: engine.server().architectures)
     states = States(engine)
-    ports, volumes = Ports(), Volumes()
     slices = HostSlices(conf.host, owners, Placement(), inventory)
     node = ComputeNode(conf.host)
     possessions = Possessions(conf, possession, inventory, slices, lambda: node.id)
+    veths = Veths(root_actions, host)
+    ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, possession, lambda: node.id),
+                  VifEvents(conf, virtapi))
+    volumes = Volumes()
     outfit = Outfit(engine, (possessions, ports, volumes))
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, volumes=volumes,

@@ -45,24 +45,24 @@ def claimed(instance: objects.Instance, node_id: int) -> tuple[str, ...]:
         own, key=lambda device: (order[device.request_id], device.address)))
 
 
-def requests(server: str, names: Sequence[str], inventory: Inventory, policy: Policy, first_ethernet: int = 0
-             ) -> tuple[Request, ...]:
+def requests(server: str, names: Sequence[str], inventory: Inventory, policy: Policy, first_ethernet: int = 0,
+             first_infiniband: int = 0) -> tuple[Request, ...]:
     """One request per device, in order.
 
     :param server: its uuid
     :param names: addresses of functions, ids of slices
     :param first_ethernet: number of the first ``ethN`` name that no port of the server has
+    :param first_infiniband: likewise of ``ibN``
     :raises DeviceNotFound: when a device is no longer on this host
     """
     devices = tuple(inventory.get(name) for name in names)
-    interfaces = _netdev_names(devices, first_ethernet)
+    interfaces = _netdev_names(devices, {"eth": first_ethernet, "ib": first_infiniband})
     return tuple(Request(device.id, _options(device, interface, f"{server}/{place}", policy))
                  for place, (device, interface) in enumerate(zip(devices, interfaces, strict=True)))
 
 
-def _netdev_names(devices: Sequence[Device], first_ethernet: int) -> list[str | None]:
+def _netdev_names(devices: Sequence[Device], following: dict[str, int]) -> list[str | None]:
     """ib0, ib1, … and eth0, eth1, …, each counted by itself; None for what has no interface."""
-    following = {"ib": 0, "eth": first_ethernet}
     names: list[str | None] = []
     for device in devices:
         if device.kind is not Kind.NET:

@@ -47,6 +47,7 @@ class LXDDriver(refusals.Refusals):
         "has_imagecache": True,
         "supports_accelerators": True,
         "supports_device_tagging": True,
+        "supports_attach_interface": True,
         # Glance has no format of its own for containers: their images are declared raw.
         "supports_image_type_raw": True,
     }
@@ -54,7 +55,7 @@ class LXDDriver(refusals.Refusals):
     def __init__(self, virtapi: Any) -> None:
         super().__init__(virtapi)
         self._nodename: str = nova.conf.CONF.host
-        self._backend = backend.build(nova.conf.CONF)
+        self._backend = backend.build(nova.conf.CONF, virtapi=virtapi)
         self._pci = PciTracker(lambda: compat.pci_tracker(virtapi), one_time_use)
         self._watch = watch.Watch(self._backend.engine, self._backend.states, self.emit_event)
 
@@ -194,6 +195,15 @@ class LXDDriver(refusals.Refusals):
 
     def unplug_vifs(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
         self._backend.ports.unplug(instance, network_info)
+
+    @translated()
+    def attach_interface(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta,
+                         vif: model.VIF) -> None:
+        self._backend.ports.attach(instance, self._backend.states.require(instance), vif)
+
+    @translated()
+    def detach_interface(self, context: Any, instance: objects.Instance, vif: model.VIF) -> None:
+        self._backend.ports.detach(instance, vif)
 
     # Looking
 

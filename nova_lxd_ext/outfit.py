@@ -41,6 +41,12 @@ class Supplier:
         or gone."""
         raise NotImplementedError(f"{type(self).__name__}.take_off")
 
+    def pause(self, instance: objects.Instance) -> None:
+        """Its container is frozen: silence what would go on without it."""
+
+    def resume(self, instance: objects.Instance) -> None:
+        """Its container is about to go on."""
+
     def reconcile(self, alive: Collection[ContainerState]) -> None:
         """At the driver's start: return what servers have that are not among ``alive``."""
 
@@ -101,6 +107,14 @@ class Outfit:
                 failures.append(error)
         if failures:
             raise failures[0]
+
+    def pause(self, instance: objects.Instance) -> None:
+        for supplier in self._suppliers:
+            supplier.pause(instance)
+
+    def resume(self, instance: objects.Instance) -> None:
+        for supplier in self._suppliers:
+            supplier.resume(instance)
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
         """A supplier that fails keeps no server from being served."""

@@ -14,7 +14,7 @@ from containerhost.grants import Grant
 from containerhost.owners import Owner
 from containerhost.possession import Possession, Request
 from containerhost.spec import Part
-from nova_lxd_ext import accelerators, arqs, devices, flavor
+from nova_lxd_ext import accelerators, arqs, devices, flavor, vifconfig
 from nova_lxd_ext.allocations import HostSlices
 from nova_lxd_ext.outfit import Supplier
 from nova_lxd_ext.wanted import Wanted
@@ -56,7 +56,8 @@ class Possessions(Supplier):
                  *self._slices.of(instance, owner(instance), wanted.allocations))
         if not names:
             return ()
-        return devices.requests(instance.uuid, names, self._inventory(), policy, len(wanted.network_info))
+        ports = [vifconfig.prefix_of(vif) for vif in wanted.network_info]
+        return devices.requests(instance.uuid, names, self._inventory(), policy, ports.count("eth"), ports.count("ib"))
 
     def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[Part, ...]:
         """Take possession of all or none. What the server holds already stays as it is."""

@@ -60,6 +60,7 @@ class Power:
         """
         state = self._states.require(instance)
         if state.status is Status.FROZEN:
+            self._outfit.resume(instance)
             self._engine.unfreeze(instance.name)
         elif state.status is not Status.RUNNING:
             self._outfit.start(instance.name, self._outfit.refit(context, instance, wanted))
@@ -105,10 +106,12 @@ class Power:
     def freeze(self, instance: objects.Instance) -> None:
         self._states.require(instance)
         self._engine.freeze(instance.name)
+        self._outfit.pause(instance)
         self._states.changed()
 
     @outlasting_restart
     def unfreeze(self, instance: objects.Instance) -> None:
         self._states.require(instance)
+        self._outfit.resume(instance)
         self._engine.unfreeze(instance.name)
         self._states.changed()

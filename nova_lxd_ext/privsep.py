@@ -17,7 +17,7 @@ context = priv_context.PrivContext(
     cfg_section="lxd_privileged",
     pypath=f"{__name__}.context",
     capabilities=[
-        capabilities.CAP_NET_ADMIN,        # addresses and names of interfaces, GUIDs of VFs
+        capabilities.CAP_NET_ADMIN,        # interfaces: their making, addresses and names; GUIDs of VFs
         capabilities.CAP_SYS_ADMIN,        # binding drivers
         capabilities.CAP_DAC_OVERRIDE,     # attributes in /sys that only root may write
         capabilities.CAP_DAC_READ_SEARCH,  # and read
@@ -40,6 +40,27 @@ class Helper(Privileged):
 
     def set_vf_guids(self, netdev: str, index: int, node_guid: str, port_guid: str) -> None:
         act("set_vf_guids", netdev, index, node_guid, port_guid)
+
+    def set_vf_port(self, netdev: str, index: int, mac: str, vlan: int) -> None:
+        act("set_vf_port", netdev, index, mac, vlan)
+
+    def make_veth(self, host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
+        act("make_veth", host_end, inner_end, mac, mtu, mark, switched)
+
+    def remove_veth(self, name: str) -> None:
+        act("remove_veth", name)
+
+    def set_link(self, name: str, up: bool) -> None:
+        act("set_link", name, up)
+
+    def enslave(self, name: str, bridge: str) -> None:
+        act("enslave", name, bridge)
+
+    def compute_checksums(self, name: str) -> None:
+        act("compute_checksums", name)
+
+    def shape(self, name: str, rate: int, ceiling: int, burst: int) -> None:
+        act("shape", name, rate, ceiling, burst)
 
     def rename_netdev(self, name: str, new: str) -> None:
         act("rename_netdev", name, new)

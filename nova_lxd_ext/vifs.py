@@ -1,33 +1,184 @@
-"""Neutron ports of a server. For now the place where they are refused, before anything changes."""
+"""A server's Neutron ports as interfaces of its container: before its start, while it runs, after its end."""
 
+import contextlib
+import logging
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from typing import Any
 
 from nova import exception, objects
-from nova.network import model
+from nova.network import model, os_vif_util
+from os_vif.objects.instance_info import InstanceInfo
 
-from containerhost.spec import Part
+from containerhost import errors
+from containerhost.engines import ContainerState, Engine, Status
+from containerhost.rollback import Rollback
+from containerhost.spec import Nic, Part
+from containerhost.veth import Veths
+from nova_lxd_ext import labels, vifconfig
 from nova_lxd_ext.outfit import Supplier
+from nova_lxd_ext.vifconfig import Kind
+from nova_lxd_ext.vifdirect import DirectPorts
+from nova_lxd_ext.vifevents import VifEvents
+from nova_lxd_ext.vifplug import Plugs
 from nova_lxd_ext.wanted import Wanted
+
+LOG = logging.getLogger(__name__)
 
 
 class Ports(Supplier):
+    def __init__(self, engine: Engine, veths: Veths, plugs: Plugs, direct: DirectPorts, events: VifEvents) -> None:
+        self._engine = engine
+        self._veths = veths
+        self._plugs = plugs
+        self._direct = direct
+        self._events = events
+
+    # As a supplier
+
     def require_possible(self, instance: objects.Instance, wanted: Wanted) -> None:
-        """:raises BuildAbortException: when the server has a port, naming its kind"""
-        kinds = sorted({str(vif["type"]) for vif in wanted.network_info})
-        if kinds:
-            raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=(
-                f"The server has network ports of type {', '.join(kinds)}, which lxd.LXDDriver cannot plug. "
-                f"Create it without ports (--nic none); network functions come by the flavor's "
-                f"pci_passthrough:alias."))
+        """:raises SpecError: a container cannot have one of the ports, or not with what its flavor says"""
+        limited = vifconfig.shape(instance.flavor.extra_specs) is not None
+        for vif in wanted.network_info:
+            if vifconfig.kind(vif) is Kind.DIRECT and limited:
+                raise errors.SpecError(f"The flavor has quota:vif_inbound_*, which cannot be held on port {vif['id']}: "
+                                       f"its network function is the container's own. Use another flavor.")
+
+    def expecting(self, instance: objects.Instance, wanted: Wanted) -> AbstractContextManager[None]:
+        return self._events.expecting(instance, wanted.network_info)
 
     def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[Part, ...]:
-        return ()
+        vifs = tuple(wanted.network_info)
+        names = vifconfig.names(vifs)
+        grants = self._direct.put_on(instance, [vif for vif in vifs if vifconfig.kind(vif) is Kind.DIRECT], names)
+        return tuple(grants.get(vif["id"]) or self._put_on(instance, vif, names[vif["id"]]) for vif in vifs)
+
+    def _put_on(self, instance: objects.Instance, vif: model.VIF, name: str) -> Nic:
+        """Make the pair unless it is there, and plug its host end."""
+        pair = vifconfig.pair(instance.uuid, vif)
+        if self._veths.ready(pair):
+            self._veths.set_up(pair.host_end, True)
+        else:
+            # The switch would go on with an interface of that name that is gone.
+            self._plugs.unplug(described(instance), vif)
+            self._veths.make(pair)
+        self._plug(instance, vif)
+        return vifconfig.nic(vif, name)
+
+    def _plug(self, instance: objects.Instance, vif: model.VIF) -> None:
+        self._plugs.plug(described(instance), vif)
+        host_end = vifconfig.host_end(vif)
+        shape = vifconfig.shape(instance.flavor.extra_specs)
+        if shape is not None:
+            self._veths.shape(host_end, shape)
 
     def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
-        """Nothing was ever plugged."""
+        """Direct ports' functions go back with all other devices of the server."""
+        with contextlib.ExitStack() as each:  # one that fails keeps no other from being unplugged
+            each.callback(self._remove_marked, vifconfig.owners_mark(instance.uuid))
+            for vif in filter(vifconfig.has_pair, wanted.network_info):
+                each.callback(self._unplug, described(instance), vif)
+
+    def reconcile(self, alive: Collection[ContainerState]) -> None:
+        owners = {labels.uuid(state.labels) for state in alive}
+        for name, mark in self._veths.marked(f"{vifconfig.MARK} ").items():
+            owner = vifconfig.remembered(name, mark)[0]
+            if owner not in owners:
+                LOG.warning("Interface %s is left of server %s, which has no container: it is removed", name, owner)
+                self._remove_marked(mark)
+
+    def _remove_marked(self, beginning: str) -> None:
+        for name, mark in self._veths.marked(beginning).items():
+            owner, vif = vifconfig.remembered(name, mark)
+            self._unplug(InstanceInfo(uuid=owner, name=owner), vif)
+
+    def _unplug(self, server: InstanceInfo, vif: model.VIF) -> None:
+        self._plugs.unplug(server, vif)
+        self._veths.remove(vifconfig.host_end(vif))
+
+    # As nova asks for them
 
     def plug(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
-        self.require_possible(instance, Wanted.of(network_info))
+        """Connect the ports of a server that runs, at nova-compute's start say; interfaces that it has stay.
+
+        :raises VirtualInterfacePlugException: nova sets the server to ERROR
+        """
+        try:
+            for vif in network_info or ():
+                if vifconfig.kind(vif) is not Kind.DIRECT and self._veths.marks(vifconfig.pair(instance.uuid, vif)):
+                    self._plug(instance, vif)
+        except errors.ContainerHostError as error:
+            raise exception.VirtualInterfacePlugException(str(error)) from error
 
     def unplug(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
-        """Nothing was ever plugged."""
+        """Disconnect the ports of a server whose container does not run here any more."""
+        self.take_off(None, instance, Wanted.of(network_info))
+
+    # Hot
+
+    def attach(self, instance: objects.Instance, state: ContainerState, vif: model.VIF) -> str:
+        """Give a container, running or not, one more port; the name of its interface there. Wiring is not waited for:
+        nova's caller would give up before.
+
+        :param state: the container's
+        """
+        network_info = model.NetworkInfo([vif])
+        self.require_possible(instance, Wanted.of(network_info))
+        name = vifconfig.free_name(vif, self._engine.interfaces(instance.name))
+        with Rollback(f"attaching port {vif['id']} to server {instance.uuid}") as undo:
+            if vifconfig.has_pair(vif):
+                self._veths.make(vifconfig.pair(instance.uuid, vif))  # an interface in the way stays
+            undo.on_error("unplug it", self._take_off_one, instance, vif)
+            part = self._put_on_one(instance, vif, name)
+            if state.status is Status.FROZEN:
+                self.pause(instance)
+            undo.on_error("take it from the container", self._engine.detach, instance.name, part)
+            self._engine.attach(instance.name, part)
+        return name
+
+    def _put_on_one(self, instance: objects.Instance, vif: model.VIF, name: str) -> Part:
+        if not vifconfig.has_pair(vif):
+            return self._direct.put_on(instance, [vif], {vif["id"]: name})[vif["id"]]
+        self._plug(instance, vif)
+        return vifconfig.nic(vif, name)
+
+    def detach(self, instance: objects.Instance, vif: model.VIF) -> None:
+        """Take a port from a container, running or not; done already when it has it no more."""
+        part, remaining = self._held(instance, vif)
+        if part is not None:
+            self._engine.detach(instance.name, part, remaining)
+        self._take_off_one(instance, vif)
+
+    def _held(self, instance: objects.Instance, vif: model.VIF) -> tuple[Part | None, tuple[Part, ...]]:
+        """What the container has of the port, and what else it has that could share nodes with it."""
+        if not vifconfig.has_pair(vif):
+            return self._direct.held(instance, vif)
+        try:
+            interfaces = self._engine.interfaces(instance.name)
+        except errors.EngineNotFound:
+            return None, ()  # neutron deleted the port while the server boots or ends
+        names = [name for name, parent in interfaces.items() if parent == vifconfig.inner_end(vif)]
+        return (vifconfig.nic(vif, names[0]) if names else None), ()
+
+    def _take_off_one(self, instance: objects.Instance, vif: model.VIF) -> None:
+        if vifconfig.has_pair(vif):
+            self._unplug(described(instance), vif)
+        else:
+            self._direct.give_back(instance, vif)
+
+    # Frozen
+
+    def pause(self, instance: objects.Instance) -> None:
+        """A frozen container's kernel would still answer for it."""
+        self._set_up(instance, False)
+
+    def resume(self, instance: objects.Instance) -> None:
+        self._set_up(instance, True)
+
+    def _set_up(self, instance: objects.Instance, up: bool) -> None:
+        for host_end in self._veths.marked(vifconfig.owners_mark(instance.uuid)):
+            self._veths.set_up(host_end, up)
+
+
+def described(instance: objects.Instance) -> InstanceInfo:
+    return os_vif_util.nova_to_osvif_instance(instance)

@@ -178,6 +178,12 @@ class Engine(Protocol):
     def delete(self, name: str) -> None:
         """Succeeds from every state, missing included, and leaves nothing."""
 
+    def interfaces(self, name: str) -> Mapping[str, str]:
+        """The interfaces the container is configured with: their names in it -> the host interfaces that moved in.
+
+        :raises EngineNotFound:
+        """
+
     def attach(self, name: str, part: Part) -> None:
         """Give a container, stopped or running, one more part."""
 

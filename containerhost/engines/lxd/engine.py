@@ -228,6 +228,11 @@ class LxdEngine:
 
     # Devices.
 
+    def interfaces(self, name: str) -> Mapping[str, str]:
+        instance, _ = self.client.instance(name)
+        nics = (device for device in instance["devices"].values() if device["type"] == "nic")
+        return {device["name"]: device.get("parent", "") for device in nics if "name" in device}
+
     def attach(self, name: str, part: Part) -> None:
         """:raises SpecError: the part needs what a running container cannot get any more"""
         extensions = self.client.extensions

@@ -18,8 +18,9 @@ from containerhost.grants import Grant
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec, Part
+from containerhost.spec import ContainerSpec, Nic, Part
 from containerhost.sysfs import Host
+from containerhost.veth import Veths
 from nova_lxd_ext.allocations import HostSlices, Placement
 from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.lifecycle import Lifecycle
@@ -27,6 +28,9 @@ from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.possessions import Possessions
 from nova_lxd_ext.power import Power
 from nova_lxd_ext.states import States
+from nova_lxd_ext.vifdirect import DirectPorts
+from nova_lxd_ext.vifevents import VifEvents
+from nova_lxd_ext.vifplug import Plugs
 from nova_lxd_ext.vifs import Ports
 from nova_lxd_ext.volumes import Volumes
 from tests.fakehost import description, tree
@@ -114,6 +118,19 @@ class FakeEngine:
         self.specs.pop(name, None)
         self.statuses.pop(name, None)
 
+    def interfaces(self, name: str) -> Mapping[str, str]:
+        self._called("interfaces", name)
+        return {part.name: part.parent for part in self.specs[name].parts if isinstance(part, Nic)}
+
+    def attach(self, name: str, part: Part) -> None:
+        self._called("attach", name)
+        self.specs[name] = dataclasses.replace(self.specs[name], parts=(*self.specs[name].parts, part))
+
+    def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
+        self._called("detach", name)
+        kept = tuple(other for other in self.specs[name].parts if other != part)
+        self.specs[name] = dataclasses.replace(self.specs[name], parts=kept)
+
     def refit(self, name: str, parts: Sequence[Part]) -> None:
         self._called("refit", name)
         self.refitted[name] = parts
@@ -171,7 +188,10 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
     states = States(engine, *[clock] if clock else [])
     slices = HostSlices("host", owners, Placement(lambda: None), lambda: scan(host))
     possessions = Possessions(conf, possession, lambda: scan(host), slices, lambda: records.NODE)
-    outfit = Outfit(engine, (possessions, Ports(), Volumes()))
+    veths = Veths(NoPrivileges(), host)
+    ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, possession, lambda: records.NODE),
+                  VifEvents(conf, None))
+    outfit = Outfit(engine, (possessions, ports, Volumes()))
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
     return World(engine, owners, states,
                  Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus, lambda *_: None),

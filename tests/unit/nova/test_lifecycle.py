@@ -70,10 +70,10 @@ class SpawnTest(LifecycleTest):
         self.assertEqual(Status.STOPPED, self.world.engine.statuses[server.name])
 
     def test_bad_input_changes_nothing(self) -> None:
-        port = model.NetworkInfo([model.VIF(id="p", type="ovs")])
+        port = model.NetworkInfo([model.VIF(id="p", type="vhostuser")])
         volume = {"block_device_mapping": [{"mount_device": "/dev/vdb"}]}
         table: list[tuple[str, objects.Instance, dict[str, Any], type[Exception], str]] = [
-            ("port", records.instance(), {"network_info": port}, exception.BuildAbortException, "ovs"),
+            ("port", records.instance(), {"network_info": port}, errors.SpecError, "vhostuser"),
             ("volume", records.instance(), {"block_device_info": volume}, exception.BuildAbortException, "volumes"),
             ("swap", records.instance(flavor_changes={"swap": 64}), {}, exception.BuildAbortException, "swap"),
             ("ephemeral", records.instance(flavor_changes={"ephemeral_gb": 1}), {}, exception.BuildAbortException,

@@ -1,0 +1,108 @@
+"""The kernel's network links by netlink: pairs of virtual interfaces and what is set on them. Needs CAP_NET_ADMIN.
+
+Only :mod:`containerhost.privileged` calls this; it has checked every argument.
+"""
+
+import array
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from containerhost.errors import HostActionFailed
+
+# linux/sockios.h, linux/ethtool.h
+SIOCETHTOOL, ETHTOOL_STXCSUM = 0x8946, 0x17
+# linux/if.h
+IFF_UP, IFF_NOARP = 0x1, 0x80
+
+
+def make_veth(host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
+    """A pair of interfaces: ``host_end`` up and marked, ``inner_end`` down with the container's MAC.
+
+    :param mtu: bytes; None is the kernel's default
+    :param switched: a switch takes the frames, and the host's own IP stack must not: the tenant would reach the host
+    """
+    size = {"mtu": mtu} if mtu else {}
+    flags = IFF_UP | IFF_NOARP if switched else IFF_UP
+    with netlink(f"make interfaces {host_end} and {inner_end}") as ip:
+        ip.link("add", kind="veth", ifname=host_end, **size, peer={"ifname": inner_end, "address": mac, **size})
+        if switched:
+            disable_ipv6(host_end)
+        # The kernel takes an alias only for a link that is there.
+        ip.link("set", index=index(ip, host_end), ifalias=mark, flags=flags, change=flags)
+
+
+def remove_veth(name: str) -> None:
+    """Remove a pair by either end; done already when it is not there.
+
+    :raises HostActionFailed: the interface is none of a pair
+    """
+    with netlink(f"remove interface {name}") as ip:
+        found = ip.link_lookup(ifname=name)
+        if not found:
+            return
+        kind = ip.get_links(found[0])[0].get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND")
+        if kind != "veth":
+            raise HostActionFailed(f"interface {name} is {kind or 'hardware'}, not one of a pair: it is left alone")
+        try:
+            ip.link("del", index=found[0])
+        except NetlinkError as error:
+            if error.code != errno.ENODEV:  # its other end was removed meanwhile
+                raise
+
+
+def set_up(name: str, up: bool) -> None:
+    with netlink(f"set interface {name} {'up' if up else 'down'}") as ip:
+        ip.link("set", index=index(ip, name), state="up" if up else "down")
+
+
+def enslave(name: str, bridge: str) -> None:
+    """Make an interface a port of a bridge."""
+    with netlink(f"make interface {name} a port of bridge {bridge}") as ip:
+        ip.link("set", index=index(ip, name), master=index(ip, bridge))
+
+
+def compute_checksums(name: str) -> None:
+    """Let whoever sends by this interface compute checksums itself, as for real hardware: a switch in user space
+    passes frames on as it reads them, and half-made checksums have the receiver drop them."""
+    value = array.array("I", [ETHTOOL_STXCSUM, 0])
+    request = struct.pack("16sP16x", name.encode(), value.buffer_info()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        try:
+            fcntl.ioctl(control, SIOCETHTOOL, request)
+        except OSError as error:
+            raise HostActionFailed(f"checksum offload of {name} cannot be turned off: {error.strerror}") from error
+
+
+def disable_ipv6(name: str) -> None:
+    """Before the link is up: it would get a link-local address."""
+    path = f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6"
+    if os.path.exists(path):
+        with open(path, "w", encoding="ascii") as setting:
+            setting.write("1")
+
+
+def index(ip: IPRoute, name: str) -> int:
+    found = ip.link_lookup(ifname=name)
+    if not found:
+        raise HostActionFailed(f"there is no interface {name} on this host")
+    return found[0]
+
+
+@contextlib.contextmanager
+def netlink(asked: str) -> Iterator[IPRoute]:
+    """:raises HostActionFailed: with the kernel's words"""
+    try:
+        with IPRoute() as ip:
+            yield ip
+    except NetlinkError as error:
+        raise HostActionFailed(f"cannot {asked}: {os.strerror(error.code)}") from error
+    except OSError as error:
+        raise HostActionFailed(f"cannot {asked}: {error.strerror or error}") from error
