@@ -68,13 +68,13 @@ class Power:
 
     @outlasting_restart
     def off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
-        """Stop the container.
+        """Stop the container. One that is gone does not run: a rebuild, which makes it anew, begins with this.
 
         :param timeout: seconds the guest has to shut down by itself before it is ended; 0 ends it at once
         :param retry_interval: seconds after which a guest that still runs is asked again; 0 asks once
         """
-        state = self._states.require(instance)
-        if state.status is Status.STOPPED:
+        state = self._states.find(instance)
+        if state is None or state.status is Status.STOPPED:
             return
         if state.status is Status.FROZEN or not self._shut_down(instance, timeout, retry_interval):
             self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)

@@ -15,6 +15,7 @@ from containerhost import errors
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
 from containerhost.devices.vendors import make_grant
+from containerhost.engines import Executed
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.grants import GrantOptions
@@ -68,6 +69,7 @@ class TestTls(LxdTestCase):
         engine.create(self.spec())
         engine.start("c1")
         self.assertIsNotNone(engine.metrics("c1").pid)
+        self.assertEqual(Executed(0, b"hello"), engine.execute("c1", ["cat"], b"hello", timeout=60))
         engine.delete("c1")
 
     def test_a_client_that_is_not_trusted(self):
@@ -79,6 +81,7 @@ class TestTls(LxdTestCase):
         self.assertRaises(errors.EngineUnavailable, self._engine(server_cert=other).containers)
         # Neither does the system's authorities' word hold for a self-signed server.
         self.assertRaises(errors.EngineUnavailable, self._engine(server_cert=None).containers)
+        self.assertRaises(errors.EngineError, self._engine(server_cert=other).events)
 
     def test_files_that_are_not_there(self):
         for name in ("cert", "server_cert"):

@@ -69,6 +69,8 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         self.flags(api_paste_config=os.path.join(sys.prefix, "etc/nova/api-paste.ini"), group="wsgi")
         self.flags(compute_driver="lxd.LXDDriver", instances_path=str(self.state / "instances"), shutdown_timeout=10)
         self.flags(shutdown_retry_interval=2, group="compute")
+        # Tests that end containers by themselves decide when nova looks.
+        self.flags(handle_virt_lifecycle_events=False, group="workarounds")
         self.flags(endpoint=self.lxd.socket, storage_pool=self.lxd.pool, owners_dir=str(self.state / "owners"),
                    rdma_memlock=lxd.memlock(), ready_timeout=0, group="lxd")
         gpu = next(device for device in self.devices_before if device.kind is Kind.GPU)

@@ -5,13 +5,15 @@ from tests.functional.nova import base  # isort: skip
 import os
 import signal
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 from containerhost.engines import Status
 from tests.waiting import await_that
 
 
 class WatchTest(base.LxdServers):
+    options: ClassVar = {("workarounds", "handle_virt_lifecycle_events"): True}
+
     def pid(self, server: dict[str, Any]) -> int | None:
         return self.lxd.engine.metrics(self.container(server).name).pid
 

@@ -104,8 +104,12 @@ class PowerTest(testtools.TestCase):
         self.assertIn("memory could not be cleared", str(error))
         self.assertEqual(Status.STOPPED, self.engine.statuses[self.server.name])
 
+    def test_what_is_gone_is_off(self) -> None:
+        self.engine.asked.clear()
+        self.power.off(records.instance(id=7))
+        self.assertEqual(["container"], self.engine.asked)
+
     def test_no_container_is_not_found(self) -> None:
-        for name, action in {"on": self.on, "off": self.power.off, "freeze": self.power.freeze,
-                             "unfreeze": self.power.unfreeze}.items():
+        for name, action in {"on": self.on, "freeze": self.power.freeze, "unfreeze": self.power.unfreeze}.items():
             with self.subTest(name):
                 self.assertRaises(exception.InstanceNotFound, action, records.instance(id=7))

@@ -1,0 +1,54 @@
+"""What reaches into a container: commands and its console; and what is heard of it: events."""
+
+from containerhost import errors
+from containerhost.engines import Change, Executed, Status
+from tests.functional.containerhost.base import LxdTestCase
+from tests.waiting import await_that
+
+LIMIT = 60  # s
+
+
+class TestGuest(LxdTestCase):
+    def test_commands_with_standard_input(self):
+        self.running()
+        for command, stdin, expected in (
+            (["cat"], b"hello\0\n", Executed(0, b"hello\0\n")),
+            (["cat"], b"", Executed(0, b"")),
+            (["sh", "-c", "echo out; echo err >&2; exit 3"], b"", Executed(3, b"out\nerr\n")),
+            (["no-such-program"], b"", Executed(127, b"")),
+            (["/etc/hostname"], b"", Executed(126, b"")),
+        ):
+            with self.subTest(command):
+                self.assertEqual(expected, self.engine.execute("c1", command, stdin, timeout=LIMIT))
+        large = self.engine.execute("c1", ["sh", "-c", "yes | head -c 1000000; yes | head -c 1000000 >&2"], b"",
+                                    timeout=LIMIT)
+        self.assertEqual((0, 2 * 64 * 1024), (large.status, len(large.output)))
+
+    def test_a_command_that_does_not_end_is_killed(self):
+        self.running()
+        error = self.assertRaises(errors.EngineTimeout, self.engine.execute, "c1", ["sleep", "1000"], b"", timeout=1)
+        self.assertIn("killed", str(error))
+        await_that(lambda: self.inside("c1", "pidof", "sleep")[0] != 0, "the end of the command")
+
+    def test_what_does_not_run_has_neither(self):
+        self.engine.create(self.spec())
+        for ask in (lambda: self.engine.console("c1"), lambda: self.engine.execute("c1", ["true"], b"", timeout=1)):
+            self.assertIn("not running", str(self.assertRaises(errors.EngineError, ask)))
+
+    def test_events(self):
+        events = self.engine.events()
+        self.addCleanup(events.close)
+        self.running()
+        self.engine.freeze("c1")
+        self.engine.unfreeze("c1")
+        self.engine.stop("c1", timeout=LIMIT, force=True)
+        told = [events.receive(LIMIT) for _ in range(4)]
+        self.assertEqual([Change("c1", status) for status in (
+            Status.RUNNING, Status.FROZEN, Status.RUNNING, Status.STOPPED)], told)
+        self.assertRaises(errors.EngineTimeout, events.receive, 0.1)
+        self.lxd.daemon.stop()
+        try:
+            self.assertRaises(errors.EngineUnavailable, events.receive, LIMIT)
+            self.assertRaises(errors.EngineUnavailable, self.engine.events)
+        finally:
+            self.lxd.daemon.start()
