@@ -95,7 +95,7 @@ class TestProjects(LxdTestCase):
         client = self.engine.client
         client.request("post", "projects", asked="make a project", json={
             "name": "lab", "config": {"features.images": "false", "features.profiles": "false"}})
-        self.addCleanup(client._request, "delete", "projects", "lab", asked="remove the project")
+        self.addCleanup(client.request, "delete", "projects", "lab", asked="remove the project")
         self.lab = LxdEngine(self.lxd.daemon.client(project="lab"), locks=self.lxd.daemon.base)
         self.addCleanup(lambda: [self.lab.delete(state.name) for state in self.lab.containers()])
 

@@ -98,7 +98,7 @@ class TestStorage(LxdTestCase):
         client = self.engine.client
         client.finish(client.request("post", "storage-pools", asked="make a pool", json={
             "name": "small", "driver": "btrfs", "config": {"size": "128MiB"}}), "make a pool")
-        self.addCleanup(client._request, "delete", "storage-pools", "small", asked="remove the pool")
+        self.addCleanup(client.request, "delete", "storage-pools", "small", asked="remove the pool")
         self.addCleanup(self._delete_pool_content, "small")
         self.running("c1", root=RootDisk("small"))
         for file, block in (("/big", "64k"), ("/more", "1k")):

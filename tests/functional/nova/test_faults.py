@@ -9,12 +9,12 @@ from nova.tests.functional.api import client
 
 from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import scan
-from containerhost.engines.lxd.client import LxdClient
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext.images import Cache
 from tests.fakehost.control import FakeHostControl
 from tests.functional.lxd import POOL
 from tests.functional.nova import base
+from tests.functional.nova.interrupting import Interrupted
 
 MIB = 2**20
 
@@ -134,7 +134,7 @@ class DeviceFaultTest(base.LxdServers):
         return self.api.get_server(server["id"])
 
 
-class EngineFaultTest(base.LxdServers):
+class EngineFaultTest(Interrupted):
     """The daemon goes away or stalls in the middle of a boot."""
 
     options: ClassVar = {("lxd", "ready_timeout"): 30}
@@ -142,18 +142,6 @@ class EngineFaultTest(base.LxdServers):
     def setUp(self) -> None:
         super().setUp()
         self.flavor_id = self.flavor(pci_passthrough__alias=f"{base.GPU_ALIAS}:1,{base.VF_ALIAS}:1")
-
-    def at(self, asked: str, act: Callable[[], None]) -> None:
-        """Act just after the daemon got the request ``asked``."""
-        acts = [act]
-        original = LxdClient._request
-
-        def request(this: LxdClient, *args: Any, **kwargs: Any) -> Any:
-            response = original(this, *args, **kwargs)
-            if acts and kwargs["asked"].startswith(asked):
-                acts.pop()()
-            return response
-        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient._request", request))
 
     def restart(self) -> None:
         self.lxd.daemon.kill()

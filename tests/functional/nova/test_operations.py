@@ -2,22 +2,20 @@
 
 from tests.functional.nova import base  # isort: skip
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
-import fixtures
 from nova import context as nova_context
 
 from containerhost.engines import Status
-from containerhost.engines.lxd.client import LxdClient
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests.functional.lxd import POOL
+from tests.functional.nova.interrupting import Interrupted
 from tests.waiting import await_that
 
 LIMIT = 20  # s for LXD to end a container
 
 
-class OperationsCase(base.LxdServers):
+class OperationsCase(Interrupted):
     options: ClassVar = {("workarounds", "handle_virt_lifecycle_events"): True, ("lxd", "ready_timeout"): 60}
 
     def end(self, server: dict[str, Any]) -> None:
@@ -104,18 +102,6 @@ class DisagreementTest(OperationsCase):
 
 
 class InterruptionTest(OperationsCase):
-    def at(self, asked: str, act: Callable[[], None]) -> None:
-        """Act just after the daemon got the request ``asked``."""
-        acts = [act]
-        original = LxdClient.request
-
-        def request(this: LxdClient, *args: Any, **kwargs: Any) -> Any:
-            response = original(this, *args, **kwargs)
-            if acts and kwargs["asked"].startswith(asked):
-                acts.pop()()
-            return response
-        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient.request", request))
-
     def restart(self) -> None:
         self.lxd.daemon.kill()
         self.lxd.daemon.start()

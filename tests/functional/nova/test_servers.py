@@ -215,8 +215,8 @@ class LifeTest(base.LxdServers):
         servers = [self.server() for _ in range(3)]
         asked: list[tuple] = []
         client = self.driver._backend.engine.client
-        original = client._request
-        self.stub_out(f"{type(client).__module__}.LxdClient._request",
+        original = client.request
+        self.stub_out(f"{type(client).__module__}.LxdClient.request",
                       lambda self, *args, **kwargs: asked.append(args) or original(*args, **kwargs))
         self.driver._backend.states.changed()
         time.sleep(0.01)

@@ -1,0 +1,23 @@
+"""Something happens in the middle of what the driver does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import fixtures
+
+from containerhost.engines.lxd.client import LxdClient
+from tests.functional.nova import base
+
+
+class Interrupted(base.LxdServers):
+    def at(self, asked: str, act: Callable[[], None]) -> None:
+        """Act once, just after the daemon got the request ``asked``."""
+        acts = [act]
+        original = LxdClient.request
+
+        def request(this: LxdClient, *args: Any, **kwargs: Any) -> Any:
+            response = original(this, *args, **kwargs)
+            if acts and kwargs["asked"].startswith(asked):
+                acts.pop()()
+            return response
+        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient.request", request))
