@@ -12,7 +12,7 @@ os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
 
 import fixtures  # noqa: E402  (the path above comes first)
 import nova.conf  # noqa: E402
-from nova import objects  # noqa: E402
+from nova import objects, rpc  # noqa: E402
 
 objects.register_all()  # the driver's signatures name them
 
@@ -52,7 +52,10 @@ class Stage(fixtures.Fixture):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         folder.chmod(0o711)
         self._configure(folder)
+        rpc.init(nova.conf.CONF)
+        self.addCleanup(rpc.cleanup)
         self.driver = LXDDriver(None)
+        self.addCleanup(self.driver.cleanup_host, "bench")
         self.driver.init_host("bench")
         self.image_meta = objects.ImageMeta.from_dict({"id": records.IMAGE})
         cache = Cache(Images(self.lxd.engine.client), LocalGlance(self.lxd.images["unified"]), folder / "downloads",
@@ -63,6 +66,7 @@ class Stage(fixtures.Fixture):
         conf = nova.conf.CONF
         conf([], project="nova", default_config_files=[], default_config_dirs=[])
         conf.set_override("instances_path", str(folder / "instances"))
+        conf.set_override("transport_url", "fake:/")
         for name, value in (("endpoint", self.lxd.socket), ("storage_pool", self.lxd.pool),
                             ("owners_dir", str(folder / "owners")), ("rdma_memlock", memlock()),
                             # Raw LXD calls give a VF no GUIDs of its own: neither shall the driver, to compare.

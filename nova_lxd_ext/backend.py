@@ -14,18 +14,22 @@ from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.exports import Exports
 from containerhost.engines.lxd.images import Images
+from containerhost.engines.lxd.migration import Transfers
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.sysfs import Host
 from containerhost.veth import Veths
 from nova_lxd_ext.allocations import HostSlices, Placement
+from nova_lxd_ext.arrivals import Arrivals
 from nova_lxd_ext.computenode import ComputeNode
 from nova_lxd_ext.consoles import Consoles
 from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.imagecache import ImageCache
 from nova_lxd_ext.images import Cache
 from nova_lxd_ext.lifecycle import Lifecycle
+from nova_lxd_ext.migration import Moves
 from nova_lxd_ext.outfit import Outfit
+from nova_lxd_ext.peers import Peers
 from nova_lxd_ext.possessions import Possessions
 from nova_lxd_ext.power import Power
 from nova_lxd_ext.privsep import privileged
@@ -58,6 +62,9 @@ class Backend:
     volumes: Volumes
     slices: HostSlices
     consoles: Consoles
+    peers: Peers
+    arrivals: Arrivals
+    moves: Moves
 
 
 def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -> Backend:
@@ -86,15 +93,19 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
                   VifEvents(conf, virtapi))
     volumes = Volumes()
     outfit = Outfit(engine, (possessions, ports, volumes))
+    lifecycle = Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host))
+    power = Power(conf, engine, states, outfit)
+    transfers, peers = Transfers(client, engine.make), Peers(conf)
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, volumes=volumes,
         imagecache=ImageCache(conf, images, image_api),
         snapshots=Snapshots(states, exports(conf, client), image_api),
         slices=slices,
         resources=Resources(engine, host, inventory, owners, conf.lxd.storage_pool),
-        lifecycle=Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host)),
-        power=Power(conf, engine, states, outfit),
-        consoles=Consoles(conf, engine, states))
+        lifecycle=lifecycle, power=power, peers=peers,
+        consoles=Consoles(conf, engine, states),
+        arrivals=Arrivals(conf, engine, transfers, states, outfit, lifecycle),
+        moves=Moves(conf, engine, states, outfit, lifecycle, power, transfers, peers, conf.lxd.migration_address))
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:

@@ -51,6 +51,18 @@ Seconds the daemon may take to pack a server's disk for an image of it.
 """),
 ]
 
+MIGRATION = [
+    cfg.StrOpt("migration_address", regex=r"^https://\S+:[1-9][0-9]*$", help="""
+``https://host:port`` at which the daemons of other hosts reach this host's own (its ``core.https_address``), to fetch
+servers that leave by cold migration or resize. The daemons need not trust each other: every transfer has secrets of its
+own, and who fetches is told the certificate. Unset, no server leaves this host.
+"""),
+    cfg.IntOpt("migration_timeout", default=21600, min=1, help="""
+Seconds a server's files may take to get from one host to another. When they are over, the server starts again where it
+was.
+"""),
+]
+
 DEVICES = [
     cfg.StrOpt("owners_dir", default="/var/lib/containerhost/owners", help="""
 Folder of the records that say which container holds which device. Every driver of this host that hands out devices
@@ -85,7 +97,7 @@ Give each container user and group ids of the host that no other container has, 
 """),
 ]
 
-ALL = ENGINE + LIMITS + SNAPSHOTS + DEVICES + SECURITY
+ALL = ENGINE + LIMITS + SNAPSHOTS + MIGRATION + DEVICES + SECURITY
 
 
 def register(conf: cfg.ConfigOpts = CONF) -> None:

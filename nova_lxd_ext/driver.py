@@ -42,6 +42,7 @@ class LXDDriver(refusals.Refusals):
     """System containers on LXD or Incus, with the GPUs and network functions their flavors name."""
 
     capabilities = driver.ComputeDriver.capabilities | {
+        "supports_evacuate": True,
         "supports_pcpus": True,
         "supports_trusted_certs": True,
         "has_imagecache": True,
@@ -69,6 +70,8 @@ class LXDDriver(refusals.Refusals):
         self._backend.snapshots.purge()
         self._backend.lifecycle.reconcile()
         compat.process_instances_at_startup(host, self.process_instances_at_startup)
+        self._backend.arrivals.purge()
+        self._backend.peers.listen(host, self._backend.arrivals)
 
     def register_event_listener(self, callback: Any) -> None:
         super().register_event_listener(callback)
@@ -77,6 +80,7 @@ class LXDDriver(refusals.Refusals):
     def cleanup_host(self, host: str) -> None:
         self._watch.stop()
         self._backend.consoles.close()
+        self._backend.peers.close()
 
     @translated()
     def process_instances_at_startup(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
@@ -187,6 +191,43 @@ class LXDDriver(refusals.Refusals):
                                   network_info: model.NetworkInfo | None, share_info: Any,
                                   block_device_info: Any = None) -> None:
         self._backend.power.on(context, instance, Wanted.of(network_info, block_device_info))
+
+    # Moving
+
+    def migrate_disk_and_power_off(self, context: Any, instance: objects.Instance, dest: str, flavor: objects.Flavor,
+                                   network_info: model.NetworkInfo | None, block_device_info: Any = None,
+                                   timeout: int = 0, retry_interval: int = 0) -> str:
+        self._backend.moves.leave(context, instance, flavor, Wanted.of(network_info, block_device_info), timeout,
+                                  retry_interval)
+        return "[]"  # the files are there already: there is nothing for nova to hand on
+
+    @translated(exception.MigrationError)
+    def finish_migration(self, context: Any, migration: objects.Migration, instance: objects.Instance, disk_info: str,
+                         network_info: model.NetworkInfo | None, image_meta: objects.ImageMeta, resize_instance: bool,
+                         allocations: Any, block_device_info: Any = None, power_on: bool = True,
+                         share_info: Any = None) -> None:
+        self._backend.moves.arrive(context, instance, Wanted.of(network_info, block_device_info,
+                                                                allocations=allocations), power_on)
+
+    @translated(exception.MigrationError)
+    def finish_revert_migration(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
+                                migration: objects.Migration, block_device_info: Any = None, power_on: bool = True,
+                                share_info: Any = None) -> None:
+        self._backend.moves.go_back(context, instance, migration, Wanted.of(network_info, block_device_info), power_on)
+
+    @translated(exception.MigrationError)
+    def confirm_migration(self, context: Any, migration: objects.Migration, instance: objects.Instance,
+                          network_info: model.NetworkInfo | None) -> None:
+        self._backend.moves.settle(instance, migration)
+
+    def check_instance_shared_storage_local(self, context: Any, instance: objects.Instance) -> dict[str, str]:
+        return {"host": self._nodename}
+
+    def check_instance_shared_storage_remote(self, context: Any, data: dict[str, str]) -> bool:
+        return data["host"] == self._nodename  # a container is on one host only
+
+    def check_instance_shared_storage_cleanup(self, context: Any, data: dict[str, str]) -> None:
+        """Nothing was written to find out."""
 
     # Ports
 

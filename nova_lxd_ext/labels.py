@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from nova import objects
 
 UUID = "nova.uuid"
+ARRIVAL = "nova.arrival"  # on a container that came from another host and is not its server's yet
 
 
 def of(instance: objects.Instance) -> dict[str, str]:

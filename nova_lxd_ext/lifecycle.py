@@ -118,6 +118,12 @@ class Lifecycle:
         if not keep_disk:
             folders.remove(instance.uuid)
 
+    def discard(self, name: str, uuid: str) -> None:
+        """Remove a server's container and folder that have nothing else: it is at home on another host."""
+        self._engine.delete(name)
+        self._states.changed()
+        folders.remove(uuid)
+
     def _stop_if_there(self, instance: objects.Instance) -> None:
         if self._states.find(instance) is not None:
             self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)

@@ -274,9 +274,9 @@ class LxdClient:
         response = self.request("get", "instances", name, asked=asked)
         return document(response, asked)["metadata"], response.headers.get("ETag", "")
 
-    def create_instance(self, body: Mapping[str, Any]) -> None:
+    def create_instance(self, body: Mapping[str, Any], timeout: int | None = None) -> None:
         asked = f"create container {body['name']}"
-        self.finish(self.request("post", "instances", asked=asked, json=body), asked)
+        self.finish(self.request("post", "instances", asked=asked, json=body), asked, timeout)
 
     def begin_creation(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have a container made and do not wait for it.

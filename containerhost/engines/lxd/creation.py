@@ -28,14 +28,15 @@ class Creation:
         self._client = client
         self._lock = FileLock(locks / LOCK, client.settings.operation_timeout)
 
-    def create(self, body: Mapping[str, Any]) -> None:
+    def create(self, body: Mapping[str, Any], timeout: int | None = None) -> None:
         """Make a container.
 
         :param body: of ``POST /1.0/instances``
+        :param timeout: seconds it may take once it has begun; None is the daemon's ``operation_timeout``
         :raises EngineTimeout: other creations, or this one, do not get on
         """
         if body["config"].get("security.idmap.isolated") != "true":
-            self._client.create_instance(body)
+            self._client.create_instance(body, timeout)
             return
         asked = f"create container {body['name']}"
         try:
@@ -46,7 +47,7 @@ class Creation:
             raise errors.EngineTimeout(f"{asked}: no turn to begin: {error}") from error
         except OSError as error:
             raise errors.EngineError(f"{asked}: its turn cannot be arranged: {error}") from error
-        self._client.wait(operation, asked)
+        self._client.wait(operation, asked, timeout)
 
     def _await_range(self, name: str, operation: Mapping[str, Any]) -> None:
         """Return when the container has its range, or when its creation is over, well or not."""

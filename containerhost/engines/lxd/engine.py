@@ -127,7 +127,13 @@ class LxdEngine:
 
     def create(self, spec: ContainerSpec) -> None:
         self._require_cores(spec)
-        self._creation.create(config.instance(spec, self.client.extensions))
+        self.make(config.instance(spec, self.client.extensions))
+
+    def make(self, body: Mapping[str, Any], timeout: int | None = None) -> None:
+        """:param body: of ``POST /1.0/instances``
+        :param timeout: seconds; None is the daemon's ``operation_timeout``
+        """
+        self._creation.create(body, timeout)
 
     def _require_cores(self, spec: ContainerSpec) -> None:
         """LXD takes any core for granted, and runs the container on all of them when it cannot use those named. It

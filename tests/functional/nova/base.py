@@ -4,11 +4,12 @@ over the real LXD, on the emulated host that tools/fakehost made."""
 # Nova decides between threads and eventlet at its first import, and this module must be that one.
 from nova.tests.functional import integrated_helpers  # isort: skip
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from oslo_utils import uuidutils
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState
+from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.owners import Owners
 from nova_lxd_ext import conf, labels, osvif_hook
 from tests.functional import lxd
@@ -51,8 +53,8 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
     microversion = "latest"
     #: Whether Placement holds the PCI devices, or nova's PCI tracker alone.
     pci_in_placement = False
-    #: More options for nova.conf: (group, option) -> value.
-    options: Mapping[tuple[str, str], Any] = {}
+    #: More options for nova.conf: (group or None, option) -> value.
+    options: Mapping[tuple[str | None, str], Any] = {}
 
     def setUp(self) -> None:
         self.lxd = self.useFixture(lxd.Lxd())
@@ -71,6 +73,9 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         self.flags(shutdown_retry_interval=2, group="compute")
         # Tests that end containers by themselves decide when nova looks.
         self.flags(handle_virt_lifecycle_events=False, group="workarounds")
+        if "manager_shutdown_timeout" in CONF:
+            # A compute service that is stopped has stopped when it says so: nova keeps this much for its driver.
+            self.flags(manager_shutdown_timeout=20)
         self.flags(endpoint=self.lxd.socket, storage_pool=self.lxd.pool, owners_dir=str(self.state / "owners"),
                    rdma_memlock=lxd.memlock(), ready_timeout=0, group="lxd")
         gpu = next(device for device in self.devices_before if device.kind is Kind.GPU)
@@ -122,6 +127,29 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         """Nova's own tests wait for a driver that does nothing; containers on a busy machine take longer."""
         return super()._wait_for_server_parameter(server, expected_params, max(max_retries, PATIENCE), **options)
 
+    def _wait_for_migration_status(self, *arguments: Any) -> dict[str, Any]:
+        return self._patiently(super()._wait_for_migration_status, *arguments)
+
+    def _wait_for_instance_action_event(self, *arguments: Any) -> dict[str, Any]:
+        return self._patiently(super()._wait_for_instance_action_event, *arguments)
+
+    @staticmethod
+    def _patiently(wait: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+        """Nova's own tests wait for these five seconds."""
+        for _ in range(PATIENCE // 10 - 1):
+            with contextlib.suppress(AssertionError):
+                return wait(*arguments)
+        return wait(*arguments)
+
+    def resize(self, server: Mapping[str, Any], flavor: str) -> None:
+        self.api.post_server_action(server["id"], {"resize": {"flavorRef": flavor}})
+        self._wait_for_state_change(server, "VERIFY_RESIZE")
+
+    def revert(self, server: Mapping[str, Any]) -> None:
+        self.api.post_server_action(server["id"], {"revertResize": None})
+        self._wait_for_migration_status(server, ["reverted"])
+        self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
+
     # Looking
 
     @property
@@ -140,7 +168,11 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
 
     def inside(self, server: Mapping[str, Any], *command: str) -> Inside:
         """Run a command in the server's container, as its root."""
-        pid = self.lxd.engine.metrics(self.container(server).name).pid
+        return self.run_in(self.lxd.engine, self.container(server).name, *command)
+
+    @staticmethod
+    def run_in(engine: LxdEngine, container: str, *command: str) -> Inside:
+        pid = engine.metrics(container).pid
         done = subprocess.run(["nsenter", "--target", str(pid), "--all", *command], capture_output=True, text=True,
                               timeout=60, check=False, env={"PATH": "/bin:/sbin:/usr/bin:/usr/sbin"})
         return Inside(done.returncode, done.stdout + done.stderr)
@@ -154,6 +186,15 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         create = next(action for action in actions if action["action"] == "create")
         shown = self.admin_api.api_get(f"/servers/{server['id']}/os-instance-actions/{create['request_id']}").body
         return [event["details"] for event in shown["instanceAction"]["events"] if event["event"] == "lxd_spawn"]
+
+    def assert_told(self, words: str, action: str, server: Mapping[str, Any]) -> None:
+        """The failed events of the server's latest ``action`` say ``words``; nova writes them last."""
+        def told() -> None:
+            actions = self.admin_api.get_instance_actions(server["id"])
+            latest = next(found for found in actions if found["action"] == action)
+            shown = self.admin_api.api_get(f"/servers/{server['id']}/os-instance-actions/{latest['request_id']}").body
+            self.assertIn(words, " ".join(event["details"] or "" for event in shown["instanceAction"]["events"]))
+        self._wait_for_assert(told, max_retries=PATIENCE)
 
     def held(self) -> dict[str, str]:
         """Device id -> server, as the host's records say."""

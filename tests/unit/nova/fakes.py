@@ -13,7 +13,7 @@ from oslo_config import cfg
 from containerhost import errors
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
-from containerhost.engines import ContainerState, PoolUsage, ServerInfo, Status
+from containerhost.engines import ContainerState, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.grants import Grant
 from containerhost.owners import Owners
 from containerhost.possession import Possession
@@ -50,6 +50,7 @@ class FakeEngine:
     :ivar fail: what to raise when a method is called, by its name
     :ivar asked: names of the methods called, in order
     :ivar deaf: containers whose init ignores the request to shut down
+    :ivar used: bytes on every root disk
     """
 
     name = "lxd"
@@ -61,6 +62,7 @@ class FakeEngine:
         self.asked: list[str] = []
         self.deaf: set[str] = set()
         self.refitted: dict[str, Sequence[Part]] = {}
+        self.used = 0
 
     def _called(self, method: str, name: str | None = None) -> None:
         self.asked.append(method)
@@ -134,6 +136,16 @@ class FakeEngine:
     def refit(self, name: str, parts: Sequence[Part]) -> None:
         self._called("refit", name)
         self.refitted[name] = parts
+        self.specs[name] = dataclasses.replace(self.specs[name], parts=tuple(parts))
+
+    def reconfigure(self, name: str, spec: ContainerSpec) -> None:
+        self._called("reconfigure", name)
+        present = self.specs[name]
+        self.specs[name] = dataclasses.replace(spec, image=present.image, mounts=present.mounts)
+
+    def metrics(self, name: str) -> Metrics:
+        self._called("metrics", name)
+        return Metrics(self.statuses[name], None, 0, 0, 0, 0, 0, {"root": self.used}, ())
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         self._called("verify", name)
@@ -166,6 +178,7 @@ class World:
     engine: FakeEngine
     owners: Owners
     states: States
+    outfit: Outfit
     lifecycle: Lifecycle
     power: Power
 
@@ -193,7 +206,7 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
                   VifEvents(conf, None))
     outfit = Outfit(engine, (possessions, ports, Volumes()))
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
-    return World(engine, owners, states,
+    return World(engine, owners, states, outfit,
                  Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus, lambda *_: None),
                  Power(conf, engine, states, outfit, *[clock] if clock else []))
 

@@ -26,7 +26,7 @@ class FakeClient:
         self.most = 0
         self.lock = threading.Lock()
 
-    def begin_creation(self, body: Any) -> Any:
+    def begin_creation(self, body: Any, timeout: int | None = None) -> Any:
         with self.lock:
             self.without_range.add(body["name"])
             self.most = max(self.most, len(self.without_range))
@@ -46,7 +46,7 @@ class FakeClient:
     def is_over(self, operation: Any) -> bool:
         return self.outcome is not None
 
-    def wait(self, operation: Any, asked: str) -> None:
+    def wait(self, operation: Any, asked: str, timeout: int | None = None) -> None:
         if self.outcome:
             raise self.outcome
 

@@ -1,0 +1,121 @@
+"""Containers that go from one daemon to another by LXD's own migration protocol: the receiver fetches.
+
+The daemons do not trust each other. The sender begins an operation that waits some seconds for whoever knows its
+secrets, which are made for this one transfer; the receiver connects by https and accepts the sender's certificate and
+no other. Formats: LXD's rest-api document, ``POST /1.0/instances/<name>`` with ``migration`` and
+``POST /1.0/instances`` with a source of type ``migration``. How the files travel (btrfs send, zfs send, rsync) the
+daemons agree on.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from containerhost import errors
+from containerhost.engines.lxd import config
+from containerhost.engines.lxd.client import LxdClient, document
+from containerhost.spec import ContainerSpec
+
+LOG = logging.getLogger(__name__)
+
+SENDING = "Migrating instance"  # LXD's description of the sender's operation
+
+# What the receiver's LXD must know of the container beside its files: which host ids they belong to.
+CARRIED = ("volatile.base_image", "volatile.last_state.idmap")
+TEMPLATE = "volatile.apply_template"
+
+Create = Callable[[Mapping[str, Any], int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """All that a receiver needs to fetch one container once.
+
+    :ivar name: of the container
+    :ivar operation: URL of the sender's operation
+    :ivar certificate: of the sender, in PEM
+    :ivar architecture: of the container, as LXD names it
+    :ivar config: keys of the container that go with its files
+    :ivar secrets: by channel; whoever has them can read the container, so they are shown nowhere
+    """
+
+    name: str
+    operation: str
+    certificate: str
+    architecture: str
+    config: Mapping[str, str]
+    secrets: Mapping[str, str] = dataclasses.field(repr=False)
+
+
+class Transfers:
+    """:param create: makes a container from the body of ``POST /1.0/instances`` within so many seconds
+    """
+
+    def __init__(self, client: LxdClient, create: Create) -> None:
+        self._client = client
+        self._create = create
+
+    def offer(self, name: str, address: str) -> Offer:
+        """Begin to send a stopped container to whoever takes the offer; it stays here as it is.
+
+        :param address: ``https://host:port`` at which receivers reach this daemon
+        """
+        asked = f"offer container {name} to another host"
+        instance, _ = self._client.instance(name)
+        certificate = self._client.server()["environment"]["certificate"]
+        body = {"migration": True, "live": False, "instance_only": True}
+        operation = document(self._client.request("post", "instances", name, asked=asked, json=body), asked)["metadata"]
+        return Offer(name=name, operation=f"{address}/1.0/operations/{operation['id']}", certificate=certificate,
+                     architecture=instance["architecture"], config=carried(instance["config"]),
+                     secrets=operation["metadata"])
+
+    def withdraw(self, name: str) -> None:
+        """End every transfer of the container that is going on; its receiver is left with nothing."""
+        for operation in self._client.operations():
+            if operation["status_code"] < 200 and sends(operation, name):
+                LOG.info("The transfer of container %s is ended", name)
+                self._end(operation, name)
+
+    def _end(self, operation: Mapping[str, Any], name: str) -> None:
+        try:
+            self._client.request("delete", "operations", operation["id"], asked=f"end the transfer of container {name}")
+        except errors.EngineError as error:
+            # It ended by itself meanwhile, or LXD is past the point where it can be ended: the receiver removes it.
+            LOG.info("The transfer of container %s was not ended: %s", name, error)
+
+    def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
+        """Make the container ``spec`` with the offered one's files; it is stopped.
+
+        :param timeout: seconds until it is there
+        """
+        self._create(instance(spec, offer, self._client.extensions), timeout)
+        self._keep_files(spec.name)
+
+    def _keep_files(self, name: str) -> None:
+        """To LXD it is a copy, into which it would write a new host's name and the like at the first start."""
+        instance, etag = self._client.instance(name)
+        if instance["config"].pop(TEMPLATE, None) is not None:
+            self._client.replace_instance(name, instance, etag)
+
+
+def carried(configuration: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in configuration.items() if key in CARRIED or key.startswith("image.")}
+
+
+def instance(spec: ContainerSpec, offer: Offer, extensions: frozenset[str]) -> dict[str, Any]:
+    """The body of ``POST /1.0/instances`` that fetches ``offer``."""
+    body = config.instance(spec, extensions)
+    return body | {
+        "architecture": offer.architecture,
+        "config": {**offer.config, **body["config"]},
+        "source": {"type": "migration", "mode": "pull", "operation": offer.operation, "live": False,
+                   "instance_only": True, "certificate": offer.certificate, "secrets": dict(offer.secrets)},
+    }
+
+
+def sends(operation: Mapping[str, Any], name: str) -> bool:
+    """Whether an operation of LXD sends the container ``name`` to another daemon."""
+    urls = (operation.get("resources") or {}).get("instances") or ()
+    return operation.get("description") == SENDING and any(
+        url.partition("?")[0].endswith(f"/{name}") for url in urls)

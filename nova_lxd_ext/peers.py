@@ -1,0 +1,99 @@
+"""The drivers of different compute hosts talk to each other over nova's own message bus.
+
+A server must be on its new host before nova is told that it left the old one: nova cannot undo a move whose second half
+fails. So the old host's driver asks the new host's to fetch the container, and waits. Whoever may write to the bus
+controls every compute host anyway, so it is safe to carry a transfer's one-time secrets.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import oslo_messaging as messaging
+from nova import exception, objects, rpc
+from nova.objects import base
+from oslo_config import cfg
+
+from containerhost import errors
+
+LOG = logging.getLogger(__name__)
+
+TOPIC = "lxd-peers"
+VERSION = "1.0"
+
+
+class Receiver(Protocol):
+    """What a host does when its peers ask."""
+
+    def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None: ...
+
+    def forget(self, context: Any, instance: objects.Instance) -> None: ...
+
+
+class Endpoint:
+    """The peers' questions as the message bus delivers them; what fails is answered in words that nova's classes carry.
+    """
+
+    target = messaging.Target(version=VERSION)
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    @messaging.expected_exceptions(exception.NovaException)
+    def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
+        with told():
+            self._receiver.receive(context, instance, offer)
+
+    def forget(self, context: Any, instance: objects.Instance) -> None:
+        self._receiver.forget(context, instance)
+
+
+class Peers:
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._server: Any = None
+
+    def listen(self, host: str, receiver: Receiver) -> None:
+        """Answer the other hosts' drivers from now on."""
+        self.close()
+        target = messaging.Target(topic=TOPIC, server=host)
+        self._server = rpc.get_server(target, [Endpoint(receiver)], base.NovaObjectSerializer())
+        self._server.start()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server.wait()
+            self._server = None
+
+    def fetch(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
+        """Let ``host`` fetch the server's container, and wait until it is there.
+
+        :raises MigrationError: it could not, or does not answer
+        """
+        try:
+            self._client(host).call(context, "receive", instance=instance, offer=offer)
+        except messaging.MessagingException as error:
+            raise exception.MigrationError(
+                reason=f"nova-compute on {host} did not answer ({type(error).__name__}: {error}); is it the same "
+                       f"driver, and does it run?") from error
+
+    def forget(self, context: Any, host: str, instance: objects.Instance) -> None:
+        """Let ``host`` remove what it fetched for a move that failed, as soon as it can; nobody waits for it."""
+        self._client(host).cast(context, "forget", instance=instance)
+
+    def _client(self, host: str) -> Any:
+        """While a peer works it sends a sign of life, so that one that died is not waited for until the limit."""
+        client = rpc.get_client(messaging.Target(topic=TOPIC, version=VERSION), VERSION, base.NovaObjectSerializer())
+        return client.prepare(server=host, timeout=self._conf.lxd.migration_timeout,
+                              call_monitor_timeout=self._conf.rpc_response_timeout)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Errors that only this process knows leave as one that the asking host's process knows too."""
+    try:
+        yield
+    except (errors.ContainerHostError, OSError) as error:
+        raise exception.MigrationError(reason=str(error)) from error

@@ -1,0 +1,240 @@
+"""A server between two hosts in memory; LXD's part and the message bus are played."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import fixtures
+import nova.conf
+import testtools
+from nova import exception, objects
+from oslo_utils import units
+
+from containerhost import errors
+from containerhost.engines import Status
+from containerhost.engines.lxd.migration import Offer
+from containerhost.spec import ContainerSpec
+from nova_lxd_ext import conf, labels
+from nova_lxd_ext.arrivals import Arrivals
+from nova_lxd_ext.migration import Moves
+from nova_lxd_ext.wanted import NOTHING
+from tests.unit.nova import fakes, records
+from tests.unit.nova.fakes import GPU_0, GPU_1
+
+conf.register()
+OFFER = Offer("instance-0000002a", "https://one:8443/1.0/operations/x", "PEM", "x86_64", {}, {"fs": "secret"})
+MOVE = 7
+
+
+class Transfers:
+    """What LXD's daemons do.
+
+    :ivar fault: what the receiver's LXD says instead of making the container
+    """
+
+    def __init__(self, world: fakes.World) -> None:
+        self.world = world
+        self.fault: BaseException | None = None
+        self.withdrawn: list[str] = []
+
+    def offer(self, name: str, address: str) -> Offer:
+        return OFFER
+
+    def withdraw(self, name: str) -> None:
+        self.withdrawn.append(name)
+
+    def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
+        self.world.engine.create(spec)
+        if self.fault:
+            raise self.fault
+
+
+class Bus:
+    """Carries what one host's driver asks the other's."""
+
+    def __init__(self, receiver: Arrivals) -> None:
+        self.receiver = receiver
+
+    def fetch(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
+        self.receiver.receive(context, instance, offer)
+
+    def forget(self, context: Any, host: str, instance: objects.Instance) -> None:
+        self.receiver.forget(context, instance)
+
+
+class MovesCase(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        folders = [Path(self.useFixture(fixtures.TempDir()).path) for _ in range(2)]
+        self.one = fakes.world(folders[0], nova.conf.CONF)
+        (folders[1] / "host").symlink_to(folders[0] / "host")  # the same machine twice
+        self.two = fakes.world(folders[1], nova.conf.CONF)
+        self.transfers = Transfers(self.two)
+        self.arrivals = Arrivals(nova.conf.CONF, self.two.engine, self.transfers, self.two.states, self.two.outfit,
+                                 self.two.lifecycle)
+        self.here, self.there = self.moves(self.one), self.moves(self.two)
+        self.server = records.instance(("gpu", GPU_0))
+        self.one.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, NOTHING, True)
+        self.large = records.flavor(memory_mb=1024, root_gb=8)
+        self.server.new_flavor = self.large
+        self.server.migration_context = objects.MigrationContext(
+            migration_id=MOVE, old_pci_devices=self.server.pci_devices, old_pci_requests=self.server.pci_requests,
+            new_pci_requests=self.server.pci_requests, new_pci_devices=objects.PciDeviceList(objects=[
+                objects.PciDevice(address=GPU_1, request_id=self.server.pci_requests.requests[0].request_id,
+                                  compute_node_id=records.NODE)]))
+        self.move = objects.Migration(id=MOVE, source_compute="one", dest_compute="two", status="migrating")
+        self.useFixture(fixtures.MockPatchObject(objects.Migration, "get_by_id", side_effect=lambda *_: self.move))
+
+    def moves(self, world: fakes.World) -> Moves:
+        return Moves(nova.conf.CONF, world.engine, world.states, world.outfit, world.lifecycle, world.power,
+                     self.transfers, Bus(self.arrivals), "https://one:8443")
+
+    def leave(self, flavor: objects.Flavor | None = None) -> None:
+        self.here.leave(None, self.server, flavor or self.large, NOTHING, 0, 0)
+
+    def arrive(self, moves: Moves) -> None:
+        """What nova does to its record before."""
+        self.server.flavor = self.large
+        self.server.apply_migration_context()
+        moves.arrive(None, self.server, NOTHING, True)
+
+    def go_back(self) -> None:
+        self.server.flavor = records.flavor()
+        self.server.revert_migration_context()
+        self.here.go_back(None, self.server, self.move, NOTHING, True)
+
+    def assert_as_it_was(self) -> None:
+        self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
+        self.assertEqual(512 * units.Mi, self.one.engine.specs[self.server.name].memory.size)
+        self.assertEqual(({GPU_0: self.server.name}, {}, {}), (self.one.held(), self.two.held(), self.two.engine.specs))
+
+
+class BetweenHostsTest(MovesCase):
+    def test_confirmed(self) -> None:
+        self.leave()
+        self.assertEqual(({}, Status.STOPPED), (self.one.held(), self.one.engine.statuses[self.server.name]))
+        self.assertEqual((), self.one.engine.specs[self.server.name].parts)
+        self.assertEqual(str(MOVE), self.two.engine.specs[self.server.name].labels[labels.ARRIVAL])
+        self.arrive(self.there)
+        spec = self.two.engine.specs[self.server.name]
+        self.assertEqual((1024 * units.Mi, labels.of(self.server)), (spec.memory.size, spec.labels))
+        self.assertEqual({GPU_1: self.server.name}, self.two.held())
+        self.here.settle(self.server, self.move)
+        self.assertEqual({}, self.one.engine.specs)
+        self.assertEqual(Status.RUNNING, self.two.engine.statuses[self.server.name])
+
+    def test_reverted(self) -> None:
+        self.leave()
+        self.arrive(self.there)
+        self.two.lifecycle.remove(None, self.server)
+        self.go_back()
+        self.assert_as_it_was()
+
+    def test_a_fault_anywhere_leaves_it_as_it_was(self) -> None:
+        full, down = errors.StorageFull("no space left"), errors.EngineUnavailable("gone")
+        faults = {
+            "the new host's pool is full": lambda: setattr(self.transfers, "fault", full),
+            "its daemon cannot be asked": lambda: self.two.engine.fail.update(create=down),
+            "the old host cannot take off its parts": lambda: self.one.engine.fail.update(refit=down),
+        }
+        for name, cause in faults.items():
+            with self.subTest(name):
+                cause()
+                with mock.patch.object(self.one.power, "on", side_effect=self.mended(self.one.power.on)):
+                    self.assertRaises(exception.InstanceFaultRollback, self.leave)
+                self.assert_as_it_was()
+                self.transfers.fault = None
+                self.two.engine.fail.clear()
+
+    def mended(self, action: Any) -> Any:
+        def act(*args: Any) -> None:
+            self.one.engine.fail.clear()
+            action(*args)
+        return act
+
+    def test_killed_while_it_leaves(self) -> None:
+        """Nova then calls for going back; what arrived meanwhile is removed."""
+        self.one.engine.fail["refit"] = fakes.Killed()
+        self.useFixture(fixtures.MockPatchObject(self.one.power, "on"))
+        with mock.patch.object(self.arrivals, "forget"):
+            self.assertRaises(fakes.Killed, self.leave)
+        self.one.engine.fail.clear()
+        self.go_back()
+        self.assert_as_it_was()
+        self.assertIn(self.server.name, self.transfers.withdrawn)
+
+    def test_going_back_leaves_a_server_alone_that_never_stopped(self) -> None:
+        self.one.engine.asked.clear()
+        self.go_back()
+        self.assertEqual([], [call for call in self.one.engine.asked if call != "container"])
+
+    def test_what_cannot_be_is_refused_before_anything_changes(self) -> None:
+        self.one.engine.used = 3 * units.Gi
+        small = records.flavor(root_gb=2)
+        nowhere = Moves(nova.conf.CONF, self.one.engine, self.one.states, self.one.outfit, self.one.lifecycle,
+                        self.one.power, self.transfers, Bus(self.arrivals), None)
+        for words, moves, flavor in (("3.0 GiB of its root disk", self.here, small),
+                                     ("ephemeral", self.here, records.flavor(ephemeral_gb=1)),
+                                     ("migration_address", nowhere, self.large)):
+            with self.subTest(words):
+                self.one.engine.asked.clear()
+                error = self.assertRaises(exception.InstanceFaultRollback, moves.leave, None, self.server, flavor,
+                                          NOTHING, 0, 0)
+                self.assertIn(words, str(error))
+                self.assertNotIn("kill", self.one.engine.asked)
+                self.assert_as_it_was()
+
+    def test_a_container_that_may_be_the_servers_is_not_replaced(self) -> None:
+        self.two.lifecycle.spawn(None, records.instance(), objects.ImageMeta(id=records.IMAGE), (), None, NOTHING,
+                                 False)
+        error = self.assertRaises(exception.InstanceFaultRollback, self.leave)
+        self.assertIn("has a container", str(error))
+        self.assertIn(self.server.name, self.two.engine.specs)
+
+    def test_what_a_broken_off_move_left_is_replaced(self) -> None:
+        self.leave()
+        self.one.power.on(None, self.server, NOTHING)
+        self.leave()
+        self.arrive(self.there)
+
+    def test_a_start_removes_what_no_move_will_finish(self) -> None:
+        self.leave()
+        for status, stays in (("post-migrating", True), ("error", False)):
+            with self.subTest(status):
+                self.move.status = status
+                self.arrivals.purge()
+                self.assertEqual(stays, self.server.name in self.two.engine.specs)
+
+
+class OnOneHostTest(MovesCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.move = objects.Migration(id=MOVE, source_compute="one", dest_compute="one")
+
+    def test_resized_and_confirmed(self) -> None:
+        self.leave()
+        self.arrive(self.here)
+        self.here.settle(self.server, self.move)
+        self.assertEqual(1024 * units.Mi, self.one.engine.specs[self.server.name].memory.size)
+        self.assertEqual({GPU_1: self.server.name}, self.one.held())
+        self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
+
+    def test_resized_and_reverted(self) -> None:
+        self.leave()
+        self.arrive(self.here)
+        self.one.lifecycle.remove(None, self.server, keep_disk=True)
+        self.go_back()
+        self.assert_as_it_was()
+
+    def test_an_arrival_that_fails_keeps_the_container_and_none_of_its_devices(self) -> None:
+        self.leave()
+        self.one.engine.fail["start"] = errors.EngineError("forkstart")
+        self.assertRaises(errors.EngineError, self.arrive, self.here)
+        self.assertEqual(({}, Status.STOPPED), (self.one.held(), self.one.engine.statuses[self.server.name]))
+
+
+class OfferTest(testtools.TestCase):
+    def test_the_secrets_are_not_shown(self) -> None:
+        self.assertNotIn("secret", repr(OFFER))
+        self.assertEqual(OFFER, Offer(**dataclasses.asdict(OFFER)))
