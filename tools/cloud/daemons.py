@@ -30,7 +30,7 @@ class Daemon:
     argv: tuple[str, ...]
     ready: Callable[[], bool]
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    limit: float = 90
+    limit: float = 180
     end: signal.Signals = signal.SIGKILL
 
 

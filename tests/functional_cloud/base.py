@@ -1,0 +1,150 @@
+"""What every test of the real cloud does: boot a server on a network, look into it, wait for what must come true."""
+
+import itertools
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import testtools
+
+from tests.functional_cloud import stage
+from tools.cloud import networking
+from tools.cloud.engine import Output
+
+LIMIT = 60  # s
+_numbers = itertools.count(1)
+
+
+class CloudTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.stage = stage.shared()
+        self.tenant = self.stage.tenant
+        self.network = self.tenant.network.find_network(networking.FIXED, ignore_missing=False)
+
+    def until(self, what: str, ask: Callable[[], Any], limit: float = LIMIT) -> Any:
+        """Ask until the answer is true; the answer."""
+        deadline = time.monotonic() + limit
+        while not (answer := ask()):
+            if time.monotonic() > deadline:
+                self.fail(f"Waited {limit:.0f} s in vain until {what}")
+            time.sleep(0.3)
+        return answer
+
+    def security_group(self, *protocols: str) -> Any:
+        """Lets in, from anywhere, all of the protocols."""
+        group = self.tenant.network.create_security_group(name=self.name())
+        self.addCleanup(self.until, "the security group is free", lambda: self._deleted_group(group.id))
+        for protocol in protocols:
+            self.allow(group, protocol)
+        return group
+
+    def allow(self, group: Any, protocol: str) -> Any:
+        return self.tenant.network.create_security_group_rule(
+            security_group_id=group.id, direction="ingress", ether_type="IPv4", protocol=protocol,
+            remote_ip_prefix="0.0.0.0/0")
+
+    def _deleted_group(self, group: str) -> bool:
+        """It is in use until the port of a deleted server is gone."""
+        try:
+            self.tenant.network.delete_security_group(group, ignore_missing=True)
+        except Exception as error:
+            if getattr(error, "status_code", None) == 409:
+                return False
+            raise
+        return True
+
+    def name(self) -> str:
+        return f"test-{os.getpid()}-{next(_numbers)}"
+
+    def boot(self, group: Any = None) -> "Server":
+        """A server on the tenants' network that is ACTIVE and has got its address."""
+        compute = self.tenant.compute
+        image = self.tenant.image.find_image(stage.IMAGE, ignore_missing=False)
+        flavor = compute.find_flavor(stage.FLAVOR, ignore_missing=False)
+        record = compute.create_server(
+            name=self.name(), image_id=image.id, flavor_id=flavor.id, key_name=stage.KEY,
+            networks=[{"uuid": self.network.id}], security_groups=[{"name": group.id}] if group else [])
+        self.addCleanup(self._delete, record.id)
+        self.settled(record.id, "ACTIVE")
+        server = Server(self, record.id)
+        server.wait_for_address()
+        return server
+
+    def settled(self, server: str, status: str) -> Any:
+        """The server's record, once it has the status and nothing is being done to it."""
+        def look() -> Any:
+            record = self.tenant.compute.get_server(server)
+            if record.status == "ERROR":
+                self.fail(f"The server failed: {record.fault}")
+            return record if record.status == status and record.task_state is None else None
+
+        return self.until(f"the server is {status}", look)
+
+    def _delete(self, server: str) -> None:
+        self.tenant.compute.delete_server(server, ignore_missing=True)
+        self.until("the server is gone",
+                   lambda: self.tenant.compute.find_server(server, ignore_missing=True) is None)
+
+
+class Server:
+    """:ivar id: its uuid
+    :ivar container: its container's name
+    :ivar port: its first port's record
+    """
+
+    def __init__(self, test: CloudTest, uuid: str) -> None:
+        self._test = test
+        self._cloud = test.stage.cloud
+        self.id = uuid
+        self.container = test.stage.admin.compute.get_server(uuid).instance_name
+        self.port = next(iter(test.tenant.network.ports(device_id=uuid)))
+
+    @property
+    def address(self) -> str:
+        return self.port.fixed_ips[0]["ip_address"]
+
+    def inside(self, *command: str) -> Output:
+        return self._cloud.engine.inside(self.container, *command)
+
+    def wait_for_address(self, interface: str = "eth0") -> None:
+        """Until DHCP gave the interface the address that Neutron chose."""
+        self._test.until(
+            f"{interface} has the address {self.address}",
+            lambda: f"inet {self.address}/" in self.inside("ip", "-4", "address", "show", "dev", interface).out)
+
+    def reaches(self, address: str) -> bool:
+        return self.inside("ping", "-c", "1", "-W", "2", address).status == 0
+
+    def floating_address(self) -> str:
+        """A new one that leads to it."""
+        network = self._test.tenant.network
+        external = network.find_network(networking.EXTERNAL, ignore_missing=False)
+        floating = network.create_ip(floating_network_id=external.id, port_id=self.port.id)
+        self._test.addCleanup(network.delete_ip, floating.id)
+        return floating.floating_ip_address
+
+    def ssh(self, address: str, command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ("ssh", "-F", "none", "-i", str(self._test.stage.key), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5",
+             "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", f"root@{address}", command),
+            text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
+
+    def host_end(self, port: str) -> str:
+        """The interface of the switch that is the Neutron port."""
+        found = self._cloud.switch.run("--bare", "--columns=name", "find", "interface",
+                                       f"external_ids:iface-id={port}").split()
+        self._test.assertEqual(1, len(found), f"interfaces of the switch for port {port}: {found}")
+        return found[0]
+
+
+def answers(address: str) -> bool:
+    """Whether it answers a ping from outside."""
+    return subprocess.run(("ping", "-c", "1", "-W", "2", address), capture_output=True, check=False).returncode == 0
+
+
+def index_of(interface: str) -> int:
+    return int(Path(f"/sys/fakehost/sys/class/net/{interface}/ifindex").read_text())
