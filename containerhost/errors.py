@@ -25,6 +25,10 @@ class DeviceHeld(DeviceError):
     """Another container holds the device, a slice of it, or the function it belongs to."""
 
 
+class DeviceInUse(DeviceError):
+    """A process in the container uses what is to be taken away."""
+
+
 class OwnersUnreadable(DeviceError):
     """The ownership records cannot be trusted, so nothing is handed out until they can (fail closed)."""
 

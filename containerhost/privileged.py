@@ -8,12 +8,13 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import NamedTuple
 
-from containerhost import links
+from containerhost import blockcopy, blocknodes, links
 from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
+from containerhost.processes import name, namespace, open_folder, pids
 
 PCI = "/sys/bus/pci"
 COMMAND_LIMIT = 30  # s
@@ -24,6 +25,8 @@ INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
 GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 MARK = re.compile(r"[ -~]{1,200}")  # the kernel keeps 255 bytes
+NODE = re.compile(r"/dev/[a-z0-9]{1,32}")
+VOLUME = re.compile(r"/dev/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
 
 # Folders of /dev in which devices that can be granted have their nodes.
 NODE_FOLDERS = ((), ("dri",), ("infiniband",), ("nvidia-caps",), ("accel",))
@@ -132,6 +135,24 @@ class Privileged:
         return tuple(f"process {pid} ({name(pid)})" for pid in pids()
                      if namespace(pid) not in (None, own) and opened(pid) & set(map(tuple, nodes)))
 
+    def withhold_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
+        """Let nobody in the container of process ``pid`` open its block node ``path``."""
+        blocknodes.withhold(int(pid), check(NODE, path), (int(number[0]), int(number[1])))
+
+    def restore_block(self, pid: int, path: str, number: tuple[int, int], mode: int) -> None:
+        blocknodes.restore(int(pid), check(NODE, path), (int(number[0]), int(number[1])), int(mode))
+
+    def block_users(self, pid: int, path: str, number: tuple[int, int]) -> tuple[str, ...]:
+        """What of the container holds the block device, in words."""
+        return blocknodes.users(int(pid), check(NODE, path), (int(number[0]), int(number[1])))
+
+    def copy_block(self, source: str, target: str, place: int, size: int) -> int:
+        """Copy a piece of a block device of the host to another.
+
+        :returns: bytes copied; 0 at its end
+        """
+        return blockcopy.copy(check(VOLUME, source), check(VOLUME, target), int(place), int(size))
+
     def inside(self, pid: int) -> Inside:
         return Inside(nodes_of(int(pid)), netdevs_of(int(pid)), limits_of(int(pid)))
 
@@ -169,28 +190,6 @@ def write(path: str, text: str) -> None:
         raise HostActionFailed(f"writing {text} to {path} failed: {error.strerror}") from error
 
 
-# Processes come and go while they are looked at: one that is gone has nothing open.
-
-
-def pids() -> Iterator[int]:
-    return (int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
-
-
-def namespace(pid: int) -> str | None:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:
-        return None
-
-
-def name(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return "gone meanwhile"
-
-
 def opened(pid: int) -> set[tuple[int, int]]:
     """Numbers of the character nodes the process has open."""
     found: set[tuple[int, int]] = set()
@@ -206,12 +205,6 @@ def opened(pid: int) -> set[tuple[int, int]]:
         if stat.S_ISCHR(status.st_mode):
             found.add((os.major(status.st_rdev), os.minor(status.st_rdev)))
     return found
-
-
-# A container's root belongs to its tenant: each step below it is opened by itself and no link is ever followed,
-# because an absolute link would lead into the host's own root.
-
-STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def nodes_of(pid: int) -> dict[str, tuple[int, int]]:
@@ -230,23 +223,6 @@ def nodes_of(pid: int) -> dict[str, tuple[int, int]]:
         finally:
             os.close(handle)
     return found
-
-
-def open_folder(pid: int, steps: tuple[str, ...]) -> int | None:
-    """A folder below the root of a process; None when it is missing or no folder."""
-    try:
-        handle = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error
-    for step in steps:
-        try:
-            below = os.open(step, STEP, dir_fd=handle)
-        except OSError:
-            return None
-        finally:
-            os.close(handle)
-        handle = below
-    return handle
 
 
 def netdevs_of(pid: int) -> tuple[str, ...]:

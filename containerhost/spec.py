@@ -82,11 +82,23 @@ class BlockDevice:
     name: str
     source: str
     path: str
-    read_only: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolDisk:
+    """A further disk of the storage pool, with a file system, that the container sees at ``path``.
+
+    :ivar volume: what the pool calls it
+    """
+
+    name: str
+    pool: str
+    volume: str
+    path: str
 
 
 #: What a container has beside its root disk, and may get and lose while it is stopped or runs.
-Part = Nic | BlockDevice | Grant
+Part = Nic | BlockDevice | PoolDisk | Grant
 
 
 def grants_of(parts: Iterable[Part]) -> tuple[Grant, ...]:

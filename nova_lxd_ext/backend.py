@@ -15,6 +15,7 @@ from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.exports import Exports
 from containerhost.engines.lxd.images import Images
 from containerhost.engines.lxd.migration import Transfers
+from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.sysfs import Host
@@ -22,7 +23,9 @@ from containerhost.veth import Veths
 from nova_lxd_ext.allocations import HostSlices, Placement
 from nova_lxd_ext.arrivals import Arrivals
 from nova_lxd_ext.computenode import ComputeNode
+from nova_lxd_ext.connectors import Connectors
 from nova_lxd_ext.consoles import Consoles
+from nova_lxd_ext.ephemerals import Ephemerals
 from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.imagecache import ImageCache
 from nova_lxd_ext.images import Cache
@@ -40,6 +43,7 @@ from nova_lxd_ext.vifdirect import DirectPorts
 from nova_lxd_ext.vifevents import VifEvents
 from nova_lxd_ext.vifplug import Plugs
 from nova_lxd_ext.vifs import Ports
+from nova_lxd_ext.volumecopy import Copier
 from nova_lxd_ext.volumes import Volumes
 
 DOWNLOADS = "_base"  # where nova's other drivers keep fetched images, below instances_path
@@ -59,6 +63,7 @@ class Backend:
     lifecycle: Lifecycle
     power: Power
     ports: Ports
+    connectors: Connectors
     volumes: Volumes
     slices: HostSlices
     consoles: Consoles
@@ -91,13 +96,15 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     veths = Veths(root_actions, host)
     ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, possession, lambda: node.id),
                   VifEvents(conf, virtapi))
-    volumes = Volumes()
-    outfit = Outfit(engine, (possessions, ports, volumes))
+    connectors = Connectors(conf)
+    volumes = Volumes(engine, states, connectors, Copier(root_actions, conf.lxd.volume_timeout))
+    ephemerals = Ephemerals(PoolDisks(client, conf.lxd.storage_pool))
+    outfit = Outfit(engine, (possessions, ports, volumes, ephemerals))
     lifecycle = Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host))
     power = Power(conf, engine, states, outfit)
     transfers, peers = Transfers(client, engine.make), Peers(conf)
     return Backend(
-        host=host, engine=engine, images=images, states=states, ports=ports, volumes=volumes,
+        host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,
         imagecache=ImageCache(conf, images, image_api),
         snapshots=Snapshots(states, exports(conf, client), image_api),
         slices=slices,

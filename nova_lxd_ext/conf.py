@@ -63,6 +63,14 @@ was.
 """),
 ]
 
+VOLUMES = [
+    cfg.IntOpt("volume_timeout", default=300, min=1, help="""
+Seconds a volume's backend has for each step: to connect, disconnect or extend a volume, or to copy 64 MiB of one.
+How a host connects volumes (multipath, tries, iSCSI interface) is set by the options of group ``[libvirt]`` that nova
+has for it: ``volume_use_multipath``, ``volume_enforce_multipath``, ``num_volume_scan_tries``, ``iscsi_iface``.
+"""),
+]
+
 DEVICES = [
     cfg.StrOpt("owners_dir", default="/var/lib/containerhost/owners", help="""
 Folder of the records that say which container holds which device. Every driver of this host that hands out devices
@@ -97,7 +105,7 @@ Give each container user and group ids of the host that no other container has, 
 """),
 ]
 
-ALL = ENGINE + LIMITS + SNAPSHOTS + MIGRATION + DEVICES + SECURITY
+ALL = ENGINE + LIMITS + SNAPSHOTS + MIGRATION + VOLUMES + DEVICES + SECURITY
 
 
 def register(conf: cfg.ConfigOpts = CONF) -> None:

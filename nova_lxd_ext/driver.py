@@ -27,6 +27,7 @@ from nova_lxd_ext import (
     reasons,
     refusals,
     startup,
+    volumeconfig,
     watch,
 )
 from nova_lxd_ext.errors import as_nova, translated
@@ -49,6 +50,9 @@ class LXDDriver(refusals.Refusals):
         "supports_accelerators": True,
         "supports_device_tagging": True,
         "supports_attach_interface": True,
+        "supports_extend_volume": True,
+        "supports_multiattach": True,
+        "supports_tagged_attach_volume": True,
         # Glance has no format of its own for containers: their images are declared raw.
         "supports_image_type_raw": True,
     }
@@ -245,6 +249,42 @@ class LXDDriver(refusals.Refusals):
     @translated()
     def detach_interface(self, context: Any, instance: objects.Instance, vif: model.VIF) -> None:
         self._backend.ports.detach(instance, vif)
+
+    # Volumes
+
+    @translated()
+    def get_volume_connector(self, instance: objects.Instance) -> dict[str, Any]:
+        return self._backend.connectors.properties()
+
+    @translated()
+    def attach_volume(self, context: Any, connection_info: dict[str, Any], instance: objects.Instance, mountpoint: str,
+                      disk_bus: str | None = None, device_type: str | None = None, encryption: Any = None) -> None:
+        self._backend.volumes.attach(context, instance, volumeconfig.volume(connection_info, mountpoint, encryption))
+
+    @translated()
+    def detach_volume(self, context: Any, connection_info: dict[str, Any], instance: objects.Instance, mountpoint: str,
+                      encryption: Any = None) -> None:
+        self._backend.volumes.detach(instance, mountpoint)
+
+    @translated()
+    def swap_volume(self, context: Any, old_connection_info: dict[str, Any], new_connection_info: dict[str, Any],
+                    instance: objects.Instance, mountpoint: str, resize_to: int) -> None:
+        self._backend.volumes.swap(instance, mountpoint, volumeconfig.volume(new_connection_info, mountpoint))
+
+    @translated()
+    def extend_volume(self, context: Any, connection_info: dict[str, Any], instance: objects.Instance,
+                      requested_size: int) -> None:
+        self._backend.volumes.extend(connection_info, requested_size)
+
+    def default_root_device_name(self, instance: objects.Instance, image_meta: objects.ImageMeta, root_bdm: Any) -> str:
+        return volumeconfig.ROOT
+
+    def default_device_names_for_instance(self, instance: objects.Instance, root_device_name: str,
+                                          *block_device_lists: Any) -> None:
+        volumeconfig.name_missing(instance, root_device_name, [disk for disks in block_device_lists for disk in disks])
+
+    def get_device_name_for_instance(self, instance: objects.Instance, bdms: Any, block_device_obj: Any) -> str:
+        return volumeconfig.name_for(instance, bdms, block_device_obj.device_name)
 
     # Looking
 

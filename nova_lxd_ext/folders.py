@@ -39,11 +39,15 @@ def remove_all_but(uuids: Iterable[str]) -> tuple[str, ...]:
 
     :returns: the uuids whose folders were removed
     """
-    found = {path.parent.name for path in Path(CONF.instances_path).glob(f"*/{_name()}")}
-    leftover = tuple(sorted(found.difference(uuids)))
+    leftover = tuple(sorted(all_uuids().difference(uuids)))
     for uuid in leftover:
         remove(uuid)
     return leftover
+
+
+def all_uuids() -> set[str]:
+    """The servers that have a folder on this host."""
+    return {path.parent.name for path in Path(CONF.instances_path).glob(f"*/{_name()}")}
 
 
 def _name() -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 from nova import exception, objects
 from nova.compute import task_states, vm_states
-from nova.network import model
 from oslo_config import cfg
 
 from containerhost import errors
@@ -29,8 +28,6 @@ LOG = logging.getLogger(__name__)
 
 BEING_BUILT = frozenset({task_states.BLOCK_DEVICE_MAPPING, task_states.NETWORKING, task_states.SPAWNING})
 
-TellTags = Callable[[Any, objects.Instance, model.NetworkInfo], None]
-
 
 class Lifecycle:
     """:param host_cpus: reads the host's cores as nova may use them now
@@ -38,7 +35,7 @@ class Lifecycle:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, outfit: Outfit, images: Cache,
-                 host_cpus: Callable[[], flavor.HostCpus], tell_tags: TellTags = tags.refresh) -> None:
+                 host_cpus: Callable[[], flavor.HostCpus], tell_tags: tags.TellTags = tags.refresh) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states

@@ -21,6 +21,8 @@ context = priv_context.PrivContext(
         capabilities.CAP_SYS_ADMIN,        # binding drivers
         capabilities.CAP_DAC_OVERRIDE,     # attributes in /sys that only root may write
         capabilities.CAP_DAC_READ_SEARCH,  # and read
+        capabilities.CAP_CHOWN,            # owners of block nodes in containers
+        capabilities.CAP_FOWNER,           # and their modes
         capabilities.CAP_SYS_PTRACE,       # looking at what a container's processes see
     ])
 
@@ -82,6 +84,18 @@ class Helper(Privileged):
 
     def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
         return tuple(act("users", [list(node) for node in nodes]))
+
+    def withhold_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
+        act("withhold_block", pid, path, list(number))
+
+    def restore_block(self, pid: int, path: str, number: tuple[int, int], mode: int) -> None:
+        act("restore_block", pid, path, list(number), mode)
+
+    def block_users(self, pid: int, path: str, number: tuple[int, int]) -> tuple[str, ...]:
+        return tuple(act("block_users", pid, path, list(number)))
+
+    def copy_block(self, source: str, target: str, place: int, size: int) -> int:
+        return int(act("copy_block", source, target, place, size))
 
     def inside(self, pid: int) -> Inside:
         nodes, netdevs, limits = act("inside", pid)

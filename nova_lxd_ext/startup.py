@@ -15,6 +15,7 @@ LOG = logging.getLogger(__name__)
 
 # LXD's rule for instance names (documentation of instances): a host name that does not begin with a digit or dash.
 NAME = re.compile(r"[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+UNLIMITED = frozenset({"dir"})  # pool types that may not hold a disk to its size
 PAUSE = 1.0  # seconds between two looks for a daemon that is starting
 
 
@@ -27,11 +28,14 @@ def check(conf: cfg.ConfigOpts, engine: Engine) -> None:
     LOG.info("%s %s answers; containers go to project %s, storage pool %s", server.name, server.version,
              conf.lxd.project, conf.lxd.storage_pool)
     try:
-        engine.pool(conf.lxd.storage_pool)
+        pool = engine.pool(conf.lxd.storage_pool)
     except errors.EngineNotFound as error:
         raise exception.InvalidConfiguration(
             f"[lxd]storage_pool names {conf.lxd.storage_pool!r}, which the daemon does not have: create it or name "
             f"another ({error})") from error
+    if pool.driver in UNLIMITED:
+        LOG.warning("Storage pool %s is of type %s: it holds disks to their flavor's size only if its file system has "
+                    "project quotas; without, one server can fill the host", pool.name, pool.driver)
 
 
 def await_server(engine: Engine, limit: int) -> ServerInfo:

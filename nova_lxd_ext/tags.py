@@ -1,9 +1,13 @@
 """The tags that a tenant gave ports and volumes, as the guest finds them: section ``devices`` of its metadata."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nova import objects
+from nova.network import model
+
+#: What :func:`refresh` is, for those that are given it.
+TellTags = Callable[[Any, objects.Instance, model.NetworkInfo], None]
 
 
 def refresh(context: Any, instance: objects.Instance, ports: Iterable[Mapping[str, Any]]) -> None:

@@ -8,11 +8,12 @@ import dataclasses
 import datetime
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from containerhost.devices.model import Device
 from containerhost.grants import Grant
-from containerhost.spec import ContainerSpec, Part
+from containerhost.spec import BlockDevice, ContainerSpec, Part
 
 
 class Status(enum.StrEnum):
@@ -188,7 +189,16 @@ class Engine(Protocol):
         """Give a container, stopped or running, one more part."""
 
     def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
-        """Take ``part`` away; nodes that ``remaining`` shares with it stay."""
+        """Take ``part`` away; nodes that ``remaining`` shares with it stay.
+
+        :raises DeviceInUse: it is a block device that somebody in the running container uses; it stays
+        """
+
+    def withheld(self, name: str, disk: BlockDevice) -> AbstractContextManager[None]:
+        """Encloses what must not happen while the container uses the disk: in the block nobody in it can open it.
+
+        :raises DeviceInUse: somebody uses it
+        """
 
     def refit(self, name: str, parts: Sequence[Part]) -> None:
         """Let a stopped container have exactly these parts, as the host calls them now."""

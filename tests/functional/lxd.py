@@ -21,6 +21,7 @@ from containerhost import errors
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.images import Images
+from containerhost.engines.lxd.pooldisks import PoolDisks
 from tests.functional import images
 from tests.functional.folder import RunFolder
 
@@ -147,6 +148,7 @@ def _shared() -> Daemon:
 class Lxd(fixtures.Fixture):
     """:ivar daemon: the process's one daemon
     :ivar engine: on it
+    :ivar disks: further disks of its pool
     :ivar images: files of one small root file system in every format: ``unified``, ``tar.gz``, ``tar.xz``,
         ``tar.zst``, ``squashfs``
     """
@@ -159,6 +161,7 @@ class Lxd(fixtures.Fixture):
         self.socket = self.daemon.socket
         self.engine = LxdEngine(self.daemon.client(), locks=self.daemon.base)
         self.store = Images(self.engine.client)
+        self.disks = PoolDisks(self.engine.client, self.pool)
         self.images = images.all_formats(self.daemon.base / "images")
         self.addCleanup(self._delete_containers)
 
@@ -170,6 +173,8 @@ class Lxd(fixtures.Fixture):
     def _delete_containers(self) -> None:
         for container in self.engine.containers():
             self.engine.delete(container.name)
+        for disk in self.disks.all():
+            self.disks.delete(disk.name)
 
 
 def memlock() -> str:

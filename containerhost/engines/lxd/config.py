@@ -25,6 +25,7 @@ from containerhost.spec import (
     Mount,
     Nic,
     Part,
+    PoolDisk,
     RootDisk,
     Security,
 )
@@ -37,6 +38,9 @@ HUGE_PAGES = {64 << 10: "64KB", 1 << 20: "1MB", 2 << 20: "2MB", 1 << 30: "1GB"}
 # The container is the boundary: whatever user runs in it may use what it was given. Without a mode, nodes that are
 # 0660 on the host would be root's only.
 NODE_MODE = "0666"
+
+# Whoever reads a disk reads everybody's files on it: that is for the container's root, as on any other machine.
+BLOCK_MODE = "0600"
 
 # Nodes that LXD's gpu device brings by itself.
 GPU_NODES = re.compile(r"/dev/(nvidia.*|dri/.*)")
@@ -221,7 +225,11 @@ def mount(wanted: Mount) -> Device:
 
 def block_device(wanted: BlockDevice) -> Device:
     return {"type": "unix-block", "source": wanted.source, "path": wanted.path,
-            "mode": "0444" if wanted.read_only else NODE_MODE}
+            "mode": BLOCK_MODE}
+
+
+def pool_disk(wanted: PoolDisk) -> Device:
+    return {"type": "disk", "pool": wanted.pool, "source": wanted.volume, "path": wanted.path}
 
 
 def devices_of_all(parts: Iterable[Part], extensions: Collection[str]) -> dict[str, Device]:
@@ -235,6 +243,8 @@ def devices_of(part: Part, extensions: Collection[str]) -> dict[str, Device]:
             return {f"nic-{part.name}": nic(part)}
         case BlockDevice():
             return {f"block-{key(part.name)}": block_device(part)}
+        case PoolDisk():
+            return {f"disk-{key(part.name)}": pool_disk(part)}
         case Grant():
             return devices_of_grant(part, extensions)
 
@@ -255,7 +265,7 @@ def devices_of_grant(grant: Grant, extensions: Collection[str]) -> dict[str, Dev
 
 def is_of_part(key: str) -> bool:
     """Whether a device of an instance came from a part."""
-    return key.startswith(("gpu-", "net-", "node-", "nic-", "block-"))
+    return key.startswith(("gpu-", "net-", "node-", "nic-", "block-", "disk-"))
 
 
 def is_engines_own(key: str) -> bool:

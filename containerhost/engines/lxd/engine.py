@@ -1,16 +1,18 @@
 """LxdEngine: containers on LXD or Incus. Thin: configuration is made in ``config``, requests in ``client``."""
 
+import contextlib
 import datetime
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from containerhost import engines, errors
+from containerhost.blocknodes import NodeMissing
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, InterfaceMetrics, Metrics, PoolUsage, ServerInfo, Status
-from containerhost.engines.lxd import config, held
+from containerhost.engines.lxd import config, held, operations
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.console import Console
 from containerhost.engines.lxd.creation import Creation
@@ -21,8 +23,9 @@ from containerhost.grants import Grant
 from containerhost.idlist import id_list
 from containerhost.owners import FOLDER
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec, Part, grants_of
+from containerhost.spec import BlockDevice, ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
+from containerhost.withholding import withheld
 
 LOG = logging.getLogger(__name__)
 
@@ -204,7 +207,7 @@ class LxdEngine:
 
     def delete(self, name: str) -> None:
         """Stop by force what runs, delete, and wait out whatever another caller still does to it."""
-        self._await_creation(name)
+        self._await(name, operations.creates)
         limit = time.monotonic() + self.client.settings.operation_timeout
         while True:
             try:
@@ -221,16 +224,19 @@ class LxdEngine:
                 LOG.info("Container %s cannot be deleted yet: %s", name, error)
                 time.sleep(BUSY_PAUSE)
 
-    def _await_creation(self, name: str) -> None:
-        """A creation that lost its caller goes on in LXD and would bring the container after its deletion."""
+    def _await(self, name: str, which: Callable[[Mapping[str, Any], str], bool]) -> None:
+        """Wait for what a caller that was lost has begun: it goes on in LXD.
+
+        :param which: tells which operations on the container are meant
+        """
         for operation in self.client.operations():
-            if operation["status_code"] < 200 and creates(operation, name):
+            if operation["status_code"] < 200 and which(operation, name):
                 try:
-                    self.client.wait(operation, f"wait for the creation of container {name}")
+                    self.client.wait(operation, f"wait for '{operation['description']}' of container {name}")
                 except (errors.EngineUnavailable, errors.EngineTimeout):
                     raise
                 except errors.EngineError as error:
-                    LOG.info("The creation of container %s failed by itself: %s", name, error)
+                    LOG.info("'%s' of container %s failed by itself: %s", operation["description"], name, error)
 
     # Devices.
 
@@ -263,7 +269,21 @@ class LxdEngine:
             instance["devices"] = {key: value for key, value in instance["devices"].items() if key not in go}
             self.client.replace_instance(name, instance, etag)
 
-        self._change(name, change)
+        if not self._has(name, go):
+            return
+        try:
+            with self.withheld(name, part) if isinstance(part, BlockDevice) else contextlib.nullcontext():
+                self._change(name, change)
+        except NodeMissing:
+            self._await(name, operations.changes)
+            if self._has(name, go):
+                raise
+
+    @contextlib.contextmanager
+    def withheld(self, name: str, disk: BlockDevice) -> Iterator[None]:
+        pid = self._pid(name)
+        with withheld(self._privileged, pid, disk, int(config.BLOCK_MODE, 8)) if pid else contextlib.nullcontext():
+            yield
 
     def refit(self, name: str, parts: Sequence[Part]) -> None:
         """Let a stopped container have exactly these parts, as they are called now: after a restart of the host,
@@ -306,14 +326,21 @@ class LxdEngine:
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """Look into the running container from the host, through its first process; nothing of the guest is run."""
-        pid = self.client.state(name).get("pid") or 0
-        if pid <= 0:
+        pid = self._pid(name)
+        if pid is None:
             raise errors.EngineConflict(f"container {name} does not run, so what it sees cannot be checked")
         found = complaints(self._privileged.inside(pid), grants)
         if found:
             raise errors.NotAsGranted(f"container {name}: {'; '.join(found)}")
 
     # Helpers.
+
+    def _pid(self, name: str) -> int | None:
+        """The container's first process; None when it does not run."""
+        return metrics(self.client.state(name)).pid
+
+    def _has(self, name: str, devices: Collection[str]) -> bool:
+        return not self.client.instance(name)[0]["devices"].keys().isdisjoint(devices)
 
     def _is(self, name: str, status: Status) -> bool:
         return self.container(name).status is status
@@ -326,14 +353,6 @@ class LxdEngine:
             return f" (its log cannot be read: {error})"
         wrong = [line.partition(" ERROR ")[2].strip() for line in lines if " ERROR " in line]
         return f" (its log: {' / '.join(wrong[:3])})" if wrong else ""
-
-
-def creates(operation: Mapping[str, Any], name: str) -> bool:
-    """Whether an operation makes the instance ``name``."""
-    resources = operation.get("resources") or {}
-    urls = [*(resources.get("instances") or ()), *(resources.get("containers") or ())]
-    return operation.get("description", "").startswith("Creating") and any(
-        url.partition("?")[0].endswith(f"/{name}") for url in urls)
 
 
 def container_state(instance: Mapping[str, Any]) -> ContainerState:

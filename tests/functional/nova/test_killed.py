@@ -27,7 +27,8 @@ from containerhost.devices.model import Kind, LinkLayer, Role
 from containerhost.devices.scan import scan
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.owners import Owners
-from nova_lxd_ext import backend, conf, configdrive, folders, labels
+from nova_lxd_ext import backend, conf, configdrive, connections, folders, labels
+from nova_lxd_ext.connectors import Connectors
 from nova_lxd_ext.wanted import NOTHING
 from tests.functional import lxd
 from tests.unit.nova import records
@@ -38,7 +39,8 @@ conf.register()
 FINISHED = 0
 FEWEST_STEPS, MOST_STEPS = 30, 400  # a boot takes more than the first, or its steps are not seen; the loop must end
 OUTSIDE = ((LxdClient, ("request",)), (Owners, ("claim", "remember", "release")),
-           (configdrive, ("write",)), (folders, ("remove",)), (glance.API, ("download",)),
+           (configdrive, ("write",)), (folders, ("remove",)), (connections, ("keep", "forget")),
+           (Connectors, ("connect", "disconnect")), (glance.API, ("download",)),
            (privileged.Privileged, tuple(name for name, _ in inspect.getmembers(privileged.Privileged, callable)
                                          if not name.startswith("_"))))
 

@@ -1,5 +1,10 @@
 """The root actions through oslo.privsep's real daemon, with its few capabilities, on the emulated host."""
 
+from tests.functional.nova import base  # isort: skip
+
+import stat
+from pathlib import Path
+
 import nova.conf
 import testtools
 from oslo_privsep import priv_context
@@ -9,12 +14,14 @@ from containerhost.devices.scan import scan
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.errors import HostActionFailed
 from containerhost.netfunction import wait_for
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext import privsep
 from tests.fakehost.control import FakeHostControl
-from tests.functional import lxd
-from tests.functional.nova import base
+from tests.functional import lxd, storage
 
+MIB = 2**20
+# What the context was made with: whoever resets the options makes them forget it.
+CAPABILITIES = nova.conf.CONF.lxd_privileged.capabilities
 GUIDS = ("0202:0202:0202:0001", "0202:0202:0202:0002")
 
 
@@ -23,6 +30,7 @@ class PrivsepTest(testtools.TestCase):
         super().setUp()
         nova.conf.CONF([], default_config_files=[])
         self.addCleanup(nova.conf.CONF.reset)
+        nova.conf.CONF.set_default("capabilities", CAPABILITIES, group="lxd_privileged")
         privsep.context.start(priv_context.Method.FORK)
         self.addCleanup(privsep.context.stop)
         self.helper = privsep.Helper()
@@ -57,6 +65,31 @@ class PrivsepTest(testtools.TestCase):
         seen = self.helper.inside(engine.metrics("c1").pid)
         self.assertEqual((1, 3), seen.nodes["/dev/null"])
         self.assertEqual(("lo",), seen.netdevs)
+
+    def test_a_volume_is_taken_from_a_container_by_the_daemon(self) -> None:
+        daemon, loop = self.useFixture(lxd.Lxd()), self.useFixture(storage.Loop(MIB))
+        engine = LxdEngine(daemon.daemon.client(), self.helper, locks=daemon.daemon.base)
+        engine.create(ContainerSpec("c1", daemon.imported(), Cpu(1), Memory(64 * MIB), RootDisk(lxd.POOL)))
+        engine.start("c1")
+        disk = BlockDevice("v", loop.path, "/dev/vdb")
+        engine.attach("c1", disk)
+        node = Path(f"/proc/{engine.metrics('c1').pid}/root/dev/vdb")
+        before = (node.stat().st_mode, node.stat().st_uid)
+        with engine.withheld("c1", disk):
+            self.assertEqual((stat.S_IFBLK, 0), (node.stat().st_mode, node.stat().st_uid))
+        self.assertEqual(before, (node.stat().st_mode, node.stat().st_uid))
+        self.assertNotEqual(0, before[1])
+        engine.detach("c1", disk)
+        self.assertFalse(node.exists())
+
+    def test_a_volume_is_copied_by_the_daemon(self) -> None:
+        source, target = (self.useFixture(storage.Loop(size)) for size in (MIB, 2 * MIB))
+        source.write(b"content", MIB - 7)
+        self.assertEqual([MIB, 0], [self.helper.copy_block(source.path, target.path, place, 2 * MIB)
+                                    for place in (0, MIB)])
+        self.assertEqual(b"content", target.read(7, MIB - 7))
+        error = self.assertRaises(HostActionFailed, self.helper.copy_block, target.path, source.path, 0, MIB)
+        self.assertIn(str(2 * MIB), str(error))
 
     def test_a_refusal_crosses_with_its_words(self) -> None:
         error = self.assertRaises(HostActionFailed, self.helper.unbind, self.vf.address, "no-such-driver")

@@ -3,8 +3,9 @@
 Everything else is real: the owner records, possession and the inventory of an emulated host's tree.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from containerhost import errors
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, Metrics, PoolUsage, ServerInfo, Status
+from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.grants import Grant
 from containerhost.owners import Owners
 from containerhost.possession import Possession
@@ -22,6 +24,8 @@ from containerhost.spec import ContainerSpec, Nic, Part
 from containerhost.sysfs import Host
 from containerhost.veth import Veths
 from nova_lxd_ext.allocations import HostSlices, Placement
+from nova_lxd_ext.connectors import Connectors
+from nova_lxd_ext.ephemerals import Ephemerals
 from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.lifecycle import Lifecycle
 from nova_lxd_ext.outfit import Outfit
@@ -133,6 +137,11 @@ class FakeEngine:
         kept = tuple(other for other in self.specs[name].parts if other != part)
         self.specs[name] = dataclasses.replace(self.specs[name], parts=kept)
 
+    @contextlib.contextmanager
+    def withheld(self, name: str, disk: Part) -> Iterator[None]:
+        self._called("withheld", name)
+        yield
+
     def refit(self, name: str, parts: Sequence[Part]) -> None:
         self._called("refit", name)
         self.refitted[name] = parts
@@ -166,6 +175,64 @@ class NoPrivileges(Privileged):
 
     def users(self, nodes: Any) -> tuple[str, ...]:
         return ()
+
+
+class FakeConnectors(Connectors):
+    """Volumes that are connected in memory: each is /dev/null.
+
+    :ivar connected: ids, as often as they were connected more than disconnected
+    :ivar fail: what to raise when a method is called, by its name
+    """
+
+    def __init__(self) -> None:
+        self.connected: list[str] = []
+        self.fail: dict[str, Exception] = {}
+
+    def _called(self, method: str) -> None:
+        if method in self.fail:
+            raise self.fail[method]
+
+    def connect(self, volume: str, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._called("connect")
+        if volume not in self.connected:
+            self.connected.append(volume)
+        return {"path": "/dev/null", "type": kind}
+
+    def disconnect(self, volume: str, kind: str, data: Mapping[str, Any], device: Mapping[str, Any] | None,
+                   force: bool = False) -> None:
+        self._called("disconnect")
+        if volume in self.connected:
+            self.connected.remove(volume)
+
+    def extend(self, volume: str, kind: str, data: Mapping[str, Any]) -> int | None:
+        self._called("extend")
+        return data["size"]
+
+
+class FakeDisks:
+    """The further disks of a storage pool, in memory."""
+
+    pool = "default"
+
+    def __init__(self) -> None:
+        self.disks: dict[str, Disk] = {}
+
+    def all(self) -> tuple[Disk, ...]:
+        return tuple(self.disks.values())
+
+    def ensure(self, name: str, size: int, labels: Mapping[str, str]) -> None:
+        self.disks[name] = Disk(name, size, labels, False)
+
+    def delete(self, name: str) -> None:
+        self.disks.pop(name, None)
+
+
+class FakeCopier:
+    def __init__(self) -> None:
+        self.copied: list[tuple[str, str]] = []
+
+    def copy(self, source: str, target: str) -> None:
+        self.copied.append((source, target))
 
 
 class FakeImages:
@@ -204,7 +271,8 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
     veths = Veths(NoPrivileges(), host)
     ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, possession, lambda: records.NODE),
                   VifEvents(conf, None))
-    outfit = Outfit(engine, (possessions, ports, Volumes()))
+    volumes = Volumes(engine, states, FakeConnectors(), FakeCopier())
+    outfit = Outfit(engine, (possessions, ports, volumes, Ephemerals(FakeDisks())))
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
     return World(engine, owners, states, outfit,
                  Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus, lambda *_: None),

@@ -71,13 +71,13 @@ class SpawnTest(LifecycleTest):
 
     def test_bad_input_changes_nothing(self) -> None:
         port = model.NetworkInfo([model.VIF(id="p", type="vhostuser")])
-        volume = {"block_device_mapping": [{"mount_device": "/dev/vdb"}]}
+        volume = {"block_device_mapping": [{"mount_device": "/dev/vdb", "boot_index": 0, "connection_info": {}}]}
+        scratch = {"ephemerals": [{"size": 1, "guest_format": "xfs", "encrypted": False}]}
         table: list[tuple[str, objects.Instance, dict[str, Any], type[Exception], str]] = [
             ("port", records.instance(), {"network_info": port}, errors.SpecError, "vhostuser"),
-            ("volume", records.instance(), {"block_device_info": volume}, exception.BuildAbortException, "volumes"),
-            ("swap", records.instance(flavor_changes={"swap": 64}), {}, exception.BuildAbortException, "swap"),
-            ("ephemeral", records.instance(flavor_changes={"ephemeral_gb": 1}), {}, exception.BuildAbortException,
-             "ephemeral"),
+            ("volume", records.instance(), {"block_device_info": volume}, errors.SpecError, "boot from a volume"),
+            ("swap", records.instance(flavor_changes={"swap": 64}), {}, errors.SpecError, "swap"),
+            ("ephemeral", records.instance(), {"block_device_info": scratch}, errors.SpecError, "xfs"),
             ("files", records.instance(), {"files": [("/etc/motd", "hi")]}, exception.BuildAbortException,
              "config drive"),
             ("no such device", records.instance(("gpu", "0000:99:00.0")), {}, errors.DeviceNotFound, "0000:99:00.0"),

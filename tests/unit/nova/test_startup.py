@@ -1,3 +1,4 @@
+import fixtures
 import nova.conf
 import testtools
 from nova import exception
@@ -5,6 +6,7 @@ from oslo_config import cfg
 from oslo_config import fixture as config_fixture
 
 from containerhost import errors
+from containerhost.engines import PoolUsage
 from nova_lxd_ext import conf, startup
 from tests.unit.nova.fakes import FakeEngine
 
@@ -35,6 +37,15 @@ class CheckTest(testtools.TestCase):
 
     def test_what_is_right_passes(self) -> None:
         self.check()
+
+    def test_a_pool_that_may_hold_no_disk_to_its_size_is_told(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger("nova_lxd_ext.startup"))
+        self.check()
+        self.assertIn("project quotas", log.output)  # the fake engine's pool is a folder
+        self.engine.pool = lambda name: PoolUsage(name, "btrfs", 10, 1)
+        log = self.useFixture(fixtures.FakeLogger("nova_lxd_ext.startup"))
+        self.check()
+        self.assertNotIn("project quotas", log.output)
 
     def test_a_missing_pool_is_named(self) -> None:
         self.options.config(storage_pool="fast", group="lxd")

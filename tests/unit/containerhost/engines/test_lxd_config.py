@@ -16,6 +16,7 @@ from containerhost.spec import (
     Memory,
     Mount,
     Nic,
+    PoolDisk,
     RootDisk,
     Security,
 )
@@ -198,14 +199,19 @@ class TestGpus(testtools.TestCase):
                       gpu=GpuGrant(device.address, None, "1002"))
         self.assertEqual(["gpu-0000-3b-00-0", "node-kfd"], sorted(config.devices_of(grant, OLD)))
 
-    def test_a_block_device_is_one_node_under_its_own_path(self):
-        for read_only, mode in ((False, "0666"), (True, "0444")):
-            part = BlockDevice("8f2b.1", "/dev/loop7", "/dev/vdb", read_only)
-            self.assertEqual({"block-8f2b-1": {"type": "unix-block", "source": "/dev/loop7", "path": "/dev/vdb",
-                                               "mode": mode}}, config.devices_of(part, OLD))
+    def test_a_block_device_is_one_node_under_its_own_path_for_root_only(self):
+        part = BlockDevice("8f2b.1", "/dev/loop7", "/dev/vdb")
+        self.assertEqual({"block-8f2b-1": {"type": "unix-block", "source": "/dev/loop7", "path": "/dev/vdb",
+                                           "mode": "0600"}}, config.devices_of(part, OLD))
+
+    def test_a_further_disk_of_the_pool(self):
+        part = PoolDisk("ephemeral0", "default", "c1-ephemeral0", "/ephemeral0")
+        self.assertEqual({"disk-ephemeral0": {"type": "disk", "pool": "default", "source": "c1-ephemeral0",
+                                              "path": "/ephemeral0"}}, config.devices_of(part, OLD))
 
     def test_devices_of_parts_are_known_as_such(self):
-        parts = (gpu_grant(), vf_grant(), Nic("eth0", "v"), BlockDevice("a", "/dev/loop1", "/dev/vdb"))
+        parts = (gpu_grant(), vf_grant(), Nic("eth0", "v"), BlockDevice("a", "/dev/loop1", "/dev/vdb"),
+                 PoolDisk("e", "default", "v", "/e"))
         own = config.instance_devices(container(mounts=(Mount("drive", "/a", "/b"),)), OLD)
         self.assertTrue(all(map(config.is_of_part, config.devices_of_all(parts, OLD))))
         self.assertFalse(any(map(config.is_of_part, own)))

@@ -1,0 +1,49 @@
+"""Copying pieces of one block device to another."""
+
+import os
+import stat
+
+from containerhost.errors import HostActionFailed
+
+STEP = 4 * 2**20  # bytes
+
+
+def copy(source: str, target: str, place: int, size: int) -> int:
+    """:param place: where the piece begins, in bytes
+    :param size: bytes of the piece; less at the end
+    :returns: bytes copied; 0 at the end of ``source``
+    :raises HostActionFailed: one is no block device, the target is smaller, or reading or writing fails
+    """
+    try:
+        reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            writing = os.open(target, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                return copied(reading, writing, place, size)
+            finally:
+                os.close(writing)
+        finally:
+            os.close(reading)
+    except OSError as error:
+        raise HostActionFailed(f"{source} cannot be copied to {target}: {error.strerror}") from error
+
+
+def copied(reading: int, writing: int, place: int, size: int) -> int:
+    room, there = length(writing), length(reading)
+    if there > room:
+        raise HostActionFailed(f"a block device of {there} bytes cannot be copied to one of {room} bytes")
+    end = min(place + size, there)
+    done = place
+    while done < end:
+        piece = os.pread(reading, min(STEP, end - done), done)
+        if not piece:
+            break
+        done += os.pwrite(writing, piece, done)
+    os.fsync(writing)
+    return done - place
+
+
+def length(handle: int) -> int:
+    if not stat.S_ISBLK(os.fstat(handle).st_mode):
+        raise HostActionFailed("what is to be copied is no block device")
+    return os.lseek(handle, 0, os.SEEK_END)

@@ -1,0 +1,60 @@
+"""The host's processes, and a safe way into the root folder of one that belongs to a tenant."""
+
+import os
+from collections.abc import Iterator
+
+from containerhost.errors import HostActionFailed
+
+# Processes come and go while they are looked at: one that is gone has nothing open.
+
+
+def pids() -> Iterator[int]:
+    return (int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
+
+
+def namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None
+
+
+def parent(pid: int) -> int | None:
+    """None for the first process, and for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The second field is the program's name in parentheses, which may hold anything.
+            return int(file.read().rpartition(")")[2].split()[1]) or None
+    except OSError:
+        return None
+
+
+def name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return "gone meanwhile"
+
+
+# A container's root belongs to its tenant: each step below it is opened by itself and no link is ever followed,
+# because an absolute link would lead into the host's own root.
+
+STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_folder(pid: int, steps: tuple[str, ...]) -> int | None:
+    """A folder below the root of a process; None when it is missing or no folder."""
+    try:
+        handle = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error
+    for step in steps:
+        try:
+            below = os.open(step, STEP, dir_fd=handle)
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
+        handle = below
+    return handle

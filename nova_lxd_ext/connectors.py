@@ -1,0 +1,110 @@
+"""The host's side of a volume's connection, which os-brick makes: one place for its calls, its errors and their time.
+
+os-brick's steps as root go through its own oslo.privsep context (``[privsep_osbrick]``); a nova-compute that is root
+does them itself.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import os_brick.privileged
+from nova import exception, utils
+from os_brick import exception as brick
+from os_brick.initiator import connector
+from oslo_concurrency import processutils
+from oslo_config import cfg
+
+from containerhost.rollback import Rollback
+from nova_lxd_ext.timelimit import within
+
+R = TypeVar("R")
+
+# What os-brick lets out of its connectors.
+FAILURES = (brick.BrickException, processutils.ProcessExecutionError, OSError, ValueError, KeyError)
+
+
+class BackendError(exception.NovaException):
+    """A volume's backend, or what the host needs to reach it, fails."""
+
+    msg_fmt = "%(reason)s"
+
+
+class Connectors:
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        if os.geteuid() == 0:
+            for context in (os_brick.privileged.default, os_brick.privileged.brick_privsep_hide_output):
+                context.set_client_mode(False)
+
+    def properties(self) -> dict[str, Any]:
+        """What Cinder must know of this host to offer it a volume (iSCSI initiator, addresses…).
+
+        :raises BackendError:
+        """
+        options = self._conf.libvirt
+        return self._limited("Reading how this host connects volumes", lambda: connector.get_connector_properties(
+            utils.get_root_helper(), self._conf.my_block_storage_ip, options.volume_use_multipath,
+            enforce_multipath=True, host=self._conf.host))
+
+    def connect(self, volume: str, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Connect a volume; one that is connected stays so.
+
+        :returns: what os-brick says of it: ``path`` is its node on the host
+        :raises VolumeAttachFailed: it cannot be connected, or not in time: then it is disconnected once it can be
+        """
+        def connect() -> Mapping[str, Any]:
+            device = self._connector(kind).connect_volume(dict(data))
+            with Rollback(f"connecting volume {volume}") as undo:
+                undo.on_error("disconnect it", self._disconnect, kind, data, device, force=True)
+                require_block_device(device["path"])
+            return device
+        try:
+            return self._limited(f"Connecting it to host {self._conf.host} ({kind})", connect,
+                                 lambda device: self._disconnect(kind, data, device, force=True))
+        except BackendError as error:
+            raise exception.VolumeAttachFailed(volume_id=volume, reason=str(error)) from error
+
+    def disconnect(self, volume: str, kind: str, data: Mapping[str, Any], device: Mapping[str, Any] | None,
+                   force: bool = False) -> None:
+        """Done already when it is not connected.
+
+        :param device: what :meth:`connect` returned; None when it never did
+        :param force: give up what was not written yet rather than fail
+        :raises BackendError:
+        """
+        self._limited(f"Disconnecting volume {volume} ({kind})",
+                      lambda: self._disconnect(kind, data, device, force))
+
+    def _disconnect(self, kind: str, data: Mapping[str, Any], device: Mapping[str, Any] | None, force: bool) -> None:
+        self._connector(kind).disconnect_volume(dict(data), dict(device) if device else None, force=force)
+
+    def extend(self, volume: str, kind: str, data: Mapping[str, Any]) -> int | None:
+        """Let the host see how large a connected volume is now.
+
+        :returns: its size in bytes; None where the backend does not tell
+        :raises BackendError:
+        """
+        return self._limited(f"Extending volume {volume} ({kind})",
+                             lambda: self._connector(kind).extend_volume(dict(data)))
+
+    def _connector(self, kind: str) -> Any:
+        options = self._conf.libvirt
+        return connector.InitiatorConnector.factory(
+            kind, utils.get_root_helper(), use_multipath=options.volume_use_multipath,
+            device_scan_attempts=options.num_volume_scan_tries, transport=options.iscsi_iface or "default",
+            enforce_multipath=options.volume_enforce_multipath,
+            do_local_attach=True)  # rbd: as a block device of the kernel's, not as a file object
+
+    def _limited(self, what: str, function: Callable[[], R], too_late: Callable[[R], Any] | None = None) -> R:
+        try:
+            return within(self._conf.lxd.volume_timeout, what, function, too_late)
+        except FAILURES as error:
+            raise BackendError(reason=f"{what}: {error}") from error
+
+
+def require_block_device(path: str) -> None:
+    """:raises ValueError: the backend made something else, or nothing"""
+    if not stat.S_ISBLK(os.stat(path).st_mode):
+        raise ValueError(f"{path} is no block device")

@@ -1,0 +1,48 @@
+"""A limit on calls that know none: a storage backend that is gone must not hold a server's lock for ever."""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+LOG = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+def within(limit: float, what: str, function: Callable[[], R], too_late: Callable[[R], Any] | None = None) -> R:
+    """The result of ``function``, called in a thread of its own.
+
+    :param limit: seconds
+    :param what: for the log
+    :param too_late: what to do with a result that comes after the limit; runs in that thread
+    :raises TimeoutError: the call goes on in its thread, which does not hold up the end of the process
+    """
+    done: Future[R] = Future()
+    threading.Thread(target=_run, args=(done, function), name=what, daemon=True).start()
+    try:
+        return done.result(limit)
+    except TimeoutError as error:
+        if done.done():
+            # The call itself ran out of some time of its own.
+            return done.result()
+        done.add_done_callback(lambda future: _late(future, what, too_late))
+        raise TimeoutError(f"not done within {limit:g} s") from error
+
+
+def _run(done: Future[R], function: Callable[[], R]) -> None:
+    try:
+        result = function()
+    except BaseException as error:
+        done.set_exception(error)
+    else:
+        done.set_result(result)
+
+
+def _late(done: Future[R], what: str, too_late: Callable[[R], Any] | None) -> None:
+    if done.exception() is not None:
+        LOG.warning("%s: failed after its time was over: %s", what, done.exception())
+    elif too_late is not None:
+        LOG.warning("%s: done after its time was over, and undone", what)
+        too_late(done.result())

@@ -1,0 +1,112 @@
+"""From what nova and Cinder say about a volume to what is connected and where the container sees it. Pure.
+
+Everything that can never be is refused here, before anything changes.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nova import objects
+from nova.compute import utils
+from nova.virt import block_device, driver
+
+from containerhost.errors import SpecError
+
+ROOT = "/dev/vda"  # how nova calls the root disk; a container has no node for it
+PATH = re.compile(r"/dev/vd[a-z]{1,2}")
+
+# Cinder's names (driver_volume_type) of what os-brick connects as a block device of the host.
+KINDS = frozenset({"fibre_channel", "iscsi", "iser", "lightos", "local", "nvme", "nvmeof", "rbd", "scaleio",
+                   "storpool"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Volume:
+    """A volume that a server is to have.
+
+    :ivar kind: how it is connected, one of ``KINDS``
+    :ivar data: what os-brick needs to connect it; may hold secrets
+    :ivar path: its node in the container
+    """
+
+    id: str
+    kind: str
+    data: Mapping[str, Any] = dataclasses.field(repr=False)
+    path: str
+
+
+def volume(connection_info: Mapping[str, Any], mountpoint: str, encryption: Mapping[str, Any] | None = None) -> Volume:
+    """:raises SpecError: a container cannot have this volume, and why"""
+    found = block_device.get_volume_id(connection_info)
+    data = connection_info.get("data") or {}
+    kind = str(connection_info.get("driver_volume_type") or "").lower()
+    if not found:
+        raise SpecError(f"The volume for {mountpoint} has no connection: Cinder did not say how to reach it.")
+    for reason in refusals(kind, data, mountpoint, encryption):
+        raise SpecError(f"Volume {found} cannot be attached: {reason}.")
+    return Volume(found, kind, data, mountpoint)
+
+
+def refusals(kind: str, data: Mapping[str, Any], mountpoint: str, encryption: Mapping[str, Any] | None
+             ) -> Iterable[str]:
+    if kind not in KINDS:
+        yield (f"its backend offers it as {kind or 'nothing'}, and a container takes block devices only "
+               f"({', '.join(sorted(KINDS))})")
+    if encryption or data.get("encrypted"):
+        yield "it is encrypted, and a container has no hypervisor to decrypt it; use a volume type without encryption"
+    if data.get("access_mode", "rw") != "rw":
+        yield ("it may only be read, and the root user of a container cannot be kept from writing to a block device "
+               "it sees")
+    if data.get("qos_specs"):
+        yield ("its type limits its speed at the compute host (consumer front-end), which the engine cannot do for a "
+               "block device; limit it at the backend (consumer back-end)")
+    if not PATH.fullmatch(mountpoint):
+        yield f"{mountpoint!r} is no name of a disk such as /dev/vdb"
+
+
+def volumes(block_device_info: Mapping[str, Any]) -> tuple[Volume, ...]:
+    """The volumes of a server, in nova's order.
+
+    :raises SpecError: one of them cannot be, or nova wants a disk that is no volume and that no container can have
+    """
+    mapping = driver.block_device_info_get_mapping(block_device_info)
+    root = [disk for disk in mapping if disk["boot_index"] == 0]
+    if root:
+        raise SpecError("The server is to boot from a volume, but a container's root is a file system of the host's "
+                        "storage pool, made from an image: boot from an image, and attach the volume beside it.")
+    return tuple(volume(disk["connection_info"], disk["mount_device"]) for disk in mapping)
+
+
+def require_no_swap(flavor: objects.Flavor, block_device_info: Mapping[str, Any]) -> None:
+    """:raises SpecError:"""
+    swap = driver.block_device_info_get_swap(block_device_info)
+    if flavor.swap or swap["swap_size"]:
+        raise SpecError("The server asks for a swap disk, but only the host's kernel can swap and not a container: use "
+                        "a flavor without swap and with more memory.")
+
+
+def name_missing(instance: objects.Instance, root: str, disks: Sequence[objects.BlockDeviceMapping]) -> None:
+    """Give each disk of a new server its name in the container, ``/dev/vdb`` and on; a letter that the tenant chose is
+    kept. The root disk keeps the name nova has for it."""
+    used = [root]
+    chosen = [disk for disk in disks if disk.device_name]
+    for disk in (*chosen, *(disk for disk in disks if not disk.device_name)):
+        if disk.device_name != root:
+            disk.device_name = next_name(instance, used, disk.device_name)
+            disk.save()
+            used.append(disk.device_name)
+
+
+def name_for(instance: objects.Instance, disks: Iterable[objects.BlockDeviceMapping], wanted: str | None) -> str:
+    """The name of one more disk.
+
+    :param wanted: what the tenant asked for, of which the letter counts; None for the first that is free
+    """
+    used = [disk.device_name for disk in disks if disk.device_name]
+    return next_name(instance, [ROOT, *used], wanted)
+
+
+def next_name(instance: objects.Instance, used: Sequence[str], wanted: str | None) -> str:
+    return utils.get_next_device_name(instance, list(used), ROOT, wanted)

@@ -1,0 +1,55 @@
+import dataclasses
+from pathlib import Path
+
+import fixtures
+import nova.conf
+import testtools
+from oslo_config import fixture as config_fixture
+
+from nova_lxd_ext import connections, folders
+from nova_lxd_ext.connections import Connection
+from tests.unit.nova import records
+
+BEGUN = Connection("vol-1", "iscsi", {"auth_password": "hush"}, "/dev/vdb")
+OTHER = "aaaaaaaa-5c56-4b0e-9b5e-0a6f1f6d9a02"
+
+
+class ConnectionsTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.useFixture(config_fixture.Config(nova.conf.CONF)).config(instances_path=folder)
+
+    def test_what_is_kept_is_found_until_it_is_forgotten(self) -> None:
+        done = dataclasses.replace(BEGUN, device={"path": "/dev/null", "type": "block"})
+        for connection, source in ((BEGUN, ""), (done, "/dev/null")):
+            connections.keep(records.UUID, connection)
+            self.assertEqual((connection,), connections.of(records.UUID))
+            self.assertEqual(connection, connections.find(records.UUID, "vol-1"))
+            self.assertEqual(source, connection.source)
+        for _ in range(2):
+            connections.forget(records.UUID, "vol-1")
+            self.assertIsNone(connections.find(records.UUID, "vol-1"))
+        self.assertEqual((), connections.of(records.UUID))
+
+    def test_secrets_are_for_nova_compute_alone(self) -> None:
+        connections.keep(records.UUID, BEGUN)
+        (kept,) = Path(folders.of(records.UUID)).rglob("*.json")
+        self.assertEqual((0o600, 0o700), (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777))
+        self.assertNotIn("hush", repr(BEGUN))
+
+    def test_who_else_has_a_volume(self) -> None:
+        for server in (records.UUID, OTHER):
+            connections.keep(server, BEGUN)
+        self.assertEqual((OTHER,), connections.others(records.UUID, "vol-1"))
+        self.assertEqual((), connections.others(records.UUID, "vol-2"))
+        self.assertEqual({records.UUID, OTHER}, set(connections.servers()))
+
+    def test_an_id_is_no_path(self) -> None:
+        for name in ("../../etc/passwd", "", "a/b"):
+            self.assertRaises(ValueError, connections.find, records.UUID, name)
+
+    def test_a_broken_record_keeps_nobody_from_the_others(self) -> None:
+        connections.keep(records.UUID, BEGUN)
+        (folders.of(records.UUID) / connections.FOLDER / "broken.json").write_text("{")
+        self.assertEqual((BEGUN,), connections.of(records.UUID))

@@ -1,0 +1,71 @@
+from typing import Any
+
+import testtools
+from oslo_utils import units
+
+from containerhost.engines import ContainerState, Status
+from containerhost.engines.lxd.pooldisks import Disk
+from containerhost.errors import SpecError
+from containerhost.spec import PoolDisk
+from nova_lxd_ext import labels
+from nova_lxd_ext.ephemerals import Ephemerals, sizes
+from nova_lxd_ext.wanted import Wanted
+from tests.unit.nova import fakes, records
+
+
+def asked(size: int, **more: Any) -> dict[str, Any]:
+    return {"size": size, "guest_format": None, "encrypted": False, **more}
+
+
+class SizesTest(testtools.TestCase):
+    def test_by_flavor_and_by_what_was_asked_for(self) -> None:
+        for flavor_gb, disks, expected in ((0, [], ()), (5, [], (5,)), (5, [asked(2), asked(3)], (2, 3)),
+                                           (5, [asked(0)], (5,))):
+            with self.subTest(flavor=flavor_gb, asked=disks):
+                found = sizes(records.flavor(ephemeral_gb=flavor_gb), {"ephemerals": disks})
+                self.assertEqual(tuple(size * units.Gi for size in expected), found)
+
+    def test_what_the_pool_cannot_give(self) -> None:
+        for disk, word in ((asked(1, guest_format="ext4"), "ext4"), (asked(1, encrypted=True), "encrypted")):
+            self.assertIn(word, str(self.assertRaises(SpecError, sizes, records.flavor(), {"ephemerals": [disk]})))
+
+
+class EphemeralsTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.disks = fakes.FakeDisks()
+        self.ephemerals = Ephemerals(self.disks)
+        self.server = records.instance(flavor_changes={"ephemeral_gb": 3})
+
+    def put_on(self) -> tuple[PoolDisk, ...]:
+        return self.ephemerals.put_on(None, self.server, Wanted())
+
+    def test_made_once_and_gone_with_the_server(self) -> None:
+        for _ in range(2):
+            self.assertEqual((PoolDisk("ephemeral0", "default", f"{self.server.name}-ephemeral0", "/ephemeral0"),),
+                             self.put_on())
+        (disk,) = self.disks.all()
+        self.assertEqual((3 * units.Gi, {labels.UUID: self.server.uuid}), (disk.size, disk.labels))
+        for _ in range(2):
+            self.ephemerals.take_off(None, self.server, Wanted())
+            self.assertEqual((), self.disks.all())
+
+    def test_other_disks_of_the_pool_stay(self) -> None:
+        for disk in (Disk("mine", 1, {}, False), Disk("theirs", 1, {"nova.uuid": "x"}, True)):
+            self.disks.disks[disk.name] = disk
+        self.ephemerals.take_off(None, self.server, Wanted())
+        self.ephemerals.reconcile([])
+        self.assertEqual({"mine", "theirs"}, set(self.disks.disks))
+
+    def test_a_disk_that_a_container_has_stays_with_it(self) -> None:
+        self.disks.disks["kept"] = Disk("kept", 1, {labels.UUID: self.server.uuid}, True)
+        self.ephemerals.take_off(None, self.server, Wanted())
+        self.ephemerals.reconcile([])
+        self.assertIn("kept", self.disks.disks)
+
+    def test_what_a_killed_boot_left_goes_at_the_start(self) -> None:
+        self.put_on()
+        self.ephemerals.reconcile([ContainerState(self.server.name, Status.STOPPED, {labels.UUID: self.server.uuid})])
+        self.assertEqual(1, len(self.disks.all()))
+        self.ephemerals.reconcile([])
+        self.assertEqual((), self.disks.all())

@@ -1,0 +1,175 @@
+from pathlib import Path
+from typing import Any
+
+import fixtures
+import nova.conf
+import testtools
+from nova import exception, objects
+from oslo_config import fixture as config_fixture
+
+from containerhost import errors
+from containerhost.engines import ContainerState, Status
+from containerhost.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
+from nova_lxd_ext import conf, connections, connectors, labels, volumeconfig
+from nova_lxd_ext.states import States
+from nova_lxd_ext.volumes import Volumes
+from nova_lxd_ext.wanted import Wanted
+from tests.unit.nova import fakes, records
+
+conf.register()
+OLD, NEW = "4d1f3b1a-0b0e-4a0e-9d0c-1c9f5c3f6f01", "5e2f3b1a-0b0e-4a0e-9d0c-1c9f5c3f6f02"
+OTHER = "aaaaaaaa-5c56-4b0e-9b5e-0a6f1f6d9a02"
+PATH = "/dev/vdb"
+
+
+def connection(volume: str = OLD, **data: Any) -> dict[str, Any]:
+    return {"driver_volume_type": "local", "data": {"volume_id": volume, **data}}
+
+
+def wanted(*volumes: str) -> Wanted:
+    return Wanted(block_device_info={"block_device_mapping": [
+        {"boot_index": None, "mount_device": f"/dev/vd{letter}", "connection_info": connection(volume)}
+        for letter, volume in zip("bcd", volumes, strict=False)]})
+
+
+class VolumesTest(testtools.TestCase):
+    unable = False  # to tell tags
+
+    def setUp(self) -> None:
+        super().setUp()
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(config_fixture.Config(nova.conf.CONF)).config(instances_path=str(folder / "instances"))
+        self.engine, self.connectors = fakes.FakeEngine(), fakes.FakeConnectors()
+        self.states = States(self.engine)
+        self.volumes = Volumes(self.engine, self.states, self.connectors, fakes.FakeCopier(), self.tell_tags)
+        self.told: list[str] = []
+        self.server = self.made(records.instance())
+
+    def tell_tags(self, context: Any, instance: objects.Instance, ports: Any) -> None:
+        if self.unable:
+            raise exception.InstanceNotFound(instance_id=instance.uuid)
+        self.told.append(instance.uuid)
+
+    def made(self, server: objects.Instance) -> objects.Instance:
+        """A server with a container."""
+        server.get_network_info = lambda: ()
+        self.engine.create(ContainerSpec(server.name, fakes.IMAGE, Cpu(1), Memory(1), RootDisk("default"),
+                                         labels=labels.of(server)))
+        self.engine.statuses[server.name] = Status.RUNNING
+        self.states.changed()
+        return server
+
+    def attach(self, server: objects.Instance | None = None, volume: str = OLD) -> None:
+        self.volumes.attach(None, server or self.server, volumeconfig.volume(connection(volume), PATH))
+
+    def parts(self) -> list[BlockDevice]:
+        return list(self.engine.specs[self.server.name].parts)
+
+    def left(self) -> tuple[list[str], tuple[Any, ...]]:
+        return self.connectors.connected, connections.of(records.UUID)
+
+    def test_attached_and_detached(self) -> None:
+        self.attach()
+        self.assertEqual([BlockDevice(OLD, "/dev/null", PATH)], self.parts())
+        self.assertEqual([records.UUID], self.told)
+        self.server.save.assert_called_once_with()
+        self.assertEqual(([OLD], "/dev/null"), (self.connectors.connected, connections.find(records.UUID, OLD).source))
+        self.volumes.detach(self.server, PATH)
+        self.assertEqual(([], ([], ())), (self.parts(), self.left()))
+        self.assertRaises(exception.DiskNotFound, self.volumes.detach, self.server, PATH)
+
+    def test_what_fails_to_attach_leaves_nothing(self) -> None:
+        self.connectors.fail = {"connect": exception.VolumeAttachFailed(volume_id=OLD, reason="gone")}
+        self.assertRaises(exception.VolumeAttachFailed, self.attach)
+        self.assertEqual(([], ([], ())), (self.parts(), self.left()))
+        self.connectors.fail, self.engine.fail = {}, {"attach": errors.EngineError("no")}
+        self.assertRaises(errors.EngineError, self.attach)
+        self.assertEqual(([], ([], ())), (self.parts(), self.left()))
+        self.engine.fail, self.unable = {}, True
+        self.assertRaises(exception.InstanceNotFound, self.attach)
+        self.assertEqual(([], ([], ())), (self.parts(), self.left()))
+
+    def test_what_is_in_use_stays(self) -> None:
+        self.attach()
+        self.engine.fail = {"detach": errors.DeviceInUse("/dev/vdb is in use by process 7 (dd)")}
+        error = self.assertRaises(exception.DeviceDetachFailed, self.volumes.detach, self.server, PATH)
+        self.assertIn("process 7 (dd)", str(error))
+        self.assertEqual([OLD], self.connectors.connected)
+
+    def test_a_volume_that_cannot_be_disconnected_can_be_detached_again(self) -> None:
+        self.attach()
+        self.connectors.fail = {"disconnect": connectors.BackendError(reason="busy")}
+        self.assertRaises(connectors.BackendError, self.volumes.detach, self.server, PATH)
+        self.connectors.fail = {}
+        self.volumes.detach(self.server, PATH)
+        self.assertEqual(([], ()), self.left())
+
+    def test_without_a_container_it_is_disconnected(self) -> None:
+        self.attach()
+        self.engine.delete(self.server.name)
+        self.states.changed()
+        self.volumes.detach(self.server, PATH)
+        self.assertEqual(([], ()), self.left())
+
+    def test_a_volume_of_two_servers_is_disconnected_with_the_last(self) -> None:
+        other = self.made(records.instance(uuid=OTHER, id=43))
+        for server in (self.server, other):
+            self.attach(server)
+        self.volumes.detach(self.server, PATH)
+        self.assertEqual([OLD], self.connectors.connected)
+        self.volumes.detach(other, PATH)
+        self.assertEqual([], self.connectors.connected)
+
+    def test_put_on_at_every_start_and_taken_off_at_the_end(self) -> None:
+        for _ in range(2):
+            parts = self.volumes.put_on(None, self.server, wanted(OLD, NEW))
+            self.assertEqual([("/dev/vdb", OLD), ("/dev/vdc", NEW)], [(part.path, part.name) for part in parts])
+        self.assertEqual([OLD, NEW], self.connectors.connected)
+        for _ in range(2):
+            self.volumes.take_off(None, self.server, Wanted())
+            self.assertEqual(([], ()), self.left())
+
+    def test_a_backend_that_is_gone_keeps_no_server_from_its_end(self) -> None:
+        self.volumes.put_on(None, self.server, wanted(OLD, NEW))
+        self.connectors.fail = {"disconnect": connectors.BackendError(reason="gone")}
+        self.volumes.take_off(None, self.server, Wanted())
+
+    def test_what_servers_without_a_container_left_is_disconnected_at_the_start(self) -> None:
+        self.volumes.put_on(None, self.server, wanted(OLD))
+        self.volumes.put_on(None, records.instance(uuid=OTHER, id=43), wanted(NEW))
+        self.volumes.reconcile([ContainerState(self.server.name, Status.STOPPED, {labels.UUID: self.server.uuid})])
+        self.assertEqual([OLD], self.connectors.connected)
+        self.volumes.reconcile([])
+        self.assertEqual([], self.connectors.connected)
+
+    def test_extended(self) -> None:
+        self.volumes.extend(connection(size=2**31), 2**31)
+        error = self.assertRaises(connectors.BackendError, self.volumes.extend, connection(size=2**30), 2**31)
+        self.assertIn(str(2**30), str(error))
+
+    def test_swapped(self) -> None:
+        self.attach()
+        self.volumes.swap(self.server, PATH, volumeconfig.volume(connection(NEW), PATH))
+        self.assertEqual([BlockDevice(NEW, "/dev/null", PATH)], self.parts())
+        self.assertEqual([NEW], self.connectors.connected)
+        self.assertEqual([NEW], [kept.volume for kept in connections.of(records.UUID)])
+
+    def test_a_swap_that_fails_changes_nothing(self) -> None:
+        self.attach()
+        before = self.parts()
+        new = volumeconfig.volume(connection(NEW), PATH)
+        for step, failure, seen in (("withheld", errors.DeviceInUse("in use"), exception.DeviceDetachFailed),
+                                    ("detach", errors.EngineError("no"), errors.EngineError)):
+            with self.subTest(step):
+                self.engine.fail = {step: failure}
+                self.assertRaises(seen, self.volumes.swap, self.server, PATH, new)
+                self.engine.fail = {}
+                self.assertEqual((before, [OLD]), (self.parts(), self.connectors.connected))
+
+    def test_a_volume_that_cinder_migrated_is_found_by_its_place(self) -> None:
+        self.attach()
+        self.volumes.swap(self.server, PATH, volumeconfig.volume(connection(NEW), PATH))
+        # From now on Cinder calls the new one OLD.
+        self.volumes.put_on(None, self.server, wanted(OLD))
+        self.volumes.detach(self.server, PATH)
+        self.assertEqual(([], ()), self.left())
