@@ -23,13 +23,21 @@ class Raw(http.client.HTTPConnection):
 
         :raises RuntimeError: with LXD's words
         """
-        self.request(method, f"/1.0/{path}", json.dumps(body) if body is not None else None)
+        answer = self._ask(method, path, body)
+        if answer["type"] != "async":
+            return answer["metadata"]
+        done = self.call("GET", f"operations/{answer['metadata']['id']}/wait")
+        if done["status_code"] != 200:
+            raise RuntimeError(f"{method} {path}: {done['err']}")
+        return done
+
+    def begin(self, method: str, path: str, body: Any) -> Any:
+        """The operation that the request started, which goes on."""
+        return self._ask(method, path, body)["metadata"]
+
+    def _ask(self, method: str, path: str, body: Any) -> Any:
+        self.request(method, f"/1.0/{path}" if path else "/1.0", json.dumps(body) if body is not None else None)
         answer = json.loads(self.getresponse().read())
-        if answer["type"] == "async":
-            done = self.call("GET", f"operations/{answer['metadata']['id']}/wait")
-            if done["status_code"] != 200:
-                raise RuntimeError(f"{method} {path}: {done['err']}")
-            return done
         if answer["type"] == "error":
             raise RuntimeError(f"{method} {path}: {answer['error']}")
-        return answer["metadata"]
+        return answer

@@ -1,0 +1,185 @@
+"""Cold migration, with and without another size, and evacuation, between two hosts with an LXD each."""
+
+from tests.functional.nova import twohosts  # isort: skip (decides how nova runs)
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fixtures
+
+from containerhost.engines import Status
+from containerhost.engines.lxd.client import LxdClient
+from tests.functional.nova.base import GPU_ALIAS
+from tests.functional.nova.twohosts import FIRST, SECOND
+
+MIB = 2**20
+GPUS = {FIRST: {"0000:3b:00.0"}, SECOND: {"0000:af:00.0"}}
+
+
+class MigrationServers(twohosts.TwoHosts):
+    def setUp(self) -> None:
+        super().setUp()
+        self.with_gpu = self.flavor(memory_mb=96, pci_passthrough__alias=f"{GPU_ALIAS}:1")
+
+    def first_server(self, **request: Any) -> dict[str, Any]:
+        """On the first host, with a GPU and a file of its tenant."""
+        server = self.server(self.with_gpu, host=FIRST, **request)
+        self.assertEqual(0, self.run_on(FIRST, server, "sh", "-c", "echo mine > /root/file").status)
+        return server
+
+    def assert_lives_on(self, host: str, server: Mapping[str, Any]) -> None:
+        """It runs there with its file and a GPU of that host's, and the other host has none of its devices."""
+        other = SECOND if host == FIRST else FIRST
+        self.assertEqual(host, self.host_of(server))
+        self.assertEqual(Status.RUNNING, self.on(host)[server["id"]].status)
+        self.assertEqual("mine\n", self.run_on(host, server, "cat", "/root/file").output)
+        self.assertEqual(0, self.run_on(host, server, "sh", "-c", "ls /dev/nvidia[0-9]*").status)
+        self.assertEqual((GPUS[host], set()), (self.held_on(host), self.held_on(other)))
+
+
+class MoveTest(MigrationServers):
+    def test_confirmed(self) -> None:
+        server = self.first_server()
+        self._migrate_server(server)
+        self.assert_lives_on(SECOND, server)
+        self.assertEqual(Status.STOPPED, self.on(FIRST)[server["id"]].status)
+        self._confirm_resize(server)
+        self.assert_lives_on(SECOND, server)
+        self.assertEqual({}, self.on(FIRST))
+        self._reboot_server(server, hard=True)
+        self.assert_lives_on(SECOND, server)
+        self._delete_server(server)
+        self.assert_both_empty()
+
+    def test_with_another_size_and_reverted(self) -> None:
+        server = self.first_server()
+        self.resize(server, self.flavor(memory_mb=160, disk=2, pci_passthrough__alias=f"{GPU_ALIAS}:1"))
+        self.assert_lives_on(SECOND, server)
+        self.assertEqual(str(160 * MIB), self.described(SECOND, server)["config"]["limits.memory"])
+        self.revert(server)
+        self.assert_lives_on(FIRST, server)
+        self.assertEqual(str(96 * MIB), self.described(FIRST, server)["config"]["limits.memory"])
+        self.assertEqual({}, self.on(SECOND))
+        self._delete_server(server)
+        self.assert_both_empty()
+
+    def described(self, host: str, server: Mapping[str, Any]) -> dict[str, Any]:
+        return self.engine(host).client.instance(self.on(host)[server["id"]].name)[0]
+
+    def test_a_stopped_server_stays_stopped_and_ends_in_the_middle(self) -> None:
+        server = self.first_server()
+        self._stop_server(server)
+        self._migrate_server(server)
+        self.assertEqual(Status.STOPPED, self.on(SECOND)[server["id"]].status)
+        self._delete_server(server)
+        self.assert_both_empty()
+
+    def test_live_migration_is_refused_with_the_reason(self) -> None:
+        server = self.server(self.flavor(memory_mb=96), host=FIRST)
+        self.admin_api.post_server_action(server["id"], {"os-migrateLive": {"host": SECOND, "block_migration": "auto"}})
+        self._wait_for_migration_status(server, ["error"])
+        self.assert_told("cannot move while they run", "live-migration", server)
+        self.assertEqual(Status.RUNNING, self.on(FIRST)[server["id"]].status)
+
+    def test_evacuated_and_the_old_host_comes_back(self) -> None:
+        server = self.first_server()
+        first = self.computes[FIRST]
+        first.stop()
+        self.admin_api.put_service_force_down(first.service_ref.uuid, True)
+        self._evacuate_server(server, expected_host=SECOND)
+        self._start_server(server)
+        self.assertEqual(Status.RUNNING, self.on(SECOND)[server["id"]].status)
+        self.assertEqual(GPUS[SECOND], self.held_on(SECOND))
+        self.assertEqual(Status.RUNNING, self.on(FIRST)[server["id"]].status)
+        self.restart_compute_service(first)
+        self.admin_api.put_service_force_down(first.service_ref.uuid, False)
+        self.assertEqual(({}, set()), (self.on(FIRST), self.held_on(FIRST)))
+        self._delete_server(server)
+        self.assert_both_empty()
+
+
+class FaultTest(MigrationServers):
+    """Whatever goes wrong, the server is as it was, where it was, and nothing of it is anywhere else."""
+
+    options: ClassVar = {**twohosts.TwoHosts.options, ("lxd", "ready_timeout"): 60}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.the_server = self.first_server()
+
+    def refused(self, words: str) -> None:
+        server = self.the_server
+        self.admin_api.post_server_action(server["id"], {"migrate": None})
+        self._wait_for_migration_status(server, ["error"])
+        self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
+        self.assert_told(words, "migrate", server)
+        self.assert_lives_on(FIRST, server)
+        self.assertEqual({}, self.on(SECOND))
+
+    def leave_by(self, address: str | None) -> None:
+        self.computes[FIRST].manager.driver._backend.moves._address = address
+
+    def test_no_address(self) -> None:
+        self.leave_by(None)
+        self.refused("migration_address")
+
+    def test_unreachable(self) -> None:
+        self.leave_by(f"https://127.0.0.1:{twohosts.free_port()}")
+        self.refused("connection refused")
+
+    def test_untrusted_certificate(self) -> None:
+        self.leave_by(twohosts.listening(self.second.engine))
+        self.refused("certificate")
+
+    def test_full(self) -> None:
+        self.write(64)
+        self.useFixture(Filler(Path(self.second.daemon.folder, "storage-pools", "default", "filler")))
+        self.refused("create container")
+
+    def write(self, size: int) -> None:
+        """:param size: MiB"""
+        done = self.run_on(FIRST, self.the_server, "dd", "if=/dev/zero", "of=/root/big", "bs=1M", f"count={size}")
+        self.assertEqual(0, done.status, done.output)
+
+    def test_receiver_killed_in_the_middle(self) -> None:
+        self.write(64)
+        self.when_it_fetches(self.restart)
+        self.refused("Migration error")
+
+    def restart(self) -> None:
+        self.second.daemon.kill()
+        threading.Timer(2, self.second.daemon.start).start()
+
+    def when_it_fetches(self, act: Callable[[], None]) -> None:
+        acts = [act]
+        original = LxdClient.request
+
+        def request(this: LxdClient, *args: Any, **kwargs: Any) -> Any:
+            response = original(this, *args, **kwargs)
+            if acts and kwargs["asked"].startswith("create container"):
+                acts.pop()()
+            return response
+        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient.request", request))
+
+
+class Filler(fixtures.Fixture):
+    """A file that takes what room there is."""
+
+    STEP = 16 * MIB
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def _setUp(self) -> None:
+        self.addCleanup(self._path.unlink, missing_ok=True)
+        with self._path.open("wb") as file:
+            try:
+                while True:
+                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, self.STEP)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise

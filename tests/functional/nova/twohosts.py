@@ -1,0 +1,134 @@
+"""Two compute hosts in this process, each with a real LXD daemon of its own and its own half of the devices."""
+
+from tests.functional.nova import base  # isort: skip (decides how nova runs)
+
+import atexit
+import functools
+import json
+import socket
+import threading
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fixtures
+
+from containerhost.engines import ContainerState
+from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.owners import Owners
+from nova_lxd_ext import labels
+from nova_lxd_ext.driver import LXDDriver
+from tests.functional import lxd
+
+FIRST, SECOND = base.HOST, "lxd-2"
+HALVES = {FIRST: ("0000:3b:00.0", "0000:5e:00.*"), SECOND: ("0000:af:00.0", "0000:d8:00.*")}  # GPU, VFs
+LISTENING = threading.Lock()
+
+
+@functools.cache
+def second_daemon() -> lxd.Daemon:
+    daemon = lxd.Daemon()
+    atexit.register(daemon.remove)
+    daemon.start()
+    daemon.make_pool()
+    return daemon
+
+
+class SecondLxd(fixtures.Fixture):
+    def _setUp(self) -> None:
+        self.daemon = second_daemon()
+        self.socket = self.daemon.socket
+        self.engine = LxdEngine(self.daemon.client())
+        self.addCleanup(self._delete_containers)
+
+    def _delete_containers(self) -> None:
+        for container in self.engine.containers():
+            self.engine.delete(container.name)
+
+
+def listening(engine: LxdEngine) -> str:
+    """Let the daemon listen on https; the address, which stays the same."""
+    with LISTENING:
+        present = engine.client.server()["config"].get("core.https_address")
+        if present is None:
+            present = f"127.0.0.1:{free_port()}"
+            engine.client.request("patch", asked="listen", json={"config": {"core.https_address": present}})
+    return f"https://{present}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def nodes(driver: LXDDriver, refresh: bool = False) -> dict[str, str]:
+    (name,) = driver.get_available_nodes()
+    return {str(uuid.uuid5(uuid.NAMESPACE_DNS, name)): name}
+
+
+def resources(driver: LXDDriver, nodename: str, original: Any = LXDDriver.get_available_resource) -> dict[str, Any]:
+    (node,) = nodes(driver)
+    return original(driver, nodename) | {"uuid": node}
+
+
+class TwoHosts(base.LxdServers):
+    """Servers are made on the first host; the second is the only other one."""
+
+    options: ClassVar[Mapping[tuple[str | None, str], Any]] = {(None, "allow_resize_to_same_host"): False}
+
+    def setUp(self) -> None:
+        self.second = self.useFixture(SecondLxd())
+        # Nova knows a host by an id in a file of its machine, of which there is only one here.
+        for name, method in (("get_nodenames_by_uuid", nodes), ("get_available_resource", resources)):
+            self.useFixture(fixtures.MonkeyPatch(f"nova_lxd_ext.driver.LXDDriver.{name}", method))
+        super().setUp()
+
+    def _setup_compute_service(self) -> Any:
+        first = self.start_host(FIRST)
+        self.start_host(SECOND)
+        return first
+
+    def start_host(self, host: str) -> Any:
+        """Drivers take what differs between hosts from nova.conf when they are made."""
+        engine = self.engine(host)
+        self.flags(endpoint=engine.client.settings.endpoint, owners_dir=str(self.owners(host)),
+                   migration_address=listening(engine), group="lxd")
+        ids = [{key: spec[key] for key in ("vendor_id", "product_id")} for spec in self.kinds()]
+        specs = [{"address": address, **ids_of_kind} for address, ids_of_kind in zip(HALVES[host], ids, strict=True)]
+        self.flags(device_spec=[json.dumps(spec) for spec in specs], group="pci")
+        return self._start_compute(host)
+
+    def kinds(self) -> list[dict[str, str]]:
+        """Ids of the GPUs and of the VFs, in the order of HALVES."""
+        aliases = {alias["name"]: alias for alias in map(json.loads, base.CONF.pci.alias)}
+        return [aliases[base.GPU_ALIAS], aliases[base.VF_ALIAS]]
+
+    def engine(self, host: str) -> LxdEngine:
+        return self.lxd.engine if host == FIRST else self.second.engine
+
+    def owners(self, host: str) -> Path:
+        return self.state / f"owners-{host}"
+
+    # Looking
+
+    def host_of(self, server: Mapping[str, Any]) -> str:
+        return str(self.admin_api.get_server(server["id"])["OS-EXT-SRV-ATTR:host"])
+
+    def on(self, host: str) -> dict[str, ContainerState]:
+        """The host's containers by the uuid of their server."""
+        return {labels.uuid(state.labels) or state.name: state for state in self.engine(host).containers()}
+
+    def held_on(self, host: str) -> set[str]:
+        """Ids of the devices that the host's containers hold."""
+        return set(Owners(self.owners(host)).records())
+
+    def run_on(self, host: str, server: Mapping[str, Any], *command: str) -> base.Inside:
+        return self.run_in(self.engine(host), self.on(host)[server["id"]].name, *command)
+
+    def assert_both_empty(self) -> None:
+        for host in (FIRST, SECOND):
+            self.assertEqual({}, self.on(host), host)
+            self.assertEqual(set(), self.held_on(host), host)
+        self.assert_nothing_left()
