@@ -27,6 +27,7 @@ from nova_lxd_ext import (
     reasons,
     refusals,
     startup,
+    tags,
     volumeconfig,
     watch,
 )
@@ -53,6 +54,7 @@ class LXDDriver(refusals.Refusals):
         "supports_extend_volume": True,
         "supports_multiattach": True,
         "supports_tagged_attach_volume": True,
+        "supports_tagged_attach_interface": True,
         # Glance has no format of its own for containers: their images are declared raw.
         "supports_image_type_raw": True,
     }
@@ -244,7 +246,9 @@ class LXDDriver(refusals.Refusals):
     @translated()
     def attach_interface(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta,
                          vif: model.VIF) -> None:
-        self._backend.ports.attach(instance, self._backend.states.require(instance), vif)
+        state = self._backend.states.require(instance)
+        tags.attaching(context, instance, vif)
+        self._backend.ports.attach(instance, state, vif)
 
     @translated()
     def detach_interface(self, context: Any, instance: objects.Instance, vif: model.VIF) -> None:

@@ -20,6 +20,15 @@ def refresh(context: Any, instance: objects.Instance, ports: Iterable[Mapping[st
         objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid))
 
 
+def attaching(context: Any, instance: objects.Instance, vif: model.VIF) -> None:
+    """Tell of a port that is about to be attached to a server that lives: its guest may ask as soon as it sees it. When
+    the attachment fails, nova or the next call takes it out again.
+    """
+    known = {port["id"]: port for port in (*instance.get_network_info(), vif)}
+    refresh(context, instance, known.values())
+    instance.save()
+
+
 def build(interfaces: Iterable[objects.VirtualInterface], ports: Iterable[Mapping[str, Any]],
           disks: Iterable[objects.BlockDeviceMapping]) -> objects.InstanceDeviceMetadata | None:
     """Pure.

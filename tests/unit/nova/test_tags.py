@@ -1,4 +1,5 @@
 from typing import Any
+from unittest import mock
 
 import testtools
 from nova import objects
@@ -63,3 +64,18 @@ class BuildTest(testtools.TestCase):
         found = tags.build([interface(uuids.a, "t")], [direct], [disk("data")])
         again = objects.InstanceDeviceMetadata.obj_from_db(None, found._to_json())
         self.assertEqual(described(found), described(again))
+
+
+class AttachingTest(testtools.TestCase):
+    def test_the_new_port_is_told_beside_the_old_one_and_saved(self) -> None:
+        old, new = port(uuids.a), port(uuids.b, 2)
+        server = mock.Mock(uuid=uuids.server)
+        for known in ([old], [old, new]):  # nova's memory of the ports may be older or newer
+            server.get_network_info.return_value = model.NetworkInfo(known)
+            server.save.reset_mock()
+            with (mock.patch.object(objects.VirtualInterfaceList, "get_by_instance_uuid",
+                                    return_value=[interface(uuids.a, "one"), interface(uuids.b, "two")]),
+                  mock.patch.object(objects.BlockDeviceMappingList, "get_by_instance_uuid", return_value=[])):
+                tags.attaching(None, server, new)
+            self.assertEqual([["one"], ["two"]], [device.tags for device in server.device_metadata.devices])
+            server.save.assert_called_once_with()
