@@ -54,6 +54,7 @@ class Stage(fixtures.Fixture):
         self._configure(folder)
         rpc.init(nova.conf.CONF)
         self.addCleanup(rpc.cleanup)
+        self._without_database()
         self.driver = LXDDriver(None)
         self.addCleanup(self.driver.cleanup_host, "bench")
         self.driver.init_host("bench")
@@ -61,6 +62,12 @@ class Stage(fixtures.Fixture):
         cache = Cache(Images(self.lxd.engine.client), LocalGlance(self.lxd.images["unified"]), folder / "downloads",
                       lambda: self.lxd.engine.server().architectures)
         self.image = cache.ensure(None, self.image_meta, 1)
+
+    def _without_database(self) -> None:
+        node = objects.ComputeNode(id=records.NODE)
+        self.useFixture(fixtures.MockPatchObject(objects.ComputeNode, "get_by_host_and_nodename", return_value=node))
+        for tagged in (objects.VirtualInterfaceList, objects.BlockDeviceMappingList):
+            self.useFixture(fixtures.MockPatchObject(tagged, "get_by_instance_uuid", return_value=[]))
 
     def _configure(self, folder: Path) -> None:
         conf = nova.conf.CONF

@@ -17,7 +17,7 @@ from containerhost.filelock import FileLock
 
 LOCK = ".creation"
 RANGE = "volatile.idmap.base"
-PAUSE = 0.01  # s between two looks for the range
+PAUSE = 0.004  # s between two looks for the range
 
 
 class Creation:
