@@ -13,6 +13,7 @@ os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
 import fixtures  # noqa: E402  (the path above comes first)
 import nova.conf  # noqa: E402
 from nova import objects, rpc  # noqa: E402
+from oslo_messaging import conffixture  # noqa: E402
 
 objects.register_all()  # the driver's signatures name them
 
@@ -73,7 +74,7 @@ class Stage(fixtures.Fixture):
         conf = nova.conf.CONF
         conf([], project="nova", default_config_files=[], default_config_dirs=[])
         conf.set_override("instances_path", str(folder / "instances"))
-        conf.set_override("transport_url", "fake:/")
+        self.useFixture(conffixture.ConfFixture(conf)).transport_url = "fake:/"
         for name, value in (("endpoint", self.lxd.socket), ("storage_pool", self.lxd.pool),
                             ("owners_dir", str(folder / "owners")), ("rdma_memlock", memlock()),
                             # Raw LXD calls give a VF no GUIDs of its own: neither shall the driver, to compare.
