@@ -3,9 +3,9 @@
 LXD's exec: each of the command's streams is a websocket of the operation; the command begins when all are connected.
 """
 
-import concurrent.futures
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,14 +34,12 @@ def execute(client: LxdClient, name: str, command: Sequence[str], stdin: bytes, 
         path, secrets = f"/1.0/operations/{operation['id']}/websocket", operation["metadata"]["fds"]
         streams = {key: stack.enter_context(Stream(client.settings, path, {"secret": secrets[key]}, asked))
                    for key in STREAMS}
-        try:
-            streams["0"].send(stdin)
-            streams["0"].end_of_input()
-            with concurrent.futures.ThreadPoolExecutor(2) as pool:
-                parts = list(pool.map(lambda key: drained(streams[key], end), ("1", "2")))
-        except errors.EngineTimeout as error:
+        streams["0"].send(stdin)
+        streams["0"].end_of_input()
+        parts = all_drained([streams["1"], streams["2"]], end)
+        if parts is None:
             streams["control"].send(KILL)
-            raise errors.EngineTimeout(f"{asked}: not done within {timeout} s; it is killed") from error
+            raise errors.EngineTimeout(f"{asked}: not done within {timeout} s; it is killed")
         return Executed(exit_status(client, operation, asked), b"".join(parts))
 
 
@@ -54,6 +52,23 @@ def exit_status(client: LxdClient, operation: Mapping[str, Any], asked: str) -> 
             if str(error).endswith(words):
                 return status
         raise
+
+
+def all_drained(streams: Sequence[Stream], end: float) -> list[bytes] | None:
+    """Side by side, because a command stops when nobody reads one of them; None when they do not end in time."""
+    parts: list[bytes | None] = [None] * len(streams)
+
+    def drain(place: int) -> None:
+        with contextlib.suppress(errors.EngineTimeout):
+            parts[place] = drained(streams[place], end)
+
+    # Not a pool of concurrent.futures: its queue holds up the whole process where threads are eventlet's (nova 33).
+    threads = [threading.Thread(target=drain, args=(place,), daemon=True) for place in range(len(streams))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return None if None in parts else [part for part in parts if part is not None]
 
 
 def drained(stream: Stream, end: float) -> bytes:

@@ -1,19 +1,32 @@
-"""Websockets to the daemon: what an operation or the list of events sends and takes while it goes on."""
+"""Websockets to the daemon: what an operation or the list of events sends and takes while it goes on.
+
+The protocol is the websockets package's, without its own input and output: those block in a way that holds up the whole
+process where nova's threads are eventlet's (nova 33).
+"""
 
 import contextlib
+import select
+import socket
 import ssl
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from urllib import parse
 
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
-from websockets.sync.client import ClientConnection, connect, unix_connect
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidHandshake, InvalidState
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.uri import parse_uri
 
 from containerhost import errors
 from containerhost.engines.lxd.client import Settings
 
-CLOSE_LIMIT = 1  # s the daemon has to say good-bye
+CHUNK = 64 * 1024  # bytes
+LARGEST = 1 << 20  # bytes of one message
+DATA = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 
 
 class Stream:
@@ -27,23 +40,61 @@ class Stream:
 
     def __init__(self, settings: Settings, path: str, params: Mapping[str, str], asked: str) -> None:
         self._asked = asked
-        self._open = contextlib.ExitStack()
+        self._lock = threading.Lock()  # of the protocol, and of the order of what is sent
+        self._frames: list[Frame] = []
+        self._message = b""
+        self._waiting = self._closed = False
         project = {"project": settings.project} if settings.project else {}
         resource = f"{path}?{parse.urlencode({**params, **project})}"
         with _translated(asked, settings.shown()):
-            self._connection: ClientConnection = self._open.enter_context(_connecting(settings, resource))
+            self._socket, uri = _connected(settings)
+            try:
+                self._protocol = ClientProtocol(parse_uri(uri + resource), max_size=LARGEST)
+                self._shake_hands()
+                self._socket.settimeout(None)
+            except BaseException:
+                self._socket.close()
+                raise
+
+    def _shake_hands(self) -> None:
+        self._protocol.send_request(self._protocol.connect())
+        self._flush()
+        while self._protocol.state is State.CONNECTING and self._protocol.handshake_exc is None:
+            self._take(self._socket.recv(CHUNK))
+        if self._protocol.handshake_exc is not None:
+            raise self._protocol.handshake_exc
+
+    def _flush(self) -> None:
+        for data in self._protocol.data_to_send():
+            if data:
+                self._socket.sendall(data)
+
+    def _take(self, data: bytes) -> None:
+        """Let the protocol have what came; nothing is the end."""
+        with self._lock:
+            if data:
+                self._protocol.receive_data(data)
+            else:
+                self._protocol.receive_eof()
+            self._frames += [frame for frame in self._protocol.events_received() if isinstance(frame, Frame)]
+            self._flush()
 
     def send(self, data: bytes) -> None:
         """:raises EngineUnavailable: the other end has closed"""
-        try:
-            self._connection.send(data)
-        except ConnectionClosed as error:
-            raise errors.EngineUnavailable(f"{self._asked}: the daemon has closed the connection") from error
+        self._send(lambda: self._protocol.send_binary(data))
 
     def end_of_input(self) -> None:
         """Tell that no more will be sent; LXD reads an empty text as such."""
-        with contextlib.suppress(ConnectionClosed):  # who has ended already needs no telling
-            self._connection.send("")
+        with contextlib.suppress(errors.EngineUnavailable):  # who has ended already needs no telling
+            self._send(lambda: self._protocol.send_text(b""))
+
+    def _send(self, step: Callable[[], None]) -> None:
+        try:
+            with self._lock:
+                step()
+                self._flush()
+        except (InvalidState, OSError) as error:
+            raise errors.EngineUnavailable(f"{self._asked}: the daemon has closed the connection") from error
 
     def receive(self, timeout: float | None = None) -> bytes | None:
         """The next message; None at the end.
@@ -51,18 +102,51 @@ class Stream:
         :param timeout: seconds; None waits as long as the connection lives
         :raises EngineTimeout: nothing came in time
         """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            while self._frames:
+                frame = self._frames.pop(0)
+                if frame.opcode is Opcode.CLOSE:
+                    return None
+                if frame.opcode in DATA:
+                    self._message += frame.data
+                    if frame.fin:
+                        message, self._message = self._message, b""
+                        return message or None
+            if not self._wait_for_more(end):
+                return None
+
+    def _wait_for_more(self, end: float | None) -> bool:
+        """:returns: False when nothing more can come"""
+        self._waiting = True
         try:
-            message = self._connection.recv(timeout)
-        except ConnectionClosed:
-            return None
-        except TimeoutError as error:
-            raise errors.EngineTimeout(f"{self._asked}: nothing came within {timeout:g} s") from error
-        data = message.encode() if isinstance(message, str) else bytes(message)
-        return data or None
+            if end is not None and not self._is_readable(max(0.0, end - time.monotonic())):
+                raise errors.EngineTimeout(f"{self._asked}: nothing came in time")
+            data = self._socket.recv(CHUNK)
+            self._take(data)
+            return bool(data) or bool(self._frames)
+        except (OSError, ValueError, EOFError):
+            return False  # the connection broke, or this end closed it
+        finally:
+            self._waiting = False
+            if self._closed:
+                self._socket.close()
+
+    def _is_readable(self, timeout: float) -> bool:
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        return bool(select.select([self._socket], [], [], timeout)[0])
 
     def close(self) -> None:
-        """A thread that waits in :meth:`receive` gets None."""
-        self._open.close()
+        """A thread that waits in :meth:`receive` gets None, and lets go of the socket: it would not wake (eventlet's do
+        not) were the socket closed under it."""
+        self._closed = True
+        with contextlib.suppress(errors.EngineUnavailable):
+            self._send(self._protocol.send_close)
+        with contextlib.suppress(OSError):  # the daemon has hung up
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if not self._waiting:
+            self._socket.close()
 
     def __enter__(self) -> Self:
         return self
@@ -72,14 +156,21 @@ class Stream:
         self.close()
 
 
-def _connecting(settings: Settings, resource: str) -> Any:
-    limits: dict[str, Any] = {
-        "open_timeout": settings.request_timeout, "close_timeout": CLOSE_LIMIT, "compression": None,
-        "ping_interval": None}  # the daemon itself looks whether its clients are alive
+def _connected(settings: Settings) -> tuple[socket.socket, str]:
+    """A connection to the daemon, and its address as websockets call it."""
     url = settings.url()
-    if not url.startswith("http+unix://"):
-        return connect(f"wss://{url.removeprefix('https://')}{resource}", ssl=_tls(settings), proxy=None, **limits)
-    return unix_connect(settings.shown(), f"ws://lxd{resource}", **limits)
+    if url.startswith("http+unix://"):
+        local = socket.socket(socket.AF_UNIX)
+        local.settimeout(settings.request_timeout)
+        try:
+            local.connect(settings.shown())
+        except BaseException:
+            local.close()
+            raise
+        return local, "ws://lxd"
+    address = parse.urlsplit(url)
+    plain = socket.create_connection((address.hostname or "", address.port or 443), settings.request_timeout)
+    return _tls(settings).wrap_socket(plain, server_hostname=address.hostname), f"wss://{address.netloc}"
 
 
 def _tls(settings: Settings) -> ssl.SSLContext:
@@ -95,7 +186,7 @@ def _translated(asked: str, endpoint: str) -> Iterator[None]:
         yield
     except TimeoutError as error:
         raise errors.EngineTimeout(f"{asked}: no answer from {endpoint} in time") from error
-    except (InvalidHandshake, InvalidURI, ssl.SSLError) as error:
+    except (InvalidHandshake, ssl.SSLError) as error:
         raise errors.EngineError(f"{asked}: {endpoint} does not open a stream: {error}") from error
     except (OSError, EOFError) as error:
         raise errors.EngineUnavailable(

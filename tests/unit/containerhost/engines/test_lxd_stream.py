@@ -1,0 +1,83 @@
+"""Streams to a websocket server of another make."""
+
+import threading
+from pathlib import Path
+
+import fixtures
+import testtools
+from websockets.sync.server import ServerConnection, unix_serve
+
+from containerhost import errors
+from containerhost.engines.lxd.client import Settings
+from containerhost.engines.lxd.stream import Stream
+
+LIMIT = 30  # s
+
+
+class StreamTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = str(Path(self.useFixture(fixtures.TempDir()).path) / "unix.socket")
+        self.seen: list[object] = []
+        server = unix_serve(self.serve, self.path, compression=None)
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        self.addCleanup(serving.join)
+        self.addCleanup(server.shutdown)
+
+    def serve(self, connection: ServerConnection) -> None:
+        """Say what is heard in capital letters; "pieces" and "large" are answered otherwise, an empty text ends."""
+        self.seen.append(connection.request.path)
+        for message in connection:
+            self.seen.append(message)
+            if message == "":
+                return
+            if message == b"pieces":
+                connection.send([b"one ", b"two ", b"three"])
+            elif message == b"large":
+                connection.send(b"x" * 500_000)
+            else:
+                connection.send(message.upper())
+
+    def stream(self, **settings: object) -> Stream:
+        made = Stream(Settings(endpoint=self.path, **settings), "/1.0/events", {"type": "a b"}, "try it")
+        self.addCleanup(made.close)
+        return made
+
+    def test_messages_both_ways(self) -> None:
+        stream = self.stream()
+        for said, answer in ((b"hello", b"HELLO"), (b"pieces", b"one two three"), (b"large", b"x" * 500_000)):
+            stream.send(said)
+            self.assertEqual(answer, stream.receive(LIMIT))
+        self.assertEqual("/1.0/events?type=a+b", self.seen[0])
+
+    def test_the_project_is_named(self) -> None:
+        self.stream(project="lab").send(b"x")
+        self.stream(project="lab")
+        self.assertIn("project=lab", self.seen[0])
+
+    def test_nothing_in_time(self) -> None:
+        stream = self.stream()
+        self.assertRaises(errors.EngineTimeout, stream.receive, 0.01)
+        stream.send(b"still there")
+        self.assertEqual(b"STILL THERE", stream.receive(LIMIT))
+
+    def test_the_end_of_either_side_is_an_end(self) -> None:
+        stream = self.stream()
+        stream.end_of_input()
+        self.assertIsNone(stream.receive(LIMIT))
+        self.assertIsNone(stream.receive(LIMIT))
+        self.assertEqual("", self.seen[-1])
+        self.assertRaises(errors.EngineUnavailable, stream.send, b"too late")
+
+    def test_closing_wakes_who_waits(self) -> None:
+        stream, got = self.stream(), []
+        waiting = threading.Thread(target=lambda: got.append(stream.receive()))
+        waiting.start()
+        stream.close()
+        waiting.join(LIMIT)
+        self.assertEqual([None], got)
+        stream.close()
+
+    def test_who_does_not_answer_as_a_daemon(self) -> None:
+        self.assertRaises(errors.EngineUnavailable, Stream, Settings(endpoint="/nonexistent"), "/", {}, "try it")
