@@ -116,6 +116,14 @@ class Mount:
 
 
 @dataclasses.dataclass(frozen=True)
+class Salvaged:
+    """The root disk of another, stopped container, writable at ``target``; its files keep their owners."""
+
+    container: str
+    target: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Security:
     privileged: bool = False
     isolated: bool = True
@@ -151,6 +159,7 @@ class ContainerSpec:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     limits: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    salvaged: Salvaged | None = None
 
     @property
     def grants(self) -> tuple[Grant, ...]:

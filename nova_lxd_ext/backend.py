@@ -36,6 +36,7 @@ from nova_lxd_ext.peers import Peers
 from nova_lxd_ext.possessions import Possessions
 from nova_lxd_ext.power import Power
 from nova_lxd_ext.privsep import privileged
+from nova_lxd_ext.rescue import Rescue
 from nova_lxd_ext.resources import Resources
 from nova_lxd_ext.snapshots import Snapshots
 from nova_lxd_ext.states import States
@@ -62,6 +63,7 @@ class Backend:
     states: States
     lifecycle: Lifecycle
     power: Power
+    rescue: Rescue
     ports: Ports
     connectors: Connectors
     volumes: Volumes
@@ -110,6 +112,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         slices=slices,
         resources=Resources(engine, host, inventory, owners, conf.lxd.storage_pool),
         lifecycle=lifecycle, power=power, peers=peers,
+        rescue=Rescue(conf, engine, states, lifecycle, power, outfit, images),
         consoles=Consoles(conf, engine, states),
         arrivals=Arrivals(conf, engine, transfers, states, outfit, lifecycle),
         moves=Moves(conf, engine, states, outfit, lifecycle, power, transfers, peers, conf.lxd.migration_address))

@@ -21,6 +21,7 @@ from nova_lxd_ext import (
     console,
     diagnostics,
     hostinfo,
+    known,
     orphans,
     password,
     provider,
@@ -90,6 +91,7 @@ class LXDDriver(refusals.Refusals):
 
     @translated()
     def process_instances_at_startup(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
+        self._backend.rescue.settle(instances)
         self._backend.lifecycle.end_interrupted_boots(context, instances)
         orphans.tell(self._backend.states.all(), instances)
         return instances
@@ -140,6 +142,17 @@ class LXDDriver(refusals.Refusals):
     @translated()
     def snapshot(self, context: Any, instance: objects.Instance, image_id: str, update_task_state: Any) -> None:
         self._backend.snapshots.take(context, instance, image_id, update_task_state)
+
+    @translated()
+    def rescue(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
+               image_meta: objects.ImageMeta, rescue_password: str | None, block_device_info: Any, share_info: Any
+               ) -> None:
+        self._backend.rescue.enter(context, instance, image_meta, rescue_password,
+                                   Wanted.of(network_info, block_device_info))
+
+    @translated()
+    def unrescue(self, context: Any, instance: objects.Instance) -> None:
+        self._backend.rescue.leave(context, instance, known.wanted(context, instance))
 
     @translated()
     def manage_image_cache(self, context: Any, all_instances: objects.InstanceList) -> None:

@@ -110,6 +110,7 @@ class Lifecycle:
         elif not self._states.is_strangers(instance):
             # Also when there is none: a creation whose caller was killed may still be going on in the engine.
             self._engine.delete(instance.name)
+            self._delete_aside(instance)
         self._states.changed()
         self._outfit.take_off(context, instance, wanted)
         if not keep_disk:
@@ -121,13 +122,20 @@ class Lifecycle:
         self._states.changed()
         folders.remove(uuid)
 
+    def _delete_aside(self, instance: objects.Instance) -> None:
+        """A server that is being rescued has two containers."""
+        aside = self._states.aside_of(instance)
+        if aside is not None:
+            self._engine.delete(aside.name)
+
     def _stop_if_there(self, instance: objects.Instance) -> None:
         if self._states.find(instance) is not None:
             self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
 
     def reconcile(self) -> None:
         """At the driver's start: return what is left of containers that are gone."""
-        alive = self._states.all()
+        aside = (dataclasses.replace(state, name=name) for name, state in self._states.aside().items())
+        alive = (*self._states.all(), *aside)
         self._outfit.reconcile(alive)
         for uuid in folders.remove_all_but(labels.uuid(state.labels) or "" for state in alive):
             LOG.warning("Removed the folder of server %s, which has no container", uuid)

@@ -46,8 +46,12 @@ class States:
         self._changed = 0.0
 
     def all(self) -> tuple[ContainerState, ...]:
-        """Nova's containers now, from one request."""
-        return tuple(self._fresh().values())
+        """Nova's containers now, from one request; without those set aside while their server is rescued."""
+        return tuple(state for state in self._fresh().values() if labels.server_of(state) is None)
+
+    def aside(self) -> Mapping[str, ContainerState]:
+        """Containers set aside, by the name of their server."""
+        return {name: state for state in self._fresh().values() if (name := labels.server_of(state))}
 
     def uuids(self) -> list[str]:
         """Of the servers that have a container here; from one request."""
@@ -57,6 +61,12 @@ class States:
         """The server's container; None when there is none. One of the same name that is not the server's is none."""
         state = self._cached(instance.name) if use_cache else self._lookup(instance.name)
         return state if state is not None and labels.uuid(state.labels) == instance.uuid else None
+
+    def aside_of(self, instance: objects.Instance) -> ContainerState | None:
+        """The server's container that was set aside; None when none was."""
+        state = self._lookup(labels.aside(instance))
+        mine = state is not None and labels.uuid(state.labels) == instance.uuid
+        return state if state is not None and mine and labels.server_of(state) == instance.name else None
 
     def is_strangers(self, instance: objects.Instance) -> bool:
         """Whether the container of the server's name is not the server's, so that it must be left alone."""

@@ -161,6 +161,12 @@ class Engine(Protocol):
 
     def create(self, spec: ContainerSpec) -> None: ...
 
+    def require_salvageable(self, name: str) -> None:
+        """:raises SpecError: another container cannot have this one's root disk beside its own"""
+
+    def rename(self, name: str, new: str) -> None:
+        """Give a stopped container another name."""
+
     def start(self, name: str) -> None:
         """Done already when it runs."""
 

@@ -297,6 +297,10 @@ class LxdClient:
         headers = {"If-Match": etag} if etag else {}
         self.finish(self.request("patch", "instances", name, asked=asked, json=body, headers=headers), asked)
 
+    def rename_instance(self, name: str, new: str) -> None:
+        asked = f"rename container {name} to {new}"
+        self.finish(self.request("post", "instances", name, asked=asked, json={"name": new}), asked)
+
     def delete_instance(self, name: str) -> None:
         asked = f"delete container {name}"
         self.finish(self.request("delete", "instances", name, asked=asked), asked)

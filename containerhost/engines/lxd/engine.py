@@ -12,7 +12,7 @@ from containerhost import engines, errors
 from containerhost.blocknodes import NodeMissing
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, InterfaceMetrics, Metrics, PoolUsage, ServerInfo, Status
-from containerhost.engines.lxd import config, held, operations
+from containerhost.engines.lxd import config, held, operations, salvage
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.console import Console
 from containerhost.engines.lxd.creation import Creation
@@ -130,13 +130,20 @@ class LxdEngine:
 
     def create(self, spec: ContainerSpec) -> None:
         self._require_cores(spec)
-        self.make(config.instance(spec, self.client.extensions))
+        body = config.instance(spec, self.client.extensions)
+        self.make(salvage.body(self.client, body, spec.salvaged) if spec.salvaged else body)
 
     def make(self, body: Mapping[str, Any], timeout: int | None = None) -> None:
         """:param body: of ``POST /1.0/instances``
         :param timeout: seconds; None is the daemon's ``operation_timeout``
         """
         self._creation.create(body, timeout)
+
+    def require_salvageable(self, name: str) -> None:
+        salvage.require_folder(self.client, self.client.instance(name)[0])
+
+    def rename(self, name: str, new: str) -> None:
+        self.client.rename_instance(name, new)
 
     def _require_cores(self, spec: ContainerSpec) -> None:
         """LXD takes any core for granted, and runs the container on all of them when it cannot use those named. It

@@ -185,7 +185,7 @@ class FaultTest(SnapshotCase):
             self.finished(server)
             self.assertEqual([], list(folder.iterdir()))
         finally:
-            subprocess.run(["umount", folder], check=True)
+            subprocess.run(["umount", "--lazy", folder], check=True)
         self.assert_as_before(server)
         self.assertNotIn(image_id, self.glance.images)
         self.assertIn("is the disk full", self.last_fault(server))

@@ -142,6 +142,13 @@ class FakeEngine:
         self._called("withheld", name)
         yield
 
+    def require_salvageable(self, name: str) -> None:
+        self._called("require_salvageable", name)
+
+    def rename(self, name: str, new: str) -> None:
+        self._called("rename", name)
+        self.specs[new], self.statuses[new] = self.specs.pop(name), self.statuses.pop(name)
+
     def refit(self, name: str, parts: Sequence[Part]) -> None:
         self._called("refit", name)
         self.refitted[name] = parts
