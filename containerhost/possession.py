@@ -84,6 +84,10 @@ class Possession:
         there = {device.id for device in inventory.devices}
         return self._grants(inventory, [Request(device) for device in self._records(owner) if device in there], owner)
 
+    def held_by(self, owner: Owner) -> frozenset[str]:
+        """Ids of the devices that the owner has; blocked ones too."""
+        return frozenset(self._records(owner))
+
     def give_back(self, owner: Owner) -> tuple[str, ...]:
         """Clean and free everything a deleted or stopped container had. May be repeated at any time.
 

@@ -71,6 +71,26 @@ class Nic:
 
 
 @dataclasses.dataclass(frozen=True)
+class BridgedNic:
+    """A network interface that the engine makes and plugs into a bridge of the host at each start.
+
+    :ivar name: its name in the container
+    :ivar bridge: the host's bridge
+    :ivar host_name: name of its end on the host, by which the cloud's rules find it
+    :ivar received: most it may receive, in bits per second; None is no limit
+    :ivar sent: likewise what it may send
+    """
+
+    name: str
+    bridge: str
+    host_name: str
+    mac: str
+    mtu: int | None = None
+    received: int | None = None
+    sent: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class BlockDevice:
     """A block device of the host that the container may use, such as a connected volume.
 
@@ -98,7 +118,7 @@ class PoolDisk:
 
 
 #: What a container has beside its root disk, and may get and lose while it is stopped or runs.
-Part = Nic | BlockDevice | PoolDisk | Grant
+Part = Nic | BridgedNic | BlockDevice | PoolDisk | Grant
 
 
 def grants_of(parts: Iterable[Part]) -> tuple[Grant, ...]:

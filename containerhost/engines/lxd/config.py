@@ -17,6 +17,7 @@ from containerhost.grants import GpuGrant, Grant
 from containerhost.idlist import id_runs
 from containerhost.spec import (
     BlockDevice,
+    BridgedNic,
     CloudInit,
     ContainerSpec,
     Cpu,
@@ -219,6 +220,13 @@ def nic(wanted: Nic) -> Device:
     return device
 
 
+def bridged_nic(wanted: BridgedNic) -> Device:
+    device = {"type": "nic", "nictype": "bridged", "parent": wanted.bridge, "name": wanted.name,
+              "host_name": wanted.host_name, "hwaddr": wanted.mac}
+    limits = {"mtu": wanted.mtu, "limits.ingress": wanted.received, "limits.egress": wanted.sent}
+    return device | {key: str(value) for key, value in limits.items() if value is not None}
+
+
 def mount(wanted: Mount) -> Device:
     return {"type": "disk", "source": wanted.source, "path": wanted.target, "readonly": flag(wanted.read_only)}
 
@@ -241,6 +249,8 @@ def devices_of(part: Part, extensions: Collection[str]) -> dict[str, Device]:
     match part:
         case Nic():
             return {f"nic-{part.name}": nic(part)}
+        case BridgedNic():
+            return {f"nic-{part.name}": bridged_nic(part)}
         case BlockDevice():
             return {f"block-{key(part.name)}": block_device(part)}
         case PoolDisk():

@@ -9,6 +9,7 @@ from containerhost.errors import SpecError
 from containerhost.grants import GpuGrant, Grant, NetdevGrant
 from containerhost.spec import (
     BlockDevice,
+    BridgedNic,
     CloudInit,
     ContainerSpec,
     Cpu,
@@ -208,6 +209,15 @@ class TestGpus(testtools.TestCase):
         part = PoolDisk("ephemeral0", "default", "c1-ephemeral0", "/ephemeral0")
         self.assertEqual({"disk-ephemeral0": {"type": "disk", "pool": "default", "source": "c1-ephemeral0",
                                               "path": "/ephemeral0"}}, config.devices_of(part, OLD))
+
+    def test_a_nic_that_lxd_makes(self):
+        plain = {"type": "nic", "nictype": "bridged", "parent": "br0", "name": "eth0", "host_name": "one-1-0",
+                 "hwaddr": "02:00:00:00:00:01"}
+        part = BridgedNic("eth0", "br0", "one-1-0", "02:00:00:00:00:01")
+        self.assertEqual({"nic-eth0": plain}, config.devices_of(part, OLD))
+        limited = dataclasses.replace(part, mtu=9000, received=1000, sent=2000)
+        self.assertEqual({"nic-eth0": plain | {"mtu": "9000", "limits.ingress": "1000", "limits.egress": "2000"}},
+                         config.devices_of(limited, OLD))
 
     def test_devices_of_parts_are_known_as_such(self):
         parts = (gpu_grant(), vf_grant(), Nic("eth0", "v"), BlockDevice("a", "/dev/loop1", "/dev/vdb"),

@@ -1,0 +1,88 @@
+"""The administrator's options of a node: a TOML file, ``/etc/lxdone.toml`` unless $LXDONE_CONF names another.
+
+No file means all defaults. An option that does not exist, or is of the wrong type, is refused: a misspelt restriction
+would otherwise be none.
+"""
+
+import dataclasses
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from onedriver.errors import DriverError
+
+USUAL = Path("/etc/lxdone.toml")
+
+
+class BadOptions(DriverError):
+    """The options cannot be used."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """:ivar endpoint: LXD's socket or https address; empty looks in the usual places
+    :ivar project: LXD's project for the containers
+    :ivar storage_pool: LXD's storage pool for root disks
+    :ivar datastores: folder of OpenNebula's datastores on this node
+    :ivar state: folder of what the driver keeps for each VM
+    :ivar owners: folder of the records that say which container has which device; all drivers of the node share it
+    :ivar stop_timeout: seconds a guest may take to shut down by itself
+    :ivar request_timeout: seconds LXD may be silent
+    :ivar operation_timeout: seconds an operation of LXD may take
+    :ivar allow_nesting: whether LXD_SECURITY_NESTING=YES is honoured
+    :ivar allow_privileged: whether LXD_SECURITY_PRIVILEGED=YES is honoured
+    :ivar memlock: locked-memory limit of containers with RDMA: ``unlimited`` or bytes
+    :ivar management_nodes: give umad and issm with InfiniBand functions
+    :ivar gpu_capabilities: which of the GPU driver's libraries come with a GPU (``compute``, ``utility``…)
+    :ivar pci_filter: which devices the host probe reports: ``VENDOR:DEVICE:CLASS``, an asterisk for any
+    """
+
+    endpoint: str = ""
+    project: str = ""
+    storage_pool: str = "default"
+    datastores: str = "/var/lib/one/datastores"
+    state: str = "/var/lib/lxdone"
+    owners: str = "/var/lib/containerhost/owners"
+    stop_timeout: int = 120
+    request_timeout: int = 30
+    operation_timeout: int = 300
+    allow_nesting: bool = False
+    allow_privileged: bool = False
+    memlock: str = "unlimited"
+    management_nodes: bool = False
+    gpu_capabilities: tuple[str, ...] = ()
+    pci_filter: tuple[str, ...] = ("*:*:*",)
+
+
+def load(path: Path | None = None) -> Options:
+    """:raises BadOptions: the file cannot be read, or says something that is no option"""
+    path = path or Path(os.environ.get("LXDONE_CONF", USUAL))
+    try:
+        return options(tomllib.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return Options()
+    except (OSError, ValueError) as error:
+        raise BadOptions(f"the options in {path} cannot be read: {error}") from error
+    except BadOptions as error:
+        raise BadOptions(f"{path}: {error}") from error
+
+
+def options(values: dict[str, Any]) -> Options:
+    defaults = dataclasses.asdict(Options())
+    unknown = sorted(values.keys() - defaults.keys())
+    if unknown:
+        raise BadOptions(f"there is no option {', '.join(unknown)}; there are {', '.join(defaults)}")
+    return Options(**{key: typed(key, value, defaults[key]) for key, value in values.items()})
+
+
+def typed(key: str, value: Any, default: Any) -> Any:
+    if isinstance(default, tuple):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise BadOptions(f"{key} must be a list of texts, but is {value!r}")
+        return tuple(value)
+    if type(value) is not type(default):
+        raise BadOptions(f"{key} must be a {type(default).__name__}, but is {value!r}")
+    if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+        raise BadOptions(f"{key} must be 1 or more, but is {value}")
+    return value

@@ -1,0 +1,66 @@
+"""What is refused because of what OpenNebula is doing with the VM, and why. Pure.
+
+A container's root disk and memory are in LXD and cannot follow a VM to another host or datastore yet: an action that is
+a part of such a move is refused at its first step, while everything is still as it was.
+"""
+
+import re
+
+from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.vm import Vm
+
+# LCM states (OpenNebula's VirtualMachine.h) in which the VM is to leave its host with what it has.
+LEAVING = {5: "stopped (onevm stop)", 7: "migrated", 29: "undeployed"}
+# … in which it stays: poweroff; suspend; a hot change.
+STAYING = frozenset({6, 18})
+# … in which a VM starts whose disk is already on this host.
+RESUMING = {19: "unknown", 20: "powered off", 21: "suspended", 22: "stopped", 32: "undeployed"}
+SNAPSHOT_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def of_leaving(vm: Vm) -> None:
+    what = LEAVING.get(vm.lcm_state)
+    if what:
+        raise NotSupported(f"VM {vm.id} cannot be {what}: the content of its root disk is in this host's LXD and would "
+                           "not follow; power it off (onevm poweroff) or terminate it instead")
+
+
+def stays(vm: Vm) -> bool:
+    return vm.lcm_state in STAYING
+
+
+def of_a_new_container(vm: Vm) -> None:
+    """:raises DriverError: the VM ran before, so a new container would silently lose what it had written"""
+    before = RESUMING.get(vm.lcm_state)
+    if before:
+        raise DriverError(f"VM {vm.id} was {before}, but its container, with its disk, is not on this host any more; "
+                          "recreate it (onevm recover --recreate) if its content may be lost")
+
+
+def of_shrinking(name: str, size: int, used: int) -> None:
+    """:param size, used: bytes"""
+    if used > size:
+        raise DriverError(f"container {name} uses {used >> 20} MiB of memory, more than the {size >> 20} MiB it is to "
+                          "have; nothing was changed")
+
+
+def snapshot_number(text: str) -> int:
+    if not SNAPSHOT_NUMBER.fullmatch(text):
+        raise BadInput(f"{text[:60]!r} is no snapshot of this driver")
+    return int(text)
+
+
+UNSUPPORTED = {
+    "migrate": "a running container cannot move to another host, and its root disk is in this host's LXD; use onevm "
+               "poweroff, or terminate and recreate it",
+    "attach_disk": "containers have their root disk alone",
+    "detach_disk": "containers have their root disk alone",
+    "resize_disk": "the size of a container's root disk is chosen when it is made",
+    "exec": "commands are not run in containers by this driver; use ssh",
+    "exec_cancel": "commands are not run in containers by this driver",
+}
+
+
+def of_action(action: str) -> None:
+    if action in UNSUPPORTED:
+        raise NotSupported(UNSUPPORTED[action])

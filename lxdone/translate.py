@@ -1,0 +1,120 @@
+"""A VM of OpenNebula as a container's spec. Pure: the same VM, options and host give the same spec."""
+
+from collections.abc import Mapping
+
+from containerhost.spec import BridgedNic, ContainerSpec, Cpu, Memory, Mount, RootDisk, Security
+from lxdone.conf import Options
+from onedriver.errors import BadInput, NotSupported
+from onedriver.section import NO, YES
+from onedriver.vm import Disk, Nic, Topology, Vm
+
+LABEL = "one.vm"  # on each container of this driver: the VM's id
+IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
+NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
+KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
+NOT_DISKS = frozenset({"CDROM", "SWAP", "FS"})
+
+
+def name(vm_id: int) -> str:
+    """The container's name, which is also the deploy id."""
+    return f"one-{vm_id}"
+
+
+def spec(vm: Vm, options: Options, node_cpus: Mapping[int, frozenset[int]]) -> ContainerSpec:
+    """What the template alone decides: no image, no parts.
+
+    :param node_cpus: the host's CPUs by NUMA node
+    :raises BadInput, NotSupported: it asks for what this driver cannot or must not do
+    """
+    return ContainerSpec(
+        name=name(vm.id), image="", cpu=cpu(vm, node_cpus), memory=memory(vm),
+        root=RootDisk(options.storage_pool, root(vm).size), security=security(vm.own, options),
+        labels={LABEL: str(vm.id)})
+
+
+def cpu(vm: Vm, node_cpus: Mapping[int, frozenset[int]]) -> Cpu:
+    """Pinned to the CPUs that the core chose, or to all CPUs of the nodes it chose; else CPU limits its time."""
+    nodes = frozenset(node.memory_node for node in vm.topology.nodes)
+    unknown = nodes - node_cpus.keys()
+    if unknown:
+        raise BadInput(f"VM {vm.id} is placed on NUMA node {min(unknown)}, which this host does not have")
+    if vm.topology.pin_policy == "NODE_AFFINITY":
+        cores = frozenset[int]().union(*(node_cpus[node] for node in nodes))
+        return Cpu(vm.vcpu, cores, nodes, share=vm.cpu)
+    cores = frozenset[int]().union(*(node.cpus for node in vm.topology.nodes))
+    require_chosen(vm.id, vm.topology, cores)
+    return Cpu(vm.vcpu, cores, nodes) if cores else Cpu(vm.vcpu, share=vm.cpu)
+
+
+def require_chosen(vm_id: int, topology: Topology, cores: frozenset[int]) -> None:
+    if topology.pin_policy != "NONE" and not cores:
+        raise BadInput(f"VM {vm_id} is to be pinned ({topology.pin_policy}), but the core chose no CPUs: set the "
+                       "host's PIN_POLICY to PINNED")
+
+
+def memory(vm: Vm) -> Memory:
+    page = vm.topology.hugepage
+    return Memory(vm.memory, {page: vm.memory} if page else {})
+
+
+def security(own: Mapping[str, str], options: Options) -> Security:
+    """From the attributes that begin with LXD_; whichever is not known here is refused, not ignored."""
+    unknown = sorted(own.keys() - {NESTING, PRIVILEGED})
+    if unknown:
+        raise NotSupported(f"the template has {', '.join(unknown)}; of LXD's settings it may only choose {NESTING} and "
+                           f"{PRIVILEGED}, if the administrator allows them")
+    return Security(privileged=allowed(own, PRIVILEGED, options.allow_privileged),
+                    nesting=allowed(own, NESTING, options.allow_nesting))
+
+
+def allowed(own: Mapping[str, str], key: str, permitted: bool) -> bool:
+    """A word of its own for each truth: the *text* "no" is not true."""
+    value = own.get(key, "").upper()
+    if value and value not in YES | NO:
+        raise BadInput(f"{key} is {value[:60]!r}, but must be YES or NO")
+    if value in YES and not permitted:
+        raise NotSupported(f"{key}=YES is not allowed on this host; its administrator can allow it in /etc/lxdone.toml")
+    return value in YES
+
+
+def root(vm: Vm) -> Disk:
+    """The disk a VM boots from: its first that is an image."""
+    images = [disk for disk in vm.disks if disk.type not in NOT_DISKS]
+    if not images:
+        raise BadInput(f"VM {vm.id} has no disk with an image to boot from")
+    return min(images, key=lambda disk: disk.id)
+
+
+def require_only_root(vm: Vm) -> None:
+    """:raises NotSupported: a disk is asked for that the container would not have"""
+    first = root(vm)
+    if first.type != "FILE":
+        raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container is an LXD tarball in a "
+                           "datastore of files")
+    if first.save:
+        raise NotSupported(f"disk {first.id} is a persistent image; the root of a container lives in LXD's storage "
+                           "pool and would not be saved back: make the image non-persistent")
+    if first.read_only:
+        raise NotSupported(f"disk {first.id} is READONLY; the root of a container is writable")
+    others = [f"{disk.id} ({disk.type})" for disk in vm.disks if disk is not first]
+    if others:
+        raise NotSupported(f"VM {vm.id} has more disks: {', '.join(others)}; containers have their root disk alone")
+
+
+def nics(vm: Vm) -> tuple[BridgedNic, ...]:
+    return tuple(nic(vm.id, wanted) for wanted in vm.nics)
+
+
+def nic(vm_id: int, wanted: Nic) -> BridgedNic:
+    """``eth<NIC_ID>``, so that a NIC keeps its name whichever others come and go."""
+    if wanted.bridge is None:
+        raise BadInput(f"NIC {wanted.id} of VM {vm_id} has no BRIDGE to be plugged into")
+    own = f"{name(vm_id)}-{wanted.id}"
+    if wanted.target != own:
+        raise BadInput(f"NIC {wanted.id} of VM {vm_id} is to be called {wanted.target} on the host, but is {own}")
+    received, sent = (None if limit is None else limit * KILOBYTE for limit in wanted.bandwidth)
+    return BridgedNic(f"eth{wanted.id}", wanted.bridge, wanted.target, wanted.mac, wanted.mtu, received, sent)
+
+
+def context_mount(folder: str) -> Mount:
+    return Mount("context", folder, "/context")

@@ -1,0 +1,302 @@
+"""What oned can have done with a VM's container: one method for each action, each of which may be repeated.
+
+Every step of a boot can be undone, and undoes itself on an error. What a VM has on this host is always found by its id:
+the container's name, the owner records, the folder of its context.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from containerhost.devices.scan import Inventory
+from containerhost.engines import ContainerState, Status
+from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.snapshots import Snapshots
+from containerhost.errors import EngineConflict, EngineNotFound
+from containerhost.owners import Owner
+from containerhost.possession import Possession
+from containerhost.rollback import Rollback
+from containerhost.spec import ContainerSpec, Part, grants_of
+from lxdone import context, devices, refusals, translate
+from lxdone.conf import Options
+from lxdone.context import Contexts
+from lxdone.roots import Roots
+from onedriver.actions import Call
+from onedriver.errors import BadInput, DriverError
+from onedriver.vm import Nic, Pci, Vm
+
+LOG = logging.getLogger(__name__)
+
+IMAGE_TRIES = 3  # another VM's end may remove the image between its import and its use
+SNAPSHOT = "snap-"
+
+
+class Vmm:
+    """:param node_cpus: reads the host's CPUs by NUMA node
+    """
+
+    def __init__(self, options: Options, engine: LxdEngine, possession: Possession, roots: Roots, contexts: Contexts,
+                 inventory: Callable[[], Inventory], node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
+        self._options = options
+        self._engine = engine
+        self._snapshots = Snapshots(engine.client)
+        self._possession = possession
+        self._roots = roots
+        self._contexts = contexts
+        self._inventory = inventory
+        self._node_cpus = node_cpus
+
+    # Life.
+
+    def deploy(self, call: Call) -> str:
+        """:returns: the deploy id"""
+        vm, name = call.vm, translate.name(call.vm_id)
+        spec = self._spec(vm)
+        requests = devices.requests(vm.pcis, self._inventory(), self._options)
+        state = self._find(name)
+        if state is None:
+            refusals.of_a_new_container(vm)
+            self._boot(vm, spec, requests)
+        elif state.status is Status.FROZEN:
+            self._engine.unfreeze(name)
+        elif state.status is not Status.RUNNING:
+            self._restart(vm, spec)
+        return name
+
+    def shutdown(self, call: Call) -> None:
+        """The guest shuts down by itself; it may refuse, and then it runs on."""
+        self._end(call, force=False)
+
+    def cancel(self, call: Call) -> None:
+        self._end(call, force=True)
+
+    def _end(self, call: Call, *, force: bool) -> None:
+        """A VM that stays on this host keeps its container, which is where its disk is, and its devices."""
+        refusals.of_leaving(call.vm)
+        name = self._own_name(call)
+        if self._find(name) is not None:
+            self._engine.stop(name, timeout=self._options.stop_timeout, force=force)
+        if not refusals.stays(call.vm):
+            self._remove(name, owner(call.vm))
+
+    def reboot(self, call: Call) -> None:
+        self._stop_and_start(call, force=False)
+
+    def reset(self, call: Call) -> None:
+        self._stop_and_start(call, force=True)
+
+    def save(self, call: Call) -> None:
+        refusals.of_leaving(call.vm)
+        self._engine.freeze(self._existing(call).name)
+
+    def restore(self, call: Call) -> None:
+        state = self._existing(call)
+        if state.status is Status.RUNNING:
+            return
+        if state.status is not Status.FROZEN:
+            raise DriverError(f"container {state.name} was suspended, but is {state.status.value}: the host restarted "
+                              "meanwhile and its memory is lost; its disk is not: power the VM off (onevm recover "
+                              "--failure, then onevm poweroff --hard) and resume it")
+        self._engine.unfreeze(state.name)
+
+    # Network interfaces and devices of a VM that exists.
+
+    def attach_nic(self, call: Call) -> None:
+        part = attached(call)
+        name = self._existing(call).name
+        if isinstance(part, Nic):
+            self._engine.attach(name, translate.nic(call.vm_id, part))
+            return
+        (request,) = devices.requests([part], self._inventory(), self._options)
+        running = self._is_running(name)
+        with Rollback(f"attaching {request.address} to {name}") as undo:
+            (grant,) = self._possession.acquire([request], owner(call.vm))
+            undo.on_error("possession", self._possession.give_back_one, grant.device.id, owner(call.vm))
+            others = self._held(call.vm, part)
+            undo.on_error("the device in the container", self._engine.detach, name, grant, others)
+            self._engine.attach(name, grant)
+            if running:
+                self._engine.verify(name, grants_of((*others, grant)))
+
+    def detach_nic(self, call: Call) -> None:
+        part = attached(call)
+        name = self._existing(call).name
+        if isinstance(part, Nic):
+            self._engine.detach(name, translate.nic(call.vm_id, part), self._held(call.vm, part))
+            return
+        requests = devices.requests([part], self._inventory(), self._options)
+        if requests[0].address not in self._possession.held_by(owner(call.vm)):
+            return
+        (grant,) = self._possession.grants(requests, owner(call.vm))
+        self._engine.detach(name, grant, self._held(call.vm, part))
+        complain(self._possession.give_back_one(grant.device.id, owner(call.vm)))
+
+    # Changes.
+
+    def resize(self, call: Call) -> None:
+        name = self._existing(call).name
+        spec = self._spec(call.vm)
+        if self._is_running(name):
+            refusals.of_shrinking(name, spec.memory.size, self._engine.metrics(name).memory)
+        self._engine.reconfigure(name, self._fitted(call.vm, spec, self._held(call.vm)))
+
+    def prereconfigure(self, call: Call) -> None:
+        """The context is a folder: nothing has to let go of it before it changes."""
+        self._existing(call)
+
+    def reconfigure(self, call: Call) -> None:
+        self._contexts.write(self._existing(call).name, call.vm.context)
+
+    def snapshot_create(self, call: Call) -> str:
+        """:returns: what LXD calls the snapshot"""
+        name = self._existing(call).name
+        snapshot = f"{SNAPSHOT}{refusals.snapshot_number(call.arguments['snapshot'])}"
+        if snapshot not in self._snapshots.names(name):
+            self._snapshots.create(name, snapshot)
+        return snapshot
+
+    def snapshot_revert(self, call: Call) -> None:
+        """The disk goes back; the devices, limits and network interfaces stay those of now."""
+        name, snapshot = self._existing(call).name, self._snapshot(call)
+        if snapshot not in self._snapshots.names(name):
+            raise BadInput(f"container {name} has no snapshot {snapshot}")
+        running = self._is_running(name)
+        self._engine.stop(name, timeout=self._options.stop_timeout, force=True)
+        self._snapshots.restore(name, snapshot)
+        if running:
+            self._restart(call.vm, self._spec(call.vm))
+
+    def snapshot_delete(self, call: Call) -> None:
+        self._snapshots.delete(self._existing(call).name, self._snapshot(call))
+
+    def _snapshot(self, call: Call) -> str:
+        return f"{SNAPSHOT}{refusals.snapshot_number(call.arguments['snapshot'].removeprefix(SNAPSHOT))}"
+
+    # Steps.
+
+    def _spec(self, vm: Vm) -> ContainerSpec:
+        """What can be refused without a look at the host's containers is refused here."""
+        translate.require_only_root(vm)
+        context.require_possible(vm.context)
+        return translate.spec(vm, self._options, self._node_cpus())
+
+    def _boot(self, vm: Vm, spec: ContainerSpec, requests: Sequence[devices.Request]) -> None:
+        disk = Path(self._options.datastores) / str(vm.system_ds) / str(vm.id) / f"disk.{translate.root(vm).id}"
+        with Rollback(f"boot of VM {vm.id}") as undo:
+            undo.on_error("remove the container", self._remove, spec.name, owner(vm))
+            grants = self._possession.acquire(requests, owner(vm)) if requests else ()
+            folder = self._contexts.write(spec.name, vm.context)
+            parts: tuple[Part, ...] = (*translate.nics(vm), *grants)
+            self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)), disk)
+            self._start(spec.name, parts)
+
+    def _create(self, spec: ContainerSpec, disk: Path) -> None:
+        for last in (False,) * (IMAGE_TRIES - 1) + (True,):
+            fingerprint = self._roots.ensure(disk)
+            labels = dict(spec.labels) | {translate.IMAGE_LABEL: fingerprint}
+            try:
+                return self._engine.create(dataclasses.replace(spec, image=fingerprint, labels=labels))
+            except EngineNotFound:
+                if last:
+                    raise
+                self._engine.delete(spec.name)
+
+    def _restart(self, vm: Vm, spec: ContainerSpec) -> None:
+        """Start a stopped container with what its VM is to have now. On an error it stays stopped, with its devices:
+        the disk is in it, and the VM still has them for OpenNebula."""
+        requests = devices.requests(vm.pcis, self._inventory(), self._options)
+        self._return_others(vm, requests)
+        grants = self._possession.acquire(requests, owner(vm)) if requests else ()
+        self._contexts.write(spec.name, vm.context)
+        fitted = self._fitted(vm, spec, grants)
+        self._engine.reconfigure(spec.name, fitted)
+        self._start(spec.name, fitted.parts)
+
+    def _return_others(self, vm: Vm, requests: Sequence[devices.Request]) -> None:
+        """While it was powered off, devices may have been detached without a script being called."""
+        wanted = {request.address for request in requests}
+        for device_id in sorted(self._possession.held_by(owner(vm)) - wanted):
+            complain(self._possession.give_back_one(device_id, owner(vm)))
+
+    def _fitted(self, vm: Vm, spec: ContainerSpec, grants: Sequence[Part]) -> ContainerSpec:
+        image = self._engine.container(spec.name).labels.get(translate.IMAGE_LABEL, "")
+        return dataclasses.replace(spec, parts=(*translate.nics(vm), *grants),
+                                   labels=dict(spec.labels) | {translate.IMAGE_LABEL: image})
+
+    def _start(self, name: str, parts: Sequence[Part]) -> None:
+        """One that sees more or less than it was granted is ended again."""
+        self._engine.start(name)
+        grants = grants_of(parts)
+        if grants:
+            with Rollback(f"start of {name}") as undo:
+                undo.on_error("stop it", self._engine.stop, name, timeout=self._options.stop_timeout, force=True)
+                self._engine.verify(name, grants)
+
+    def _stop_and_start(self, call: Call, *, force: bool) -> None:
+        name, spec = self._existing(call).name, self._spec(call.vm)
+        self._engine.stop(name, timeout=self._options.stop_timeout, force=force)
+        self._restart(call.vm, spec)
+
+    def _remove(self, name: str, holder: Owner) -> None:
+        """End the container and return what it had; from every state, also when parts of it are gone."""
+        state = self._find(name)
+        self._engine.delete(name)
+        complain(self._possession.give_back(holder))
+        self._contexts.remove(name)
+        self._roots.release(state.labels.get(translate.IMAGE_LABEL) if state else None, self._engine.containers())
+
+    # Questions.
+
+    def _find(self, name: str) -> ContainerState | None:
+        """:raises EngineConflict: a container of that name is not this driver's"""
+        try:
+            state = self._engine.container(name)
+        except EngineNotFound:
+            return None
+        if translate.LABEL not in state.labels:
+            raise EngineConflict(f"there is a container {name} that OpenNebula did not make: rename or remove it")
+        return state
+
+    def _own_name(self, call: Call) -> str:
+        name = translate.name(call.vm_id)
+        if call.deploy_id not in ("", "-", name):
+            raise BadInput(f"VM {call.vm_id} has the deploy id {call.deploy_id[:60]!r}, but its container is {name}")
+        return name
+
+    def _existing(self, call: Call) -> ContainerState:
+        name = self._own_name(call)
+        state = self._find(name)
+        if state is None:
+            raise EngineNotFound(f"this host has no container {name}")
+        return state
+
+    def _is_running(self, name: str) -> bool:
+        return self._engine.container(name).status is Status.RUNNING
+
+    def _held(self, vm: Vm, but: Nic | Pci | None = None) -> tuple[Part, ...]:
+        """Grants of the devices that the VM holds, without that of ``but``."""
+        held = self._possession.held_by(owner(vm))
+        requests = devices.requests([pci for pci in vm.pcis if pci != but], self._inventory(), self._options)
+        mine = [request for request in requests if request.address in held]
+        return self._possession.grants(mine, owner(vm)) if mine else ()
+
+
+def attached(call: Call) -> Nic | Pci:
+    """The NIC or device that attach_nic or detach_nic is about."""
+    everything: tuple[Nic | Pci, ...] = (*call.vm.nics, *call.vm.pcis)
+    marked = [part for part in everything if part.attach]
+    if len(marked) != 1:
+        raise BadInput(f"{call.action}: {len(marked)} NICs and PCI devices of VM {call.vm_id} are marked ATTACH, but "
+                       "one was expected")
+    return marked[0]
+
+
+def owner(vm: Vm) -> Owner:
+    return Owner(driver="lxdone", engine="lxd", container=translate.name(vm.id), uuid=str(vm.id))
+
+
+def complain(complaints: Sequence[str]) -> None:
+    """A device that could not be cleaned stays blocked; the VM's end does not wait for its repair."""
+    for complaint in complaints:
+        LOG.error("A device came back, but is not used again: %s", complaint)

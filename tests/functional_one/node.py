@@ -1,0 +1,89 @@
+"""A node of OpenNebula as its front-end sees it: a folder with the scripts that are copied to nodes, called as oned
+calls them, over a shell, on the real LXD."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import fixtures
+
+from tests.functional.lxd import Lxd, memlock
+from tests.functional_one.vms import Machine
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 120  # s for one action
+BRIDGE = "one-br0"
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def reason(self) -> str:
+        """What oned shows as the VM's error: every line that is none of the log."""
+        return "".join(line for line in self.err.splitlines()
+                       if not line.startswith(("ERROR: ", "INFO: ", "WARN: ", "DEBUG: ")))
+
+
+class Node(fixtures.Fixture):
+    """:ivar lxd: its daemon
+    :ivar state: the driver's folder
+    :ivar owners: folder of the ownership records
+    """
+
+    def _setUp(self) -> None:
+        self.lxd = self.useFixture(Lxd())
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        base.chmod(0o711)
+        self.state, self.owners, self.datastores = base / "state", base / "owners", base / "datastores"
+        self.remotes = base / "remotes"
+        shutil.copytree(ROOT / "etc/opennebula/remotes", self.remotes)
+        self._commands = base / "bin"
+        self._commands.mkdir()
+        self._conf = base / "lxdone.toml"
+        self.configure()
+        command = self._commands / "lxdone"
+        command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m lxdone \"$@\"\n")
+        command.chmod(0o755)
+        subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
+        self.addCleanup(subprocess.run, ["ip", "link", "delete", BRIDGE], check=True)
+
+    def configure(self, more: str = "") -> None:
+        self._conf.write_text(
+            f'endpoint = "{self.lxd.socket}"\nstorage_pool = "{self.lxd.pool}"\nstate = "{self.state}"\n'
+            f'owners = "{self.owners}"\ndatastores = "{self.datastores}"\nmemlock = "{memlock()}"\nstop_timeout = 20\n'
+            + more)
+
+    def give_disk(self, machine: Machine, content: Path | None = None) -> None:
+        """What the transfer driver does before a deployment."""
+        folder = self.datastores / "0" / str(machine.id)
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(content or self.lxd.images["unified"], folder / "disk.0")
+
+    def run(self, action: str, argv: list[str], stdin: str) -> Result:
+        """One action, as one_vmm_exec has ``ssh HOST bash -s`` do it."""
+        script = self.remotes / "vmm/lxdone" / action
+        words = " ".join(f"'{word}'" for word in argv)
+        shell = f"cat << 'EOT' | {script} {words}\n{stdin}\nEOT\n"
+        environment = {"PATH": f"{self._commands}:{os.environ['PATH']}", "LXDONE_CONF": str(self._conf),
+                       "HOME": "/nonexistent", "LANG": "C.UTF-8"}
+        done = subprocess.run(["bash", "-s"], input=shell, capture_output=True, text=True, timeout=LIMIT, check=False,
+                              env=environment)
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def act(self, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> Result:
+        """An action with the arguments that oned gives it for this VM."""
+        deploy_id = machine.name
+        before = {
+            "deploy": [f"{self.datastores}//0/{machine.id}/deployment.0", "node1"],
+            "save": [deploy_id, f"{self.datastores}//0/{machine.id}/checkpoint", "node1"],
+            "restore": [f"{self.datastores}//0/{machine.id}/checkpoint", "node1", deploy_id],
+            **{name: [deploy_id, "node1"] for name in ("shutdown", "cancel", "reboot", "reset")},
+        }.get(action, [deploy_id, *arguments])
+        xml = machine.deployment(lcm) if action == "deploy" else machine.message(lcm)
+        return self.run(action, [*before, str(machine.id), "node1"], xml)

@@ -1,0 +1,315 @@
+"""The installed scripts, called as oned calls them, on the real LXD and emulated devices."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+
+import testtools
+
+from containerhost.devices.model import Kind, Role
+from containerhost.devices.scan import scan
+from containerhost.engines import Status
+from containerhost.errors import EngineNotFound
+from containerhost.owners import Owners
+from tests.functional.containerhost.base import leftovers
+from tests.functional_one.node import Node, Result
+from tests.functional_one.vms import Machine
+
+SHUTDOWN, POWEROFF, SUSPEND, CLEANUP, UNDEPLOY, BOOT, RESUME, RESTORE = 12, 18, 6, 23, 29, 2, 20, 21
+PATIENCE = 60  # s
+
+
+class ActionsCase(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.node = self.useFixture(Node())
+        self.engine = self.node.lxd.engine
+        devices = scan().devices
+        self.before = picture()
+        self.gpus = [device for device in devices if device.kind is Kind.GPU]
+        self.vfs = [device for device in devices if device.role is Role.VF]
+        self.addCleanup(self._nothing_is_left)
+
+    def _nothing_is_left(self) -> None:
+        self.assertEqual((), self.engine.containers())
+        self.assertEqual({}, Owners(self.node.owners).records())
+        self.assertEqual([], self.engine.client.images())
+        self.assertEqual([], [entry.name for entry in self.node.state.glob("one-*")])
+        self.assertEqual([], leftovers(self.node.lxd, "one-1"))
+        self.assertEqual(self.before, picture())
+
+    def ok(self, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> str:
+        result = self.node.act(action, machine, *arguments, lcm=lcm)
+        self.assertEqual((0, ""), (result.status, result.reason), result.err)
+        return result.out
+
+    def refused(self, words: str, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> Result:
+        result = self.node.act(action, machine, *arguments, lcm=lcm)
+        self.assertNotEqual(0, result.status, result.out)
+        self.assertIn(words, result.reason)
+        self.assertTrue(result.reason.endswith("."), result.reason)
+        self.assertEqual(1, len([line for line in result.err.splitlines() if line in result.reason]), result.err)
+        return result
+
+    def deployed(self, machine: Machine | None = None) -> Machine:
+        machine = machine or Machine()
+        self.node.give_disk(machine)
+        self.assertEqual(f"{machine.name}\n", self.ok("deploy", machine, lcm=BOOT))
+        self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
+        return machine
+
+    def status(self, machine: Machine) -> Status:
+        return self.engine.container(machine.name).status
+
+    def pid(self, machine: Machine) -> int:
+        return self.engine.metrics(machine.name).pid or 0
+
+    def inside(self, machine: Machine, *command: str) -> str:
+        done = subprocess.run(["nsenter", "--target", str(self.pid(machine)), "--all", *command], capture_output=True,
+                              text=True, timeout=PATIENCE, check=False, env={"PATH": "/bin:/sbin:/usr/bin:/usr/sbin"})
+        return done.stdout + done.stderr
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            self.assertLess(time.monotonic(), end, "it did not come to be")
+            time.sleep(0.1)
+
+
+def picture() -> dict[str, tuple[object, ...]]:
+    return {device.id: (device.netdev, device.mac, device.rdma, device.nodes, device.health, device.host_use)
+            for device in scan().devices}
+
+
+class LifeTest(ActionsCase):
+    def test_from_deploy_to_terminate(self) -> None:
+        machine = self.deployed(Machine(nics=(0,), cpu="0.5", vcpu=2,
+                                        context=(("NETWORK", "YES"), ("KEY", "it's $(x)\n`y`"))))
+        instance, _ = self.engine.client.instance("one-1")
+        self.assertEqual(("2", "50ms/100ms", "true", "false"),
+                         tuple(instance["config"][key] for key in ("limits.cpu", "limits.cpu.allowance",
+                                                                   "security.idmap.isolated", "security.privileged")))
+        self.assertIn(machine.mac(0), self.inside(machine, "cat", "/sys/class/net/eth0/address"))
+        ports = subprocess.run(["ip", "link", "show", "master", "one-br0"], capture_output=True, text=True, check=True)
+        self.assertIn("one-1-0", ports.stdout)
+        self.assertEqual("YES|it's $(x)\n`y`", self.inside(
+            machine, "sh", "-c", ". /context/context.sh; printf '%s|%s' \"$NETWORK\" \"$KEY\""))
+        self.assertEqual(f"{machine.name}\n", self.ok("deploy", machine, lcm=BOOT))
+        self.ok("shutdown", machine, lcm=SHUTDOWN)
+        self.assertFalse(self.engine.exists("one-1"))
+        self.ok("shutdown", machine, lcm=SHUTDOWN)
+
+    def test_poweroff_keeps_disk_and_devices_and_resume_starts_it(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[0],)))
+        self.inside(machine, "sh", "-c", "echo kept > /root/file")
+        self.ok("shutdown", machine, lcm=POWEROFF)
+        self.assertEqual(Status.STOPPED, self.status(machine))
+        self.assertEqual({self.gpus[0].id}, set(Owners(self.node.owners).records()))
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual("kept\n", self.inside(machine, "cat", "/root/file"))
+        self.assertEqual("/dev/nvidia0\n", self.inside(machine, "sh", "-c", "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
+
+    def test_devices_changed_while_it_was_off(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[0],)))
+        self.ok("cancel", machine, lcm=POWEROFF)
+        self.ok("deploy", machine.changed(devices=(self.gpus[1],)), lcm=RESUME)
+        self.assertEqual({self.gpus[1].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual("/dev/nvidia1\n", self.inside(machine, "sh", "-c", "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
+
+    def test_suspend_and_resume_keep_its_processes(self) -> None:
+        machine = self.deployed()
+        before = self.pid(machine)
+        for _ in range(2):
+            self.ok("save", machine, lcm=SUSPEND)
+        self.assertEqual(Status.FROZEN, self.status(machine))
+        for _ in range(2):
+            self.ok("restore", machine, lcm=RESTORE)
+        self.assertEqual((Status.RUNNING, before), (self.status(machine), self.pid(machine)))
+        self.ok("save", machine, lcm=SUSPEND)
+        self.engine.stop("one-1", timeout=PATIENCE, force=True)
+        self.refused("its memory is lost", "restore", machine, lcm=RESTORE)
+
+    def test_reboot_and_reset_start_anew(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[0], self.vfs[0])))
+        for action in ("reboot", "reset"):
+            before = self.pid(machine)
+            self.ok(action, machine)
+            self.assertNotIn(self.pid(machine), (before, 0))
+        self.assertIn("ibp1", self.inside(machine, "cat", "/proc/net/dev"))
+
+    def test_cancel_works_from_nothing_and_twice(self) -> None:
+        self.ok("cancel", Machine(), lcm=CLEANUP)
+        machine = self.deployed()
+        for _ in range(2):
+            self.ok("cancel", machine, lcm=CLEANUP)
+
+    def test_two_vms_of_one_image(self) -> None:
+        first, second = self.deployed(), self.deployed(Machine(2))
+        self.ok("cancel", first, lcm=CLEANUP)
+        self.assertEqual((Status.RUNNING, 1), (self.status(second), len(self.engine.client.images())))
+
+
+class DevicesTest(ActionsCase):
+    def test_exactly_the_chosen_devices(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[1], self.vfs[0])))
+        self.assertEqual("/dev/nvidia1\n", self.inside(machine, "sh", "-c", "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
+        other = Machine(2, devices=(self.gpus[1],))
+        self.node.give_disk(other)
+        self.refused("container one-1 has", "deploy", other, lcm=BOOT)
+        self.assertFalse(self.engine.exists("one-2"))
+
+    def test_a_gpu_and_a_function_come_and_go_while_it_runs(self) -> None:
+        machine = self.deployed(Machine(devices=(self.vfs[0],)))
+        before = self.pid(machine)
+        for device, sign in ((self.gpus[0], "/dev/nvidia0"), (self.vfs[1], "/sys/class/net/ib12")):
+            more = machine.changed(devices=(self.vfs[0], device), attach="pci")
+            for _ in range(2):
+                self.ok("attach_nic", more, machine.mac(9), "-", "-", "dummy", "one-1-9")
+            self.assertEqual(f"{sign}\n", self.inside(machine, "ls", "-d", sign))
+            for _ in range(2):
+                self.ok("detach_nic", more, machine.mac(9))
+            self.assertIn("No such file", self.inside(machine, "ls", "-d", sign))
+            self.assertEqual({self.vfs[0].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual(before, self.pid(machine))
+        self.assertIn("ibp0", self.inside(machine, "cat", "/proc/net/dev"))
+
+    def test_a_nic_comes_and_goes_while_it_runs(self) -> None:
+        machine = self.deployed(Machine(nics=(0,)))
+        more = machine.changed(nics=(0, 1), attach="nic")
+        for _ in range(2):
+            self.ok("attach_nic", more, machine.mac(1), "one-br0", "-", "dummy", "one-1-1")
+        self.assertIn(machine.mac(1), self.inside(machine, "cat", "/sys/class/net/eth1/address"))
+        for _ in range(2):
+            self.ok("detach_nic", more, machine.mac(1))
+        self.assertIn("No such file", self.inside(machine, "ls", "/sys/class/net/eth1"))
+        self.assertIn(machine.mac(0), self.inside(machine, "cat", "/sys/class/net/eth0/address"))
+
+    def test_an_attachment_that_cannot_be_changes_nothing(self) -> None:
+        machine = self.deployed()
+        self.deployed(Machine(2, devices=(self.gpus[0],)))
+        arguments = (machine.mac(9), "-", "-", "dummy", "one-1-9")
+        taken, late = (machine.changed(devices=(device,), attach="pci") for device in (self.gpus[0], self.vfs[0]))
+        self.refused("container one-2 has", "attach_nic", taken, *arguments)
+        # What a container with RDMA needs it can only get while it is stopped.
+        self.refused("while it is stopped", "attach_nic", late, *arguments)
+        self.refused("0 NICs and PCI devices", "attach_nic", machine, *arguments)
+        self.assertEqual({self.gpus[0].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual({"mount-context", "root"}, set(self.engine.client.instance("one-1")[0]["devices"]))
+
+    def test_devices_that_were_not_chosen_well_are_refused(self) -> None:
+        machine = Machine(devices=(self.gpus[0],))
+        self.node.give_disk(machine)
+        address = "<ADDRESS>0000:3b:00:0</ADDRESS>"
+        good = machine.deployment(BOOT)
+        self.assertIn(address, good)
+        for bad, words in (("", "--enforce"), ("<ADDRESS>0000:99:00:0</ADDRESS>", "no device 0000:99:00.0"),
+                           ("<ADDRESS>0000:5e:00:0</ADDRESS>", "out of date"),
+                           ("<ADDRESS>../x</ADDRESS>", "PCI address")):
+            result = self.node.run("deploy", ["x", "node1", "1", "node1"], good.replace(address, bad))
+            self.assertNotEqual(0, result.status)
+            self.assertIn(words, result.reason)
+
+
+class ChangesTest(ActionsCase):
+    def test_resize_of_a_running_vm(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,)))
+        before = self.pid(machine)
+        self.ok("resize", machine.changed(vcpu=2, cpu="2", memory=256))
+        config = self.engine.client.instance("one-1")[0]["config"]
+        self.assertEqual(("2", "200ms/100ms", str(256 << 20)),
+                         tuple(config[key] for key in ("limits.cpu", "limits.cpu.allowance", "limits.memory")))
+        self.assertEqual(before, self.pid(machine))
+        self.assertEqual("/dev/nvidia0\n", self.inside(machine, "ls", "/dev/nvidia0"))
+
+    def test_snapshots_bring_the_disk_back_and_nothing_else(self) -> None:
+        machine = self.deployed()
+        self.inside(machine, "sh", "-c", "echo old > /root/file")
+        for _ in range(2):
+            self.assertEqual("snap-0\n", self.ok("snapshot_create", machine, "0"))
+        self.inside(machine, "sh", "-c", "echo new > /root/file")
+        self.ok("resize", machine.changed(memory=256))
+        self.ok("snapshot_revert", machine.changed(memory=256), "snap-0")
+        self.assertEqual("old\n", self.inside(machine, "cat", "/root/file"))
+        self.assertEqual(str(256 << 20), self.engine.client.instance("one-1")[0]["config"]["limits.memory"])
+        for _ in range(2):
+            self.ok("snapshot_delete", machine, "snap-0")
+        self.refused("no snapshot snap-0", "snapshot_revert", machine, "snap-0")
+        self.refused("is no snapshot", "snapshot_revert", machine, "../../x")
+
+    def test_a_new_context_is_seen_at_once(self) -> None:
+        machine = self.deployed()
+        path = "/var/lib/one//datastores/0/1/disk.2"
+        changed = machine.changed(context=(("ETH0_IP", "10.0.0.1"),))
+        self.ok("prereconfigure", changed, "sdb")
+        self.ok("reconfigure", changed, "sdb", path)
+        self.assertIn("ETH0_IP='10.0.0.1'", self.inside(machine, "cat", "/context/context.sh"))
+
+
+class RefusalsTest(ActionsCase):
+    def test_what_cannot_be_is_refused_and_changes_nothing(self) -> None:
+        machine = Machine()
+        self.node.give_disk(machine)
+        disk = "<DISK><DISK_ID>1</DISK_ID><TYPE>fs</TYPE><SIZE>4</SIZE></DISK>"
+        for changed, words in (
+            (machine.changed(disks=machine.disks + disk), "more disks: 1 (FS)"),
+            (machine.changed(disks=machine.disks.replace("<SAVE><![CDATA[NO]]>", "<SAVE>YES")), "persistent image"),
+            (machine.changed(disks=""), "no disk with an image"),
+            (machine.changed(more="<LXD_SECURITY_PRIVILEGED>yes</LXD_SECURITY_PRIVILEGED>"), "not allowed on this"),
+            (machine.changed(more="<LXD_RAW_LXC>x</LXD_RAW_LXC>"), "the template has LXD_RAW_LXC"),
+            (machine.changed(nics=(0,), bridge="no-such-br"), "no-such-br"),
+            (machine.changed(context=(("FILES_DS", "/a"),)), "CONTEXT has FILES_DS"),
+            (machine.changed(more="<TOPOLOGY><PIN_POLICY>CORE</PIN_POLICY></TOPOLOGY>"), "the core chose no CPUs"),
+        ):
+            self.refused(words, "deploy", changed, lcm=BOOT)
+            self._nothing_is_left()
+
+    def test_a_disk_that_is_no_image_of_lxd(self) -> None:
+        machine = Machine()
+        self.refused("cannot be read", "deploy", machine, lcm=BOOT)
+        folder = self.node.datastores / "0/1"
+        folder.mkdir(parents=True)
+        (folder / "disk.0").write_bytes(bytes(4096))
+        self.refused("is no tarball", "deploy", machine, lcm=BOOT)
+        shutil.copy(self.node.lxd.images["tar.gz"], folder / "disk.0")
+        self.refused("deploy: import an image", "deploy", machine, lcm=BOOT)
+
+    def test_a_vm_whose_disk_would_be_lost_is_not_moved(self) -> None:
+        machine = self.deployed()
+        for action, lcm in (("shutdown", UNDEPLOY), ("cancel", UNDEPLOY), ("save", 5), ("shutdown", 7)):
+            self.refused("would not follow", action, machine, lcm=lcm)
+        self.assertEqual(Status.RUNNING, self.status(machine))
+        self.node.give_disk(Machine(2))
+        self.refused("is not on this host any more", "deploy", Machine(2), lcm=RESUME)
+        self.assertRaises(EngineNotFound, self.engine.container, "one-2")
+
+    def test_actions_that_lxd_or_this_driver_cannot_do_say_so(self) -> None:
+        machine = Machine()
+        for action, arguments in (("migrate", ("node2", "node1")), ("attach_disk", ("p", "sdd", "3", "x")),
+                                  ("detach_disk", ("p", "sdd", "3")), ("resize_disk", ("0", "8", "x", "node1"))):
+            self.refused(f"{action}: ", action, machine, *arguments)
+        for action, argv in (("exec", ["1", "node1", "echo hi"]), ("exec_cancel", ["1", "node1"])):
+            result = self.node.run(action, argv, machine.message(3))
+            self.assertEqual((3, True), (result.status, result.reason.endswith(".")), result.err)
+
+    def test_a_container_that_opennebula_did_not_make_is_left_alone(self) -> None:
+        machine = self.deployed()
+        config = self.engine.client.instance("one-1")[0]
+        labels = {key: value for key, value in config["config"].items() if not key.startswith("user.")}
+        self.engine.client.replace_instance("one-1", config | {"config": labels}, "")
+        for action in ("deploy", "shutdown", "cancel", "reset"):
+            self.refused("that OpenNebula did not make", action, machine, lcm=BOOT)
+        self.engine.client.replace_instance("one-1", config, "")
+
+    def test_a_template_that_cuts_the_message_short_is_refused(self) -> None:
+        machine = Machine(context=(("START_SCRIPT", "cat << EOT\nx\nEOT\n"),))
+        result = self.node.act("deploy", machine, lcm=BOOT)
+        self.assertNotEqual(0, result.status)
+        self.assertIn("remove that line from the template", result.err)
+
+    def test_a_daemon_that_is_away_is_told(self) -> None:
+        self.node.configure('project = ""\n')
+        self.node._conf.write_text('endpoint = "/nonexistent/unix.socket"\n')
+        self.refused("/nonexistent/unix.socket", "reset", Machine())
+        self.node._conf.write_text("no_such_option = 1\n")
+        self.refused("there is no option no_such_option", "reset", Machine())

@@ -1,0 +1,29 @@
+import os
+from pathlib import Path
+
+import testtools
+
+from lxdone import refusals
+from lxdone.__main__ import main
+from lxdone.vmm import Vmm
+from onedriver import actions
+
+FOLDER = Path(__file__).parents[3] / "etc/opennebula/remotes/vmm/lxdone"
+
+
+class ScriptsTest(testtools.TestCase):
+    def test_there_is_one_for_every_name_oned_calls(self) -> None:
+        self.assertEqual({*actions.ARGUMENTS, *actions.LOCAL_NAMES}, set(os.listdir(FOLDER)))
+
+    def test_all_are_the_same_and_can_be_run(self) -> None:
+        self.assertEqual(1, len({path.read_text() for path in FOLDER.iterdir()}))
+        self.assertEqual([], [path.name for path in FOLDER.iterdir() if not os.access(path, os.X_OK)])
+
+    def test_every_action_is_done_or_refused(self) -> None:
+        done = {name for name in actions.ARGUMENTS if hasattr(Vmm, name)}
+        self.assertEqual(set(actions.ARGUMENTS), done | set(refusals.UNSUPPORTED))
+        self.assertEqual(set(), done & set(refusals.UNSUPPORTED))
+
+    def test_a_wrong_call_of_the_command_tells_its_use(self) -> None:
+        for words in ([], ["vmm"], ["other", "x"]):
+            self.assertEqual(2, main(words))

@@ -1,0 +1,93 @@
+import testtools
+
+from containerhost.spec import BridgedNic, Cpu, Memory, Security
+from lxdone import translate
+from lxdone.conf import Options
+from onedriver.errors import BadInput, NotSupported
+from tests.unit.lxdone.machines import machine
+
+MIB = 1 << 20
+NODES = {0: frozenset({0, 1, 2, 3}), 1: frozenset({4, 5, 6, 7})}
+NODE_1 = "<NUMA_NODE>{cpus}<MEMORY_NODE_ID>1</MEMORY_NODE_ID></NUMA_NODE>"
+
+
+def topology(policy: str, cpus: str = "", more: str = "") -> str:
+    return f"<TOPOLOGY>{policy}{more}</TOPOLOGY>" + NODE_1.format(cpus=cpus)
+
+
+class SpecTest(testtools.TestCase):
+    def test_a_recorded_vm(self) -> None:
+        spec = translate.spec(machine(), Options(storage_pool="fast"), NODES)
+        self.assertEqual(("one-1", Cpu(2, share=200), Memory(2048 * MIB), "fast", 16 * MIB, Security()),
+                         (spec.name, spec.cpu, spec.memory, spec.root.pool, spec.root.size, spec.security))
+        self.assertEqual({"one.vm": "1"}, dict(spec.labels))
+
+    def test_pinned_to_the_cpus_the_core_chose(self) -> None:
+        vm = machine(more=topology("<PIN_POLICY>CORE</PIN_POLICY>", "<CPUS>5,7</CPUS>"))
+        self.assertEqual(Cpu(2, frozenset({5, 7}), frozenset({1})), translate.cpu(vm, NODES))
+
+    def test_near_a_node_without_cpus_of_its_own(self) -> None:
+        vm = machine(more=topology("<NODE_AFFINITY>1</NODE_AFFINITY>"))
+        self.assertEqual(Cpu(2, NODES[1], frozenset({1}), share=200), translate.cpu(vm, NODES))
+
+    def test_huge_pages_are_all_of_the_memory(self) -> None:
+        vm = machine(more=topology("", more="<HUGEPAGE_SIZE>2</HUGEPAGE_SIZE>"))
+        self.assertEqual(Memory(2048 * MIB, {2 * MIB: 2048 * MIB}), translate.memory(vm))
+
+    def test_a_placement_this_host_cannot_have_is_refused(self) -> None:
+        pinned = machine(more="<TOPOLOGY><PIN_POLICY>THREAD</PIN_POLICY></TOPOLOGY>")
+        self.assertIn("chose no CPUs", str(self.assertRaises(BadInput, translate.cpu, pinned, NODES)))
+        away = machine(more=topology("<PIN_POLICY>CORE</PIN_POLICY>", "<CPUS>5</CPUS>"))
+        self.assertIn("NUMA node 1", str(self.assertRaises(BadInput, translate.cpu, away, {0: NODES[0]})))
+
+
+class SecurityTest(testtools.TestCase):
+    def test_only_the_administrator_allows_more(self) -> None:
+        generous = Options(allow_nesting=True, allow_privileged=True)
+        for key, secure in ((translate.NESTING, Security(nesting=True)),
+                            (translate.PRIVILEGED, Security(privileged=True))):
+            self.assertEqual(secure, translate.security({key: "yes"}, generous))
+            error = self.assertRaises(NotSupported, translate.security, {key: "YES"}, Options())
+            self.assertIn("administrator", str(error))
+
+    def test_no_is_no(self) -> None:
+        for word in ("no", "false", "0", "NO", ""):
+            own = {translate.PRIVILEGED: word}
+            self.assertEqual(Security(), translate.security(own, Options(allow_privileged=True)))
+        self.assertRaises(BadInput, translate.security, {translate.PRIVILEGED: "maybe"}, Options())
+
+    def test_other_settings_of_lxd_are_refused_not_ignored(self) -> None:
+        for key in ("LXD_RAW", "LXD_PROFILE", "LXD_SECURITY_IDMAP"):
+            error = self.assertRaises(NotSupported, translate.security, {key: "x"}, Options())
+            self.assertIn(key, str(error))
+
+
+class DiskTest(testtools.TestCase):
+    def test_only_what_the_container_will_have(self) -> None:
+        more = self.assertRaises(NotSupported, translate.require_only_root, machine())
+        self.assertIn("more disks: 1 (FS)", str(more))
+        persistent = machine(("<SAVE><![CDATA[NO]]>", "<SAVE>YES"))
+        self.assertIn("persistent", str(self.assertRaises(NotSupported, translate.require_only_root, persistent)))
+        ceph = machine(("<TYPE><![CDATA[FILE]]>", "<TYPE>RBD"))
+        self.assertIn("type RBD", str(self.assertRaises(NotSupported, translate.require_only_root, ceph)))
+        read_only = machine(("<READONLY><![CDATA[NO]]>", "<READONLY>YES"))
+        self.assertIn("READONLY", str(self.assertRaises(NotSupported, translate.require_only_root, read_only)))
+
+    def test_nothing_to_boot_from(self) -> None:
+        vm = machine(("<TYPE><![CDATA[FILE]]>", "<TYPE>CDROM"))
+        self.assertIn("no disk with an image", str(self.assertRaises(BadInput, translate.root, vm)))
+
+
+class NicTest(testtools.TestCase):
+    def test_a_recorded_nic(self) -> None:
+        self.assertEqual((BridgedNic("eth0", "br0", "one-1-0", "02:00:0a:63:00:0a"),), translate.nics(machine()))
+
+    def test_limits_and_mtu(self) -> None:
+        limits = "<NIC><INBOUND_AVG_BW>125</INBOUND_AVG_BW><OUTBOUND_AVG_BW>250</OUTBOUND_AVG_BW><MTU>9000</MTU>"
+        (nic,) = translate.nics(machine(("<NIC>", limits)))
+        self.assertEqual((1_000_000, 2_000_000, 9000), (nic.received, nic.sent, nic.mtu))
+
+    def test_a_host_interface_that_is_not_the_vms_is_refused(self) -> None:
+        for changes, words in ((("[one-1-0]", "[eth0]"), "is to be called eth0"),
+                               (("<BRIDGE><![CDATA[br0]]></BRIDGE>", ""), "no BRIDGE")):
+            self.assertIn(words, str(self.assertRaises(BadInput, translate.nics, machine(changes))))
