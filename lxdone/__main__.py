@@ -1,29 +1,30 @@
 """The command ``lxdone``: what the scripts that oned calls run.
 
     lxdone vmm ACTION ARGUMENT…     an action, with oned's own arguments and standard input
+    lxdone probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status
 """
 
 import sys
 from collections.abc import Sequence
 
 from containerhost.errors import ContainerHostError
-from lxdone import backend, conf, refusals
+from lxdone import backend, conf, measure, refusals
 from onedriver import actions, program
 
-USAGE = "usage: lxdone vmm ACTION ARGUMENT… (see the manual: OpenNebula)"
+USAGE = "usage: lxdone vmm ACTION ARGUMENT… | lxdone probe KIND/NAME (see the manual: OpenNebula)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    if len(words) < 2 or words[0] != "vmm":
-        print(USAGE, file=sys.stderr)
-        return 2
-    return vmm(words[1], words[2:])
-
-
-def vmm(script: str, argv: Sequence[str]) -> int:
     program.log_to(sys.stderr)
-    return program.run(script, lambda: act(script, argv), {ContainerHostError: 1})
+    match words:
+        case ["vmm", script, *argv]:
+            return program.run(script, lambda: act(script, argv), {ContainerHostError: 1})
+        case ["probe", name, *_]:
+            return program.run(name, lambda: measure.probe(name, conf.load()), {ContainerHostError: 1})
+        case _:
+            print(USAGE, file=sys.stderr)
+            return 2
 
 
 def act(script: str, argv: Sequence[str]) -> str | None:

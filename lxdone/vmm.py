@@ -28,6 +28,7 @@ from onedriver.vm import Nic, Pci, Vm
 
 LOG = logging.getLogger(__name__)
 
+DRIVER = "lxdone"  # in the owner records
 IMAGE_TRIES = 3  # another VM's end may remove the image between its import and its use
 SNAPSHOT = "snap-"
 
@@ -293,7 +294,7 @@ def attached(call: Call) -> Nic | Pci:
 
 
 def owner(vm: Vm) -> Owner:
-    return Owner(driver="lxdone", engine="lxd", container=translate.name(vm.id), uuid=str(vm.id))
+    return Owner(driver=DRIVER, engine="lxd", container=translate.name(vm.id), uuid=str(vm.id))
 
 
 def complain(complaints: Sequence[str]) -> None:

@@ -69,10 +69,16 @@ class Node(fixtures.Fixture):
         """One action, as one_vmm_exec has ``ssh HOST bash -s`` do it."""
         script = self.remotes / "vmm/lxdone" / action
         words = " ".join(f"'{word}'" for word in argv)
-        shell = f"cat << 'EOT' | {script} {words}\n{stdin}\nEOT\n"
+        return self._shell(f"cat << 'EOT' | {script} {words}\n{stdin}\nEOT\n")
+
+    def probe(self, name: str) -> Result:
+        """A probe, as the monitoring client runs it."""
+        return self._shell(f"{self.remotes}/im/lxdone-probes.d/{name}/lxdone lxdone 1 node1 < /dev/null\n")
+
+    def _shell(self, script: str) -> Result:
         environment = {"PATH": f"{self._commands}:{os.environ['PATH']}", "LXDONE_CONF": str(self._conf),
                        "HOME": "/nonexistent", "LANG": "C.UTF-8"}
-        done = subprocess.run(["bash", "-s"], input=shell, capture_output=True, text=True, timeout=LIMIT, check=False,
+        done = subprocess.run(["bash", "-s"], input=script, capture_output=True, text=True, timeout=LIMIT, check=False,
                               env=environment)
         return Result(done.returncode, done.stdout, done.stderr)
 

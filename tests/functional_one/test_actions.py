@@ -246,6 +246,22 @@ class ChangesTest(ActionsCase):
         self.assertIn("ETH0_IP='10.0.0.1'", self.inside(machine, "cat", "/context/context.sh"))
 
 
+class ProbesTest(ActionsCase):
+    def test_the_host_and_its_vms(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[0],)))
+        system = self.node.probe("host/system")
+        self.assertEqual((0, ""), (system.status, system.err))
+        reported = [line for line in system.out.splitlines() if line.startswith("PCI=[")]
+        self.assertEqual(len(self.gpus) + len(self.vfs), len(reported), system.out)
+        self.assertIn('HYPERVISOR="lxdone"\n', system.out)
+        for line in ("USEDCPU=", "FREEMEMORY=", "MEMORY_NODE=[ "):
+            self.assertIn(line, self.node.probe("host/monitor").out)
+        for action, lcm, state in (("save", SUSPEND, "SUSPENDED"), ("restore", RESTORE, "RUNNING"),
+                                   ("cancel", POWEROFF, "POWEROFF")):
+            self.ok(action, machine, lcm=lcm)
+            self.assertEqual(f'VM=[ ID="1", DEPLOY_ID="one-1", STATE="{state}" ]\n', self.node.probe("vm/status").out)
+
+
 class RefusalsTest(ActionsCase):
     def test_what_cannot_be_is_refused_and_changes_nothing(self) -> None:
         machine = Machine()

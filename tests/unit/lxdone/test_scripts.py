@@ -1,9 +1,10 @@
+import logging
 import os
 from pathlib import Path
 
 import testtools
 
-from lxdone import refusals
+from lxdone import measure, refusals
 from lxdone.__main__ import main
 from lxdone.vmm import Vmm
 from onedriver import actions
@@ -24,6 +25,16 @@ class ScriptsTest(testtools.TestCase):
         self.assertEqual(set(actions.ARGUMENTS), done | set(refusals.UNSUPPORTED))
         self.assertEqual(set(), done & set(refusals.UNSUPPORTED))
 
+    def test_there_is_a_script_for_every_probe(self) -> None:
+        folder = FOLDER.parents[1] / "im/lxdone-probes.d"
+        found = {str(path.parent.relative_to(folder)): path for path in folder.rglob("lxdone")}
+        self.assertEqual(set(measure.PROBES), set(found))
+        for name, path in found.items():
+            self.assertTrue(os.access(path, os.X_OK))
+            self.assertIn(f"lxdone probe {name}\n", path.read_text())
+
     def test_a_wrong_call_of_the_command_tells_its_use(self) -> None:
-        for words in ([], ["vmm"], ["other", "x"]):
+        handlers = logging.getLogger().handlers[:]
+        self.addCleanup(setattr, logging.getLogger(), "handlers", handlers)
+        for words in ([], ["vmm"], ["other", "x"], ["probe"]):
             self.assertEqual(2, main(words))

@@ -1,0 +1,198 @@
+"""What OpenNebula's monitoring reads about a node and its VMs, as text in its template syntax. Pure.
+
+Memory of hosts and VMs is in KiB, of GPUs in MiB, CPU in hundredths of a CPU, as OpenNebula has it.
+"""
+
+import dataclasses
+import fnmatch
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from containerhost.devices.model import Device, Kind
+from containerhost.devices.scan import Inventory
+from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
+from containerhost.topology import MemoryUse, NumaNode, Topology
+from lxdone.devices import product
+from lxdone.translate import LABEL
+from onedriver import template
+from onedriver.pciaddress import from_device_id
+
+HYPERVISOR = "lxdone"
+KIB, MIB = 1 << 10, 1 << 20
+SECOND = 1_000_000_000  # ns
+CLASS_NAMES = {"0200": "Ethernet controller", "0207": "Infiniband controller", "0300": "VGA compatible controller",
+               "0302": "3D controller", "0380": "Display controller", "1200": "Processing accelerators"}
+VENDOR_NAMES = {"10de": "NVIDIA Corporation", "1002": "Advanced Micro Devices, Inc. [AMD/ATI]",
+                "8086": "Intel Corporation", "15b3": "Mellanox Technologies"}
+STATES = {Status.RUNNING: "RUNNING", Status.STARTING: "RUNNING", Status.STOPPING: "RUNNING", Status.FROZEN: "SUSPENDED",
+          Status.STOPPED: "POWEROFF", Status.ERROR: "FAILURE"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """Of one datastore on the node, in bytes."""
+
+    datastore: int
+    total: int
+    used: int
+    free: int
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuUse:
+    """Of one GPU, as its driver tells.
+
+    :ivar busy, memory_busy: per cent of time
+    :ivar free: bytes of its memory
+    :ivar power: W
+    """
+
+    busy: int
+    memory_busy: int
+    free: int
+    power: float
+
+
+# The host.
+
+
+def host_system(server: ServerInfo, host: Topology, inventory: Inventory, elsewhere: Collection[str],
+                filters: Sequence[str]) -> str:
+    """host/system: what seldom changes.
+
+    :param elsewhere: ids of devices that containers of other drivers have
+    :param filters: which devices are reported: ``VENDOR:DEVICE:CLASS`` with asterisks
+    """
+    facts = {"ARCH": host.cpu.arch, "MODELNAME": host.cpu.model, "HYPERVISOR": HYPERVISOR, "HOSTNAME": server.hostname,
+             "LXD_VERSION": f"{server.name} {server.version}", "TOTALCPU": len(host.cpus) * 100,
+             "TOTALMEMORY": sum(node.memory for node in host.nodes) // KIB}
+    return "\n".join([template.lines(facts), *numa_system(host.nodes), *pci(inventory, elsewhere, filters)])
+
+
+def numa_system(nodes: Iterable[NumaNode]) -> Iterator[str]:
+    for node in nodes:
+        for size, (pages, _) in node.hugepages.items():
+            yield template.vector("HUGEPAGE", {"NODE_ID": node.id, "SIZE": size // KIB, "PAGES": pages})
+        for core in node.siblings:
+            cpus = ",".join(map(str, sorted(core)))
+            yield template.vector("CORE", {"NODE_ID": node.id, "ID": min(core), "CPUS": cpus})
+        yield template.vector("MEMORY_NODE", {"NODE_ID": node.id, "TOTAL": node.memory // KIB,
+                                              "DISTANCE": nearest_first(node)})
+
+
+def nearest_first(node: NumaNode) -> str:
+    """OpenNebula wants the nodes in the order of their distance, the node itself first."""
+    order = sorted(range(len(node.distances)), key=lambda other: (node.distances[other], other))
+    return " ".join(map(str, order or [node.id]))
+
+
+def host_monitor(memory: MemoryUse, cpus: int, busy: float, network: tuple[int, int], nodes: Iterable[NumaNode]) -> str:
+    """host/monitor: what changes all the time.
+
+    :param cpus: how many the host has
+    :param busy: share of all CPUs' time in use, 0 to 1
+    :param network: bytes received and sent
+    """
+    used = round(cpus * 100 * min(max(busy, 0.0), 1.0))
+    facts = {"USEDCPU": used, "FREECPU": cpus * 100 - used, "USEDMEMORY": memory.used // KIB,
+             "FREEMEMORY": (memory.total - memory.used) // KIB, "NETRX": network[0], "NETTX": network[1]}
+    return "\n".join([template.lines(facts), *numa_monitor(nodes)])
+
+
+def numa_monitor(nodes: Iterable[NumaNode]) -> Iterator[str]:
+    for node in nodes:
+        for size, (_, free) in node.hugepages.items():
+            yield template.vector("HUGEPAGE", {"NODE_ID": node.id, "SIZE": size // KIB, "FREE": free})
+        yield template.vector("MEMORY_NODE", {"NODE_ID": node.id, "FREE": node.free // KIB,
+                                              "USED": (node.memory - node.free) // KIB})
+
+
+def datastores(location: Space, each: Iterable[Space]) -> str:
+    """:param location: of the folder that holds them"""
+    total = {"DS_LOCATION_TOTAL_MB": location.total // MIB, "DS_LOCATION_USED_MB": location.used // MIB,
+             "DS_LOCATION_FREE_MB": location.free // MIB}
+    rows = [template.vector("DS", {"ID": space.datastore, "TOTAL_MB": space.total // MIB, "USED_MB": space.used // MIB,
+                                   "FREE_MB": space.free // MIB}) for space in each]
+    return "\n".join([template.lines(total), *rows])
+
+
+# Devices.
+
+
+def pci(inventory: Inventory, elsewhere: Collection[str], filters: Sequence[str]) -> Iterator[str]:
+    """A whole GPU and its slices exclude each other, a physical function and its virtual ones too: the parts are
+    reported, not what they are parts of. What cannot be given away is left out, and the core forgets it."""
+    whole = {device.parent for device in inventory.devices if device.parent}
+    for device in inventory.devices:
+        taken = {device.id, *(other.id for other in inventory.related(device))} & set(elsewhere)
+        if device.id not in whole and not taken and device.healthy and not device.host_use and passes(device, filters):
+            yield template.vector("PCI", pci_attributes(device))
+
+
+def passes(device: Device, filters: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(kind(device), wanted.lower()) for wanted in filters)
+
+
+def kind(device: Device) -> str:
+    return f"{device.vendor_id}:{product(device)}:{device.class_code[:4]}"
+
+
+def pci_attributes(device: Device) -> dict[str, str | int | None]:
+    """:returns: as the core stores them; a slice also has the profile its driver tells"""
+    place, class_code = from_device_id(device.id), device.class_code[:4]
+    return {
+        "ADDRESS": place.address, "SHORT_ADDRESS": place.short, "DOMAIN": place.domain, "BUS": place.bus,
+        "SLOT": place.slot, "FUNCTION": place.function, "VENDOR": device.vendor_id, "DEVICE": product(device),
+        "CLASS": class_code, "TYPE": kind(device), "VENDOR_NAME": VENDOR_NAMES.get(device.vendor_id, device.vendor_id),
+        "DEVICE_NAME": device_name(device), "CLASS_NAME": CLASS_NAMES.get(class_code, class_code),
+        "NUMA_NODE": "-" if device.numa_node is None else device.numa_node, "UUID": device.uuid}
+
+
+def device_name(device: Device) -> str:
+    if device.slice:
+        return f"{device.model or 'GPU'} MIG {device.slice.profile or ''}".strip()
+    if device.kind is Kind.NET:
+        return f"{device.link_layer or 'network'} {'virtual ' if device.parent else ''}function"
+    return device.model or product(device)
+
+
+# VMs.
+
+
+def vm_status(containers: Iterable[ContainerState]) -> str:
+    """vm/status: the state of every VM; one that is not listed is powered off."""
+    rows = (template.vector("VM", {"ID": state.labels[LABEL], "DEPLOY_ID": state.name, "STATE": STATES[state.status]})
+            for state in containers if LABEL in state.labels)
+    return "\n".join(rows)
+
+
+def wilds(containers: Iterable[ContainerState]) -> str:
+    """Containers that OpenNebula did not make: an administrator sees them in the host."""
+    names = [state.name for state in containers if LABEL not in state.labels]
+    return template.lines({"TOTAL_WILDS": len(names), "WILDS": ",".join(names)}) if names else ""
+
+
+def vm_monitor(state: ContainerState, values: Mapping[str, template.Value]) -> str:
+    """vm/monitor: one VM's line."""
+    return template.vector("VM", {"ID": state.labels[LABEL], "DEPLOY_ID": state.name,
+                                  "MONITOR": template.encoded(values)})
+
+
+def vm_values(now: Metrics, before: Metrics | None, seconds: float) -> dict[str, template.Value]:
+    """:param before: what was measured ``seconds`` ago; without it, or over a restart, CPU is not told"""
+    values: dict[str, template.Value] = {
+        "MEMORY": now.memory // KIB,
+        "NETRX": sum(interface.received_bytes for interface in now.interfaces),
+        "NETTX": sum(interface.sent_bytes for interface in now.interfaces)}
+    if before and before.pid == now.pid and seconds > 0 and now.cpu_time >= before.cpu_time:
+        values["CPU"] = round((now.cpu_time - before.cpu_time) * 100 / (seconds * SECOND))
+    return values
+
+
+def gpu_values(gpus: Sequence[GpuUse]) -> dict[str, template.Value]:
+    """What ``onevm show`` lists of a VM with GPUs: their average use, and the sums of free memory and power."""
+    if not gpus:
+        return {}
+    return {"GPU_COUNT": len(gpus), "GPU_UTILIZATION": round(sum(gpu.busy for gpu in gpus) / len(gpus)),
+            "GPU_MEMORY_UTILIZATION": round(sum(gpu.memory_busy for gpu in gpus) / len(gpus)),
+            "GPU_MEMORY_FREE": sum(gpu.free for gpu in gpus) // MIB,
+            "GPU_POWER_USAGE": round(sum(gpu.power for gpu in gpus))}

@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import fixtures
+import testtools
+
+from containerhost.topology import CpuTimes
+from lxdone import measure
+from lxdone.conf import Options
+from onedriver.errors import BadInput
+
+
+class MeasureTest(testtools.TestCase):
+    def test_share_of_time_in_use(self) -> None:
+        now = measure.totals(CpuTimes(kernel=20, user=40, idle=30, iowait=10))
+        self.assertEqual((100, 40), now)
+        for before, share in (((0, 0), 0.6), ((50, 20), 0.6), ((100, 40), 0.0), ((90, 40), 1.0), ((500, 100), 0.6)):
+            self.assertAlmostEqual(share, measure.share(before, now))
+
+    def test_a_damaged_record_is_none(self) -> None:
+        file = Path(self.useFixture(fixtures.TempDir()).path) / "x"
+        self.assertEqual((0, 0), measure.last(file))
+        for text, found in (("[7, 3]", (7, 3)), ("", (0, 0)), ("{}", (0, 0)), ('"a"', (0, 0)), ("[1]", (0, 0)),
+                            ("3", (0, 0))):
+            file.write_text(text)
+            self.assertEqual(found, measure.last(file))
+
+    def test_a_probe_that_there_is_not(self) -> None:
+        self.assertRaises(BadInput, measure.probe, "host/../x", Options())
