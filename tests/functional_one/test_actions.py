@@ -250,7 +250,7 @@ class ProbesTest(ActionsCase):
     def test_the_host_and_its_vms(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],)))
         system = self.node.probe("host/system")
-        self.assertEqual((0, ""), (system.status, system.err))
+        self.assertEqual((0, ""), (system.status, system.reason))
         reported = [line for line in system.out.splitlines() if line.startswith("PCI=[")]
         self.assertEqual(len(self.gpus) + len(self.vfs), len(reported), system.out)
         self.assertIn('HYPERVISOR="lxdone"\n', system.out)
