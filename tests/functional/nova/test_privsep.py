@@ -56,6 +56,28 @@ class PrivsepTest(testtools.TestCase):
             self.assertTrue(wait_for(lambda name=name: scan().get(self.vf.id).netdev == name, 10))
         self.assertEqual(self.vf, scan().get(self.vf.id))
 
+    def test_every_action_on_a_pair_of_interfaces_works_from_the_daemon(self) -> None:
+        folder = Path("/sys/class/net")
+        self.addCleanup(self.helper.remove_veth, "pair0")
+        self.helper.make_veth("pair0", "pair1", "fa:16:3e:00:00:01", 1400, "test mark", True)
+        self.assertEqual(("test mark", "1400"), tuple((folder / "pair0" / name).read_text().strip()
+                                                      for name in ("ifalias", "mtu")))
+        self.assertEqual("fa:16:3e:00:00:01", (folder / "pair1/address").read_text().strip())
+        self.assertEqual("1", Path("/proc/sys/net/ipv6/conf/pair0/disable_ipv6").read_text().strip())
+        up, no_arp = 0x1, 0x80
+        self.assertEqual(up | no_arp, int((folder / "pair0/flags").read_text(), 16) & (up | no_arp))
+        self.helper.compute_checksums("pair1")
+        self.helper.shape("pair0", 1000, 2000, 3000)
+        self.helper.set_link("pair0", False)
+        self.assertEqual(0, int((folder / "pair0/flags").read_text(), 16) & up)
+        error = self.assertRaises(HostActionFailed, self.helper.enslave, "pair0", "no-bridge")
+        self.assertIn("no interface no-bridge", str(error))
+        error = self.assertRaises(HostActionFailed, self.helper.remove_veth, self.pf.netdev)
+        self.assertIn("left alone", str(error))
+        self.helper.remove_veth("pair0")
+        self.assertFalse((folder / "pair1").exists())
+        self.helper.remove_veth("pair0")
+
     def test_what_a_container_sees_can_be_seen_from_the_daemon(self) -> None:
         daemon = self.useFixture(lxd.Lxd())
         engine = LxdEngine(daemon.daemon.client(), self.helper, locks=daemon.daemon.base)

@@ -24,6 +24,15 @@ class TestArguments(testtools.TestCase):
             lambda: root.set_vf_guids("ib0; reboot", 0, guid, guid),
             lambda: root.set_vf_guids("ib0", 0, "00:11", guid),
             lambda: root.reset_nvidia_gpu("all"),
+            lambda: root.make_veth("a/b", "c", "fa:16:3e:00:00:01", None, "mark", True),
+            lambda: root.make_veth("a", "c", "fa:16:3e:00:00:01; x", None, "mark", True),
+            lambda: root.make_veth("a", "c", "fa:16:3e:00:00:01", None, "two\nlines", True),
+            lambda: root.remove_veth("a/b"),
+            lambda: root.set_link("", True),
+            lambda: root.enslave("a", "b c"),
+            lambda: root.compute_checksums("x" * 16),
+            lambda: root.shape("a b", 1, 1, 1),
+            lambda: root.set_vf_port("ens9f0", 0, "all", 0),
         ):
             self.assertRaises(HostActionFailed, action)
 

@@ -1,0 +1,127 @@
+"""Ports with a network function of their own through nova's API; neutron's answers are nova's own fixture."""
+
+from tests.functional.nova import base  # isort: skip
+
+import copy
+import json
+import subprocess
+from typing import Any
+
+from nova.tests.fixtures import neutron
+from nova.tests.functional.api.client import OpenStackApiException
+
+from containerhost.devices.model import Device, LinkLayer, Role
+from containerhost.devices.scan import scan
+
+PF, IB_PF = "0000:31:00.0", "0000:5e:00.0"
+VLAN = 100
+FREE = {"address": "00:00:00:00:00:00", "vlan": 0}
+NETWORKS = {"lan": "1b70879f-fd00-411e-8ea9-143e7820e61d", "fabric": "2b70879f-fd00-411e-8ea9-143e7820e61d"}
+
+
+def children(address: str) -> list[Device]:
+    return [device for device in scan().devices if device.parent == address and device.role is Role.VF]
+
+
+class DirectPortTest(base.LxdServers):
+    def setUp(self) -> None:
+        super().setUp()
+        for name, network in NETWORKS.items():
+            self.neutron._networks[network] = neutron.NeutronFixture.network_2 | {
+                "id": network, "name": name, "provider:physical_network": name}
+        self.neutron._subnets[neutron.NeutronFixture.subnet_2["id"]] = neutron.NeutronFixture.subnet_2
+        self.count = 0
+
+    def _configure(self) -> None:
+        super()._configure()
+        specs = []
+        for address, network in ((PF, "lan"), (IB_PF, "fabric")):
+            function = children(address)[0]
+            specs.append(json.dumps({"vendor_id": function.vendor_id, "product_id": function.product_id,
+                                     "physical_network": network}))
+        self.flags(device_spec=specs, alias=[], group="pci")
+
+    def port(self, network: str = "lan", **changes: Any) -> dict[str, Any]:
+        self.count += 1
+        port = copy.deepcopy(neutron.NeutronFixture.sriov_port) | {
+            "id": f"5460ee0c-ffbb-4e45-8d58-37bfceabd0{self.count:02}", "network_id": NETWORKS[network],
+            "mac_address": f"52:54:00:1e:59:{self.count:02}", "binding:vif_details": {"vlan": VLAN}, **changes}
+        self.neutron._ports[port["id"]] = port
+        return port
+
+    def with_ports(self, *ports: dict[str, Any], **request: Any) -> Any:
+        return self.server(networks=[{"port": port["id"]} for port in ports], **request)
+
+    def mac(self, server: Any, name: str) -> str:
+        return self.inside(server, "cat", f"/sys/class/net/{name}/address").output.strip()
+
+    def of_physical_function(self) -> list[dict[str, Any]]:
+        """What the physical function makes each VF use."""
+        shown = json.loads(subprocess.run(["ip", "-j", "link", "show", "dev", scan().get(PF).netdev], check=True,
+                                          capture_output=True, text=True).stdout)[0]
+        return [{"address": vf["address"], "vlan": vf.get("vlan_list", [{"vlan": 0}])[0]["vlan"]}
+                for vf in shown["vfinfo_list"]]
+
+    def test_a_function_has_the_ports_mac_and_vlan_until_it_goes(self) -> None:
+        port = self.port()
+        server = self.with_ports(port)
+        mine = {"address": port["mac_address"], "vlan": VLAN}
+        for act in (lambda: None, lambda: self._reboot_server(server, hard=True), lambda: self.stop_and_start(server)):
+            act()
+            self.assertEqual(port["mac_address"], self.mac(server, "eth0"))
+            self.assertEqual([mine, FREE], sorted(self.of_physical_function(), key=lambda vf: -vf["vlan"]))
+            self.assertEqual([server["id"]], list(self.held().values()))
+        self._delete_server(server)
+        self.assertEqual([FREE, FREE], self.of_physical_function())
+        self.assert_nothing_left()
+
+    def stop_and_start(self, server: Any) -> None:
+        self._stop_server(server)
+        self._start_server(server)
+
+    def test_functions_come_and_go_while_it_runs(self) -> None:
+        ports = [self.port(), self.port()]
+        server = self.with_ports(ports[0])
+        self.attach(server, ports[1])
+        self.assertEqual([port["mac_address"] for port in ports], [self.mac(server, f"eth{n}") for n in (0, 1)])
+        self.assertEqual(2, len(self.held()))
+        error = self.assertRaises(OpenStackApiException, self.attach, server, self.port())
+        self.assertEqual(400, error.response.status_code)
+        self.detach(server, ports[0])
+        self.assertEqual(["eth1", "lo"], sorted(self.inside(server, "ls", "/sys/class/net").output.split()))
+        self.assertEqual(1, len(self.held()))
+        again = self.port()
+        self.attach(server, again)
+        self.assertEqual(again["mac_address"], self.mac(server, "eth0"))
+        self._delete_server(server)
+        self.assertEqual([FREE, FREE], self.of_physical_function())
+        self.assert_nothing_left()
+
+    def attach(self, server: Any, port: dict[str, Any]) -> None:
+        self.api.attach_interface(server["id"], {"interfaceAttachment": {"port_id": port["id"]}})
+
+    def detach(self, server: Any, port: dict[str, Any]) -> None:
+        self.notifier.reset()
+        self.api.detach_interface(server["id"], port["id"])
+        self.notifier.wait_for_versioned_notifications("instance.interface_detach.end")
+
+    def test_ports_of_all_kinds_in_their_order(self) -> None:
+        infiniband = self.port("fabric", **{"binding:vif_type": "ib_hostdev", "mac_address": "52:54:00:1e:59:a1"})
+        plain = self.port(**{"binding:vif_type": "tap", "binding:vnic_type": "normal"})
+        direct = self.port()
+        server = self.with_ports(plain, infiniband, direct)
+        self.assertEqual([plain["mac_address"], direct["mac_address"]],
+                         [self.mac(server, name) for name in ("eth0", "eth1")])
+        function = next(scan().get(device) for device in self.held()
+                        if scan().get(device).link_layer is LinkLayer.INFINIBAND)
+        self.assertEqual("5254:0000:001e:59a1", function.rdma.port_guid)
+        self.assertIn("ib0", self.inside(server, "ls", "/sys/class/net").output.split())
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_a_limit_that_cannot_be_held(self) -> None:
+        flavor = self.flavor(quota__vif_inbound_average="1000")
+        server = self.with_ports(self.port(), flavor=flavor, expected="ERROR")
+        self.assertIn("network function is the container's own", self.fault(server))
+        self._delete_server(server)
+        self.assert_nothing_left()
