@@ -124,7 +124,7 @@ class Ports(Supplier):
         """
         network_info = model.NetworkInfo([vif])
         self.require_possible(instance, Wanted.of(network_info))
-        name = vifconfig.free_name(vif, self._engine.interfaces(instance.name))
+        name = vifconfig.free_name(vif, state.interfaces)
         with Rollback(f"attaching port {vif['id']} to server {instance.uuid}") as undo:
             if vifconfig.has_pair(vif):
                 self._veths.make(vifconfig.pair(instance.uuid, vif))  # an interface in the way stays
@@ -154,7 +154,7 @@ class Ports(Supplier):
         if not vifconfig.has_pair(vif):
             return self._direct.held(instance, vif)
         try:
-            interfaces = self._engine.interfaces(instance.name)
+            interfaces = self._engine.container(instance.name).interfaces
         except errors.EngineNotFound:
             return None, ()  # neutron deleted the port while the server boots or ends
         names = [name for name, parent in interfaces.items() if parent == vifconfig.inner_end(vif)]

@@ -31,6 +31,7 @@ class ContainerState:
 
     :ivar labels: the driver's own marks, keys as given in ``ContainerSpec.labels``
     :ivar last_used: last start; None when it never started
+    :ivar interfaces: those it is configured with: their names in it -> the host interfaces that move in
     """
 
     name: str
@@ -38,6 +39,7 @@ class ContainerState:
     labels: Mapping[str, str]
     created: datetime.datetime | None = None
     last_used: datetime.datetime | None = None
+    interfaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,12 +186,6 @@ class Engine(Protocol):
 
     def delete(self, name: str) -> None:
         """Succeeds from every state, missing included, and leaves nothing."""
-
-    def interfaces(self, name: str) -> Mapping[str, str]:
-        """The interfaces the container is configured with: their names in it -> the host interfaces that moved in.
-
-        :raises EngineNotFound:
-        """
 
     def attach(self, name: str, part: Part) -> None:
         """Give a container, stopped or running, one more part."""

@@ -247,11 +247,6 @@ class LxdEngine:
 
     # Devices.
 
-    def interfaces(self, name: str) -> Mapping[str, str]:
-        instance, _ = self.client.instance(name)
-        nics = (device for device in instance["devices"].values() if device["type"] == "nic")
-        return {device["name"]: device.get("parent", "") for device in nics if "name" in device}
-
     def attach(self, name: str, part: Part) -> None:
         """:raises SpecError: the part needs what a running container cannot get any more"""
         extensions = self.client.extensions
@@ -370,6 +365,8 @@ def container_state(instance: Mapping[str, Any]) -> ContainerState:
                 if key.startswith("user.")},
         created=moment(instance.get("created_at")),
         last_used=moment(instance.get("last_used_at")),
+        interfaces={device["name"]: device.get("parent", "") for device in (instance.get("devices") or {}).values()
+                    if device["type"] == "nic" and "name" in device},
     )
 
 

@@ -84,7 +84,8 @@ class FakeEngine:
         return PoolUsage(name, "dir", 10, 1)
 
     def _state(self, name: str) -> ContainerState:
-        return ContainerState(name, self.statuses[name], self.specs[name].labels)
+        nics = {part.name: part.parent for part in self.specs[name].parts if isinstance(part, Nic)}
+        return ContainerState(name, self.statuses[name], self.specs[name].labels, interfaces=nics)
 
     def containers(self) -> tuple[ContainerState, ...]:
         self._called("containers")
@@ -123,10 +124,6 @@ class FakeEngine:
         self._called("delete")
         self.specs.pop(name, None)
         self.statuses.pop(name, None)
-
-    def interfaces(self, name: str) -> Mapping[str, str]:
-        self._called("interfaces", name)
-        return {part.name: part.parent for part in self.specs[name].parts if isinstance(part, Nic)}
 
     def attach(self, name: str, part: Part) -> None:
         self._called("attach", name)

@@ -154,7 +154,7 @@ class NovaTest(PortsTest):
 
 class HotTest(PortsTest):
     def interfaces(self) -> dict[str, str]:
-        return dict(self.engine.interfaces(self.server.name))
+        return dict(self.engine.container(self.server.name).interfaces)
 
     def test_attached_under_the_first_free_name(self) -> None:
         state = self.container(Nic("eth1", "lxdx"))
