@@ -19,7 +19,7 @@ from oslo_utils import units
 from containerhost.engines import Engine, Status
 from containerhost.engines.lxd.migration import Transfers
 from containerhost.rollback import Rollback
-from nova_lxd_ext import startup
+from nova_lxd_ext import startup, tags
 from nova_lxd_ext.arrivals import as_it_will_be
 from nova_lxd_ext.errors import as_nova
 from nova_lxd_ext.lifecycle import Lifecycle
@@ -27,6 +27,7 @@ from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.peers import Peers
 from nova_lxd_ext.power import Power
 from nova_lxd_ext.states import States
+from nova_lxd_ext.tags import TellTags
 from nova_lxd_ext.wanted import Wanted
 
 LOG = logging.getLogger(__name__)
@@ -34,10 +35,12 @@ LOG = logging.getLogger(__name__)
 
 class Moves:
     """:param address: ``https://host:port`` at which other hosts reach this one's daemon; None lets no server leave
+    :param tell_tags: sets what the guest is told of its devices
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, outfit: Outfit, lifecycle: Lifecycle,
-                 power: Power, transfers: Transfers, peers: Peers, address: str | None) -> None:
+                 power: Power, transfers: Transfers, peers: Peers, address: str | None,
+                 tell_tags: TellTags = tags.refresh) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states
@@ -47,6 +50,7 @@ class Moves:
         self._transfers = transfers
         self._peers = peers
         self._address = address
+        self._tell_tags = tell_tags
 
     # Going
 
@@ -120,6 +124,7 @@ class Moves:
             undo.on_error("its parts", self._strip, context, instance, wanted)
             with self._outfit.expecting(instance, wanted):
                 parts = self._outfit.put_on(context, instance, wanted)
+                self._tell_tags(context, instance, wanted.network_info)
                 self._engine.reconfigure(instance.name, dataclasses.replace(spec, parts=parts))
             if power_on:
                 self._outfit.start(instance.name, parts)

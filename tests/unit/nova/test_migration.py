@@ -88,7 +88,7 @@ class MovesCase(testtools.TestCase):
 
     def moves(self, world: fakes.World) -> Moves:
         return Moves(nova.conf.CONF, world.engine, world.states, world.outfit, world.lifecycle, world.power,
-                     self.transfers, Bus(self.arrivals), "https://one:8443")
+                     self.transfers, Bus(self.arrivals), "https://one:8443", lambda *_: None)
 
     def leave(self, flavor: objects.Flavor | None = None) -> None:
         self.here.leave(None, self.server, flavor or self.large, NOTHING, 0, 0)

@@ -1,0 +1,75 @@
+"""Two drivers on a message bus in memory."""
+
+import threading
+from typing import Any
+
+import fixtures
+import nova.conf
+import testtools
+from nova import context, exception, objects, rpc
+from oslo_messaging import conffixture
+
+from containerhost import errors
+from nova_lxd_ext import conf
+from nova_lxd_ext.peers import Peers
+from tests.unit.nova import records
+
+CONF = nova.conf.CONF
+conf.register()
+LIMIT = 30  # s
+
+
+class Receiver:
+    def __init__(self, fault: Exception | None = None) -> None:
+        self.fault = fault
+        self.received: list[tuple[str, dict[str, Any]]] = []
+        self.forgotten = threading.Event()
+
+    def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
+        self.received.append((instance.uuid, offer))
+        if self.fault:
+            raise self.fault
+
+    def forget(self, context: Any, instance: objects.Instance) -> None:
+        self.forgotten.set()
+
+
+class PeersTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(conffixture.ConfFixture(CONF)).transport_url = "fake:/"
+        rpc.init(CONF)
+        self.addCleanup(rpc.cleanup)
+        self.peers = Peers(CONF)
+        self.addCleanup(self.peers.close)
+        self.server, self.context = records.instance(), context.get_admin_context()
+
+    def listening(self, fault: Exception | None = None) -> Receiver:
+        receiver = Receiver(fault)
+        self.peers.listen("there", receiver)
+        return receiver
+
+    def fetch(self) -> None:
+        self.peers.fetch(self.context, "there", self.server, {"secrets": {"fs": "s"}})
+
+    def test_the_other_host_is_asked(self) -> None:
+        receiver = self.listening()
+        self.fetch()
+        self.assertEqual([(self.server.uuid, {"secrets": {"fs": "s"}})], receiver.received)
+        self.peers.forget(self.context, "there", self.server)
+        self.assertTrue(receiver.forgotten.wait(LIMIT))
+
+    def test_why_it_could_not_is_told(self) -> None:
+        for fault in (errors.StorageFull("no space left"), OSError("no space left"),
+                      exception.MigrationError(reason="no space left")):
+            with self.subTest(type(fault).__name__):
+                self.listening(fault)
+                error = self.assertRaises(exception.MigrationError, self.fetch)
+                self.assertIn("no space left", str(error))
+
+    def test_a_host_that_does_not_answer(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.peers.TOPIC", "nobody-listens"))
+        CONF.set_override("migration_timeout", 1, "lxd")
+        self.addCleanup(CONF.clear_override, "migration_timeout", "lxd")
+        error = self.assertRaises(exception.MigrationError, self.fetch)
+        self.assertIn("nova-compute on there did not answer", str(error))
