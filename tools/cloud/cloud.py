@@ -13,7 +13,7 @@ from pathlib import Path
 import openstack
 from openstack.connection import Connection
 
-from tools.cloud import configs, identity, probes, services
+from tools.cloud import configs, identity, probes, services, volumes
 from tools.cloud.daemons import DaemonFailed, Daemons
 from tools.cloud.database import MariaDb
 from tools.cloud.engine import POOL, Engine, lockable_memory
@@ -74,6 +74,8 @@ class Cloud:
             if networking:
                 networking.start_agents()
             self._start_compute(admin)
+            if self.shape.volumes:
+                self._wait_until("Cinder's workers are up", lambda: volumes.workers_up(admin))
             if networking:
                 networking.wait_for_agents(admin, self._wait_until)
                 networking.create_networks(admin)
@@ -155,7 +157,7 @@ class Cloud:
         self._say("Making the tables of keystone, glance, placement, neutron and nova")
         with concurrent.futures.ThreadPoolExecutor() as pool:
             chains = [pool.submit(self._chain, name, commands)
-                      for name, commands in services.schema_commands(self.layout).items()]
+                      for name, commands in services.schema_commands(self.layout, self.shape).items()]
             for chain in concurrent.futures.as_completed(chains):
                 chain.result()
         self._say("Making users and endpoints")
@@ -163,7 +165,7 @@ class Cloud:
         identity.write_clouds_yaml(self.layout, self.ports, parts.passwords)
         self.daemons.bring_up([services.api(self.layout, self.ports, "keystone")])
         with self.connect("admin") as admin:
-            identity.populate(admin, self.ports, parts.passwords)
+            identity.populate(admin, self.ports, parts.passwords, self.shape)
         self.daemons.stop(["keystone-api", "mariadb"])
         self._keep_prepared()
 
@@ -189,7 +191,7 @@ class Cloud:
         epmd, rabbitmq = parts.messages.daemons()
         self.daemons.bring_up([parts.database.daemon(), epmd])
         self._say("MariaDB answers; starting RabbitMQ and the APIs")
-        names = (*APIS, "metadata") if networking else APIS
+        names = (*APIS, *(["metadata"] if networking else []), *(["cinder"] if self.shape.volumes else []))
         apis = [services.api(self.layout, self.ports, name) for name in names]
         for daemon in (rabbitmq, *apis):
             self.daemons.start(daemon)
@@ -197,6 +199,9 @@ class Cloud:
             self.daemons.wait(name)
         for name in CONTROL_WORKERS:
             self.daemons.start(services.nova_daemon(self.layout, name))
+        if self.shape.volumes:
+            for name in volumes.WORKERS:
+                self.daemons.start(volumes.worker(self.layout, name))
         if networking:
             networking.configure()
             networking.start_servers()
@@ -213,7 +218,7 @@ class Cloud:
         self._wait_until("nova-compute is up and its host in its cell",
                          lambda: workers_up(admin, ["nova-compute"]) and bool(list(admin.compute.hypervisors())))
 
-    def _wait_until(self, what: str, holds: Callable[[], bool], limit: float = 90) -> None:
+    def _wait_until(self, what: str, holds: Callable[[], bool], limit: float = 180) -> None:
         """:raises DaemonFailed: not within ``limit`` seconds, or a process of nova ended meanwhile"""
         deadline = time.monotonic() + limit
         while not holds():

@@ -11,7 +11,7 @@ from tools.cloud.layout import Layout, Passwords
 
 # database -> the user (of the same password) that may use it
 DATABASES = {"keystone": "keystone", "glance": "glance", "placement": "placement", "neutron": "neutron",
-             "nova_api": "nova", "nova_cell0": "nova", "nova": "nova"}
+             "cinder": "cinder", "nova_api": "nova", "nova_cell0": "nova", "nova": "nova"}
 
 
 class MariaDb:

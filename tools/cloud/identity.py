@@ -7,11 +7,12 @@ from openstack.connection import Connection
 
 from tools.cloud.configs import REGION
 from tools.cloud.daemons import Daemons
-from tools.cloud.layout import Layout, Passwords, Ports, program, write_private
+from tools.cloud.layout import Layout, Passwords, Ports, Shape, program, write_private
 
-SERVICE_USERS = ("nova", "glance", "placement", "neutron")
 ENDPOINTS = {"glance": ("image", ""), "placement": ("placement", ""), "neutron": ("network", ""),
              "nova": ("compute", "/v2.1")}
+# Of a cloud with volumes; Nova and Cinder's own client look for the older name of the same API.
+VOLUME_ENDPOINTS = {"cinder": ("block-storage", "/v3"), "cinderv3": ("volumev3", "/v3")}
 # The tenant: a user without any right beyond its own project.
 TENANT = "demo"
 
@@ -34,18 +35,20 @@ def bootstrap(layout: Layout, ports: Ports, passwords: Passwords, daemons: Daemo
                                          "OS_BOOTSTRAP_PUBLIC_URL": url, "OS_BOOTSTRAP_INTERNAL_URL": url})
 
 
-def populate(admin: Connection, ports: Ports, passwords: Passwords) -> None:
+def populate(admin: Connection, ports: Ports, passwords: Passwords, shape: Shape) -> None:
     """The services' users and endpoints, and the tenant."""
     identity: Any = admin.identity  # its type leaves open whether it is keystone's API v2 or v3
     roles = {role.name: role for role in identity.roles()}
     service = identity.create_project(name="service", domain_id="default")
-    for name in SERVICE_USERS:
+    endpoints = ENDPOINTS | (VOLUME_ENDPOINTS if shape.volumes else {})
+    for name in (name for name in endpoints if name in vars(ports)):
         user = identity.create_user(name=name, password=passwords[name], domain_id="default")
         for role in ("admin", "service"):
             identity.assign_project_role_to_user(service, user, roles[role])
-    for name, (kind, path) in ENDPOINTS.items():
+    for name, (kind, path) in endpoints.items():
         entry = identity.create_service(name=name, type=kind)
-        identity.create_endpoint(service_id=entry.id, interface="public", region_id=REGION, url=ports.url(name) + path)
+        identity.create_endpoint(service_id=entry.id, interface="public", region_id=REGION,
+                                 url=ports.url(name.removesuffix("v3")) + path)
     project = identity.create_project(name=TENANT, domain_id="default")
     user = identity.create_user(name=TENANT, password=passwords[TENANT], domain_id="default")
     for role in ("member", "reader"):

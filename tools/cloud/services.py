@@ -4,9 +4,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from tools.cloud import configs, ini, netconfigs, probes
+from tools.cloud import configs, ini, netconfigs, probes, volumes
 from tools.cloud.daemons import Daemon
-from tools.cloud.layout import Layout, Ports, program
+from tools.cloud.layout import Layout, Ports, Shape, program
 
 WSGI = {
     "keystone": "keystone.wsgi.api:application",
@@ -15,11 +15,12 @@ WSGI = {
     "neutron": "neutron.wsgi.api:application",
     "nova": "nova.wsgi.osapi_compute:application",
     "metadata": "nova.wsgi.metadata:application",
+    "cinder": "cinder.wsgi.api:application",
 }
 # Whose configuration a service of another name has.
 OWNER = {"metadata": "nova"}
 CONFIG_FILE = {"keystone": "keystone.conf", "glance": "glance-api.conf", "placement": "placement.conf",
-               "neutron": "neutron.conf", "nova": "nova.conf"}
+               "neutron": "neutron.conf", "nova": "nova.conf", "cinder": "cinder.conf"}
 # Files of the wheels that a service wants beside its configuration.
 PASTE = {"glance": "glance-api-paste.ini", "neutron": "api-paste.ini", "nova": "api-paste.ini"}
 
@@ -30,6 +31,8 @@ def configure(parts: configs.Parts) -> None:
         ini.write(path, content)
     for service, name in PASTE.items():
         shutil.copyfile(Path(sys.prefix) / "etc" / service / name, parts.layout.etc(service) / name)
+    if parts.shape.volumes:
+        volumes.prepare_files(parts.layout)
     for folder in ("glance/images", "glance/staging", "glance/tasks", "neutron", "nova/instances"):
         (parts.layout.run / folder).mkdir(parents=True, exist_ok=True)
 
@@ -47,6 +50,10 @@ def contents(parts: configs.Parts) -> dict[Path, ini.Ini]:
             content["neutron"] |= netconfigs.metadata_service(parts)
         compute |= netconfigs.plugging(compute_file(parts.layout))
         compute["DEFAULT"] |= configs.MANY_SERVERS
+    if parts.shape.volumes:
+        files["cinder"] = volumes.cinder(parts)
+        files["nova"] |= volumes.nova(parts)
+        compute |= volumes.nova(parts) | volumes.connecting(compute_file(parts.layout))
     return {**{config_file(parts.layout, service): content for service, content in files.items()},
             compute_file(parts.layout): compute}
 
@@ -70,6 +77,8 @@ def api(layout: Layout, ports: Ports, service: str) -> Daemon:
     environment = {f"OS_{owner.upper()}_CONFIG_DIR": str(layout.etc(owner))}
     if service == "neutron":
         environment["OS_NEUTRON_CONFIG_FILES"] = CONFIG_FILE["neutron"]
+    if service == "cinder":  # it takes no folder from its environment
+        argv += ("--pyargv", f"--config-file {config_file(layout, service)}")
     path = "/v3" if service == "keystone" else "/"
     return Daemon(f"{service}-api", argv, ready=lambda: probes.http_answers(url + path), environment=environment)
 
@@ -80,7 +89,7 @@ def nova_daemon(layout: Layout, name: str) -> Daemon:
     return Daemon(name, (program(name), "--config-file", str(config)), ready=lambda: True)
 
 
-def schema_commands(layout: Layout) -> dict[str, list[tuple[str, ...]]]:
+def schema_commands(layout: Layout, shape: Shape) -> dict[str, list[tuple[str, ...]]]:
     """The commands that make each service's tables and keys; those of one service in order, services side by side."""
     def manage(tool: str, service: str) -> tuple[str, ...]:
         return (program(tool), "--config-file", str(config_file(layout, service)))
@@ -88,7 +97,9 @@ def schema_commands(layout: Layout) -> dict[str, list[tuple[str, ...]]]:
     keystone = manage("keystone-manage", "keystone")
     nova = manage("nova-manage", "nova")
     root = ("--keystone-user", "root", "--keystone-group", "root")
+    more = {"cinder-db": [volumes.schema_command(layout)]} if shape.volumes else {}
     return {
+        **more,
         "nova-db": [(*nova, "api_db", "sync"), (*nova, "cell_v2", "map_cell0"), (*nova, "db", "sync"),
                     (*nova, "cell_v2", "create_cell", "--name", "cell1")],
         "neutron-db": [(*manage("neutron-db-manage", "neutron"), "upgrade", "heads")],

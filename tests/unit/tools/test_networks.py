@@ -3,13 +3,13 @@ from pathlib import Path
 
 import testtools
 
-from tools.cloud import configs, guest, ini, netconfigs, services
+from tools.cloud import configs, guest, ini, netconfigs, services, volumes
 from tools.cloud.database import MariaDb
 from tools.cloud.layout import PLAIN, Layout, Passwords, Ports, Shape
 from tools.cloud.messages import RabbitMq
 
 
-class NetworksTest(testtools.TestCase):
+class CloudFilesTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         folder = tempfile.TemporaryDirectory()
@@ -26,6 +26,8 @@ class NetworksTest(testtools.TestCase):
     def compute(self, shape: Shape) -> str:
         return ini.text_of(services.contents(self.parts(shape))[services.compute_file(self.layout)])
 
+
+class NetworksTest(CloudFilesTest):
     def test_a_cloud_without_networks_needs_no_port_of_a_switch(self) -> None:
         self.assertNotIn("ovsdb", Ports().used(PLAIN))
         self.assertEqual({"metadata", "ovsdb", "openflow"},
@@ -60,6 +62,21 @@ class NetworksTest(testtools.TestCase):
         agents = netconfigs.agents(self.parts(Shape(networks=True)))
         self.assertEqual(set(netconfigs.AGENTS), set(agents))
         self.assertIn("firewall_driver = openvswitch", ini.text_of(agents["neutron-openvswitch-agent"]))
+
+
+class VolumesTest(CloudFilesTest):
+    def test_cinder_and_nova_know_each_other_in_a_cloud_with_volumes_only(self) -> None:
+        shape = Shape(volumes=True)
+        self.assertIn("[cinder]\n", self.compute(shape))
+        self.assertIn("[privsep_osbrick]\n", self.compute(shape))
+        self.assertNotIn("[cinder]\n", self.compute(PLAIN))
+        self.assertEqual("cinder", volumes.cinder(self.parts(shape))["nova"]["username"])
+
+    def test_the_backend_that_is_enabled_is_described(self) -> None:
+        found = volumes.cinder(self.parts(Shape(volumes=True)))
+        self.assertIn(found["DEFAULT"]["enabled_backends"], found)
+        self.assertIn("cinder", Ports().used(Shape(volumes=True)))
+        self.assertNotIn("cinder", Ports().used(PLAIN))
 
 
 class GuestTest(testtools.TestCase):

@@ -1,0 +1,99 @@
+import io
+import tempfile
+from pathlib import Path
+
+import subunit
+import testtools
+from testtools.content import text_content
+
+from tools import supportmatrix
+from tools.cloud.layout import Ports
+from tools.tempestrun import config, exclusions, features, verdict
+
+
+def prepared(folder: Path) -> config.Prepared:
+    return config.Prepared(folder=folder, password="secret", images=("i1", "i2"), flavors=("f1", "f2"),
+                           external="net", features={"resize": "true"})
+
+
+class ConfigTest(testtools.TestCase):
+    def test_servers_share_the_network_that_has_a_router(self) -> None:
+        found = config.tempest(prepared(Path("/run")), Ports(), volumes=False)
+        self.assertEqual("false", found["auth"]["create_isolated_networks"])
+        self.assertEqual("private", found["compute"]["fixed_network_name"])
+        self.assertEqual("true", found["compute-feature-enabled"]["resize"])
+        self.assertEqual("false", found["service_available"]["cinder"])
+
+    def test_what_may_be_asked_is_what_the_driver_does(self) -> None:
+        matrix = {"methods": {method: {"status": "refused"} for method in features.METHODS.values()},
+                  "capabilities": {name: {"value": False} for name in features.CAPABILITIES.values()}}
+        self.assertEqual("false", features.enabled(matrix)["rescue"])
+        matrix["methods"]["rescue"]["status"] = "done"
+        self.assertEqual("true", features.enabled(matrix)["rescue"])
+
+    def test_the_support_matrix_knows_everything_that_is_asked_of_it(self) -> None:
+        self.assertEqual("true", features.enabled(supportmatrix.load())["pause"])
+
+
+class ExclusionsTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = Path(folder.name) / "excluded.yaml"
+
+    def test_every_exclusion_of_the_project_has_a_reason(self) -> None:
+        for exclusion in exclusions.load():
+            self.assertGreater(len(exclusion.reason), 10, exclusion.regex)
+
+    def test_one_without_a_reason_is_refused(self) -> None:
+        self.path.write_text("- tests: test_it\n")
+        self.assertIn("'reason'", str(self.assertRaises(ValueError, exclusions.load, self.path)))
+
+    def test_one_that_is_no_expression_is_refused(self) -> None:
+        self.path.write_text("- {tests: 'a(', reason: because}\n")
+        self.assertIn("'a('", str(self.assertRaises(ValueError, exclusions.load, self.path)))
+
+    def test_the_first_reason_counts(self) -> None:
+        self.path.write_text("- {tests: '[.]test_a$', reason: first}\n- {tests: test, reason: second}\n")
+        found = exclusions.excluded(["t.test_a", "t.test_b", "t.other"], exclusions.load(self.path))
+        self.assertEqual({"t.test_a": "first", "t.test_b": "second"}, found)
+
+
+class VerdictTest(testtools.TestCase):
+    def read(self, *statuses: str) -> verdict.Verdict:
+        stream = io.BytesIO()
+        writer = subunit.StreamResultToBytes(stream)
+        result = testtools.ExtendedToStreamDecorator(writer)
+        result.startTestRun()
+        for number, status in enumerate(statuses):
+            test = testtools.PlaceHolder(f"tempest.T.test_{number}[id-1,smoke]")
+            result.startTest(test)
+            match status:
+                case "fail":
+                    result.addFailure(test, details={"traceback": text_content("Traceback\nOh: no")})
+                case "skip":
+                    result.addSkip(test, reason="no such thing")
+                case _:
+                    result.addSuccess(test)
+            result.stopTest(test)
+        result.stopTestRun()
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(stream.getvalue())
+            file.flush()
+            return verdict.read(Path(file.name), {"tempest.T.test_x": "a reason"})
+
+    def test_everything_is_counted_once(self) -> None:
+        found = self.read("pass", "fail", "skip", "pass")
+        self.assertEqual("2 passed, 1 failed, 1 skipped, 1 excluded", found.line())
+        self.assertEqual({"tempest.T.test_1": "Oh: no"}, found.failed)
+        self.assertEqual({"tempest.T.test_2": "no such thing"}, found.skipped)
+        self.assertFalse(found.ok)
+
+    def test_nothing_that_ran_is_no_success(self) -> None:
+        self.assertFalse(self.read("skip").ok)
+        self.assertTrue(self.read("pass", "skip").ok)
+
+    def test_it_is_told_as_json_too(self) -> None:
+        self.assertEqual({"passed": 1, "failed": 0, "skipped": 0, "excluded": 1},
+                         self.read("pass").to_dict()["counts"])

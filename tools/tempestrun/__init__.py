@@ -1,0 +1,1 @@
+"""Tempest, OpenStack's own integration tests, against the driver on a cloud of :mod:`tools.cloud`."""

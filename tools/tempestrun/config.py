@@ -1,0 +1,54 @@
+"""Tempest's configuration as data: a pure function of what was prepared in the cloud."""
+
+import dataclasses
+from pathlib import Path
+
+from tools.cloud import networking
+from tools.cloud.configs import REGION
+from tools.cloud.ini import Ini
+from tools.cloud.layout import Ports
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """:ivar folder: for what Tempest writes
+    :ivar password: the administrator's
+    :ivar images: ids of two images of the guest
+    :ivar flavors: ids of two flavors, the second one larger
+    :ivar external: id of the network that floating IPs come from
+    :ivar features: ``[compute-feature-enabled]``
+    """
+
+    folder: Path
+    password: str
+    images: tuple[str, str]
+    flavors: tuple[str, str]
+    external: str
+    features: dict[str, str]
+
+
+def tempest(prepared: Prepared, ports: Ports, volumes: bool) -> Ini:
+    """Servers of all tests share one network: with isolated ones every test class would wait for a router."""
+    return {
+        "DEFAULT": {"log_file": str(prepared.folder / "tempest.log"), "debug": "false"},
+        "oslo_concurrency": {"lock_path": str(prepared.folder / "locks")},
+        "identity": {"uri_v3": ports.url("keystone") + "/v3", "auth_version": "v3", "region": REGION},
+        "auth": {"use_dynamic_credentials": "true", "create_isolated_networks": "false", "tempest_roles": "member",
+                 "admin_username": "admin", "admin_password": prepared.password, "admin_project_name": "admin",
+                 "admin_domain_name": "Default"},
+        "service_available": {"nova": "true", "neutron": "true", "glance": "true", "cinder": str(volumes).lower(),
+                              "swift": "false", "horizon": "false"},
+        "compute": {"image_ref": prepared.images[0], "image_ref_alt": prepared.images[1],
+                    "flavor_ref": prepared.flavors[0], "flavor_ref_alt": prepared.flavors[1],
+                    "fixed_network_name": networking.FIXED, "max_microversion": "latest", "min_compute_nodes": "1",
+                    "build_timeout": "120", "build_interval": "1", "shelved_offload_time": "0"},
+        "compute-feature-enabled": dict(prepared.features),
+        "network": {"public_network_id": prepared.external, "floating_network_name": networking.EXTERNAL,
+                    "project_networks_reachable": "false", "shared_physical_network": "false"},
+        "network-feature-enabled": {"floating_ips": "true", "ipv6": "false"},
+        "validation": {"run_validation": "true", "connect_method": "floating", "image_ssh_user": "root",
+                       "network_for_ssh": networking.FIXED, "ssh_timeout": "120", "connect_timeout": "30",
+                       "ping_timeout": "60", "ip_version_for_ssh": "4"},
+        "scenario": {"dhcp_client": "udhcpc"},
+        "volume": {"build_timeout": "120", "volume_size": "1"},
+    }

@@ -1,0 +1,48 @@
+"""The tests that are left out, each with its reason: ``tools/tempest.d/excluded.yaml``."""
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+FILE = Path(__file__).resolve().parents[1] / "tempest.d" / "excluded.yaml"
+
+
+@dataclasses.dataclass(frozen=True)
+class Exclusion:
+    """:ivar regex: found anywhere in the full names of the tests that it leaves out"""
+
+    regex: str
+    reason: str
+
+    def matches(self, test: str) -> bool:
+        return re.search(self.regex, test) is not None
+
+
+def load(path: Path = FILE) -> tuple[Exclusion, ...]:
+    """:raises ValueError: an entry has no reason, or its expression is none"""
+    found = []
+    for entry in yaml.safe_load(path.read_text(encoding="utf-8")) or ():
+        regex, reason = entry.get("tests"), entry.get("reason")
+        if not regex or not reason:
+            raise ValueError(f"{path}: every entry needs 'tests', a regular expression, and 'reason'; found {entry}")
+        try:
+            re.compile(regex)
+        except re.error as error:
+            raise ValueError(f"{path}: {regex!r} is no regular expression: {error}") from error
+        found.append(Exclusion(regex, reason))
+    return tuple(found)
+
+
+def stestr_list(exclusions: Iterable[Exclusion]) -> str:
+    """As ``stestr --exclude-list`` reads it."""
+    return "".join(f"{exclusion.regex} # {exclusion.reason}\n" for exclusion in exclusions)
+
+
+def excluded(tests: Iterable[str], exclusions: Iterable[Exclusion]) -> dict[str, str]:
+    """Test -> the reason why it is left out."""
+    exclusions = tuple(exclusions)
+    return {test: exclusion.reason for test in tests
+            for exclusion in reversed(exclusions) if exclusion.matches(test)}
