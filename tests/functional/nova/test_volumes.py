@@ -198,6 +198,27 @@ class VolumesTest(VolumeServers):
         self.assert_free(new)
 
 
+class ComingAlongTest(VolumeServers):
+    options: ClassVar = {(None, "allow_resize_to_same_host"): True}
+
+    def test_when_the_server_changes_size_or_is_rebuilt(self) -> None:
+        volume, disk = self.cinder.volume()
+        disk.write(b"kept")
+        server = self.server()
+        self.attach(server, volume)
+        larger = self.flavor(memory_mb=160)
+        for settle in (self.revert, self._confirm_resize):
+            self.resize(server, larger)
+            self.assertEqual("kept", self.read(server, 4))
+            settle(server)
+            self.assertEqual("kept", self.read(server, 4))
+        self.api.post_server_action(server["id"], {"rebuild": {"imageRef": self.image()}})
+        self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
+        self.assertEqual("kept", self.read(server, 4))
+        self.gone(server)
+        self.assert_free(volume)
+
+
 class User:
     """A process in a container that has a file open."""
 
