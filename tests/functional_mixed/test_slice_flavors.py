@@ -91,6 +91,20 @@ class SliceFlavorTest(base.LxdServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    def test_a_resize_changes_the_slice_for_good_or_not(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        server = self.sliced(**{SMALL: 1})
+        larger = self.flavor(**{f"resources__{LARGE}": "1"})
+        for settle, expected in ((self.revert, FIRST), (self._confirm_resize, f"{GPU}/gi5/ci0")):
+            self.resize(server, larger)
+            self.assertEqual({f"{GPU}/gi5/ci0"}, self.of(server))
+            self.assert_sees_only(server, {f"{GPU}/gi5/ci0"})
+            settle(server)
+            self.assertEqual({expected}, self.of(server))
+            self.assert_sees_only(server, {expected})
+        self._delete_server(server)
+        self.assert_nothing_left()
+
     def test_placement_gives_away_nothing_that_cannot_be_had(self) -> None:
         owners, other = Owners(self.state / "owners"), Owner("lxdone", "lxd", "one-7", "7")
         owners.claim([scan().get(FIRST)], other, lambda device: ())
