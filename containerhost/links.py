@@ -11,11 +11,12 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
+from typing import TYPE_CHECKING
 
 from containerhost.errors import HostActionFailed
+
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
 
 # linux/sockios.h, linux/ethtool.h
 SIOCETHTOOL, ETHTOOL_STXCSUM = 0x8946, 0x17
@@ -44,18 +45,14 @@ def remove_veth(name: str) -> None:
 
     :raises HostActionFailed: the interface is none of a pair
     """
-    with netlink(f"remove interface {name}") as ip:
+    with netlink(f"remove interface {name}", but_not=errno.ENODEV) as ip:
         found = ip.link_lookup(ifname=name)
         if not found:
             return
         kind = ip.get_links(found[0])[0].get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND")
         if kind != "veth":
             raise HostActionFailed(f"interface {name} is {kind or 'hardware'}, not one of a pair: it is left alone")
-        try:
-            ip.link("del", index=found[0])
-        except NetlinkError as error:
-            if error.code != errno.ENODEV:  # its other end was removed meanwhile
-                raise
+        ip.link("del", index=found[0])
 
 
 def set_up(name: str, up: bool) -> None:
@@ -89,7 +86,7 @@ def disable_ipv6(name: str) -> None:
             setting.write("1")
 
 
-def index(ip: IPRoute, name: str) -> int:
+def index(ip: "IPRoute", name: str) -> int:
     found = ip.link_lookup(ifname=name)
     if not found:
         raise HostActionFailed(f"there is no interface {name} on this host")
@@ -97,12 +94,18 @@ def index(ip: IPRoute, name: str) -> int:
 
 
 @contextlib.contextmanager
-def netlink(asked: str) -> Iterator[IPRoute]:
-    """:raises HostActionFailed: with the kernel's words"""
+def netlink(asked: str, but_not: int | None = None) -> Iterator["IPRoute"]:
+    """:param but_not: the kernel's error that means that others have done what is asked
+    :raises HostActionFailed: with the kernel's words
+    """
+    # Half the start of a small program like OpenNebula's actions, most of which change no link.
+    from pyroute2 import IPRoute  # noqa: PLC0415
+    from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415
     try:
         with IPRoute() as ip:
             yield ip
     except NetlinkError as error:
-        raise HostActionFailed(f"cannot {asked}: {os.strerror(error.code)}") from error
+        if error.code != but_not:
+            raise HostActionFailed(f"cannot {asked}: {os.strerror(error.code)}") from error
     except OSError as error:
         raise HostActionFailed(f"cannot {asked}: {error.strerror or error}") from error

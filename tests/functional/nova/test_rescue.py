@@ -23,7 +23,7 @@ class RescueCase(base.LxdServers):
         for image in self.lxd.store.having(IMAGE_ID):
             self.lxd.store.delete(image.fingerprint)
 
-    def run_in(self, server: dict[str, Any], script: str) -> str:
+    def shell(self, server: dict[str, Any], script: str) -> str:
         done = self.inside(server, "sh", "-c", script)
         self.assertEqual(0, done.status, done.output)
         return done.output
@@ -40,35 +40,35 @@ class RescueTest(RescueCase):
     def test_the_broken_root_can_be_mended(self) -> None:
         flavor = self.flavor(pci_passthrough__alias=f"{base.GPU_ALIAS}:1,{base.VF_ALIAS}:1")
         server = self.server(flavor, config_drive=True)
-        self.run_in(server, "echo mine > /root/letter; chown 1000:100 /root/letter; echo broken > /etc/state")
-        devices, held = self.run_in(server, "ls /dev /sys/class/net"), self.held()
+        self.shell(server, "echo mine > /root/letter; chown 1000:100 /root/letter; echo broken > /etc/state")
+        devices, held = self.shell(server, "ls /dev /sys/class/net"), self.held()
 
         self.rescued(server, rescue_image_ref=self.image("tar.gz"))
         name = self.instance(server).name
         self.assertEqual({name: Status.RUNNING, f"{name}{labels.ASIDE}": Status.STOPPED}, self.containers())
         self.assertEqual([server["id"]], self.driver.list_instance_uuids())
         self.assertEqual(1, self.inside(server, "test", "-e", "/root/letter").status)
-        self.assertEqual("1000:100\n0:0\n", self.run_in(
+        self.assertEqual("1000:100\n0:0\n", self.shell(
             server, f"stat -c %u:%g {TARGET}/root/letter {TARGET}/etc/state"))
-        self.run_in(server, f"echo mended > {TARGET}/etc/state; echo new > {TARGET}/root/new")
-        self.assertEqual(devices, self.run_in(server, "ls /dev /sys/class/net"))
+        self.shell(server, f"echo mended > {TARGET}/etc/state; echo new > {TARGET}/root/new")
+        self.assertEqual(devices, self.shell(server, "ls /dev /sys/class/net"))
         self.assertEqual(held, self.held())
         self.assertEqual("for-rescue", self.drive(server)["admin_pass"])
 
         self.lxd.engine.stop(name, timeout=10, force=True)  # as the host's restart does
         self.driver.resume_state_on_host_boot(base.nova_context.get_admin_context(), self.instance(server), None, None)
-        self.assertEqual("mended\n", self.run_in(server, f"cat {TARGET}/etc/state"))
+        self.assertEqual("mended\n", self.shell(server, f"cat {TARGET}/etc/state"))
         self._unrescue_server(server)
         self.assertEqual({name: Status.RUNNING}, self.containers())
-        self.assertEqual("mine\nmended\nnew\n1000:100\n0:0\n", self.run_in(
+        self.assertEqual("mine\nmended\nnew\n1000:100\n0:0\n", self.shell(
             server, "cat /root/letter /etc/state /root/new; stat -c %u:%g /root/letter /root/new"))
-        self.assertEqual(devices, self.run_in(server, "ls /dev /sys/class/net"))
+        self.assertEqual(devices, self.shell(server, "ls /dev /sys/class/net"))
         self.assertNotEqual("for-rescue", self.drive(server).get("admin_pass"))
         self._delete_server(server)
         self.assert_nothing_left()
 
     def drive(self, server: dict[str, Any]) -> dict[str, Any]:
-        return json.loads(self.run_in(server, "cat /config-drive/openstack/latest/meta_data.json"))
+        return json.loads(self.shell(server, "cat /config-drive/openstack/latest/meta_data.json"))
 
     def test_a_rescued_server_outlives_a_restart_of_nova_compute_and_goes_without_a_trace(self) -> None:
         server = self.server(self.flavor(pci_passthrough__alias=f"{base.GPU_ALIAS}:1"), config_drive=True)
@@ -85,11 +85,11 @@ class RescueTest(RescueCase):
             "name": "plain", "driver": "dir", "config": {}}), "make the pool")
         self.driver._backend.lifecycle._conf.set_override("storage_pool", "plain", group="lxd")
         server = self.server()
-        self.run_in(server, "echo mine > /root/letter")
+        self.shell(server, "echo mine > /root/letter")
         self.rescued(server)
-        self.assertEqual("mine\n", self.run_in(server, f"cat {TARGET}/root/letter"))
+        self.assertEqual("mine\n", self.shell(server, f"cat {TARGET}/root/letter"))
         self._unrescue_server(server)
-        self.assertEqual("mine\n", self.run_in(server, "cat /root/letter"))
+        self.assertEqual("mine\n", self.shell(server, "cat /root/letter"))
         self._delete_server(server)
         self.assert_nothing_left()
         client.request("delete", "storage-pools", "plain", asked="remove the pool")
@@ -98,14 +98,14 @@ class RescueTest(RescueCase):
 class FaultTest(RescueCase):
     def test_a_rescue_that_fails_leaves_the_server_to_a_hard_reboot(self) -> None:
         server = self.server(self.flavor(pci_passthrough__alias=f"{base.GPU_ALIAS}:1"))
-        self.run_in(server, "echo mine > /root/letter")
+        self.shell(server, "echo mine > /root/letter")
         name = self.instance(server).name
         for step in ("create", "start"):
             with self.subTest(step), self.broken(step):
                 self.rescued(server, expected="ERROR")
                 self.assertEqual({name: Status.STOPPED}, self.containers())
             self._reboot_server(server, hard=True)
-            self.assertEqual("mine\n", self.run_in(server, "cat /root/letter"))
+            self.assertEqual("mine\n", self.shell(server, "cat /root/letter"))
             self.assertEqual({server["id"]}, set(self.held().values()))
 
     def broken(self, method: str) -> fixtures.MonkeyPatch:
@@ -120,13 +120,13 @@ class FaultTest(RescueCase):
 
     def test_an_interrupted_unrescue_is_ended_at_the_next_start(self) -> None:
         server = self.server()
-        self.run_in(server, "echo mine > /root/letter")
+        self.shell(server, "echo mine > /root/letter")
         self.rescued(server)
         name = self.instance(server).name
         self.lxd.engine.delete(name)
         self.computes[base.HOST] = self.restart_compute_service(self.computes[base.HOST])
         self.assertEqual({name: Status.STOPPED}, self.containers())
         self._unrescue_server(server)
-        self.assertEqual("mine\n", self.run_in(server, "cat /root/letter"))
+        self.assertEqual("mine\n", self.shell(server, "cat /root/letter"))
         self._delete_server(server)
         self.assert_nothing_left()

@@ -87,12 +87,6 @@ class BootTest(base.LxdServers):
                 self._delete_server(server)
                 self.assert_nothing_left()
 
-    def test_a_port_is_refused(self) -> None:
-        server = self.server(networks=[{"uuid": self.neutron.network_1["id"]}], expected="ERROR")
-        self.assertIn("--nic none", self.fault(server))
-        self._delete_server(server)
-        self.assert_nothing_left()
-
 
 class PrivilegedTest(base.LxdServers):
     options: ClassVar = {("lxd", "allow_privileged"): True}
