@@ -137,13 +137,13 @@ class LxdEngine:
         """:param body: of ``POST /1.0/instances``
         :param timeout: seconds; None is the daemon's ``operation_timeout``
         """
-        self._creation.create(body, timeout)
+        self._patiently(body["name"], lambda: self._creation.create(body, timeout))
 
     def require_salvageable(self, name: str) -> None:
         salvage.require_folder(self.client, self.client.instance(name)[0])
 
     def rename(self, name: str, new: str) -> None:
-        self.client.rename_instance(name, new)
+        self._patiently(name, lambda: self.client.rename_instance(name, new))
 
     def _require_cores(self, spec: ContainerSpec) -> None:
         """LXD takes any core for granted, and runs the container on all of them when it cannot use those named. It
@@ -201,11 +201,15 @@ class LxdEngine:
             self._act(name, "unfreeze")
 
     def _act(self, name: str, action: str, **how: Any) -> None:
-        """LXD says that a container is stopped while it still cleans up, and refuses the next action until then."""
+        self._patiently(name, lambda: self.client.set_state(name, action, **how))
+
+    def _patiently(self, name: str, act: Callable[[], None]) -> None:
+        """LXD says that a container is stopped while it still cleans up. Until then it refuses the next action, and
+        also a new container of that name when the first one has been renamed."""
         limit = time.monotonic() + self.client.settings.operation_timeout
         while True:
             try:
-                return self.client.set_state(name, action, **how)
+                return act()
             except errors.EngineBusy as error:
                 if time.monotonic() > limit:
                     raise

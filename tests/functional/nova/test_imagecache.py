@@ -14,6 +14,7 @@ class ImageCacheTest(base.LxdServers):
 
     def setUp(self) -> None:
         super().setUp()
+        self._delete_images()  # of tests before this one
         self.addCleanup(self._delete_images)
         self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.images.BOOTING", 0.0))
 
