@@ -52,8 +52,9 @@ class StreamTest(testtools.TestCase):
         self.assertEqual("/1.0/events?type=a+b", self.seen[0])
 
     def test_the_project_is_named(self) -> None:
-        self.stream(project="lab").send(b"x")
-        self.stream(project="lab")
+        stream = self.stream(project="lab")
+        stream.send(b"x")
+        self.assertEqual(b"X", stream.receive(LIMIT))  # so the server has seen the request
         self.assertIn("project=lab", self.seen[0])
 
     def test_nothing_in_time(self) -> None:
