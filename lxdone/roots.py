@@ -1,6 +1,13 @@
-"""Root disks: a VM's disk file, an LXD tarball, in LXD's image store for as long as a container of it lives."""
+"""Root disks: the content of a VM's disk file in LXD's image store for as long as a container of it lives.
+
+An LXD tarball goes there as it is. A file system becomes one first, under an alias that is the digest of the disk, so
+that the VMs of one image share it.
+"""
 
 import hashlib
+import io
+import platform
+import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,13 +16,20 @@ from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.images import Images
 from containerhost.errors import EngineNotFound
 from containerhost.filelock import FileLock
+from lxdone import diskformat, filesystems
+from lxdone.diskformat import Format
 from lxdone.translate import IMAGE_LABEL
-from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.errors import DriverError, NotSupported
 
-MAGICS = (b"\x1f\x8b", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"BZh")  # gzip, xz, zstd, bzip2
-TAR_MAGIC = (257, b"ustar")
 PREFIX = "lxdone-"
 LOCK = ".images"
+METADATA = f"architecture: {platform.machine()}\ncreation_date: 1\n"
+REFUSED = {
+    Format.QCOW2: "is a qcow2 image, which this driver does not read; let the datastore keep it as raw",
+    Format.UNKNOWN: "is nothing this driver knows: an LXD image (a tarball with metadata.yaml and rootfs/, plain or "
+                    "packed with gzip, xz, zstd or bzip2), a file system (ext2, ext3, ext4, xfs, squashfs), or a disk "
+                    "with partitions",
+}
 
 
 class Roots:
@@ -26,18 +40,41 @@ class Roots:
         self._client = client
         self._images = Images(client)
         self._lock = FileLock(locks / LOCK, timeout)
+        self._timeout = timeout
 
-    def ensure(self, disk: Path) -> str:
-        """Fingerprint of the image that is the disk file's content, which LXD has afterwards.
+    def ensure(self, disk: Path, folder: Path) -> str:
+        """Fingerprint of the image with the disk file's content, which LXD has afterwards.
 
-        :raises BadInput, NotSupported: the file is missing or no tarball
+        :param folder: this VM's own, for what is needed meanwhile
+        :raises BadInput, NotSupported: the file is missing or nothing to make a root of
         """
-        require_tarball(disk)
-        fingerprint = digest(disk)  # what LXD calls an image of one file
+        found = diskformat.of(filesystems.head(disk))
+        if found in REFUSED:
+            raise NotSupported(f"the root disk {disk} {REFUSED[found]}")
+        content = digest(disk)
         with self._lock.held():
-            if not self._has(fingerprint):
-                self._images.import_unified(disk, PREFIX + fingerprint[:32], {})
-        return fingerprint
+            if found is Format.TARBALL:
+                return self._tarball(disk, content)
+            return self._file_system(disk, found, content, folder)
+
+    def _tarball(self, disk: Path, content: str) -> str:
+        """LXD calls an image of one file by that file's digest."""
+        if not self._has(content):
+            self._images.import_unified(disk, PREFIX + content[:32], {})
+        return content
+
+    def _file_system(self, disk: Path, found: Format, content: str, folder: Path) -> str:
+        alias = PREFIX + content[:32]
+        image = self._images.find(alias)
+        if image:
+            return image.fingerprint
+        if found is Format.SQUASHFS:
+            return self._images.import_split(metadata(), disk, alias, {})
+        tarball = filesystems.archive(disk, filesystems.find(disk), folder, self._timeout)
+        try:
+            return self._images.import_split(metadata(), tarball, alias, {})
+        finally:
+            tarball.unlink()
 
     def _has(self, fingerprint: str) -> bool:
         try:
@@ -53,16 +90,14 @@ class Roots:
                 self._images.delete(fingerprint)
 
 
-def require_tarball(disk: Path) -> None:
-    try:
-        with disk.open("rb") as file:
-            head = file.read(512)
-    except OSError as error:
-        raise BadInput(f"the root disk {disk} cannot be read: {error.strerror}") from error
-    place, magic = TAR_MAGIC
-    if not head.startswith(MAGICS) and head[place:place + len(magic)] != magic:
-        raise NotSupported(f"the root disk {disk} is no tarball; it must be an LXD image: a tarball with metadata.yaml "
-                           "and rootfs/, plain or packed with gzip, xz, zstd or bzip2")
+def metadata() -> bytes:
+    """The tarball that LXD wants beside a root file system."""
+    entry = tarfile.TarInfo("metadata.yaml")
+    entry.size = len(METADATA)
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        archive.addfile(entry, io.BytesIO(METADATA.encode()))
+    return raw.getvalue()
 
 
 def digest(disk: Path) -> str:

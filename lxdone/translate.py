@@ -89,7 +89,7 @@ def require_only_root(vm: Vm) -> None:
     """:raises NotSupported: a disk is asked for that the container would not have"""
     first = root(vm)
     if first.type != "FILE":
-        raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container is an LXD tarball in a "
+        raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container comes from a "
                            "datastore of files")
     if first.save:
         raise NotSupported(f"disk {first.id} is a persistent image; the root of a container lives in LXD's storage "

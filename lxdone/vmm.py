@@ -189,12 +189,14 @@ class Vmm:
             grants = self._possession.acquire(requests, owner(vm)) if requests else ()
             folder = self._contexts.write(spec.name, vm.context)
             parts: tuple[Part, ...] = (*translate.nics(vm), *grants)
-            self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)), disk)
+            self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)), disk,
+                         folder.parent)
             self._start(spec.name, parts)
 
-    def _create(self, spec: ContainerSpec, disk: Path) -> None:
+    def _create(self, spec: ContainerSpec, disk: Path, folder: Path) -> None:
+        """:param folder: the VM's own"""
         for last in (False,) * (IMAGE_TRIES - 1) + (True,):
-            fingerprint = self._roots.ensure(disk)
+            fingerprint = self._roots.ensure(disk, folder)
             labels = dict(spec.labels) | {translate.IMAGE_LABEL: fingerprint}
             try:
                 return self._engine.create(dataclasses.replace(spec, image=fingerprint, labels=labels))

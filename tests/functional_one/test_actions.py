@@ -286,7 +286,7 @@ class RefusalsTest(ActionsCase):
         folder = self.node.datastores / "0/1"
         folder.mkdir(parents=True)
         (folder / "disk.0").write_bytes(bytes(4096))
-        self.refused("is no tarball", "deploy", machine, lcm=BOOT)
+        self.refused("is nothing this driver knows", "deploy", machine, lcm=BOOT)
         shutil.copy(self.node.lxd.images["tar.gz"], folder / "disk.0")
         self.refused("deploy: import an image", "deploy", machine, lcm=BOOT)
 

@@ -1,0 +1,37 @@
+"""What a disk file is, from its first bytes. Pure."""
+
+import enum
+
+HEAD = 4096  # bytes that tell
+
+
+class Format(enum.Enum):
+    TARBALL = "tarball"
+    EXT = "ext4"  # which also mounts ext2 and ext3
+    XFS = "xfs"
+    SQUASHFS = "squashfs"
+    QCOW2 = "qcow2"
+    PARTITIONED = "partition table"
+    UNKNOWN = "unknown"
+
+
+FILE_SYSTEMS = frozenset({Format.EXT, Format.XFS})  # those that are mounted
+
+# An ext file system leaves its first sector to a boot loader, which may end in a partition table's signature.
+MAGICS = (
+    (0, b"\x1f\x8b", Format.TARBALL),  # gzip
+    (0, b"\xfd7zXZ\x00", Format.TARBALL),
+    (0, b"\x28\xb5\x2f\xfd", Format.TARBALL),  # zstd
+    (0, b"BZh", Format.TARBALL),
+    (257, b"ustar", Format.TARBALL),
+    (0, b"QFI\xfb", Format.QCOW2),
+    (0, b"hsqs", Format.SQUASHFS),
+    (0, b"XFSB", Format.XFS),
+    (1080, b"\x53\xef", Format.EXT),
+    (510, b"\x55\xaa", Format.PARTITIONED),
+)
+
+
+def of(head: bytes) -> Format:
+    """:param head: its first :data:`HEAD` bytes, or all it has"""
+    return next((found for place, magic, found in MAGICS if head[place:place + len(magic)] == magic), Format.UNKNOWN)

@@ -1,0 +1,47 @@
+"""Disk files with a small root file system, as a transfer driver leaves them in a system datastore."""
+
+import struct
+import subprocess
+import tarfile
+from pathlib import Path
+
+from tests.functional.images import only_rootfs
+
+MIB = 1 << 20
+SIZE = 32 * MIB
+
+
+def tree(unified: Path, folder: Path) -> Path:
+    """The root file system of an LXD image, unpacked."""
+    root, tar = folder / "tree", folder / "tree.tar"
+    only_rootfs(unified, tar)
+    with tarfile.open(tar) as archive:
+        archive.extractall(root, filter="fully_trusted")
+    tar.unlink()
+    return root
+
+
+def ext4(content: Path | None, file: Path) -> Path:
+    with file.open("wb") as disk:
+        disk.truncate(SIZE)
+    source = ("-d", str(content)) if content else ()
+    subprocess.run(["mke2fs", "-q", "-F", "-t", "ext4", *source, str(file)], check=True, capture_output=True)
+    return file
+
+
+def partitioned(file_system: Path, file: Path) -> Path:
+    """A disk whose second partition has this file system; the first has none."""
+    entries = b"".join(struct.pack("<8B2L", 0, 0, 0, 0, 0x83, 0, 0, 0, start // 512, size // 512)
+                       for start, size in ((MIB, MIB), (2 * MIB, SIZE)))
+    with file.open("wb") as disk:
+        disk.write(bytes(446) + entries.ljust(64, b"\0") + b"\x55\xaa")
+        disk.seek(2 * MIB)
+        disk.write(file_system.read_bytes())
+    return file
+
+
+def loops(folder: Path) -> list[str]:
+    """Loop devices over files below ``folder``, by those files."""
+    listed = subprocess.run(["losetup", "--list", "--noheadings", "--output", "BACK-FILE"], check=True,
+                            capture_output=True, text=True).stdout
+    return sorted(line for line in map(str.strip, listed.splitlines()) if line.startswith(str(folder)))
