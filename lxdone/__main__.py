@@ -1,7 +1,7 @@
 """The command ``lxdone``: what the scripts that oned calls run.
 
     lxdone vmm ACTION ARGUMENT…     an action, with oned's own arguments and standard input
-    lxdone probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status
+    lxdone probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor
 """
 
 import sys

@@ -2,21 +2,31 @@
 
 import json
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from containerhost import topology
+from containerhost.devices import nvml
+from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
+from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.owners import Owners
 from containerhost.sysfs import Host
 from containerhost.topology import CpuTimes
 from lxdone import backend, probes
 from lxdone.conf import Options
+from lxdone.probes import Sample
+from lxdone.translate import LABEL
 from lxdone.vmm import DRIVER
 from onedriver.errors import BadInput
 
 LAST = "cpu-times.json"  # total and idle nanoseconds of the round before
+SAMPLES = "vm-cpu-times.json"  # of the round before, by container
+WHOLE = "vm-states-told"  # its time is that of the last complete list
+WHOLE_PERIOD = 180  # seconds; a complete list costs oned a write to its database
 
 
 class Measure:
@@ -40,18 +50,56 @@ class Measure:
                                    host.nodes)
 
     def vm_status(self) -> str:
-        return probes.vm_status(self._engine.containers())
+        states = probes.vm_status(self._engine.containers())
+        return "\n".join(filter(None, (probes.complete() if self._is_time_for_all() else "", states)))
+
+    def vm_monitor(self) -> str:
+        """One request; without GPUs in use neither devices nor their library are looked at."""
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        measured = [(state, metrics) for state, metrics in self._engine.measured()
+                    if LABEL in state.labels and state.status is Status.RUNNING]
+        before = samples(Path(self._options.state) / SAMPLES)
+        self._keep(SAMPLES, {state.name: (metrics.pid or 0, metrics.cpu_time, now) for state, metrics in measured})
+        gpus = self._gpus()
+        return "\n".join(probes.vm_monitor(
+            state, probes.vm_values(metrics, now, before.get(state.name)) | probes.gpu_values(gpus.get(state.name, ())),
+            probes.disk_values(metrics)) for state, metrics in measured)
+
+    def _gpus(self) -> Mapping[str, Sequence[nvml.Use | None]]:
+        """Of every GPU and slice in use, by container."""
+        held = {record.device_id: record.owner.container
+                for record in Owners(Path(self._options.owners)).records().values() if record.owner.driver == DRIVER}
+        found: dict[str, list[nvml.Use | None]] = {}
+        if not held:
+            return found
+        known = nvml.query()
+        for device in scan(self._host).devices:
+            if device.kind is Kind.GPU and device.id in held:
+                told = known.get(device.id)
+                found.setdefault(held[device.id], []).append(told.use if told else None)
+        return found
+
+    def _is_time_for_all(self) -> bool:
+        file = Path(self._options.state) / WHOLE
+        told = file.stat().st_mtime if file.exists() else 0
+        if 0 <= time.time() - told < WHOLE_PERIOD:
+            return False
+        self._keep(WHOLE, None)
+        return True
 
     def _busy(self) -> float:
         """Since the round before; since the host's start at the first."""
-        file = Path(self._options.state) / LAST
         now = totals(topology.cpu_times(self._host))
-        before = last(file)
+        before = last(Path(self._options.state) / LAST)
+        self._keep(LAST, now)
+        return share(before, now)
+
+    def _keep(self, name: str, content: Any) -> None:
+        file = Path(self._options.state) / name
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         unfinished = file.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(now))
+        unfinished.write_text(json.dumps(content))
         os.replace(unfinished, file)
-        return share(before, now)
 
 
 def totals(times: CpuTimes) -> tuple[int, int]:
@@ -67,6 +115,15 @@ def last(file: Path) -> tuple[int, int]:
         return int(total), int(idle)
     except (OSError, ValueError, TypeError):
         return 0, 0
+
+
+def samples(file: Path) -> dict[str, Sample]:
+    """Of the round before; what is no record of this program is none."""
+    try:
+        return {name: Sample(int(pid), int(cpu_time), float(moment))
+                for name, (pid, cpu_time, moment) in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def share(before: tuple[int, int], now: tuple[int, int]) -> float:
@@ -86,7 +143,8 @@ def network(host: Host) -> tuple[int, int]:
 
 
 PROBES: dict[str, Callable[[Measure], str]] = {
-    "host/system": Measure.host_system, "host/monitor": Measure.host_monitor, "vm/status": Measure.vm_status}
+    "host/system": Measure.host_system, "host/monitor": Measure.host_monitor, "vm/status": Measure.vm_status,
+    "vm/monitor": Measure.vm_monitor}
 
 
 def probe(name: str, options: Options) -> str:

@@ -5,9 +5,12 @@ Memory of hosts and VMs is in KiB, of GPUs in MiB, CPU in hundredths of a CPU, a
 
 import dataclasses
 import fnmatch
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import math
+import statistics
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from containerhost.devices.model import Device, Kind
+from containerhost.devices.nvml import Use
 from containerhost.devices.scan import Inventory
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.topology import MemoryUse, NumaNode, Topology
@@ -17,6 +20,7 @@ from onedriver import template
 from onedriver.pciaddress import from_device_id
 
 HYPERVISOR = "lxdone"
+ROOT = "root"  # the root disk's name in the container
 KIB, MIB = 1 << 10, 1 << 20
 SECOND = 1_000_000_000  # ns
 CLASS_NAMES = {"0200": "Ethernet controller", "0207": "Infiniband controller", "0300": "VGA compatible controller",
@@ -38,18 +42,17 @@ class Space:
 
 
 @dataclasses.dataclass(frozen=True)
-class GpuUse:
-    """Of one GPU, as its driver tells.
+class Sample:
+    """Of a container's CPU.
 
-    :ivar busy, memory_busy: per cent of time
-    :ivar free: bytes of its memory
-    :ivar power: W
+    :ivar pid: its first process, which tells one start from the next
+    :ivar cpu_time: ns since that start
+    :ivar moment: s since the host's start
     """
 
-    busy: int
-    memory_busy: int
-    free: int
-    power: float
+    pid: int
+    cpu_time: int
+    moment: float
 
 
 # The host.
@@ -159,10 +162,15 @@ def device_name(device: Device) -> str:
 
 
 def vm_status(containers: Iterable[ContainerState]) -> str:
-    """vm/status: the state of every VM; one that is not listed is powered off."""
+    """vm/status: the state of every VM."""
     rows = (template.vector("VM", {"ID": state.labels[LABEL], "DEPLOY_ID": state.name, "STATE": STATES[state.status]})
             for state in containers if LABEL in state.labels)
     return "\n".join(rows)
+
+
+def complete() -> str:
+    """What makes oned take a list of states for the whole: a VM that is not in it is powered off, or a stranger."""
+    return template.lines({"SYNC_STATE": "yes", "MISSING_STATE": STATES[Status.STOPPED]})
 
 
 def wilds(containers: Iterable[ContainerState]) -> str:
@@ -171,28 +179,55 @@ def wilds(containers: Iterable[ContainerState]) -> str:
     return template.lines({"TOTAL_WILDS": len(names), "WILDS": ",".join(names)}) if names else ""
 
 
-def vm_monitor(state: ContainerState, values: Mapping[str, template.Value]) -> str:
-    """vm/monitor: one VM's line."""
+def vm_monitor(state: ContainerState, values: Mapping[str, template.Value], disks: str = "") -> str:
+    """vm/monitor: one VM's line.
+
+    :param disks: of :func:`disk_values`
+    """
     return template.vector("VM", {"ID": state.labels[LABEL], "DEPLOY_ID": state.name,
-                                  "MONITOR": template.encoded(values)})
+                                  "MONITOR": template.encoded(values, disks)})
 
 
-def vm_values(now: Metrics, before: Metrics | None, seconds: float) -> dict[str, template.Value]:
-    """:param before: what was measured ``seconds`` ago; without it, or over a restart, CPU is not told"""
+def vm_values(now: Metrics, moment: float, before: Sample | None) -> dict[str, template.Value]:
+    """:param moment: seconds since the host's start
+    :param before: of an earlier round; without it, or over a restart, CPU is not told
+    """
     values: dict[str, template.Value] = {
         "MEMORY": now.memory // KIB,
         "NETRX": sum(interface.received_bytes for interface in now.interfaces),
         "NETTX": sum(interface.sent_bytes for interface in now.interfaces)}
-    if before and before.pid == now.pid and seconds > 0 and now.cpu_time >= before.cpu_time:
-        values["CPU"] = round((now.cpu_time - before.cpu_time) * 100 / (seconds * SECOND))
+    if before and before.pid == now.pid and moment > before.moment and now.cpu_time >= before.cpu_time:
+        values["CPU"] = round((now.cpu_time - before.cpu_time) * 100 / ((moment - before.moment) * SECOND))
     return values
 
 
-def gpu_values(gpus: Sequence[GpuUse]) -> dict[str, template.Value]:
-    """What ``onevm show`` lists of a VM with GPUs: their average use, and the sums of free memory and power."""
-    if not gpus:
+def disk_values(now: Metrics) -> str:
+    """The root disk's use, where the storage pool tells it."""
+    if not now.disks.get(ROOT):
+        return ""
+    return template.vector("DISK_SIZE", {"ID": 0, "SIZE": math.ceil(now.disks[ROOT] / MIB)})
+
+
+def gpu_values(uses: Sequence[Use | None]) -> dict[str, template.Value]:
+    """What ``onevm show`` lists of a VM with GPUs: their average use, and the sums of free memory and power. What one
+    of them does not tell is not told of all.
+
+    :param uses: of every GPU that the VM has, None where nobody tells
+    """
+    if not uses:
         return {}
-    return {"GPU_COUNT": len(gpus), "GPU_UTILIZATION": round(sum(gpu.busy for gpu in gpus) / len(gpus)),
-            "GPU_MEMORY_UTILIZATION": round(sum(gpu.memory_busy for gpu in gpus) / len(gpus)),
-            "GPU_MEMORY_FREE": sum(gpu.free for gpu in gpus) // MIB,
-            "GPU_POWER_USAGE": round(sum(gpu.power for gpu in gpus))}
+    known = [use for use in uses if use is not None]
+    values: dict[str, template.Value] = {"GPU_COUNT": len(uses)}
+    for name, tell, total in GPU_METRICS:
+        numbers = [number for use in known if (number := tell(use)) is not None]
+        if len(numbers) == len(uses):
+            values[name] = round(total(numbers))
+    return values
+
+
+GPU_METRICS: tuple[tuple[str, Callable[[Use], float | None], Callable[[Sequence[float]], float]], ...] = (
+    ("GPU_UTILIZATION", lambda use: use.busy, statistics.fmean),
+    ("GPU_MEMORY_UTILIZATION", lambda use: use.memory_busy, statistics.fmean),
+    ("GPU_MEMORY_FREE", lambda use: use.free, lambda numbers: sum(numbers) // MIB),
+    ("GPU_POWER_USAGE", lambda use: use.power, sum),
+)

@@ -49,6 +49,15 @@ def wire(message: Message) -> bytes:
     return f"{message.type} {result} {message.host} {message.time} ".encode() + payload + b"\n"
 
 
+def datagrams(message: Message) -> list[bytes]:
+    """The message in datagrams: a list of VMs that is too long for one is cut between two lines."""
+    data, lines = wire(message), message.text.splitlines()
+    if len(data) <= DATAGRAM_LIMIT or message.type != Type.MONITOR_VM or len(lines) < 2:
+        return [data]
+    halves = lines[:len(lines) // 2], lines[len(lines) // 2:]
+    return [part for half in halves for part in datagrams(dataclasses.replace(message, text="\n".join(half)))]
+
+
 def read(data: bytes) -> Message:
     """:raises BadInput: it is no message"""
     match = WIRE.fullmatch(data)

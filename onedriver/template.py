@@ -25,6 +25,9 @@ def vector(name: str, values: Mapping[str, Value]) -> str:
     return f"{name}=[ {', '.join(line(key, value) for key, value in values.items() if value is not None)} ]"
 
 
-def encoded(values: Mapping[str, Value]) -> str:
-    """What a vm/monitor probe puts into MONITOR: base64 of the lines."""
-    return base64.b64encode((lines(values) + "\n").encode()).decode()
+def encoded(values: Mapping[str, Value], more: str = "") -> str:
+    """What a vm/monitor probe puts into MONITOR: base64 of the lines.
+
+    :param more: further lines
+    """
+    return base64.b64encode(("\n".join(filter(None, (lines(values), more))) + "\n").encode()).decode()

@@ -1,4 +1,4 @@
-"""What only NVIDIA's management library tells: memory, and the names of MIG slices.
+"""What only NVIDIA's management library tells: memory, how busy a GPU is, and the names of MIG slices.
 
 The library is asked in a thread of its own with a time limit: a call for a card that has died may never come back.
 Without the library, without its driver or without an answer there is nothing to add, and that is no error.
@@ -8,11 +8,12 @@ import ctypes
 import dataclasses
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 LOG = logging.getLogger(__name__)
 TIME_LIMIT = 10.0  # seconds; the first call after boot without the persistence daemon takes 1 to 2 per GPU
+MILLI = 1000  # mW of a W
 _LIBRARY = "libnvidia-ml.so.1"
 
 
@@ -26,6 +27,21 @@ class MigSlice:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Use:
+    """Of a GPU, now. None is what it does not tell; one that is cut into slices does not tell how busy it is.
+
+    :ivar busy, memory_busy: per cent of time
+    :ivar free: bytes of its memory
+    :ivar power: W
+    """
+
+    busy: int | None
+    memory_busy: int | None
+    free: int | None
+    power: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Gpu:
     """:ivar memory: bytes
     :ivar slices: by GPU instance and compute instance
@@ -35,6 +51,7 @@ class Gpu:
     model: str
     memory: int
     slices: Mapping[tuple[int, int], MigSlice]
+    use: Use | None = None
 
 
 class _Asker:
@@ -92,9 +109,23 @@ def _gpus(library: Any) -> Iterator[tuple[str, Gpu]]:
             handle = library.nvmlDeviceGetHandleByIndex(index)
             yield _address(library.nvmlDeviceGetPciInfo(handle)), Gpu(
                 uuid=_text(library.nvmlDeviceGetUUID(handle)), model=_text(library.nvmlDeviceGetName(handle)),
-                memory=library.nvmlDeviceGetMemoryInfo(handle).total, slices=dict(_slices(library, handle)))
+                memory=library.nvmlDeviceGetMemoryInfo(handle).total, slices=dict(_slices(library, handle)),
+                use=_use(library, handle))
         except library.NVMLError as error:
             LOG.info("NVML cannot tell about GPU %s: %s", index, error)
+
+
+def _use(library: Any, handle: Any) -> Use:
+    def told(call: Callable[[Any], Any]) -> Any:
+        try:
+            return call(handle)
+        except library.NVMLError:
+            return None
+
+    rates, memory = told(library.nvmlDeviceGetUtilizationRates), told(library.nvmlDeviceGetMemoryInfo)
+    power = told(library.nvmlDeviceGetPowerUsage)
+    return Use(busy=rates and rates.gpu, memory_busy=rates and rates.memory, free=memory and memory.free,
+               power=None if power is None else power / MILLI)
 
 
 def _slices(library: Any, handle: Any) -> Iterator[tuple[tuple[int, int], MigSlice]]:

@@ -47,9 +47,10 @@ class Node(fixtures.Fixture):
         self._commands.mkdir()
         self._conf = base / "lxdone.toml"
         self.configure()
-        command = self._commands / "lxdone"
-        command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m lxdone \"$@\"\n")
-        command.chmod(0o755)
+        for name, module in (("lxdone", "lxdone"), ("lxdone-monitor", "lxdone.monitorclient")):
+            command = self._commands / name
+            command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {module} \"$@\"\n")
+            command.chmod(0o755)
         subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
         self.addCleanup(subprocess.run, ["ip", "link", "delete", BRIDGE], check=True)
 
@@ -74,6 +75,14 @@ class Node(fixtures.Fixture):
     def probe(self, name: str) -> Result:
         """A probe, as the monitoring client runs it."""
         return self._shell(f"{self.remotes}/im/lxdone-probes.d/{name}/lxdone lxdone 1 node1 < /dev/null\n")
+
+    def start_monitoring(self, configuration: str) -> Result:
+        """As the front-end's run_monitord_client does, which waits until nobody can write to its output any more."""
+        command = "./monitord-client_control.sh lxdone 3 node1"
+        return self._shell(f"cd {self.remotes}/im/lxdone.d; cat << 'EOT' | {command}\n{configuration}\nEOT\n")
+
+    def stop_monitoring(self) -> Result:
+        return self._shell(f"cd {self.remotes}/im/lxdone.d; ./monitord-client_control.sh stop lxdone 3 node1\n")
 
     def _shell(self, script: str) -> Result:
         environment = {"PATH": f"{self._commands}:{os.environ['PATH']}", "LXDONE_CONF": str(self._conf),

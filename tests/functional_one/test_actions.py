@@ -259,7 +259,11 @@ class ProbesTest(ActionsCase):
         for action, lcm, state in (("save", SUSPEND, "SUSPENDED"), ("restore", RESTORE, "RUNNING"),
                                    ("cancel", POWEROFF, "POWEROFF")):
             self.ok(action, machine, lcm=lcm)
-            self.assertEqual(f'VM=[ ID="1", DEPLOY_ID="one-1", STATE="{state}" ]\n', self.node.probe("vm/status").out)
+            self.assertIn(f'VM=[ ID="1", DEPLOY_ID="one-1", STATE="{state}" ]\n', self.node.probe("vm/status").out)
+
+    def test_only_now_and_then_the_list_of_states_is_called_complete(self) -> None:
+        for expected in ('SYNC_STATE="yes"\nMISSING_STATE="POWEROFF"\n', ""):
+            self.assertEqual(expected, self.node.probe("vm/status").out)
 
 
 class RefusalsTest(ActionsCase):

@@ -87,6 +87,12 @@ class LxdEngine:
         return tuple(container_state(instance) for instance in self.client.instances()
                      if instance.get("type", "container") == "container")
 
+    def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
+        """All containers and what they use, in one request. One that ends meanwhile is left out."""
+        return tuple((container_state(instance), metrics(instance["state"]))
+                     for instance in self.client.instances_with_states()
+                     if instance.get("type", "container") == "container" and instance.get("state"))
+
     def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
         instances = self.client.instances(all_projects="instance_all_projects" in self.client.extensions)
         return held.held(instances, devices, self.client.settings.project or "default")

@@ -39,7 +39,15 @@ class Library:
         return "NVIDIA A100-SXM4-40GB" + (" MIG 1g.5gb" if isinstance(handle, tuple) else "")
 
     def nvmlDeviceGetMemoryInfo(self, handle):
-        return types.SimpleNamespace(total=5 << 30 if isinstance(handle, tuple) else 40 << 30)
+        return types.SimpleNamespace(total=5 << 30 if isinstance(handle, tuple) else 40 << 30, free=1 << 30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        if handle == 0:
+            raise Refused("Not Supported")
+        return types.SimpleNamespace(gpu=0, memory=30)
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        return 250_600
 
     def nvmlDeviceGetMigMode(self, handle):
         if handle == 2:
@@ -65,7 +73,9 @@ class Facts(testtools.TestCase):
     def test_what_is_read(self):
         found = dict(nvml._gpus(Library()))
         self.assertEqual({"0000:3c:00.0", "0000:3b:00.0"}, set(found))
-        self.assertEqual(nvml.Gpu("GPU-2", "NVIDIA A100-SXM4-40GB", 40 << 30, {}), found["0000:3b:00.0"])
+        self.assertEqual(nvml.Gpu("GPU-2", "NVIDIA A100-SXM4-40GB", 40 << 30, {},
+                                  nvml.Use(0, 30, 1 << 30, 250.6)), found["0000:3b:00.0"])
+        self.assertEqual(nvml.Use(None, None, 1 << 30, 250.6), found["0000:3c:00.0"].use)
         self.assertEqual(nvml.MigSlice("MIG-(0, 1)", "1g.5gb", 5 << 30), found["0000:3c:00.0"].slices[2, 0])
 
     def test_what_it_adds_to_a_scan(self):

@@ -6,6 +6,7 @@ import testtools
 from containerhost.topology import CpuTimes
 from lxdone import measure
 from lxdone.conf import Options
+from lxdone.probes import Sample
 from onedriver.errors import BadInput
 
 
@@ -23,6 +24,15 @@ class MeasureTest(testtools.TestCase):
                             ("3", (0, 0))):
             file.write_text(text)
             self.assertEqual(found, measure.last(file))
+
+    def test_a_damaged_record_of_samples_is_none(self) -> None:
+        file = Path(self.useFixture(fixtures.TempDir()).path) / "x"
+        for text, found in (('{"a": [1, 2, 3.5]}', {"a": Sample(1, 2, 3.5)}), ("", {}), ("[]", {}), ('{"a": 1}', {}),
+                            ('{"a": [1]}', {}), ("null", {})):
+            file.write_text(text)
+            self.assertEqual(found, measure.samples(file))
+        file.unlink()
+        self.assertEqual({}, measure.samples(file))
 
     def test_a_probe_that_there_is_not(self) -> None:
         self.assertRaises(BadInput, measure.probe, "host/../x", Options())

@@ -4,11 +4,12 @@ import dataclasses
 import testtools
 
 from containerhost import topology
+from containerhost.devices.nvml import Use
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, ServerInfo, Status
 from containerhost.topology import MemoryUse, NumaNode
 from lxdone import probes
-from lxdone.probes import GpuUse, Space
+from lxdone.probes import Sample, Space
 from tests.unit.containerhost import hosts
 
 SERVER = ServerInfo("lxd", "5.0.2", ("x86_64",), "6.1", "node1")
@@ -110,20 +111,29 @@ class VmTest(testtools.TestCase):
         self.assertEqual(set(Status), set(probes.STATES))
 
     def test_use_of_a_vm(self) -> None:
-        before = dataclasses.replace(METRICS, cpu_time=2_000_000_000)
-        values = probes.vm_values(METRICS, before, 2.0)
+        values = probes.vm_values(METRICS, 12.0, Sample(7, 2_000_000_000, 10.0))
         self.assertEqual({"MEMORY": 262144, "NETRX": 11, "NETTX": 22, "CPU": 150}, values)
         line = probes.vm_monitor(self.state(1), values)
         self.assertTrue(line.startswith('VM=[ ID="1", DEPLOY_ID="one-1", MONITOR="'))
         self.assertIn(b'CPU="150"\n', base64.b64decode(line.split('MONITOR="')[1].split('"')[0]))
 
     def test_cpu_is_not_told_over_a_restart(self) -> None:
-        for before, seconds in ((None, 2.0), (dataclasses.replace(METRICS, pid=6), 2.0), (METRICS, 0.0),
-                                (dataclasses.replace(METRICS, cpu_time=9_000_000_000), 2.0)):
-            self.assertNotIn("CPU", probes.vm_values(METRICS, before, seconds))
+        for before in (None, Sample(6, 0, 10.0), Sample(7, 0, 12.0), Sample(7, 9_000_000_000, 10.0),
+                       Sample(7, 0, 5000.0)):
+            self.assertNotIn("CPU", probes.vm_values(METRICS, 12.0, before))
+
+    def test_the_root_disk_where_the_pool_tells(self) -> None:
+        self.assertEqual("", probes.disk_values(METRICS))
+        disks = probes.disk_values(dataclasses.replace(METRICS, disks={"root": 3 * MIB + 1, "other": 9 * MIB}))
+        self.assertEqual('DISK_SIZE=[ ID="0", SIZE="4" ]', disks)
+        line = probes.vm_monitor(self.state(1), {"CPU": 1}, disks)
+        self.assertEqual(f'CPU="1"\n{disks}\n', base64.b64decode(line.split('MONITOR="')[1].split('"')[0]).decode())
 
     def test_gpus_of_a_vm(self) -> None:
         self.assertEqual({"GPU_COUNT": 2, "GPU_UTILIZATION": 50, "GPU_MEMORY_UTILIZATION": 30, "GPU_MEMORY_FREE": 3072,
                           "GPU_POWER_USAGE": 301},
-                         probes.gpu_values([GpuUse(100, 50, GIB, 250.6), GpuUse(0, 10, 2 * GIB, 50.0)]))
+                         probes.gpu_values([Use(100, 50, GIB, 250.6), Use(0, 10, 2 * GIB, 50.0)]))
         self.assertEqual({}, probes.gpu_values([]))
+        self.assertEqual({"GPU_COUNT": 1}, probes.gpu_values([None]))
+        self.assertEqual({"GPU_COUNT": 2, "GPU_MEMORY_FREE": 3072},
+                         probes.gpu_values([Use(None, None, GIB, None), Use(1, 1, 2 * GIB, 5.0)]))

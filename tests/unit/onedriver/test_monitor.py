@@ -1,4 +1,5 @@
 import base64
+import random
 
 import testtools
 from lxml import etree
@@ -31,6 +32,16 @@ class MonitorTest(testtools.TestCase):
     def test_the_wire(self) -> None:
         data = monitor.wire(Message(Type.STATE_VM, True, -1, 5, "x"))
         self.assertTrue(data.startswith(b"STATE_VM SUCCESS -1 5 eJ") and data.endswith(b"\n"))
+
+    def test_a_list_of_vms_that_is_too_long_for_a_datagram_is_cut_between_lines(self) -> None:
+        lines = [random.Random(number).randbytes(300).hex() for number in range(500)]
+        parts = monitor.datagrams(Message(Type.MONITOR_VM, True, 3, 5, "\n".join(lines)))
+        self.assertGreater(len(parts), 1)
+        self.assertLessEqual(max(map(len, parts)), monitor.DATAGRAM_LIMIT)
+        self.assertEqual(lines, "\n".join(monitor.read(part).text for part in parts).splitlines())
+        for kind, text in ((Type.SYSTEM_HOST, "\n".join(lines)), (Type.MONITOR_VM, "x")):
+            whole = Message(kind, True, 3, 5, text)
+            self.assertEqual([monitor.wire(whole)], monitor.datagrams(whole))
 
     def test_what_is_no_message_is_refused(self) -> None:
         whole = monitor.wire(Message(Type.STATE_VM, True, 1, 5, "x" * 100))

@@ -1,0 +1,82 @@
+"""One process of a name: the holder listens on an abstract socket, which the kernel takes away with the process.
+
+No file is left behind or lost, whatever copies or deletes folders meanwhile. Only the holder's own user, and root, can
+end it.
+"""
+
+import os
+import socket
+import struct
+
+from onedriver.errors import DriverError
+
+CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+class NotAlone(DriverError):
+    """Another process has the name and keeps it."""
+
+
+def take(name: str) -> socket.socket:
+    """The name, for as long as the socket is open.
+
+    :raises NotAlone: another process has it
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(f"\0{name}")
+    except OSError as error:
+        listener.close()
+        raise NotAlone(f"{name} runs already") from error
+    listener.listen()
+    return listener
+
+
+def await_end(listener: socket.socket) -> socket.socket:
+    """Until a process of the same user, or of root, wants this one to end.
+
+    :returns: what it waits at: it is to stay open until this process has ended
+    """
+    while True:
+        connection, _ = listener.accept()
+        if user(connection) in (os.getuid(), 0):
+            return connection
+        connection.close()
+
+
+def end(name: str, limit: float) -> bool:
+    """End the process that has the name, and wait until it has ended.
+
+    :param limit: seconds for it to end
+    :returns: whether there was one
+    :raises NotAlone: it belongs to another user, or goes on
+    """
+    connection = connected(name)
+    if connection is None:
+        return False
+    with connection:
+        if user(connection) != os.getuid() and os.getuid() != 0:
+            raise NotAlone(f"{name} was started by user {user(connection)}, who alone can end it")
+        connection.settimeout(limit)
+        try:
+            connection.recv(1)
+        except TimeoutError as error:
+            raise NotAlone(f"{name} did not end within {limit:g} s") from error
+        except ConnectionResetError:
+            return True  # it ended without a look at who waits
+    return True
+
+
+def connected(name: str) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(f"\0{name}")
+    except ConnectionRefusedError:
+        connection.close()
+        return None
+    return connection
+
+
+def user(connection: socket.socket) -> int:
+    found: int = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))[1]
+    return found

@@ -1,0 +1,69 @@
+"""A folder of probes: every program in it is run, and what they print is one message."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+LIMIT = 90  # seconds; a probe's own requests end long before
+LEFT_BY_PACKAGES = (".rpmnew", ".rpmsave", ".dpkg-old", ".dpkg-new", ".dpkg-dist")
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """:ivar text: what the probes printed, or why one of them failed
+    """
+
+    success: bool
+    text: str
+
+
+def run(folder: Path, argv: Sequence[str], stdin: bytes, limit: float = LIMIT) -> Found:
+    """:param argv: every probe's arguments
+    :param limit: seconds for each
+    """
+    printed = []
+    for program in programs(folder):
+        found = run_one(program, argv, stdin, limit)
+        if not found.success:
+            return found
+        printed.append(found.text)
+    return Found(True, "\n".join(filter(None, printed)))
+
+
+def programs(folder: Path) -> list[Path]:
+    """A folder that is not there has none."""
+    try:
+        entries = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    return [entry for entry in entries
+            if entry.is_file() and os.access(entry, os.X_OK) and entry.suffix not in LEFT_BY_PACKAGES]
+
+
+def run_one(program: Path, argv: Sequence[str], stdin: bytes, limit: float) -> Found:
+    try:
+        process = subprocess.Popen([program, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, start_new_session=True)
+    except OSError as error:
+        return Found(False, f"{program.name} cannot be run: {error}")
+    try:
+        out, err = process.communicate(stdin, timeout=limit)
+    except subprocess.TimeoutExpired:
+        abandon(process)
+        return Found(False, f"{program.name} did not end within {limit:g} s")
+    if process.returncode != 0:
+        return Found(False, f"{program.name} failed: {' '.join(err.decode(errors='replace').split())}")
+    return Found(True, out.decode(errors="replace").strip())
+
+
+def abandon(process: subprocess.Popen[bytes]) -> None:
+    """Behind sudo it belongs to root, and nobody waits for it."""
+    with contextlib.suppress(PermissionError, ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe:
+            pipe.close()

@@ -1,0 +1,76 @@
+"""The rounds of monitoring: every folder of probes on its own period, its message sent, until the end."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lxdone import probefolder
+from lxdone.probefolder import Found
+from onedriver.errors import DriverError
+from onedriver.monitor import Type
+from onedriver.monitorconfig import FOLDERS, MonitorConfig
+
+LOG = logging.getLogger(__name__)
+FIRST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.STATE_VM, Type.MONITOR_VM)  # of the answer to the start
+OF_HOST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.BEACON_HOST)
+LAST_ROUND = 10  # seconds for probes that run when the end comes
+
+Send = Callable[[Type, bool, str], None]
+
+
+class ProbeFailed(DriverError):
+    """A probe of the host failed."""
+
+
+class Rounds:
+    """:param folder: of the driver's probes
+    :param argv: every probe's arguments
+    :param stdin: every probe's input
+    """
+
+    def __init__(self, folder: Path, argv: Sequence[str], stdin: bytes) -> None:
+        self._folder = folder
+        self._argv = argv
+        self._stdin = stdin
+
+    def found(self, kind: Type) -> Found:
+        return probefolder.run(self._folder / FOLDERS[kind], self._argv, self._stdin)
+
+    def first(self) -> list[tuple[str, str]]:
+        """What the answer to the start tells. What of the VMs fails is left out here, and sent as such later.
+
+        :raises ProbeFailed: the host cannot be measured
+        """
+        found = [(kind, self.found(kind)) for kind in FIRST]
+        for kind, result in found:
+            if kind in OF_HOST and not result.success:
+                raise ProbeFailed(result.text)
+        return [(kind.value, result.text) for kind, result in found if result.success]
+
+    def run(self, config: MonitorConfig, send: Send, ended: threading.Event) -> None:
+        """All rounds, until ``ended``."""
+        threads = [threading.Thread(target=self._repeat, args=(kind, config.periods[kind], send, ended), name=kind,
+                                    daemon=True) for kind in FOLDERS]
+        for thread in threads:
+            thread.start()
+        ended.wait()
+        deadline = time.monotonic() + LAST_ROUND
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _repeat(self, kind: Type, period: int, send: Send, ended: threading.Event) -> None:
+        while not ended.is_set():
+            self.once(kind, send)
+            ended.wait(period)
+
+    def once(self, kind: Type, send: Send) -> None:
+        """A folder with nothing to say sends nothing; a front-end that is away is tried again in the next round."""
+        found = self.found(kind)
+        if found.success and not found.text:
+            return
+        try:
+            send(kind, found.success, found.text)
+        except OSError as error:
+            LOG.warning("%s cannot be sent: %s", kind.value, error)

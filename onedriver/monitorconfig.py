@@ -1,0 +1,75 @@
+"""What onemonitord tells a node's client at its start: where to send what, and how often. Pure."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from onedriver import document
+from onedriver.document import Element
+from onedriver.errors import BadInput, NotSupported
+from onedriver.monitor import Type
+
+ROOT = "MONITOR_CONFIGURATION"
+AUTO = "auto"
+USUAL_PERIOD = 60  # seconds, of what the configuration does not name
+NUMBER = re.compile(r"-?[0-9]{1,9}")
+HIGHEST_PORT = 65535
+
+#: The folder of probes of each message.
+FOLDERS: Mapping[Type, str] = {
+    Type.SYSTEM_HOST: "host/system", Type.MONITOR_HOST: "host/monitor", Type.BEACON_HOST: "host/beacon",
+    Type.STATE_VM: "vm/status", Type.MONITOR_VM: "vm/monitor", Type.EXEC_VM: "vm/execution",
+    Type.SNAPSHOT_VM: "vm/snapshot"}
+
+
+@dataclasses.dataclass(frozen=True)
+class MonitorConfig:
+    """:ivar address: of onemonitord: a host name or an IP address
+    :ivar host: the node's id in OpenNebula
+    :ivar periods: seconds from one round to the next, of every type of message
+    """
+
+    address: str
+    port: int
+    host: int
+    periods: Mapping[Type, int]
+
+
+def monitor_config(data: bytes, ssh_client: str) -> MonitorConfig:
+    """:param ssh_client: $SSH_CLIENT: its first word is the front-end, where the configuration says ``auto``
+    :raises BadInput: it is incomplete
+    :raises NotSupported: it wants messages to be encrypted
+    """
+    element = document.parse_either(data, ROOT)
+    if text(element, "NETWORK/PUBKEY"):
+        raise NotSupported("monitord.conf names a PUBKEY, but this client does not encrypt messages: leave PUBKEY and "
+                           "PRIKEY empty, or carry port 4124 through a tunnel")
+    port = number(element, "NETWORK/PORT", None)
+    if not 0 < port <= HIGHEST_PORT:
+        raise BadInput(f"NETWORK/PORT of the monitoring configuration is {port}, which is no port")
+    return MonitorConfig(address(text(element, "NETWORK/MONITOR_ADDRESS"), ssh_client), port,
+                         number(element, "HOST_ID", None),
+                         {kind: max(1, number(element, f"PROBES_PERIOD/{kind}", USUAL_PERIOD)) for kind in FOLDERS})
+
+
+def address(configured: str, ssh_client: str) -> str:
+    if configured and configured != AUTO:
+        return configured
+    if not ssh_client.split():
+        raise BadInput("NETWORK/MONITOR_ADDRESS is auto, but SSH_CLIENT does not tell from where this was called: name "
+                       "the front-end's address in monitord.conf")
+    return ssh_client.split(maxsplit=1)[0]
+
+
+def text(element: Element, path: str) -> str:
+    return (element.findtext(path) or "").strip()
+
+
+def number(element: Element, path: str, default: int | None) -> int:
+    """:param default: of what is not there; None where it must be"""
+    found = text(element, path)
+    if not found and default is not None:
+        return default
+    if not NUMBER.fullmatch(found):
+        raise BadInput(f"{path} of the monitoring configuration is {found[:60]!r}, which is no number")
+    return int(found)

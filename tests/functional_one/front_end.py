@@ -1,0 +1,58 @@
+"""The side of the front-end that listens: onemonitord's port, on loopback."""
+
+import socket
+import threading
+
+import fixtures
+
+from onedriver import monitor
+from onedriver.monitor import Message, Type
+
+ADDRESS = "127.0.0.1"
+POLL = 0.2  # s between two looks for the end
+
+
+class FrontEnd(fixtures.Fixture):
+    """:ivar messages: what came, and over what: ``udp`` or ``tcp``
+    """
+
+    def _setUp(self) -> None:
+        self.messages: list[tuple[str, Message]] = []
+        self._over = threading.Event()
+        self._tcp = socket.create_server((ADDRESS, 0))
+        self.port = self._tcp.getsockname()[1]
+        self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._udp.bind((ADDRESS, self.port))
+        for listener, listen in ((self._tcp, self._accept), (self._udp, self._receive)):
+            listener.settimeout(POLL)
+            thread = threading.Thread(target=self._until_over, args=(listener, listen), daemon=True)
+            thread.start()
+            self.addCleanup(thread.join)
+        self.addCleanup(self._over.set)
+
+    def _until_over(self, listener: socket.socket, listen) -> None:
+        with listener:
+            while not self._over.is_set():
+                try:
+                    listen()
+                except TimeoutError:
+                    continue
+
+    def _accept(self) -> None:
+        connection, _ = self._tcp.accept()
+        with connection, connection.makefile("rb") as stream:
+            self.messages.append(("tcp", monitor.read(stream.read())))
+
+    def _receive(self) -> None:
+        self.messages.append(("udp", monitor.read(self._udp.recv(monitor.DATAGRAM_LIMIT))))
+
+    def texts(self, kind: Type, success: bool = True) -> list[str]:
+        return [message.text for _, message in self.messages if (message.type, message.success) == (kind, success)]
+
+    def configuration(self, address: str = ADDRESS) -> str:
+        """As onemonitord writes it, with the shortest periods."""
+        periods = "".join(f"<{kind}>1</{kind}>" for kind in ("BEACON_HOST", "MONITOR_HOST", "MONITOR_VM", "STATE_VM",
+                                                             "SYNC_STATE_VM", "SYSTEM_HOST"))
+        return (f"<MONITOR_CONFIGURATION><HOST_ID>3</HOST_ID><NETWORK><ADDRESS>0.0.0.0</ADDRESS><MONITOR_ADDRESS>"
+                f"{address}</MONITOR_ADDRESS><PORT>{self.port}</PORT><PUBKEY/></NETWORK><PROBES_PERIOD>{periods}"
+                "</PROBES_PERIOD></MONITOR_CONFIGURATION>")
