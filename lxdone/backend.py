@@ -6,12 +6,14 @@ from containerhost import topology
 from containerhost.devices.scan import Inventory, scan
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from lxdone.conf import Options
 from lxdone.context import Contexts
+from lxdone.disks import Disks
 from lxdone.roots import Roots
 from lxdone.vmm import Vmm
 
@@ -31,5 +33,6 @@ def vmm(options: Options) -> Vmm:
     possession = Possession(Owners(Path(options.owners)), inventory, Privileged(), lxd.held)
     state = Path(options.state)
     roots = Roots(lxd.client, state, options.operation_timeout)
-    return Vmm(options, lxd, possession, roots, Contexts(state), inventory,
+    disks = Disks(PoolDisks(lxd.client, options.storage_pool))
+    return Vmm(options, lxd, possession, roots, disks, Contexts(state), inventory,
                lambda: {node.id: node.cpus for node in topology.read(host).nodes})

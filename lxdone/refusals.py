@@ -53,9 +53,6 @@ def snapshot_number(text: str) -> int:
 UNSUPPORTED = {
     "migrate": "a running container cannot move to another host, and its root disk is in this host's LXD; use onevm "
                "poweroff, or terminate and recreate it",
-    "attach_disk": "containers have their root disk alone",
-    "detach_disk": "containers have their root disk alone",
-    "resize_disk": "the size of a container's root disk is chosen when it is made",
     "exec": "commands are not run in containers by this driver; use ssh",
     "exec_cancel": "commands are not run in containers by this driver",
 }

@@ -1,18 +1,22 @@
 """A VM of OpenNebula as a container's spec. Pure: the same VM, options and host give the same spec."""
 
+import dataclasses
+import re
 from collections.abc import Mapping
 
-from containerhost.spec import BridgedNic, ContainerSpec, Cpu, Memory, Mount, RootDisk, Security
+from containerhost.spec import BridgedNic, ContainerSpec, Cpu, Memory, Mount, PoolDisk, RootDisk, Security
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
 from onedriver.section import NO, YES
-from onedriver.vm import Disk, Nic, Topology, Vm
+from onedriver.vm import MIB, Disk, Nic, Topology, Vm
 
 LABEL = "one.vm"  # on each container of this driver: the VM's id
 IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
 NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
-NOT_DISKS = frozenset({"CDROM", "SWAP", "FS"})
+VOLATILE = "FS"
+NOT_DISKS = frozenset({"CDROM", "SWAP", VOLATILE})
+NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def name(vm_id: int) -> str:
@@ -85,8 +89,8 @@ def root(vm: Vm) -> Disk:
     return min(images, key=lambda disk: disk.id)
 
 
-def require_only_root(vm: Vm) -> None:
-    """:raises NotSupported: a disk is asked for that the container would not have"""
+def require_disks(vm: Vm) -> None:
+    """:raises BadInput, NotSupported: a disk is asked for that the container would not have as it should be"""
     first = root(vm)
     if first.type != "FILE":
         raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container comes from a "
@@ -96,9 +100,48 @@ def require_only_root(vm: Vm) -> None:
                            "pool and would not be saved back: make the image non-persistent")
     if first.read_only:
         raise NotSupported(f"disk {first.id} is READONLY; the root of a container is writable")
-    others = [f"{disk.id} ({disk.type})" for disk in vm.disks if disk is not first]
-    if others:
-        raise NotSupported(f"VM {vm.id} has more disks: {', '.join(others)}; containers have their root disk alone")
+    for disk in vm.disks:
+        if disk is not first:
+            require_volatile(disk)
+            volatile_size(vm.id, disk)
+
+
+def require_volatile(disk: Disk) -> None:
+    """:raises NotSupported: a container cannot have it beside its root"""
+    if disk.type == VOLATILE:
+        return
+    if disk.type == "SWAP":
+        raise NotSupported(f"disk {disk.id} is swap space, which a container cannot have of its own: MEMORY is all of "
+                           "its memory")
+    raise NotSupported(f"disk {disk.id} is an image (type {disk.type}); beside its root, a container can have volatile "
+                       "disks (TYPE=fs) alone")
+
+
+def volatile(vm: Vm) -> tuple[Disk, ...]:
+    return tuple(disk for disk in vm.disks if disk.type == VOLATILE)
+
+
+def volatile_size(vm_id: int, disk: Disk) -> int:
+    """Bytes."""
+    if not disk.size:
+        raise BadInput(f"disk {disk.id} of VM {vm_id} has no SIZE")
+    return disk.size
+
+
+def pool_disk(vm_id: int, disk: Disk, pool: str) -> PoolDisk:
+    return PoolDisk(str(disk.id), pool, f"{name(vm_id)}-disk-{disk.id}", f"/media/{disk.id}")
+
+
+def resized(vm: Vm, disk_id: str, size: str) -> Vm:
+    """The VM with another size of one disk.
+
+    :param size: MiB
+    :raises BadInput: it has no such disk
+    """
+    if not NUMBER.fullmatch(size) or disk_id not in {str(disk.id) for disk in vm.disks}:
+        raise BadInput(f"VM {vm.id} has no disk {disk_id[:60]!r} that could be of {size[:60]!r} MiB")
+    return dataclasses.replace(vm, disks=tuple(
+        dataclasses.replace(disk, size=int(size) * MIB) if str(disk.id) == disk_id else disk for disk in vm.disks))
 
 
 def nics(vm: Vm) -> tuple[BridgedNic, ...]:

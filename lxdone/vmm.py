@@ -21,10 +21,11 @@ from containerhost.spec import ContainerSpec, Part, grants_of
 from lxdone import context, devices, refusals, translate
 from lxdone.conf import Options
 from lxdone.context import Contexts
+from lxdone.disks import Disks
 from lxdone.roots import Roots
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError
-from onedriver.vm import Nic, Pci, Vm
+from onedriver.vm import Disk, Nic, Pci, Vm
 
 LOG = logging.getLogger(__name__)
 
@@ -37,13 +38,15 @@ class Vmm:
     """:param node_cpus: reads the host's CPUs by NUMA node
     """
 
-    def __init__(self, options: Options, engine: LxdEngine, possession: Possession, roots: Roots, contexts: Contexts,
-                 inventory: Callable[[], Inventory], node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
+    def __init__(self, options: Options, engine: LxdEngine, possession: Possession, roots: Roots, disks: Disks,
+                 contexts: Contexts, inventory: Callable[[], Inventory],
+                 node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
         self._options = options
         self._engine = engine
         self._snapshots = Snapshots(engine.client)
         self._possession = possession
         self._roots = roots
+        self._disks = disks
         self._contexts = contexts
         self._inventory = inventory
         self._node_cpus = node_cpus
@@ -101,7 +104,28 @@ class Vmm:
                               "--failure, then onevm poweroff --hard) and resume it")
         self._engine.unfreeze(state.name)
 
-    # Network interfaces and devices of a VM that exists.
+    # Disks, network interfaces and devices of a VM that exists.
+
+    def attach_disk(self, call: Call) -> None:
+        disk = attached_disk(call)
+        name = self._existing(call).name
+        with Rollback(f"attaching disk {disk.id} to {name}") as undo:
+            if self._disks.make(call.vm_id, disk):
+                undo.on_error("its space", self._disks.delete, call.vm_id, disk)
+            self._engine.attach(name, self._disks.part(call.vm_id, disk))
+
+    def detach_disk(self, call: Call) -> None:
+        """OpenNebula removes a volatile disk that was detached, and so does this."""
+        disk = attached_disk(call)
+        self._engine.detach(self._existing(call).name, self._disks.part(call.vm_id, disk))
+        self._disks.delete(call.vm_id, disk)
+
+    def resize_disk(self, call: Call) -> None:
+        name = self._existing(call).name
+        vm = translate.resized(call.vm, call.arguments["disk_id"], call.arguments["size"])
+        spec = self._spec(vm)
+        self._disks.provide(vm)
+        self._engine.reconfigure(name, self._fitted(vm, spec, self._held(vm)))
 
     def attach_nic(self, call: Call) -> None:
         part = attached(call)
@@ -178,7 +202,7 @@ class Vmm:
 
     def _spec(self, vm: Vm) -> ContainerSpec:
         """What can be refused without a look at the host's containers is refused here."""
-        translate.require_only_root(vm)
+        translate.require_disks(vm)
         context.require_possible(vm.context)
         return translate.spec(vm, self._options, self._node_cpus())
 
@@ -188,7 +212,7 @@ class Vmm:
             undo.on_error("remove the container", self._remove, spec.name, owner(vm))
             grants = self._possession.acquire(requests, owner(vm)) if requests else ()
             folder = self._contexts.write(spec.name, vm.context)
-            parts: tuple[Part, ...] = (*translate.nics(vm), *grants)
+            parts: tuple[Part, ...] = (*translate.nics(vm), *self._disks.provide(vm), *grants)
             self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)), disk,
                          folder.parent)
             self._start(spec.name, parts)
@@ -212,8 +236,10 @@ class Vmm:
         self._return_others(vm, requests)
         grants = self._possession.acquire(requests, owner(vm)) if requests else ()
         self._contexts.write(spec.name, vm.context)
+        self._disks.provide(vm)
         fitted = self._fitted(vm, spec, grants)
         self._engine.reconfigure(spec.name, fitted)
+        self._disks.delete_others(vm)
         self._start(spec.name, fitted.parts)
 
     def _return_others(self, vm: Vm, requests: Sequence[devices.Request]) -> None:
@@ -224,7 +250,7 @@ class Vmm:
 
     def _fitted(self, vm: Vm, spec: ContainerSpec, grants: Sequence[Part]) -> ContainerSpec:
         image = self._engine.container(spec.name).labels.get(translate.IMAGE_LABEL, "")
-        return dataclasses.replace(spec, parts=(*translate.nics(vm), *grants),
+        return dataclasses.replace(spec, parts=(*translate.nics(vm), *self._disks.parts(vm), *grants),
                                    labels=dict(spec.labels) | {translate.IMAGE_LABEL: image})
 
     def _start(self, name: str, parts: Sequence[Part]) -> None:
@@ -246,6 +272,7 @@ class Vmm:
         state = self._find(name)
         self._engine.delete(name)
         complain(self._possession.give_back(holder))
+        self._disks.delete_all(int(holder.uuid))
         self._contexts.remove(name)
         self._roots.release(state.labels.get(translate.IMAGE_LABEL) if state else None, self._engine.containers())
 
@@ -292,6 +319,15 @@ def attached(call: Call) -> Nic | Pci:
     if len(marked) != 1:
         raise BadInput(f"{call.action}: {len(marked)} NICs and PCI devices of VM {call.vm_id} are marked ATTACH, but "
                        "one was expected")
+    return marked[0]
+
+
+def attached_disk(call: Call) -> Disk:
+    """The disk that attach_disk or detach_disk is about."""
+    marked = [disk for disk in call.vm.disks if disk.attach]
+    if len(marked) != 1:
+        raise BadInput(f"{call.action}: {len(marked)} disks of VM {call.vm_id} are marked ATTACH, but one was expected")
+    translate.require_volatile(marked[0])
     return marked[0]
 
 

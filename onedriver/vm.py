@@ -72,6 +72,7 @@ class Disk:
     """:ivar type: FILE, BLOCK, RBD, CDROM, fs, swap…, upper case
     :ivar size: bytes; None when it is not told
     :ivar save: changes are to be kept (persistent image)
+    :ivar attach: it is what attach_disk or detach_disk is about
     """
 
     id: int
@@ -84,6 +85,7 @@ class Disk:
     save: bool
     clone: bool
     tm_mad: str | None
+    attach: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +235,8 @@ def disk(section: Section) -> Disk:
         id=section.number("DISK_ID"), type=(section.text("TYPE") or "FILE").upper(), target=section.text("TARGET"),
         format=section.text("FORMAT") or section.text("DRIVER"), source=section.text("SOURCE"),
         size=None if size is None else size * MIB, read_only=section.flag("READONLY") or False,
-        save=section.flag("SAVE") or False, clone=section.flag("CLONE") is not False, tm_mad=section.text("TM_MAD"))
+        save=section.flag("SAVE") or False, clone=section.flag("CLONE") is not False, tm_mad=section.text("TM_MAD"),
+        attach=section.flag("ATTACH") or False)
 
 
 def topology(template: Section) -> Topology:

@@ -10,6 +10,7 @@ import testtools
 from containerhost.devices.model import Kind, Role
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
+from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.errors import EngineNotFound
 from containerhost.owners import Owners
 from tests.functional.containerhost.base import leftovers
@@ -35,6 +36,7 @@ class ActionsCase(testtools.TestCase):
         self.assertEqual((), self.engine.containers())
         self.assertEqual({}, Owners(self.node.owners).records())
         self.assertEqual([], self.engine.client.images())
+        self.assertEqual((), PoolDisks(self.engine.client, self.node.lxd.pool).all())
         self.assertEqual([], [entry.name for entry in self.node.state.glob("one-*")])
         self.assertEqual([], leftovers(self.node.lxd, "one-1"))
         self.assertEqual(self.before, picture())
@@ -270,9 +272,10 @@ class RefusalsTest(ActionsCase):
     def test_what_cannot_be_is_refused_and_changes_nothing(self) -> None:
         machine = Machine()
         self.node.give_disk(machine)
-        disk = "<DISK><DISK_ID>1</DISK_ID><TYPE>fs</TYPE><SIZE>4</SIZE></DISK>"
+        disk = "<DISK><DISK_ID>1</DISK_ID><TYPE>{}</TYPE><SIZE>4</SIZE></DISK>"
         for changed, words in (
-            (machine.changed(disks=machine.disks + disk), "more disks: 1 (FS)"),
+            (machine.changed(disks=machine.disks + disk.format("swap")), "disk 1 is swap space"),
+            (machine.changed(disks=machine.disks + disk.format("FILE")), "disk 1 is an image"),
             (machine.changed(disks=machine.disks.replace("<SAVE><![CDATA[NO]]>", "<SAVE>YES")), "persistent image"),
             (machine.changed(disks=""), "no disk with an image"),
             (machine.changed(more="<LXD_SECURITY_PRIVILEGED>yes</LXD_SECURITY_PRIVILEGED>"), "not allowed on this"),
@@ -305,9 +308,7 @@ class RefusalsTest(ActionsCase):
 
     def test_actions_that_lxd_or_this_driver_cannot_do_say_so(self) -> None:
         machine = Machine()
-        for action, arguments in (("migrate", ("node2", "node1")), ("attach_disk", ("p", "sdd", "3", "x")),
-                                  ("detach_disk", ("p", "sdd", "3")), ("resize_disk", ("0", "8", "x", "node1"))):
-            self.refused(f"{action}: ", action, machine, *arguments)
+        self.refused("migrate: ", "migrate", machine, "node2", "node1")
         for action, argv in (("exec", ["1", "node1", "echo hi"]), ("exec_cancel", ["1", "node1"])):
             result = self.node.run(action, argv, machine.message(3))
             self.assertEqual((3, True), (result.status, result.reason.endswith(".")), result.err)

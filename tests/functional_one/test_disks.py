@@ -1,4 +1,4 @@
-"""Disks that are no tarballs: file systems, partitions; real loop devices and mounts."""
+"""Root disks that are no tarballs, with real loop devices and mounts, and volatile disks."""
 
 import os
 import stat
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import fixtures
 
+from containerhost.engines import Status
+from containerhost.engines.lxd.pooldisks import PoolDisks
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, ActionsCase
-from tests.functional_one.vms import Machine
+from tests.functional_one.vms import ROOT, Machine
 
 
 class RootTest(ActionsCase):
@@ -79,3 +81,87 @@ class RootTest(ActionsCase):
             self.refused(words, "deploy", machine, lcm=BOOT)
             self._nothing_is_left()
             self._no_loops()
+
+
+def volatile(size: int, mark: str = "", number: int = 1) -> str:
+    return f"<DISK>{mark}<DISK_ID>{number}</DISK_ID><SIZE>{size}</SIZE><TARGET>sdb</TARGET><TYPE>fs</TYPE></DISK>"
+
+
+MARK = "<ATTACH>YES</ATTACH>"
+PLACE = ("/var/lib/one//datastores/0/1/disk.1", "sdb", "1")
+
+
+class VolatileTest(ActionsCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.disks = PoolDisks(self.engine.client, self.node.lxd.pool)
+
+    def fill(self, machine: Machine, megabytes: int, folder: str = "/media/1") -> str:
+        return self.inside(machine, "sh", "-c", f"dd if=/dev/urandom of={folder}/big bs=1M count={megabytes} "
+                                                f"2>/dev/null && sync && echo fits; rm -f {folder}/big; sync")
+
+    def volumes(self) -> list[str]:
+        return [disk.name for disk in self.disks.all()]
+
+    def test_from_the_start_to_the_end(self) -> None:
+        machine = self.deployed(Machine(disks=ROOT + volatile(64)))
+        self.inside(machine, "sh", "-c", "echo kept > /media/1/file")
+        for action, lcm in (("reset", 3), ("cancel", POWEROFF)):
+            self.ok(action, machine, lcm=lcm)
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual("kept\n", self.inside(machine, "cat", "/media/1/file"))
+        # Another disk came and this one went while the VM was off, for which no script is called.
+        self.ok("cancel", machine, lcm=POWEROFF)
+        changed = machine.changed(disks=ROOT + volatile(64, number=2))
+        self.ok("deploy", changed, lcm=RESUME)
+        self.assertEqual(["one-1-disk-2"], self.volumes())
+        self.assertEqual("", self.inside(changed, "ls", "/media/1", "/media/2").replace("/media/1:", "")
+                         .replace("/media/2:", "").strip())
+
+    def test_it_comes_and_goes_while_the_vm_runs(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[0],)))
+        before = self.pid(machine)
+        more = machine.changed(disks=ROOT + volatile(64, MARK))
+        self.ok("attach_disk", more, *PLACE, "message")
+        self.inside(machine, "sh", "-c", "echo kept > /media/1/file")
+        self.ok("attach_disk", more, *PLACE, "message")
+        self.assertEqual("kept\n", self.inside(machine, "cat", "/media/1/file"))
+        for _ in range(2):
+            self.ok("detach_disk", more, *PLACE)
+        self.assertIn("No such file", self.inside(machine, "cat", "/media/1/file"))
+        self.assertEqual(([], before), (self.volumes(), self.pid(machine)))
+        self.assertEqual("/dev/nvidia0\n", self.inside(machine, "ls", "/dev/nvidia0"))
+
+    def test_held_to_its_size_until_it_is_enlarged(self) -> None:
+        machine = self.deployed(Machine(disks=ROOT + volatile(32)))
+        before = self.pid(machine)
+        self.assertEqual("", self.fill(machine, 64))
+        larger = machine.changed(disks=ROOT + volatile(128))
+        for _ in range(2):
+            self.ok("resize_disk", larger, "1", "128", "message", "node1")
+        self.assertEqual("fits\n", self.fill(machine, 64))
+        root = machine.changed(disks=ROOT.replace("256", "512") + volatile(128))
+        self.ok("resize_disk", root, "0", "512", "message", "node1")
+        self.assertEqual(str(512 * diskfiles.MIB),
+                         self.engine.client.instance("one-1")[0]["devices"]["root"]["size"])
+        self.assertEqual("fits\n", self.fill(machine, 300, "/root"))
+        self.assertEqual(before, self.pid(machine))
+        self.refused("has no disk '7'", "resize_disk", larger, "7", "128", "message", "node1")
+
+    def test_a_snapshot_of_the_root_outlives_a_disk(self) -> None:
+        machine = self.deployed()
+        more = machine.changed(disks=ROOT + volatile(64, MARK))
+        self.ok("attach_disk", more, *PLACE, "message")
+        self.ok("snapshot_create", more, "0")
+        self.ok("detach_disk", more, *PLACE)
+        self.ok("snapshot_revert", machine, "snap-0")
+        self.assertEqual(([], Status.RUNNING), (self.volumes(), self.status(machine)))
+
+    def test_what_cannot_be_attached_changes_nothing(self) -> None:
+        machine = self.deployed()
+        image = f"<DISK>{MARK}<DISK_ID>1</DISK_ID><SIZE>4</SIZE><TYPE>FILE</TYPE></DISK>"
+        for disks, words in ((ROOT, "0 disks"), (ROOT + image, "disk 1 is an image"),
+                             (ROOT + volatile(0, MARK), "has no SIZE")):
+            self.refused(words, "attach_disk", machine.changed(disks=disks), *PLACE, "message")
+        self.assertEqual([], self.volumes())
+        self.assertEqual({"mount-context", "root"}, set(self.engine.client.instance("one-1")[0]["devices"]))

@@ -1,6 +1,6 @@
 import testtools
 
-from containerhost.spec import BridgedNic, Cpu, Memory, Security
+from containerhost.spec import BridgedNic, Cpu, Memory, PoolDisk, Security
 from lxdone import translate
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
@@ -64,14 +64,29 @@ class SecurityTest(testtools.TestCase):
 
 class DiskTest(testtools.TestCase):
     def test_only_what_the_container_will_have(self) -> None:
-        more = self.assertRaises(NotSupported, translate.require_only_root, machine())
-        self.assertIn("more disks: 1 (FS)", str(more))
+        translate.require_disks(machine())
+        for kind, words in (("swap", "swap space"), ("FILE", "an image"), ("CDROM", "an image")):
+            other = machine(("<TYPE><![CDATA[fs]]>", f"<TYPE>{kind}"))
+            self.assertIn(f"disk 1 is {words}", str(self.assertRaises(NotSupported, translate.require_disks, other)))
         persistent = machine(("<SAVE><![CDATA[NO]]>", "<SAVE>YES"))
-        self.assertIn("persistent", str(self.assertRaises(NotSupported, translate.require_only_root, persistent)))
+        self.assertIn("persistent", str(self.assertRaises(NotSupported, translate.require_disks, persistent)))
         ceph = machine(("<TYPE><![CDATA[FILE]]>", "<TYPE>RBD"))
-        self.assertIn("type RBD", str(self.assertRaises(NotSupported, translate.require_only_root, ceph)))
+        self.assertIn("type RBD", str(self.assertRaises(NotSupported, translate.require_disks, ceph)))
         read_only = machine(("<READONLY><![CDATA[NO]]>", "<READONLY>YES"))
-        self.assertIn("READONLY", str(self.assertRaises(NotSupported, translate.require_only_root, read_only)))
+        self.assertIn("READONLY", str(self.assertRaises(NotSupported, translate.require_disks, read_only)))
+
+    def test_volatile_disks_are_of_the_pool(self) -> None:
+        (disk,) = translate.volatile(machine())
+        self.assertEqual(PoolDisk("1", "fast", "one-1-disk-1", "/media/1"), translate.pool_disk(1, disk, "fast"))
+        self.assertEqual(4 * MIB, translate.volatile_size(1, disk))
+        sizeless = machine(("<SIZE><![CDATA[4]]></SIZE>", ""))
+        self.assertIn("no SIZE", str(self.assertRaises(BadInput, translate.require_disks, sizeless)))
+
+    def test_another_size_of_one_disk(self) -> None:
+        vm = translate.resized(machine(), "1", "8")
+        self.assertEqual([16 * MIB, 8 * MIB], [disk.size for disk in vm.disks])
+        for wrong in (("7", "8"), ("1", "0"), ("1", "-3"), ("../x", "8"), ("1", "8x")):
+            self.assertRaises(BadInput, translate.resized, machine(), *wrong)
 
     def test_nothing_to_boot_from(self) -> None:
         vm = machine(("<TYPE><![CDATA[FILE]]>", "<TYPE>CDROM"))
