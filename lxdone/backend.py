@@ -32,7 +32,7 @@ def vmm(options: Options) -> Vmm:
 
     possession = Possession(Owners(Path(options.owners)), inventory, Privileged(), lxd.held)
     state = Path(options.state)
-    roots = Roots(lxd.client, state, options.operation_timeout)
+    roots = Roots(lxd.client, state, Path(options.datastores), options.operation_timeout)
     disks = Disks(PoolDisks(lxd.client, options.storage_pool))
     return Vmm(options, lxd, possession, roots, disks, Contexts(state), inventory,
                lambda: {node.id: node.cpus for node in topology.read(host).nodes})

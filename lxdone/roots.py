@@ -7,6 +7,7 @@ that the VMs of one image share it.
 import hashlib
 import io
 import platform
+import shutil
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.images import Images
 from containerhost.errors import EngineNotFound
 from containerhost.filelock import FileLock
-from lxdone import diskformat, filesystems
+from lxdone import diskformat, filesystems, qcow2
 from lxdone.diskformat import Format
 from lxdone.translate import IMAGE_LABEL
 from onedriver.errors import DriverError, NotSupported
@@ -25,7 +26,7 @@ PREFIX = "lxdone-"
 LOCK = ".images"
 METADATA = f"architecture: {platform.machine()}\ncreation_date: 1\n"
 REFUSED = {
-    Format.QCOW2: "is a qcow2 image, which this driver does not read; let the datastore keep it as raw",
+    Format.QCOW2: "is a qcow2 image within another",
     Format.UNKNOWN: "is nothing this driver knows: an LXD image (a tarball with metadata.yaml and rootfs/, plain or "
                     "packed with gzip, xz, zstd or bzip2), a file system (ext2, ext3, ext4, xfs, squashfs), or a disk "
                     "with partitions",
@@ -34,10 +35,13 @@ REFUSED = {
 
 class Roots:
     """:param locks: a folder that every process of this driver on the host shares
+    :param datastores: OpenNebula's
+    :param timeout: seconds that each of the long steps may take
     """
 
-    def __init__(self, client: LxdClient, locks: Path, timeout: int) -> None:
+    def __init__(self, client: LxdClient, locks: Path, datastores: Path, timeout: int) -> None:
         self._client = client
+        self._datastores = datastores
         self._images = Images(client)
         self._lock = FileLock(locks / LOCK, timeout)
         self._timeout = timeout
@@ -48,6 +52,18 @@ class Roots:
         :param folder: this VM's own, for what is needed meanwhile
         :raises BadInput, NotSupported: the file is missing or nothing to make a root of
         """
+        if diskformat.of(filesystems.head(disk)) is not Format.QCOW2:
+            return self._ensure_raw(disk, folder)
+        if shutil.which("qemu-img") is None:
+            raise NotSupported(f"the root disk {disk} is a qcow2 image, but this node has no qemu-img to read it with: "
+                               "install qemu-utils, or let the datastore keep raw images")
+        raw = qcow2.to_raw(disk, self._datastores, folder, self._timeout)
+        try:
+            return self._ensure_raw(raw, folder)
+        finally:
+            raw.unlink()
+
+    def _ensure_raw(self, disk: Path, folder: Path) -> str:
         found = diskformat.of(filesystems.head(disk))
         if found in REFUSED:
             raise NotSupported(f"the root disk {disk} {REFUSED[found]}")

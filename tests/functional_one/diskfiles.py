@@ -40,6 +40,10 @@ def partitioned(file_system: Path, file: Path) -> Path:
     return file
 
 
+def qcow2(action: str, *arguments: str) -> None:
+    subprocess.run(["qemu-img", action, "-q", "-f", "qcow2", *arguments], check=True, capture_output=True)
+
+
 def loops(folder: Path) -> list[str]:
     """Loop devices over files below ``folder``, by those files."""
     listed = subprocess.run(["losetup", "--list", "--noheadings", "--output", "BACK-FILE"], check=True,

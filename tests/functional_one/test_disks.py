@@ -64,6 +64,14 @@ class RootTest(ActionsCase):
         file_system = diskfiles.ext4(self.tree, self.folder / "ext4")
         self.boots(Machine(), diskfiles.partitioned(file_system, self.folder / "partitioned"))
 
+    def test_qcow2_over_an_image_of_the_datastore(self) -> None:
+        base = self.node.datastores / "1/image"
+        base.parent.mkdir(parents=True)
+        diskfiles.ext4(self.tree, base)
+        overlay = self.folder / "overlay"
+        diskfiles.qcow2("create", "-b", str(base), "-F", "raw", str(overlay))
+        self.boots(Machine(), overlay)
+
     def test_squashfs(self) -> None:
         self.boots(Machine(), self.node.lxd.images["squashfs"])
 
@@ -72,9 +80,11 @@ class RootTest(ActionsCase):
         empty = diskfiles.ext4(None, self.folder / "empty")
         cut = self.folder / "cut"
         cut.write_bytes(good.read_bytes()[:diskfiles.MIB])
-        qcow2 = self.folder / "qcow2"
+        qcow2, foreign = self.folder / "qcow2", self.folder / "foreign"
         qcow2.write_bytes(b"QFI\xfb" + bytes(4096))
-        for disk, words in ((empty, "no /sbin/init"), (cut, "cannot be used: mount: "), (qcow2, "is a qcow2 image"),
+        diskfiles.qcow2("create", "-b", str(good), "-F", "raw", str(foreign))
+        for disk, words in ((empty, "no /sbin/init"), (cut, "cannot be used: mount: "),
+                            (qcow2, "cannot be read: qemu-img: "), (foreign, "is not in a datastore"),
                             (diskfiles.partitioned(cut, self.folder / "partitioned"), "cannot be used: mount: ")):
             machine = Machine()
             self.node.give_disk(machine, disk)
