@@ -10,7 +10,8 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from containerhost.errors import HostActionFailed
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 SIOCETHTOOL, ETHTOOL_STXCSUM = 0x8946, 0x17
 # linux/if.h
 IFF_UP, IFF_NOARP = 0x1, 0x80
+HOME = "/proc/thread-self/ns/net"
 
 
 def make_veth(host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
@@ -76,6 +78,59 @@ def compute_checksums(name: str) -> None:
             fcntl.ioctl(control, SIOCETHTOOL, request)
         except OSError as error:
             raise HostActionFailed(f"checksum offload of {name} cannot be turned off: {error.strerror}") from error
+
+
+def lend(name: str, namespace: str, new: str) -> None:
+    """Move an interface into another network namespace, where it is down and has another name.
+
+    :param namespace: the namespace's file
+    """
+    move(name, new, namespace, f"move interface {name} to {namespace}")
+
+
+def fetch(name: str, namespace: str, new: str) -> None:
+    """Move an interface out of another network namespace into this one."""
+    with open(HOME, "rb") as home:
+        within(namespace, lambda: move(name, new, f"/proc/self/fd/{home.fileno()}", f"fetch {name} from {namespace}"))
+
+
+def names_in(namespace: str) -> tuple[str, ...]:
+    """Names of the interfaces in a network namespace."""
+    found: list[str] = []
+    within(namespace, lambda: found.extend(name for _, name in socket.if_nameindex()))
+    return tuple(found)
+
+
+def move(name: str, new: str, namespace: str, asked: str) -> None:
+    with netlink(asked) as ip, open(namespace, "rb") as there:
+        link = index(ip, name)
+        # The kernel renames only interfaces that are down.
+        ip.link("set", index=link, flags=0, change=IFF_UP)
+        ip.link("set", index=link, ifname=new, net_ns_fd=there.fileno())
+
+
+def within(namespace: str, act: Callable[[], object]) -> None:
+    """Run ``act`` in a network namespace, in a thread of its own: the caller's never leaves its own.
+
+    :raises HostActionFailed: as ``act`` does, or there is no such namespace
+    """
+    failures: list[Exception] = []
+
+    def run() -> None:
+        from pyroute2 import netns  # noqa: PLC0415
+        try:
+            netns.setns(namespace, flags=0)  # never makes one
+            act()
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    for error in failures:
+        if isinstance(error, OSError):
+            raise HostActionFailed(f"cannot act in namespace {namespace}: {error.strerror or error}") from error
+        raise error
 
 
 def disable_ipv6(name: str) -> None:

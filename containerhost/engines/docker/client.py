@@ -1,0 +1,174 @@
+"""Docker's Engine API: one method per call, and one place where its failures get this project's names.
+
+Built on the docker SDK, one connection per thread (a requests session must not be shared). Every request and every
+wait has a limit.
+"""
+
+import contextlib
+import dataclasses
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import docker
+import docker.errors
+import requests
+import urllib3.exceptions
+
+from containerhost import errors
+
+# Docker reports these as plain 400 or 500: only the words tell them apart.
+TEXTS: tuple[tuple[re.Pattern[str], type[errors.EngineError]], ...] = (
+    (re.compile(r"no space left|disk quota exceeded", re.I), errors.StorageFull),
+    (re.compile(r"removal of container \S+ is already in progress", re.I), errors.EngineBusy),
+    (re.compile(r"context deadline exceeded|timed? ?out", re.I), errors.EngineTimeout),
+)
+
+STATUSES: Mapping[int, type[errors.EngineError]] = {
+    404: errors.EngineNotFound,
+    409: errors.EngineConflict,
+    503: errors.EngineUnavailable,
+    504: errors.EngineTimeout,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to reach the daemon.
+
+    :ivar endpoint: its socket, ``unix:///run/docker.sock``
+    :ivar request_timeout: seconds without an answer
+    :ivar operation_timeout: seconds that making, starting or removing a container may take
+    """
+
+    endpoint: str = "unix:///run/docker.sock"
+    request_timeout: int = 30
+    operation_timeout: int = 120
+
+
+def refusal(asked: str, status: int, text: str) -> errors.EngineError:
+    """The error for an answer that is not a success: by its words where they tell more, else by its status."""
+    known = next((kind for words, kind in TEXTS if words.search(text)), None)
+    kind = known or STATUSES.get(status, errors.EngineError)
+    return kind(f"{asked}: Docker says: {text.strip() or f'HTTP status {status}'}")
+
+
+@contextlib.contextmanager
+def translated(asked: str, endpoint: str) -> Iterator[None]:
+    """Every failure of a request leaves as an EngineError that says what was asked and where."""
+    try:
+        yield
+    except docker.errors.APIError as error:
+        raise refusal(asked, error.response.status_code if error.response is not None else 0,
+                      str(error.explanation or error)) from error
+    except (requests.RequestException, docker.errors.DockerException, urllib3.exceptions.HTTPError,
+            OSError) as error:
+        # The SDK hides what went wrong with its first request in an error of its own.
+        if is_timeout(error):
+            raise errors.EngineTimeout(f"{asked}: no answer from {endpoint} in time") from error
+        raise errors.EngineUnavailable(
+            f"{asked}: cannot talk to {endpoint} ({error}); is the daemon running, and may this user reach it?"
+        ) from error
+    except ValueError as error:
+        raise errors.EngineError(f"{asked}: the answer of {endpoint} is not Docker's: {error}") from error
+
+
+def is_timeout(error: BaseException) -> bool:
+    kinds = (TimeoutError, requests.Timeout, urllib3.exceptions.ReadTimeoutError)
+    seen: BaseException | None = error
+    while seen is not None:
+        if any(isinstance(part, kinds) for part in (seen, *seen.args)):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+class DockerClient:
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self._local = threading.local()
+
+    # The choke point.
+
+    @contextlib.contextmanager
+    def _asking(self, asked: str, limit: int | None = None) -> Iterator[docker.APIClient]:
+        """:param limit: seconds without an answer; None is ``request_timeout``
+        """
+        try:
+            with translated(asked, self.settings.endpoint):
+                api = self._connection()
+                api.timeout = limit or self.settings.request_timeout
+                yield api
+        except errors.EngineUnavailable:
+            # The daemon that comes back may be another version: look at it anew.
+            self._local.api = None
+            raise
+
+    def _connection(self) -> docker.APIClient:
+        if getattr(self._local, "api", None) is None:
+            self._local.api = docker.APIClient(self.settings.endpoint, version="auto",
+                                               timeout=self.settings.request_timeout)
+        return self._local.api
+
+    # The server.
+
+    def info(self) -> Mapping[str, Any]:
+        with self._asking("read the daemon's description") as api:
+            return api.info()
+
+    # Containers.
+
+    def containers(self) -> Sequence[Mapping[str, Any]]:
+        """Summaries of all containers, running or not."""
+        with self._asking("list containers") as api:
+            return api.containers(all=True)
+
+    def container(self, name: str) -> Mapping[str, Any]:
+        with self._asking(f"read container {name}") as api:
+            return api.inspect_container(name)
+
+    def create(self, name: str, body: Mapping[str, Any]) -> str:
+        """:returns: the container's id"""
+        with self._asking(f"create container {name}", self.settings.operation_timeout) as api:
+            return api.create_container_from_config(dict(body), name)["Id"]
+
+    def start(self, name: str) -> None:
+        with self._asking(f"start container {name}", self.settings.operation_timeout) as api:
+            api.start(name)
+
+    def signal(self, name: str, signal: str) -> None:
+        with self._asking(f"send {signal} to container {name}") as api:
+            api.kill(name, signal)
+
+    def await_end(self, name: str, timeout: int) -> None:
+        """:raises EngineTimeout: it still runs after ``timeout`` seconds"""
+        with self._asking(f"wait for the end of container {name}", timeout) as api:
+            api.wait(name, timeout=timeout, condition="not-running")
+
+    def pause(self, name: str) -> None:
+        with self._asking(f"freeze container {name}", self.settings.operation_timeout) as api:
+            api.pause(name)
+
+    def unpause(self, name: str) -> None:
+        with self._asking(f"unfreeze container {name}", self.settings.operation_timeout) as api:
+            api.unpause(name)
+
+    def rename(self, name: str, new: str) -> None:
+        with self._asking(f"rename container {name} to {new}") as api:
+            api.rename(name, new)
+
+    def remove(self, name: str) -> None:
+        """With its anonymous volumes; what runs is killed."""
+        with self._asking(f"delete container {name}", self.settings.operation_timeout) as api:
+            api.remove_container(name, v=True, force=True)
+
+    def stats(self, name: str) -> Mapping[str, Any]:
+        """What it uses now, at once: Docker would else look twice, a second apart."""
+        with self._asking(f"read what container {name} uses") as api:
+            return api.stats(name, stream=False, one_shot=True)
+
+    def logs(self, name: str, lines: int) -> bytes:
+        """The last lines of what it printed."""
+        with self._asking(f"read what container {name} printed") as api:
+            return api.logs(name, stdout=True, stderr=True, tail=lines)

@@ -1,0 +1,205 @@
+"""ContainerSpec and Grant as Docker writes them. Pure functions: the same input gives the same configuration.
+
+Keys and values: Docker's Engine API, ``POST /containers/create``. Nothing here widens what Docker gives a container:
+never privileged, its seccomp and AppArmor profiles as they are, no capability but IPC_LOCK, and that only with RDMA.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from containerhost.engines.docker.record import Netdev, Node, Record, union
+from containerhost.errors import SpecError
+from containerhost.grants import Grant
+from containerhost.idlist import id_runs
+from containerhost.spec import CloudInit, ContainerSpec, Cpu, IoLimit, Mount, Nic, Part
+
+RUNTIME = "containerhost"
+
+# One label holds all marks of the driver: single ones could come with an image.
+LABEL = "containerhost"
+
+PERIOD = 100_000  # µs, the kernel's usual one
+PIDS = 32768  # as the kernel's own default for a whole machine: holds a fork bomb, and nothing that works
+LOG = {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "2"}}
+
+
+def container(spec: ContainerSpec, disk: str | None) -> dict[str, Any]:
+    """The body of ``POST /containers/create``.
+
+    :param disk: the block device that holds the root file systems; None when it has none of its own
+    :raises SpecError: Docker cannot express a part of ``spec``
+    """
+    refuse(spec)
+    environment = dict(spec.environment)
+    for grant in spec.grants:
+        environment |= grant.environment
+    return {
+        "Image": spec.image,
+        "Hostname": spec.name,
+        "Env": [f"{key}={value}" for key, value in sorted(environment.items())],
+        "Labels": {LABEL: json.dumps(dict(spec.labels), sort_keys=True)},
+        "HostConfig": host_config(spec, disk),
+    }
+
+
+def host_config(spec: ContainerSpec, disk: str | None) -> dict[str, Any]:
+    config = {
+        "Runtime": RUNTIME,
+        "NetworkMode": "none",
+        "IpcMode": "private",
+        "Privileged": False,
+        "RestartPolicy": {"Name": "no"},
+        "LogConfig": LOG,
+        "PidsLimit": PIDS,
+        "Memory": spec.memory.size,
+        "MemorySwap": spec.memory.size,  # with swap, so none
+        "Mounts": [mount(item) for item in spec.mounts],
+        **cpu(spec.cpu),
+        **io_limits(spec.root.io, disk),
+        **start_config(spec.grants, spec.limits),
+    }
+    if spec.root.size is not None:
+        config["StorageOpt"] = {"size": str(spec.root.size)}
+    return config
+
+
+def refuse(spec: ContainerSpec) -> None:
+    """:raises SpecError: what Docker has no way for"""
+    for asked, what in (
+        (spec.security.privileged, "privileged"),
+        (spec.security.nesting, "able to hold containers of its own"),
+        (spec.salvaged is not None, "given another container's root disk"),
+        (spec.cloud_init != CloudInit(), "given documents for cloud-init"),
+        (any(spec.memory.hugepages.values()), "given huge pages"),
+    ):
+        if asked:
+            raise SpecError(f"container {spec.name}: a container on Docker cannot be {what}")
+    record_of(spec.parts)
+    names = [netdev.name for part in spec.parts for netdev in part_record(part).netdevs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SpecError(f"container {spec.name}: more than one interface would be called {', '.join(twice)}")
+
+
+def cpu(wanted: Cpu) -> dict[str, Any]:
+    """CPU limits: ``cores`` binds; a share, or else a mere count of CPUs, is a hard limit of CPU time."""
+    config: dict[str, Any] = {}
+    share = wanted.share if wanted.share is not None else None if wanted.cores else wanted.count * 100
+    if share is not None:
+        config |= {"CpuPeriod": PERIOD, "CpuQuota": share * PERIOD // 100}
+    if wanted.cores:
+        config["CpusetCpus"] = id_text(wanted.cores)
+    if wanted.nodes:
+        config["CpusetMems"] = id_text(wanted.nodes)
+    if wanted.priority is not None:
+        config["CpuShares"] = 1024 - (10 - wanted.priority)
+    return config
+
+
+def id_text(ids: Iterable[int]) -> str:
+    """``{0, 2, 3}`` as ``0,2-3``."""
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in id_runs(ids))
+
+
+def io_limits(wanted: IoLimit, disk: str | None) -> dict[str, Any]:
+    limits = {"BlkioDeviceReadBps": wanted.read_bytes, "BlkioDeviceWriteBps": wanted.write_bytes,
+              "BlkioDeviceReadIOps": wanted.read_iops, "BlkioDeviceWriteIOps": wanted.write_iops}
+    asked = {key: rate for key, rate in limits.items() if rate is not None}
+    if asked and disk is None:
+        raise SpecError("the root disk's speed is to be limited, but it is not known which block device holds Docker's "
+                        "root file systems: configure it, or ask for no limit")
+    return {key: [{"Path": disk, "Rate": rate}] for key, rate in asked.items()}
+
+
+def mount(wanted: Mount) -> dict[str, Any]:
+    return {"Type": "bind", "Source": wanted.source, "Target": wanted.target, "ReadOnly": wanted.read_only}
+
+
+# What a container must be started with.
+
+
+def start_config(grants: Sequence[Grant], limits: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What a container must be made with for its grants, and cannot get later."""
+    most: dict[str, int] = {}
+    for asked in (limits or {}, *(grant.limits for grant in grants)):
+        for name, text in asked.items():
+            most[name] = max(most.get(name, 0), limit(text), key=limit_order)
+    return {"Ulimits": [{"Name": name, "Soft": size, "Hard": size} for name, size in sorted(most.items())],
+            "CapAdd": ["IPC_LOCK"] if any(has_rdma(grant) for grant in grants) else []}
+
+
+def lacking(made: Mapping[str, Any], grants: Sequence[Grant]) -> tuple[str, ...]:
+    """What ``grants`` need and a container does not have, in words.
+
+    :param made: its host configuration
+    """
+    wanted = start_config(grants)
+    have = {item["Name"]: item["Hard"] for item in made.get("Ulimits") or ()}
+    return (*(f"{item['Name']}={limit_text(item['Hard'])}" for item in wanted["Ulimits"]
+              if limit_order(have.get(item["Name"], 0)) < limit_order(item["Hard"])),
+            *(f"capability {name}" for name in wanted["CapAdd"]
+              if name not in {bare_capability(held) for held in made.get("CapAdd") or ()}))
+
+
+def bare_capability(name: str) -> str:
+    """Docker accepts a capability with and without its prefix, and tells it with."""
+    return name.removeprefix("CAP_")
+
+
+def has_rdma(grant: Grant) -> bool:
+    return any(node.path.startswith("/dev/infiniband/") for node in grant.nodes)
+
+
+def limit(text: str) -> int:
+    return -1 if text == "unlimited" else int(text)
+
+
+def limit_text(size: int) -> str:
+    return "unlimited" if size == -1 else str(size)
+
+
+def limit_order(size: int) -> float:
+    return float("inf") if size == -1 else size
+
+
+# Parts.
+
+
+def record_of(parts: Iterable[Part]) -> Record:
+    return union(map(part_record, parts))
+
+
+def part_record(part: Part) -> Record:
+    """What a container with this part has, at its start and hot alike.
+
+    :raises SpecError: Docker has no way for a part of this kind
+    """
+    match part:
+        case Grant():
+            refuse_libraries(part)
+            netdevs = {Netdev(part.netdev.host_name, part.netdev.name)} if part.netdev else set()
+            return Record(frozenset({part.device.id}),
+                          frozenset(Node(node.path, node.major, node.minor) for node in part.nodes), frozenset(netdevs))
+        case Nic(mac=None, mtu=None):
+            return Record(netdevs=frozenset({Netdev(part.parent, part.name)}))
+        case Nic():
+            raise SpecError(f"interface {part.name}: a container on Docker gets an interface as it is; set its MAC and "
+                            "MTU on the host")
+        case _:
+            kind = " ".join(re.findall("[A-Z][a-z]*", type(part).__name__)).lower()
+            raise SpecError(f"{kind} {part.name}: a container on Docker cannot be given one")
+
+
+def refuse_libraries(grant: Grant) -> None:
+    if grant.gpu and grant.gpu.libraries:
+        raise SpecError(f"GPU {grant.device.id}: libraries of its driver are asked for "
+                        f"({', '.join(sorted(grant.gpu.libraries))}), but a container on Docker gets nodes only: use "
+                        "an image that brings the libraries")
+
+
+def going(part: Part, remaining: Iterable[Part]) -> Record:
+    """What leaves with ``part``: all it brought, apart from what the remaining parts share with it."""
+    return part_record(part) - record_of(remaining)
+

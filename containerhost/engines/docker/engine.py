@@ -1,0 +1,301 @@
+"""DockerEngine: containers on Docker. Thin: configuration is made in ``config``, requests in ``client``.
+
+Of :class:`containerhost.engines.Engine` it has what Docker can do. Pools, pool disks, block devices, live consoles,
+commands inside and events are not among it.
+"""
+
+import datetime
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from containerhost import errors
+from containerhost.devices.model import Device
+from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
+from containerhost.engines.docker import config, held
+from containerhost.engines.docker.client import DockerClient
+from containerhost.engines.docker.privileged import DockerPrivileged
+from containerhost.engines.docker.record import FOLDER, Record, Records
+from containerhost.engines.verify import complaints
+from containerhost.filelock import FileLock
+from containerhost.grants import Grant
+from containerhost.rollback import Rollback
+from containerhost.spec import ContainerSpec, Part, grants_of
+
+STATUSES: Mapping[str, Status] = {
+    "created": Status.STOPPED,
+    "exited": Status.STOPPED,
+    "running": Status.RUNNING,
+    "paused": Status.FROZEN,
+    "restarting": Status.STARTING,
+    "removing": Status.STOPPING,
+    "dead": Status.ERROR,
+}
+
+LINES = 1000  # of what a container printed
+BUSY_PAUSE = 0.2  # s between looks at a container that another caller removes
+LOCK_LIMIT = 60.0  # s; a holder changes a few nodes or interfaces
+
+
+class DockerEngine:
+    """:param records: the folder that the daemon's runtime was given too
+    :param disk: the block device that holds the root file systems, for limits of their speed
+    """
+
+    name = "docker"
+
+    def __init__(self, client: DockerClient, privileged: DockerPrivileged | None = None, records: Path = FOLDER,
+                 disk: str | None = None) -> None:
+        self.client = client
+        self._privileged = privileged or DockerPrivileged()
+        self._records = Records(records)
+        self._lock = FileLock(records / ".lock", LOCK_LIMIT)
+        self._disk = disk
+
+    # Whole-host questions.
+
+    def server(self) -> ServerInfo:
+        info = self.client.info()
+        return ServerInfo(name="docker", version=info["ServerVersion"], architectures=(info["Architecture"],),
+                          kernel=info["KernelVersion"], hostname=info["Name"])
+
+    def containers(self) -> tuple[ContainerState, ...]:
+        return tuple(summary_state(summary, self._record_or_none(summary["Id"])) for summary in
+                     self.client.containers())
+
+    def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
+        """One request for each container that this engine did not make: Docker's list does not tell their devices."""
+        known = tuple(devices)
+        found: dict[str, str] = {}
+        for summary in self.client.containers():
+            record = self._record_or_none(summary["Id"])
+            name = bare_name(summary["Names"])
+            taken = record.devices if record else held.held(self._host_config(name), known)
+            found |= {device.id: name for device in known if device.id in taken and device.id not in found}
+        return found
+
+    def _host_config(self, name: str) -> Mapping[str, Any]:
+        try:
+            return self.client.container(name)["HostConfig"]
+        except errors.EngineNotFound:
+            return {}  # deleted since the list was made
+
+    # One container.
+
+    def container(self, name: str) -> ContainerState:
+        return container_state(*self._found(name))
+
+    def exists(self, name: str) -> bool:
+        try:
+            self.client.container(name)
+        except errors.EngineNotFound:
+            return False
+        return True
+
+    def metrics(self, name: str) -> Metrics:
+        container = self.client.container(name)
+        pid = container["State"]["Pid"] or None
+        return metrics(status_of(container), pid, self.client.stats(name) if pid else {})
+
+    def console_log(self, name: str) -> bytes:
+        return self.client.logs(name, LINES)
+
+    # Life.
+
+    def create(self, spec: ContainerSpec) -> None:
+        body = config.container(spec, self._disk)
+        with Rollback(f"creation of container {spec.name}") as undo:
+            container = self.client.create(spec.name, body)
+            undo.on_error("the container", self.client.remove, container)
+            self._records.write(container, config.record_of(spec.parts))
+
+    def rename(self, name: str, new: str) -> None:
+        self.client.rename(name, new)
+
+    def start(self, name: str) -> None:
+        if self._status(name) is not Status.RUNNING:
+            self.client.start(name)
+
+    def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
+        container = self.client.container(name)
+        if status_of(container) is Status.STOPPED:
+            return
+        if status_of(container) is Status.FROZEN:
+            # A frozen program cannot act on a signal.
+            self.unfreeze(name)
+        try:
+            self.client.signal(name, "SIGKILL" if force else container["Config"].get("StopSignal") or "SIGTERM")
+            self.client.await_end(name, timeout)
+        except errors.EngineUnavailable:
+            raise
+        except errors.EngineError as error:
+            if self._status(name) is Status.STOPPED:
+                return
+            if isinstance(error, errors.EngineTimeout):
+                raise errors.EngineTimeout(f"container {name} did not end within {timeout} s and still runs") from error
+            raise
+
+    def restart(self, name: str, *, timeout: int, force: bool = False) -> None:
+        """Stop and start; a stopped container is started."""
+        self.stop(name, timeout=timeout, force=force)
+        self.start(name)
+
+    def freeze(self, name: str) -> None:
+        if self._status(name) is not Status.FROZEN:
+            self.client.pause(name)
+
+    def unfreeze(self, name: str) -> None:
+        if self._status(name) is not Status.RUNNING:
+            self.client.unpause(name)
+
+    def delete(self, name: str) -> None:
+        """Done already when it is gone."""
+        try:
+            container = self.client.container(name)["Id"]
+            self.stop(container, timeout=self.client.settings.operation_timeout, force=True)
+            self._remove(container)
+        except errors.EngineNotFound:
+            return
+        self._records.remove(container)
+
+    def _remove(self, container: str) -> None:
+        """Another caller may be removing it already: then wait for that."""
+        limit = time.monotonic() + self.client.settings.operation_timeout
+        while True:
+            try:
+                return self.client.remove(container)
+            except errors.EngineBusy:
+                if time.monotonic() > limit:
+                    raise
+                time.sleep(BUSY_PAUSE)
+
+    # Devices.
+
+    def attach(self, name: str, part: Part) -> None:
+        """:raises SpecError: the part needs what the container was not made with"""
+        wanted = config.part_record(part)
+        with self._lock.held():
+            container, record = self._found(name)
+            require_made_for(container, grants_of([part]))
+            with Rollback(f"attachment to container {name}") as undo:
+                self._records.write(container["Id"], record | wanted)
+                undo.on_error("its record", self._records.write, container["Id"], record)
+                if container["State"]["Pid"]:
+                    self._give(container["State"]["Pid"], wanted - record, undo)
+
+    def _give(self, pid: int, what: Record, undo: Rollback) -> None:
+        for node in sorted(what.nodes):
+            self._privileged.give_node(pid, node.path, node.number)
+            undo.on_error(node.path, self._privileged.take_node, pid, node.path, node.number)
+        for netdev in sorted(what.netdevs):
+            self._privileged.lend_netdev(pid, netdev.host_name, netdev.name)
+            undo.on_error(netdev.name, self._privileged.fetch_netdev, pid, netdev.name, netdev.host_name)
+
+    def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
+        go = config.going(part, remaining)
+        with self._lock.held():
+            container, record = self._found(name)
+            pid = container["State"]["Pid"]
+            if pid:
+                for node in sorted(go.nodes):
+                    self._privileged.take_node(pid, node.path, node.number)
+                for netdev in sorted(go.netdevs):
+                    self._privileged.fetch_netdev(pid, netdev.name, netdev.host_name)
+            self._records.write(container["Id"], record - go)
+
+    def refit(self, name: str, parts: Sequence[Part]) -> None:
+        wanted = config.record_of(parts)
+        with self._lock.held():
+            container, _ = self._found(name)
+            if status_of(container) is not Status.STOPPED:
+                raise errors.EngineConflict(f"container {name} runs: stop it before its parts are exchanged")
+            require_made_for(container, grants_of(parts))
+            self._records.write(container["Id"], wanted)
+
+    def verify(self, name: str, grants: Sequence[Grant]) -> None:
+        """Look into the running container from the host, through its first process; nothing of it is run."""
+        pid = self.client.container(name)["State"]["Pid"]
+        if not pid:
+            raise errors.EngineConflict(f"container {name} does not run, so what it sees cannot be checked")
+        found = complaints(self._privileged.inside(pid), grants)
+        if found:
+            raise errors.NotAsGranted(f"container {name}: {'; '.join(found)}")
+
+    # Helpers.
+
+    def _found(self, name: str) -> tuple[Mapping[str, Any], Record]:
+        container = self.client.container(name)
+        return container, self._records.read(container["Id"])
+
+    def _record_or_none(self, container: str) -> Record | None:
+        """None for a container that others made."""
+        try:
+            return self._records.read(container)
+        except errors.EngineNotFound:
+            return None
+
+    def _status(self, name: str) -> Status:
+        return status_of(self.client.container(name))
+
+
+def require_made_for(container: Mapping[str, Any], grants: Sequence[Grant]) -> None:
+    missing = config.lacking(container["HostConfig"], grants)
+    if missing:
+        raise errors.SpecError(f"{', '.join(grant.device.id for grant in grants)} needs {' and '.join(missing)}, which "
+                               f"container {bare_name([container['Name']])} can only be made with")
+
+
+def status_of(container: Mapping[str, Any]) -> Status:
+    return STATUSES.get(container["State"]["Status"], Status.ERROR)
+
+
+def container_state(container: Mapping[str, Any], record: Record) -> ContainerState:
+    return ContainerState(
+        name=bare_name([container["Name"]]), status=status_of(container),
+        labels=labels_of(container["Config"]["Labels"]), created=moment(container["Created"]),
+        last_used=moment(container["State"]["StartedAt"]), interfaces=interfaces_of(record))
+
+
+def summary_state(summary: Mapping[str, Any], record: Record | None) -> ContainerState:
+    """Of Docker's list, which does not tell when a container was last started."""
+    return ContainerState(
+        name=bare_name(summary["Names"]), status=STATUSES.get(summary["State"], Status.ERROR),
+        labels=labels_of(summary["Labels"]), created=datetime.datetime.fromtimestamp(summary["Created"], datetime.UTC),
+        interfaces=interfaces_of(record or Record()))
+
+
+def bare_name(names: Sequence[str]) -> str:
+    return names[0].removeprefix("/") if names else ""
+
+
+def interfaces_of(record: Record) -> dict[str, str]:
+    return {netdev.name: netdev.host_name for netdev in sorted(record.netdevs)}
+
+
+def labels_of(labels: Mapping[str, str] | None) -> dict[str, str]:
+    """The driver's marks; none where others wrote the label."""
+    try:
+        own = json.loads((labels or {}).get(config.LABEL, "{}"))
+        return {str(key): str(value) for key, value in own.items()}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def moment(text: str) -> datetime.datetime | None:
+    """Docker's RFC 3339 time with nanoseconds; None for its "never", which is in year 1."""
+    seconds, _, fraction = text.removesuffix("Z").partition(".")
+    if seconds.startswith("0001-"):
+        return None
+    return datetime.datetime.fromisoformat(f"{seconds}.{fraction[:6].ljust(6, '0')}+00:00")
+
+
+def metrics(status: Status, pid: int | None, stats: Mapping[str, Any]) -> Metrics:
+    """Docker's statistics of one moment. It does not see interfaces that it did not make."""
+    memory = stats.get("memory_stats") or {}
+    return Metrics(
+        status=status, pid=pid, processes=(stats.get("pids_stats") or {}).get("current", 0),
+        cpu_time=((stats.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage", 0),
+        memory=memory.get("usage", 0), memory_peak=memory.get("max_usage", 0),
+        swap=(memory.get("stats") or {}).get("swap", 0), disks={}, interfaces=())

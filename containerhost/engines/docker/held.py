@@ -1,0 +1,34 @@
+"""Which devices a container on Docker that others made names: a pure reading of its host configuration.
+
+What is configured counts, running or not. Docker's own ways to a device are nodes, folders of nodes, a vendor's
+request, and everything at once.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from containerhost.devices.model import NVIDIA, Device, Kind, NodeUse
+
+
+def held(host_config: Mapping[str, Any], devices: Iterable[Device]) -> frozenset[str]:
+    """Ids of those that the container names."""
+    everything = bool(host_config.get("Privileged"))
+    paths = [str(entry.get("PathOnHost", "")) for entry in host_config.get("Devices") or ()]
+    return frozenset(device.id for device in devices
+                     if (everything and device.nodes) or any(names(path, device) for path in paths)
+                     or any(requests(request, device) for request in host_config.get("DeviceRequests") or ()))
+
+
+def names(path: str, device: Device) -> bool:
+    """Whether a node, or a folder of nodes, brings a node that is the device's own."""
+    folder = path.rstrip("/") + "/"
+    return bool(path) and any(node.use is not NodeUse.SHARED and (node.path == path or node.path.startswith(folder))
+                              for node in device.nodes)
+
+
+def requests(request: Mapping[str, Any], device: Device) -> bool:
+    """Whether a request for GPUs can bring the device: one that names no GPU by its uuid can bring any."""
+    if device.kind is Kind.NET or device.vendor_id != NVIDIA:
+        return False
+    ids = [str(wanted).lower() for wanted in request.get("DeviceIDs") or ()]
+    return not ids or device.uuid is None or any(wanted == device.uuid.lower() or wanted.isdecimal() for wanted in ids)

@@ -1,0 +1,41 @@
+"""What only root may do to a running container on Docker, beside what it may do for any engine."""
+
+import re
+
+from containerhost import charnodes, links
+from containerhost.privileged import INTERFACE, NODE_FOLDERS, Privileged, check
+
+FOLDERS = "|".join("/".join(folder) + "/" for folder in NODE_FOLDERS if folder)
+CHAR_NODE = re.compile(rf"/dev/({FOLDERS})?(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{1,64}}")
+
+# The container is the boundary: whatever user runs in it may use what it was given.
+NODE_MODE = 0o666
+
+
+class DockerPrivileged(Privileged):
+    """Acts directly; its process must be root.
+
+    :raises HostActionFailed: from every method, with the words of the kernel
+    """
+
+    def give_node(self, pid: int, path: str, number: tuple[int, int]) -> None:
+        """Let the container of process ``pid`` have a character node."""
+        charnodes.give(int(pid), check(CHAR_NODE, path), (int(number[0]), int(number[1])), NODE_MODE)
+
+    def take_node(self, pid: int, path: str, number: tuple[int, int]) -> None:
+        charnodes.take(int(pid), check(CHAR_NODE, path), (int(number[0]), int(number[1])))
+
+    def lend_netdev(self, pid: int, host_name: str, name: str) -> None:
+        """Move an interface of the host into the container of process ``pid``."""
+        links.lend(check(INTERFACE, host_name), network_of(pid), check(INTERFACE, name))
+
+    def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
+        """Move it back; done already when the container has none of that name."""
+        if check(INTERFACE, name) in links.names_in(network_of(pid)):
+            links.fetch(name, network_of(pid), check(INTERFACE, host_name))
+
+
+def network_of(pid: int) -> str:
+    """The file of a container's network namespace; never the host's own."""
+    charnodes.require_container(int(pid))
+    return f"/proc/{int(pid)}/ns/net"

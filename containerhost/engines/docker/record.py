@@ -1,0 +1,126 @@
+"""What a container on Docker has beside its image: one small file per container, which the runtime reads at each start.
+
+Docker fixes a container's devices when it makes it; the record is what may change. It is written as a whole or not at
+all, and holds only names and numbers.
+"""
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from containerhost.errors import EngineError, EngineNotFound
+
+FOLDER = Path("/var/lib/containerhost/docker")
+_ID = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Node:
+    """A character node, at the same path on the host and in the container."""
+
+    path: str
+    major: int
+    minor: int
+
+    @property
+    def number(self) -> tuple[int, int]:
+        return self.major, self.minor
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Netdev:
+    """:ivar host_name: what the host calls it, and calls it again when it is back
+    :ivar name: its name in the container
+    """
+
+    host_name: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """:ivar devices: ids of the devices that the nodes and interfaces belong to
+    """
+
+    devices: frozenset[str] = frozenset()
+    nodes: frozenset[Node] = frozenset()
+    netdevs: frozenset[Netdev] = frozenset()
+
+    def __or__(self, other: "Record") -> "Record":
+        return Record(self.devices | other.devices, self.nodes | other.nodes, self.netdevs | other.netdevs)
+
+    def __sub__(self, other: "Record") -> "Record":
+        return Record(self.devices - other.devices, self.nodes - other.nodes, self.netdevs - other.netdevs)
+
+    def to_json(self) -> str:
+        return json.dumps({"devices": sorted(self.devices),
+                           "nodes": [dataclasses.asdict(node) for node in sorted(self.nodes)],
+                           "netdevs": [dataclasses.asdict(netdev) for netdev in sorted(self.netdevs)]}, indent=1)
+
+
+class Records:
+    """The records in one folder, by Docker's id of the container."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self.folder = folder
+
+    def read(self, container: str) -> Record:
+        """:raises EngineNotFound: there is none
+        :raises EngineError: it cannot be read
+        """
+        path = self._path(container)
+        try:
+            return parsed(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError as error:
+            raise EngineNotFound(f"there is no record {path} of what the container has: this driver did not make it, "
+                                 "or somebody removed the record; delete the container and make it anew") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise EngineError(f"record {path} of what the container has cannot be trusted ({error!r}): "
+                              "delete the container and make it anew") from error
+
+    def write(self, container: str, record: Record) -> None:
+        path = self._path(container)
+        unfinished = path.with_suffix(".unfinished")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with unfinished.open("w", encoding="utf-8") as file:
+                file.write(record.to_json() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.rename(path)
+        except OSError as error:
+            raise EngineError(f"record {path} of what the container has cannot be written: {error}") from error
+
+    def remove(self, container: str) -> None:
+        self._path(container).unlink(missing_ok=True)
+
+    def all(self) -> dict[str, Record]:
+        """Record by container id."""
+        ids = [path.stem for path in self.folder.glob("*.json") if _ID.fullmatch(path.stem)]
+        return {container: self.read(container) for container in sorted(ids)}
+
+    def namespace(self, container: str) -> Path:
+        """Where the runtime keeps the network namespace of a running container."""
+        return self._path(container).with_suffix(".net")
+
+    def _path(self, container: str) -> Path:
+        if not _ID.fullmatch(container):
+            raise EngineNotFound(f"{container!r} is no id of a container")
+        return self.folder / f"{container}.json"
+
+
+def parsed(data: Any) -> Record:
+    return Record(frozenset(map(str, data["devices"])),
+                  frozenset(Node(str(node["path"]), int(node["major"]), int(node["minor"])) for node in data["nodes"]),
+                  frozenset(Netdev(str(item["host_name"]), str(item["name"])) for item in data["netdevs"]))
+
+
+def union(records: Iterable[Record]) -> Record:
+    result = Record()
+    for record in records:
+        result |= record
+    return result

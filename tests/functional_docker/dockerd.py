@@ -1,0 +1,167 @@
+"""A real dockerd for the functional tests: one per test process, in a folder of its own, gone at its end.
+
+Root is needed, and a network namespace nobody else uses: tools/fakehost gives both. It makes no networks and touches
+no firewall: interfaces come to its containers from outside.
+"""
+
+import atexit
+import functools
+import io
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import docker
+import fixtures
+
+from containerhost.engines.docker import config
+from containerhost.engines.docker.client import DockerClient, Settings
+from containerhost.engines.docker.engine import DockerEngine
+from containerhost.errors import EngineUnavailable
+from tests.functional.folder import RunFolder
+from tests.functional.lxd import mounts_below
+from tests.waiting import await_that
+
+ROOT = Path(__file__).parents[2]
+BUSYBOX = "/bin/busybox"
+STOP_LIMIT = 60  # s
+
+# A first program that ends when it is asked to; one that does not; one that tells what it finds and ends.
+IMAGES = {
+    "polite": "trap 'echo asked to end; exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done",
+    "deaf": "trap '' TERM; echo up; while :; do sleep 1000 & wait $!; done",
+    "short": "echo found; find /dev -type c; ls /sys/class/net",
+}
+
+
+class Daemon:
+    def __init__(self) -> None:
+        self._home = RunFolder()
+        self.base = self._home.path
+        self.records = self.base / "records"
+        self.endpoint = f"unix://{self.base}/docker.sock"
+        self._log = self.base / "daemon.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._runtime = self.base / "runtime"
+        self._runtime.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m "
+                                 f"containerhost.engines.docker.runtime --records {self.records} \"$@\"\n")
+        self._runtime.chmod(0o755)
+
+    def start(self) -> None:
+        program = shutil.which("dockerd")
+        if program is None:
+            raise RuntimeError("dockerd is not on this machine. Run: sudo tools/install test")
+        # live-restore: its containers run on while it is restarted.
+        command = [program, "--host", self.endpoint, "--data-root", f"{self.base}/data", "--exec-root",
+                   f"{self.base}/exec", "--pidfile", f"{self.base}/pid", "--config-file", f"{self.base}/none.json",
+                   "--storage-driver", "vfs", "--live-restore", "--bridge", "none", "--iptables=false",
+                   "--ip6tables=false", "--ip-forward=false", "--ip-masq=false",
+                   "--add-runtime", f"{config.RUNTIME}={self._runtime}"]
+        (self.base / "none.json").write_text("{}")
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                             start_new_session=True)
+        await_that(self._answers, f"dockerd answers; its log is {self._log}")
+
+    def _answers(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            raise AssertionError(f"dockerd ended: {self._log.read_text()[-4000:]}")
+        try:
+            return bool(DockerClient(Settings(self.endpoint)).info())
+        except EngineUnavailable:
+            return False
+
+    def stop(self) -> None:
+        if self._process:
+            self._process.terminate()
+            self._process.wait(STOP_LIMIT)
+            self._process = None
+
+    def client(self) -> DockerClient:
+        return DockerClient(Settings(self.endpoint))
+
+    def engine(self) -> DockerEngine:
+        return DockerEngine(self.client(), records=self.records)
+
+    def api(self) -> docker.APIClient:
+        return docker.APIClient(self.endpoint, version="auto", timeout=60)
+
+    def make_images(self) -> None:
+        archive = root_file_system()
+        for name, script in IMAGES.items():
+            self.api().import_image_from_data(
+                archive, repository=name, tag="latest", changes=[f'CMD ["/bin/sh", "-c", "{script}"]'])
+
+    def remove(self) -> None:
+        """End everything and leave nothing."""
+        try:
+            engine = self.engine()
+            for container in engine.containers():
+                engine.delete(container.name)
+        finally:
+            self.stop()
+            for mount in reversed(mounts_below(self.base)):
+                subprocess.run(["umount", "--lazy", mount], check=True)
+            self._home.remove()
+
+
+def root_file_system() -> bytes:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        archive.add(BUSYBOX, "bin/busybox")
+        for name in subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split():
+            if name != "busybox":
+                link = tarfile.TarInfo(f"bin/{name}")
+                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+                archive.addfile(link)
+    return raw.getvalue()
+
+
+_lock = threading.Lock()
+
+
+@functools.cache
+def _shared() -> Daemon:
+    # A run that is told to end shall clean up, as one that came to its end.
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    daemon = Daemon()
+    atexit.register(daemon.remove)
+    daemon.start()
+    daemon.make_images()
+    return daemon
+
+
+class Docker(fixtures.Fixture):
+    """:ivar daemon: the process's one daemon
+    :ivar engine: on it
+    """
+
+    def _setUp(self) -> None:
+        with _lock:
+            self.daemon = _shared()
+        self.engine = self.daemon.engine()
+        self.addCleanup(self._delete_containers)
+
+    def _delete_containers(self) -> None:
+        for container in self.engine.containers():
+            self.engine.delete(container.name)
+
+    def inside(self, name: str, *command: str) -> tuple[int, str]:
+        """Exit status and output of a command in the container."""
+        api = self.daemon.api()
+        process = api.exec_create(name, list(command))
+        output = api.exec_start(process)
+        return api.exec_inspect(process)["ExitCode"], output.decode()
+
+
+def leftovers(daemon: Daemon) -> list[str]:
+    """What is left of containers after all were deleted."""
+    folders = [daemon.records, daemon.base / "data/containers"]
+    files = [path for folder in folders if folder.exists() for path in folder.iterdir() if path.name != ".lock"]
+    mounts = set(mounts_below(daemon.base)) - {f"{daemon.base}/data"}  # dockerd's own, private one
+    return [*map(str, files), *sorted(mounts)]

@@ -1,0 +1,50 @@
+from pathlib import Path
+
+import fixtures
+import testtools
+
+from containerhost.engines.docker.record import Netdev, Node, Record, Records
+from containerhost.errors import EngineError, EngineNotFound
+
+ID = "ab" * 32
+FULL = Record(frozenset({"0000:3b:00.0"}), frozenset({Node("/dev/nvidia0", 195, 0)}),
+              frozenset({Netdev("ibs1v0", "ib0")}))
+
+
+class RecordsTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path) / "records"
+        self.records = Records(self.folder)
+
+    def test_written_and_read(self):
+        for record in (FULL, Record()):
+            self.records.write(ID, record)
+            self.assertEqual(record, self.records.read(ID))
+        self.assertEqual([f"{ID}.json"], [path.name for path in self.folder.iterdir()])
+        self.records.remove(ID)
+        self.records.remove(ID)
+        self.assertRaises(EngineNotFound, self.records.read, ID)
+
+    def test_nothing_but_an_id_names_a_file(self):
+        for name in ("c1", "../" + ID, ID.upper(), ID + "\n", ""):
+            self.assertRaises(EngineNotFound, self.records.read, name)
+            self.assertRaises(EngineNotFound, self.records.write, name, FULL)
+
+    def test_what_cannot_be_trusted_says_so(self):
+        self.records.write(ID, FULL)
+        for text in ("", "{", "[]", "{}", '{"devices": [], "nodes": [{"path": "/dev/x"}], "netdevs": []}',
+                     '{"devices": [], "nodes": [{"path": "/dev/x", "major": "a", "minor": 1}], "netdevs": []}'):
+            (self.folder / f"{ID}.json").write_text(text)
+            error = self.assertRaises(EngineError, self.records.read, ID)
+            self.assertIn("cannot be trusted", str(error))
+
+    def test_a_folder_that_cannot_be_written(self):
+        self.folder.write_text("in the way")
+        self.assertRaises(EngineError, self.records.write, ID, FULL)
+
+    def test_sums_and_differences(self):
+        other = Record(frozenset({"x"}), FULL.nodes | {Node("/dev/nvidia1", 195, 1)})
+        self.assertEqual(FULL, FULL | Record())
+        self.assertEqual(Record(frozenset({"x"}), frozenset({Node("/dev/nvidia1", 195, 1)})), other - FULL)
+        self.assertEqual(FULL | other, other | FULL)
