@@ -8,6 +8,8 @@ import fixtures
 
 from containerhost.engines import Status
 from containerhost.engines.lxd.pooldisks import PoolDisks
+from lxdone import filesystems
+from onedriver.errors import DriverError
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, ActionsCase
 from tests.functional_one.vms import ROOT, Machine
@@ -91,6 +93,14 @@ class RootTest(ActionsCase):
             self.refused(words, "deploy", machine, lcm=BOOT)
             self._nothing_is_left()
             self._no_loops()
+
+    def test_an_end_by_force_leaves_no_loop_device(self) -> None:
+        disk = diskfiles.ext4(self.tree, self.folder / "ext4")
+        os.mkfifo(self.folder / "root.tar")  # nobody reads it: tar waits, with the file system mounted
+        error = self.assertRaises(DriverError, filesystems.archive, disk, filesystems.find(disk), self.folder, 5)
+        self.assertIn("did not end within 5 s", str(error))
+        self.wait_for(lambda: diskfiles.loops(self.folder) == [])
+        self.assertEqual({"ext4", "tree"}, set(os.listdir(self.folder)))
 
 
 def volatile(size: int, mark: str = "", number: int = 1) -> str:
