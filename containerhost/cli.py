@@ -2,15 +2,15 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from containerhost import doctor as diagnosis
 from containerhost import owners, report, topology
 from containerhost.devices.model import Device
-from containerhost.devices.scan import Inventory, scan
+from containerhost.devices.scan import scan
 from containerhost.errors import ContainerHostError, OwnersUnreadable
 from containerhost.sysfs import Host
 
@@ -72,7 +72,7 @@ def show_topology(as_json: bool, root: Path) -> None:
 def doctor(root: Path, owners_folder: Path | None) -> None:
     """Say what is wrong with this host; status 1 if anything is."""
     host = Host(root)
-    complaints = _diagnose(scan(host), topology.read(host), _folder(root, owners_folder))
+    complaints = diagnosis.complaints(scan(host), topology.read(host), _folder(root, owners_folder))
     for complaint in complaints:
         click.echo(report.printable(complaint))
     if complaints:
@@ -105,19 +105,3 @@ def _row(device: Device, records: dict[str, owners.Record]) -> dict[str, Any]:
     record = records.get(device.id)
     return device.to_dict() | {"owner": dataclasses.asdict(record.owner) if record else None,
                                "blocked": record.blocked if record else None}
-
-
-def _diagnose(inventory: Inventory, found: topology.Topology, folder: Path) -> Sequence[str]:
-    complaints = [f"{device.id}: {complaint}" for device in inventory.devices for complaint in device.health]
-    if len(found.nodes) > 1:
-        complaints += [f"{device.id}: the firmware does not say which NUMA node it is on, so it cannot be placed near "
-                       "its CPUs" for device in inventory.devices if device.numa_node is None]
-    try:
-        records = owners.Owners(folder).records()
-    except OwnersUnreadable as error:
-        return [*complaints, str(error)]
-    known = {device.id for device in inventory.devices}
-    complaints += [f"{record.device_id}: blocked: {record.blocked}" for record in records.values() if record.blocked]
-    complaints += [f"{record.device_id}: held by {record.owner}, but this host has no such device"
-                   for record in records.values() if record.device_id not in known]
-    return complaints

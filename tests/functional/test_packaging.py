@@ -47,3 +47,8 @@ class PackagingTest(testtools.TestCase):
         self.assertEqual(["nova_lxd_ext.driver", "LXDDriver", f"{site}/nova_lxd_ext/__init__.py"],
                          self.run_python("-c", LOAD, path=site).splitlines()[-3:])
         self.assertFalse(Path(site, "tests").exists(), "the wheel must not ship tests")
+        remotes, conf = Path(folder, "remotes"), Path(folder, "conf")
+        for place in (remotes, conf):
+            place.mkdir()
+        self.run_python("-m", "lxdone.install", "front-end", "--remotes", str(remotes), "--conf", str(conf), path=site)
+        self.assertTrue(os.access(remotes / "vmm/lxdone/deploy", os.X_OK), "the wheel must ship OpenNebula's scripts")

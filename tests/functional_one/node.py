@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import fixtures
 
+from lxdone import remotes
 from tests.functional.lxd import Lxd, memlock
 from tests.functional_one.vms import Machine
 
@@ -42,12 +43,14 @@ class Node(fixtures.Fixture):
         base.chmod(0o711)
         self.state, self.owners, self.datastores = base / "state", base / "owners", base / "datastores"
         self.remotes = base / "remotes"
-        shutil.copytree(ROOT / "etc/opennebula/remotes", self.remotes)
+        self.remotes.mkdir()
+        remotes.install(self.remotes)
         self._commands = base / "bin"
         self._commands.mkdir()
         self._conf = base / "lxdone.toml"
         self.configure()
-        for name, module in (("lxdone", "lxdone"), ("lxdone-monitor", "lxdone.monitorclient")):
+        for name, module in (("lxdone", "lxdone"), ("lxdone-monitor", "lxdone.monitorclient"),
+                             ("lxdone-install", "lxdone.install")):
             command = self._commands / name
             command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {module} \"$@\"\n")
             command.chmod(0o755)
@@ -75,6 +78,10 @@ class Node(fixtures.Fixture):
     def probe(self, name: str) -> Result:
         """A probe, as the monitoring client runs it."""
         return self._shell(f"{self.remotes}/im/lxdone-probes.d/{name}/lxdone lxdone 1 node1 < /dev/null\n")
+
+    def command(self, line: str) -> Result:
+        """A command that an administrator gives on the node."""
+        return self._shell(f"{line}\n")
 
     def start_monitoring(self, configuration: str) -> Result:
         """As the front-end's run_monitord_client does, which waits until nobody can write to its output any more."""

@@ -1,0 +1,29 @@
+"""Changes a configuration file as a whole or not at all; what it was before stays beside it."""
+
+import os
+import shutil
+from pathlib import Path
+
+BEFORE = ".before-lxdone"
+
+
+def replace(path: Path, text: str) -> None:
+    """Owner and mode stay, and so does the link where it is one.
+
+    :raises OSError: it cannot be written; it is as it was
+    """
+    file = path.resolve()
+    shutil.copy2(file, backup(file))
+    unfinished = file.with_name(f"{file.name}.lxdone-{os.getpid()}")
+    try:
+        shutil.copy2(file, unfinished)
+        unfinished.write_text(text, encoding="utf-8")
+        status = file.stat()
+        os.chown(unfinished, status.st_uid, status.st_gid)
+        os.replace(unfinished, file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def backup(path: Path) -> Path:
+    return path.with_name(path.name + BEFORE)

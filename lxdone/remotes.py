@@ -1,0 +1,83 @@
+"""The scripts that OpenNebula copies from its front-end to every node."""
+
+import contextlib
+import os
+import shutil
+import sysconfig
+from pathlib import Path
+
+from onedriver.errors import DriverError
+
+PACKAGE = Path(__file__).parents[1]
+SHARED = Path("share/nova-lxd-ext/opennebula")
+MODE = 0o755
+
+
+class NotInstalled(DriverError):
+    """This package is not whole."""
+
+
+def source() -> Path:
+    """The folder with ``remotes`` and the stanzas, of a checkout or of an installed package.
+
+    :raises NotInstalled: it is nowhere
+    """
+    places = (PACKAGE / "etc/opennebula", PACKAGE / SHARED, Path(sysconfig.get_path("data")) / SHARED)
+    for place in places:
+        if (place / "remotes").is_dir():
+            return place
+    raise NotInstalled(f"the driver's scripts are in none of {', '.join(map(str, places))}: install the package anew")
+
+
+def files() -> list[Path]:
+    """Relative to ``remotes``."""
+    folder = source() / "remotes"
+    return sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+
+
+def install(remotes: Path) -> list[Path]:
+    """What other files there are stays.
+
+    :returns: what was new or different
+    """
+    return [file for file in files() if install_one(source() / "remotes" / file, remotes / file, remotes)]
+
+
+def install_one(file: Path, target: Path, remotes: Path) -> bool:
+    if target.is_file() and target.read_bytes() == file.read_bytes() and os.access(target, os.X_OK):
+        return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(file, unfinished)
+        unfinished.chmod(MODE)
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    give(target, remotes)
+    return True
+
+
+def give(target: Path, remotes: Path) -> None:
+    """The file and the folders made for it to the user who has ``remotes``: OpenNebula reads them as that user."""
+    status = remotes.stat()
+    for path in (target, *target.parents):
+        if path == remotes:
+            return
+        os.chown(path, status.st_uid, status.st_gid)
+
+
+def uninstall(remotes: Path) -> list[Path]:
+    """Only this driver's files, and the folders that are empty then.
+
+    :returns: what was removed
+    """
+    found = [file for file in files() if (remotes / file).is_file()]
+    for file in found:
+        (remotes / file).unlink()
+        for folder in (remotes / file).parents:
+            if folder == remotes:
+                break
+            with contextlib.suppress(OSError):  # somebody else's files are in it
+                folder.rmdir()
+    return found

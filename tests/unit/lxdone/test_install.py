@@ -1,0 +1,119 @@
+import json
+import os
+from pathlib import Path
+from unittest import mock
+
+import fixtures
+import testtools
+from click.testing import CliRunner
+
+from lxdone import conffile, nodecheck, remotes
+from lxdone.install import main
+from onedriver.errors import BadInput
+
+CONTENT = "LOG = [ SYSTEM = \"file\" ]\n"
+
+
+class FrontEndTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        self.remotes, self.conf = base / "remotes", base / "conf"
+        for folder in (self.remotes, self.conf):
+            folder.mkdir()
+        self.oned, self.monitord = self.conf / "oned.conf", self.conf / "monitord.conf"
+        for file in (self.oned, self.monitord):
+            file.write_text(CONTENT)
+            file.chmod(0o640)
+
+    def install(self, *arguments: str, status: int = 0) -> str:
+        result = CliRunner().invoke(main, ["front-end", "--remotes", str(self.remotes), "--conf", str(self.conf),
+                                           *arguments])
+        self.assertEqual(status, result.exit_code, result.output)
+        return result.output
+
+    def tree(self) -> dict[str, bytes]:
+        return {str(path.relative_to(self.remotes)): path.read_bytes() for path in self.remotes.rglob("*")
+                if path.is_file()}
+
+    def test_without_apply_the_sections_are_printed(self) -> None:
+        out = self.install()
+        self.assertIn("add to oned.conf:\n\nVM_MAD = [", out)
+        self.assertIn("add to monitord.conf:\n\nIM_MAD = [", out)
+        self.assertEqual([CONTENT] * 2, [file.read_text() for file in (self.oned, self.monitord)])
+        self.assertEqual({str(file) for file in remotes.files()}, set(self.tree()))
+        for file in remotes.files():
+            self.assertTrue(os.access(self.remotes / file, os.X_OK))
+
+    def test_apply_is_done_once_and_taken_back(self) -> None:
+        first = json.loads(self.install("--apply", "--json"))
+        self.assertEqual([str(self.oned), str(self.monitord)], first["configured"])
+        self.assertEqual(len(remotes.files()), len(first["files"]))
+        self.assertIn('NAME            = "lxdone"', self.oned.read_text())
+        self.assertEqual((CONTENT, 0o640), (conffile.backup(self.oned).read_text(), self.oned.stat().st_mode & 0o777))
+        before = self.tree()
+        self.assertEqual({"files": [], "configured": [], "by_hand": {}}, json.loads(self.install("--apply", "--json")))
+        self.assertEqual(before, self.tree())
+        own = self.remotes / "im/lxdone-probes.d/host/system/mine"
+        own.write_text("x")
+        self.install("--apply", "--uninstall")
+        self.assertEqual([CONTENT] * 2, [file.read_text() for file in (self.oned, self.monitord)])
+        self.assertEqual({"im/lxdone-probes.d/host/system/mine": b"x"}, self.tree())
+        own.unlink()
+        self.install("--apply")
+        self.install("--uninstall")
+        self.assertEqual([], list(self.remotes.iterdir()))
+
+    def test_a_changed_script_is_brought_back(self) -> None:
+        self.install()
+        script = self.remotes / "vmm/lxdone/deploy"
+        content = script.read_bytes()
+        script.write_text("#!/bin/false\n")
+        self.assertEqual([str(script)], json.loads(self.install("--json"))["files"])
+        self.assertEqual(content, script.read_bytes())
+
+    def test_what_cannot_be_configured_changes_nothing(self) -> None:
+        self.monitord.write_text('IM_MAD = [ NAME = "lxdone" ]\n')
+        self.assertIn("remove that section first", self.install("--apply", status=1))
+        self.assertEqual(({}, CONTENT), (self.tree(), self.oned.read_text()))
+        self.monitord.unlink()
+        self.assertIn("monitord.conf", self.install("--apply", status=1))
+        self.assertEqual({}, self.tree())
+
+    def test_both_files_or_none(self) -> None:
+        replace = conffile.replace
+
+        def failing(path: Path, text: str) -> None:
+            if path == self.monitord:
+                raise OSError("the disk is full")
+            replace(path, text)
+
+        with mock.patch.object(conffile, "replace", failing):
+            self.assertIn("the disk is full", self.install("--apply", status=1))
+        self.assertEqual([CONTENT] * 2, [file.read_text() for file in (self.oned, self.monitord)])
+
+
+class NodeTest(testtools.TestCase):
+    def test_a_version_is_compared_by_number(self) -> None:
+        self.assertLess(nodecheck.version("4.24"), (5, 0))
+        self.assertGreater(nodecheck.version("5.21.1 LTS"), (5, 0))
+        self.assertGreaterEqual(nodecheck.version("5.0.2"), (5, 0))
+
+    def test_a_check_that_fails_is_a_complaint(self) -> None:
+        def fail() -> list[str]:
+            raise BadInput("not so")
+
+        self.assertEqual(["not so"], nodecheck.complaints(fail))
+
+    def test_a_user_that_there_is_not(self) -> None:
+        (complaint,) = nodecheck.sudo("no-such-user")
+        self.assertIn("--user", complaint)
+        self.assertEqual([], list(nodecheck.sudo("root")))
+
+    def test_all_complaints_and_the_status(self) -> None:
+        for found, status, text in (({"sudo": []}, 0, "sudo: in order\n"),
+                                    ({"sudo": ["a", "b"], "x": []}, 1, "sudo: a; b\nx: in order\n")):
+            with mock.patch.object(nodecheck, "check", return_value=found):
+                result = CliRunner().invoke(main, ["node"])
+                self.assertEqual((status, text), (result.exit_code, result.output))
+                self.assertEqual(found, json.loads(CliRunner().invoke(main, ["node", "--json"]).output))
