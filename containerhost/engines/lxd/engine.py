@@ -14,10 +14,7 @@ from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, InterfaceMetrics, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.engines.lxd import config, held, operations, salvage
 from containerhost.engines.lxd.client import LxdClient
-from containerhost.engines.lxd.console import Console
 from containerhost.engines.lxd.creation import Creation
-from containerhost.engines.lxd.events import Events
-from containerhost.engines.lxd.execute import execute
 from containerhost.engines.verify import complaints
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
@@ -123,13 +120,21 @@ class LxdEngine:
             self.client.instance(name)
             return b""
 
-    def console(self, name: str) -> Console:
+    # The three that need websockets, whose import a short command without them would wait for.
+
+    def console(self, name: str) -> engines.Console:
+        from containerhost.engines.lxd.console import Console  # noqa: PLC0415
+
         return Console(self.client, name)
 
     def execute(self, name: str, command: Sequence[str], stdin: bytes, *, timeout: int) -> Executed:
+        from containerhost.engines.lxd.execute import execute  # noqa: PLC0415
+
         return execute(self.client, name, command, stdin, timeout)
 
-    def events(self) -> Events:
+    def events(self) -> engines.Events:
+        from containerhost.engines.lxd.events import Events  # noqa: PLC0415
+
         return Events(self.client)
 
     # Life.

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""OpenNebula's driver: what its start costs, and one round of monitoring.
+
+    sudo .venv/bin/python bench/opennebula.py [--containers N] [--running N] [--runs N] [--json]
+
+Start: from the call of the installed script ``reset`` to the first connection to LXD, of which this program plays the
+part; aim <= 0.25 s for the best, which other processes disturbed least. Round: vm/status and vm/monitor, each against
+the one raw request to the real LXD that it makes; aim <= 1.3 times and 0.1 s more; medians. A probe is also a process:
+what its start adds is the figure above.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY))
+
+from raw import Raw  # noqa: E402  (the path above comes first)
+
+from containerhost.sysfs import Host  # noqa: E402
+from lxdone import backend, conf  # noqa: E402
+from lxdone.measure import Measure  # noqa: E402
+from tests.functional_one.node import Node  # noqa: E402
+from tests.functional_one.vms import Machine  # noqa: E402
+
+AIM_START, AIM_ROUND, AIM_MORE = 0.25, 1.3, 0.1
+WORKERS = 4  # containers made at once
+LIMIT = 60  # s
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--containers", type=int, default=500)
+    options.add_argument("--running", type=int, default=20)
+    options.add_argument("--runs", type=int, default=15)
+    options.add_argument("--json", action="store_true")
+    chosen = options.parse_args()
+    enter()
+    with Node() as node:
+        found = {"start": starts(node, chosen.runs)}
+        node.configure()
+        fill(node, chosen.containers, chosen.running)
+        found |= rounds(node, chosen.runs)
+    print(json.dumps(found) if chosen.json else told(found, chosen))
+    return int(not reached(found))
+
+
+def enter() -> None:
+    """Go on under tools/fakehost, unless this already runs there."""
+    if "FAKEHOST_CONTROL" not in os.environ:
+        tool = REPOSITORY / "tools" / "fakehost"
+        os.execv(sys.executable, [sys.executable, str(tool), "--host", "small", "--", sys.executable, *sys.argv])
+
+
+def starts(node: Node, runs: int) -> dict[str, float]:
+    path = node.remotes / "lxd.socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(LIMIT)
+        node._conf.write_text(f'endpoint = "{path}"\nstate = "{node.state}"\nowners = "{node.owners}"\n')
+        with futures.ThreadPoolExecutor(1) as pool:
+            times = [start(node, listener, pool) for _ in range(runs)]
+    path.unlink()
+    python = [timed(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)) for _ in range(runs)]
+    return {"best_s": min(times), "median_s": statistics.median(times), "python_s": statistics.median(python)}
+
+
+def start(node: Node, listener: socket.socket, pool: futures.Executor) -> float:
+    begin = time.perf_counter()
+    action = pool.submit(node.act, "reset", Machine())
+    connection, _ = listener.accept()
+    found = time.perf_counter() - begin
+    connection.close()
+    # The action goes on to fail, as there is no LXD; a second try of it is none of a start.
+    listener.setblocking(False)
+    while not action.done():
+        try:
+            listener.accept()[0].close()
+        except BlockingIOError:
+            time.sleep(0.01)
+    listener.settimeout(LIMIT)
+    return found
+
+
+def fill(node: Node, count: int, running: int) -> None:
+    image, begin = node.lxd.imported(), time.monotonic()
+
+    def make(share: range) -> None:
+        raw = Raw(node.lxd.socket)
+        for number in share:
+            raw.call("POST", "instances", {
+                "name": f"one-{number}", "type": "container", "profiles": [],
+                "config": {"user.one.vm": str(number)},
+                "devices": {"root": {"type": "disk", "path": "/", "pool": node.lxd.pool}},
+                "source": {"type": "image", "fingerprint": image}})
+            if number <= running:
+                raw.call("PUT", f"instances/one-{number}/state", {"action": "start", "timeout": LIMIT})
+
+    with futures.ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(make, [range(1 + part, count + 1, WORKERS) for part in range(WORKERS)]))
+    print(f"made {count} containers in {time.monotonic() - begin:.0f} s", file=sys.stderr)
+
+
+def rounds(node: Node, runs: int) -> dict[str, Any]:
+    raw, options = Raw(node.lxd.socket), conf.load(node._conf)
+    measure = Measure(options, backend.engine(options), Host())
+    measure.vm_status()  # is connected, as a probe's process is once
+    return {name: compared(work, lambda depth=depth: raw.call("GET", f"instances?recursion={depth}"), runs)
+            for name, work, depth in (("vm/status", measure.vm_status, 1), ("vm/monitor", measure.vm_monitor, 2))}
+
+
+def compared(work: Callable[[], Any], raw: Callable[[], Any], runs: int) -> dict[str, float]:
+    pairs = [(timed(raw), timed(work)) for _ in range(runs)]
+    raw_s, probe_s = (statistics.median(times) for times in zip(*pairs, strict=True))
+    return {"raw_s": raw_s, "probe_s": probe_s, "ratio": probe_s / raw_s}
+
+
+def timed(work: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def reached(found: dict[str, Any]) -> bool:
+    return found["start"]["best_s"] <= AIM_START and all(
+        found[name]["probe_s"] <= AIM_ROUND * found[name]["raw_s"] + AIM_MORE for name in ("vm/status", "vm/monitor"))
+
+
+def told(found: dict[str, Any], chosen: argparse.Namespace) -> str:
+    start = found["start"]
+    lines = [f"start to LXD's first request: best {start['best_s']:.3f} s, median {start['median_s']:.3f} s of "
+             f"{chosen.runs} (aim <= {AIM_START:g}); Python alone {start['python_s']:.3f} s"]
+    lines += [f"{name} of {chosen.containers} containers, {chosen.running} running: {found[name]['probe_s']:.3f} s, "
+              f"its raw request {found[name]['raw_s']:.3f} s, ratio {found[name]['ratio']:.2f} (aim <= {AIM_ROUND:g} "
+              f"and {AIM_MORE:g} s)" for name in ("vm/status", "vm/monitor")]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
