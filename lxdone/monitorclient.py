@@ -95,11 +95,12 @@ def detach(folder: Path, listener: socket.socket, argv: Sequence[str], stdin: by
 
 def go_on(folder: Path, handle: int, argv: Sequence[str], stdin: bytes) -> None:
     """:param handle: of the socket that :func:`start` took"""
-    config, ended, waiting = config_of(stdin), threading.Event(), []
+    config, ended = config_of(stdin), threading.Event()
     with socket.socket(fileno=handle) as listener:
 
         def await_end() -> None:
-            waiting.append(onlyone.await_end(listener))
+            # Not even the interpreter's own end closes it, only the kernel after it: then nothing of this is left.
+            onlyone.await_end(listener).detach()
             ended.set()
 
         signal.signal(signal.SIGTERM, lambda *_: ended.set())
