@@ -15,6 +15,7 @@ import uuid
 from typing import Any
 
 import stage
+from nova import objects
 from nova.network import model
 from raw import Raw
 from spawn import timed
@@ -39,6 +40,7 @@ def main() -> int:
     stage.enter()
     with OpenVSwitch(), stage.Stage() as scene:
         server = scene.server(1)
+        server.info_cache = objects.InstanceInfoCache(network_info=model.NetworkInfo())  # there is no database
         scene.spawn(server)
         found = {name: Comparison(scene, server, kind).run(chosen.runs) for name, kind in KINDS.items()}
         scene.driver.destroy(None, server, model.NetworkInfo())
