@@ -17,6 +17,7 @@ import requests
 import urllib3.exceptions
 
 from containerhost import errors
+from containerhost.engines.timeouts import is_timeout
 
 # Docker reports these as plain 400 or 500: only the words tell them apart.
 TEXTS: tuple[tuple[re.Pattern[str], type[errors.EngineError]], ...] = (
@@ -72,16 +73,6 @@ def translated(asked: str, endpoint: str) -> Iterator[None]:
         ) from error
     except ValueError as error:
         raise errors.EngineError(f"{asked}: the answer of {endpoint} is not Docker's: {error}") from error
-
-
-def is_timeout(error: BaseException) -> bool:
-    kinds = (TimeoutError, requests.Timeout, urllib3.exceptions.ReadTimeoutError)
-    seen: BaseException | None = error
-    while seen is not None:
-        if any(isinstance(part, kinds) for part in (seen, *seen.args)):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
 
 
 class DockerClient:

@@ -18,9 +18,9 @@ import pylxd
 import pylxd.client
 import pylxd.exceptions
 import requests
-import urllib3.exceptions
 
 from containerhost import errors
+from containerhost.engines.timeouts import is_timeout
 
 LOG = logging.getLogger(__name__)
 
@@ -130,17 +130,6 @@ def translated(asked: str, endpoint: str) -> Iterator[None]:
     except (requests.RequestException, OSError, ValueError) as error:
         # requests and pylxd let out what they find wrong with certificate files.
         raise errors.EngineError(f"{asked}: request to {endpoint} failed: {error}") from error
-
-
-def is_timeout(error: BaseException) -> bool:
-    """requests hides a read time-out of a streamed body, and pylxd any of its first request, in other errors."""
-    kinds = (TimeoutError, requests.Timeout, urllib3.exceptions.ReadTimeoutError)
-    seen: BaseException | None = error
-    while seen is not None:
-        if any(isinstance(part, kinds) for part in (seen, *seen.args)):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
 
 
 class LxdClient:

@@ -1,0 +1,17 @@
+"""Telling a request that got no answer in time from one that failed, for every engine that is reached by HTTP."""
+
+import requests
+import urllib3.exceptions
+
+KINDS = (TimeoutError, requests.Timeout, urllib3.exceptions.ReadTimeoutError)
+
+
+def is_timeout(error: BaseException) -> bool:
+    """requests hides a read time-out of a streamed body in other errors, and so do pylxd and docker any of their first
+    request."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if any(isinstance(part, KINDS) for part in (seen, *seen.args)):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
