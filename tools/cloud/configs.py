@@ -103,10 +103,11 @@ def network_server(parts: Parts) -> Ini:
 
 
 def nova_common(parts: Parts) -> Ini:
+    """A resize may stay on its host: often there is no other, and only there it leaves the server running."""
     state = parts.layout.run / "nova"
     return {
         "DEFAULT": {"host": HOST, "my_ip": "127.0.0.1", "state_path": str(state),
-                    "transport_url": parts.messages.transport_url()},
+                    "transport_url": parts.messages.transport_url(), "allow_resize_to_same_host": "true"},
         "keystone_authtoken": token_check("nova", parts),
         "service_user": {**user_of("nova", parts), "send_service_user_token": "true"},
         "placement": user_of("nova", parts),

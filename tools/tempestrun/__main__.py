@@ -48,9 +48,8 @@ def run(json_file: Path | None, workers: int, keep: bool, volumes: bool, tests: 
         cloud.up()
         say("The cloud is up")
         folder = prepare(cloud)
-        excluded = exclusions.load()
-        (folder / "excluded").write_text(exclusions.stestr_list(excluded))
-        left_out = exclusions.excluded(listed(folder, tests), excluded)
+        left_out = exclusions.excluded(listed(folder, tests), exclusions.load())
+        (folder / "excluded").write_text(exclusions.stestr_list(left_out))
         say(f"Running Tempest, {workers} tests at a time; {len(left_out)} are left out")
         found = verdict.read(attempt(folder, tests, workers), left_out)
     finally:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import yaml
@@ -36,9 +36,12 @@ def load(path: Path = FILE) -> tuple[Exclusion, ...]:
     return tuple(found)
 
 
-def stestr_list(exclusions: Iterable[Exclusion]) -> str:
-    """As ``stestr --exclude-list`` reads it."""
-    return "".join(f"{exclusion.regex} # {exclusion.reason}\n" for exclusion in exclusions)
+def stestr_list(left_out: Mapping[str, str]) -> str:
+    """As ``stestr --exclude-list`` reads it.
+
+    :param left_out: test -> reason, as :func:`excluded` tells; stestr knows the test with its id in brackets behind
+    """
+    return "".join(f"^{re.escape(test)}(\\[|$) # {reason}\n" for test, reason in left_out.items())
 
 
 def excluded(tests: Iterable[str], exclusions: Iterable[Exclusion]) -> dict[str, str]:

@@ -1,4 +1,5 @@
 import io
+import re
 import tempfile
 from pathlib import Path
 
@@ -58,6 +59,15 @@ class ExclusionsTest(testtools.TestCase):
         self.path.write_text("- {tests: '[.]test_a$', reason: first}\n- {tests: test, reason: second}\n")
         found = exclusions.excluded(["t.test_a", "t.test_b", "t.other"], exclusions.load(self.path))
         self.assertEqual({"t.test_a": "first", "t.test_b": "second"}, found)
+
+
+    def test_stestr_leaves_out_that_test_and_no_other(self) -> None:
+        line = exclusions.stestr_list({"tempest.T.test_a": "because"})
+        expression, reason = line.rstrip("\n").split(" # ")
+        self.assertEqual("because", reason)
+        self.assertTrue(re.search(expression, "tempest.T.test_a[id-1,smoke]"))
+        self.assertTrue(re.search(expression, "tempest.T.test_a"))
+        self.assertFalse(re.search(expression, "tempest.T.test_ab[id-1]"))
 
 
 class VerdictTest(testtools.TestCase):
