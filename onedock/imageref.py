@@ -1,0 +1,74 @@
+"""The file ``disk.0`` of a VM on Docker: which image of the engine its root is made of, as a few words of JSON.
+
+The transfer driver writes it into the VM's folder of the system datastore, and the deployment reads it::
+
+    {"image": "sha256:<64 digits>", "reference": "docker://nginx:1.27", "archive": "disk.0.tar"}
+
+``archive`` is optional: a `docker save` archive in the same folder, to load when the engine does not have the image. A
+VM that leaves its host with its disk, or whose image is persistent, has by the end of its shutdown another ``disk.0``,
+which names the image with what the VM wrote, and that image as an archive beside it.
+"""
+
+import dataclasses
+import json
+import os
+import re
+from pathlib import Path
+
+from onedriver.errors import BadInput, DriverError
+
+IMAGE = re.compile(r"sha256:[0-9a-f]{64}")
+REFERENCE = re.compile(r"[ -~]{1,500}")
+ARCHIVE = re.compile(r"(?!\.)[A-Za-z0-9_.-]{1,100}")
+LIMIT = 16 << 10  # bytes; what is longer is a disk, not a reference
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageRef:
+    """:ivar image: the engine's id of the image
+    :ivar reference: what the tenant's datastore said, for people
+    :ivar archive: name of a `docker save` archive in the file's folder
+    :raises BadInput: one of them is none
+    """
+
+    image: str
+    reference: str
+    archive: str | None = None
+
+    def __post_init__(self) -> None:
+        archive = () if self.archive is None else (("archive", ARCHIVE, self.archive),)
+        for key, pattern, value in (("image", IMAGE, self.image), ("reference", REFERENCE, self.reference), *archive):
+            if not (isinstance(value, str) and pattern.fullmatch(value)):
+                raise BadInput(f"{key} is {str(value)[:80]!r}, which is none")
+
+
+def read(file: Path) -> ImageRef:
+    """:raises BadInput: there is no such file, or it is not one of these"""
+    try:
+        with file.open("rb") as disk:
+            found = json.loads(disk.read(LIMIT))
+        return ImageRef(**found)
+    except OSError as error:
+        raise BadInput(f"the root disk {file} cannot be read: {error.strerror}") from error
+    except BadInput as error:
+        raise BadInput(f"the root disk {file}: {error}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadInput(f"the root disk {file} does not name an image of Docker; VMs on Docker take their root from a "
+                       "datastore of onedock's") from error
+
+
+def write(file: Path, ref: ImageRef) -> None:
+    """As a whole or not at all; the owner stays.
+
+    :raises DriverError: it cannot be written
+    """
+    values = {key: value for key, value in dataclasses.asdict(ref).items() if value is not None}
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(json.dumps(values) + "\n", encoding="utf-8")
+        if file.exists():
+            os.chown(unfinished, file.stat().st_uid, file.stat().st_gid)
+        os.replace(unfinished, file)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise DriverError(f"the root disk {file} cannot be written: {error.strerror}") from error
