@@ -27,9 +27,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from raw import Raw  # noqa: E402  (the path above comes first)
 
-from containerhost.sysfs import Host  # noqa: E402
 from lxdone import backend, conf  # noqa: E402
-from lxdone.measure import Measure  # noqa: E402
 from tests.functional_one.node import Node  # noqa: E402
 from tests.functional_one.vms import Machine  # noqa: E402
 
@@ -114,7 +112,7 @@ def fill(node: Node, count: int, running: int) -> None:
 
 def rounds(node: Node, runs: int) -> dict[str, Any]:
     raw, options = Raw(node.lxd.socket), conf.load(node._conf)
-    measure = Measure(options, backend.engine(options), Host())
+    measure = backend.measure(options)
     measure.vm_status()  # is connected, as a probe's process is once
     return {name: compared(work, lambda depth=depth: raw.call("GET", f"instances?recursion={depth}"), runs)
             for name, work, depth in (("vm/status", measure.vm_status, 1), ("vm/monitor", measure.vm_monitor, 2))}

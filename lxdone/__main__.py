@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from containerhost.errors import ContainerHostError
-from lxdone import backend, conf, measure, refusals
+from lxdone import backend, conf, refusals
 from onedriver import actions, program
+from onedriver.node import measure
 
 USAGE = "usage: lxdone vmm ACTION ARGUMENT… | lxdone probe KIND/NAME (see the manual: OpenNebula)"
 
@@ -21,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         case ["vmm", script, *argv]:
             return program.run(script, lambda: act(script, argv), {ContainerHostError: 1})
         case ["probe", name, *_]:
-            return program.run(name, lambda: measure.probe(name, conf.load()), {ContainerHostError: 1})
+            return program.run(name, lambda: measure.probe(name, lambda: backend.measure(conf.load())),
+                               {ContainerHostError: 1})
         case _:
             print(USAGE, file=sys.stderr)
             return 2

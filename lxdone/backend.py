@@ -12,10 +12,11 @@ from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from lxdone.conf import Options
-from lxdone.context import Contexts
 from lxdone.disks import Disks
 from lxdone.roots import Roots
-from lxdone.vmm import Vmm
+from lxdone.vmm import DRIVER, Vmm
+from onedriver.node.context import Contexts
+from onedriver.node.measure import Measure
 
 
 def engine(options: Options) -> LxdEngine:
@@ -36,3 +37,7 @@ def vmm(options: Options) -> Vmm:
     disks = Disks(PoolDisks(lxd.client, options.storage_pool))
     return Vmm(options, lxd, possession, roots, disks, Contexts(state), inventory,
                lambda: {node.id: node.cpus for node in topology.read(host).nodes})
+
+
+def measure(options: Options) -> Measure:
+    return Measure(DRIVER, engine(options), Path(options.owners), Path(options.state), options.pci_filter, Host())

@@ -1,22 +1,12 @@
-"""The administrator's options of a node: a TOML file, ``/etc/lxdone.toml`` unless $LXDONE_CONF names another.
-
-No file means all defaults. An option that does not exist, or is of the wrong type, is refused: a misspelt restriction
-would otherwise be none.
-"""
+"""The administrator's options of a node: a TOML file, ``/etc/lxdone.toml`` unless $LXDONE_CONF names another."""
 
 import dataclasses
 import os
-import tomllib
 from pathlib import Path
-from typing import Any
 
-from onedriver.errors import DriverError
+from onedriver.node import options
 
 USUAL = Path("/etc/lxdone.toml")
-
-
-class BadOptions(DriverError):
-    """The options cannot be used."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,32 +47,4 @@ class Options:
 
 def load(path: Path | None = None) -> Options:
     """:raises BadOptions: the file cannot be read, or says something that is no option"""
-    path = path or Path(os.environ.get("LXDONE_CONF", USUAL))
-    try:
-        return options(tomllib.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return Options()
-    except (OSError, ValueError) as error:
-        raise BadOptions(f"the options in {path} cannot be read: {error}") from error
-    except BadOptions as error:
-        raise BadOptions(f"{path}: {error}") from error
-
-
-def options(values: dict[str, Any]) -> Options:
-    defaults = dataclasses.asdict(Options())
-    unknown = sorted(values.keys() - defaults.keys())
-    if unknown:
-        raise BadOptions(f"there is no option {', '.join(unknown)}; there are {', '.join(defaults)}")
-    return Options(**{key: typed(key, value, defaults[key]) for key, value in values.items()})
-
-
-def typed(key: str, value: Any, default: Any) -> Any:
-    if isinstance(default, tuple):
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise BadOptions(f"{key} must be a list of texts, but is {value!r}")
-        return tuple(value)
-    if type(value) is not type(default):
-        raise BadOptions(f"{key} must be a {type(default).__name__}, but is {value!r}")
-    if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-        raise BadOptions(f"{key} must be 1 or more, but is {value}")
-    return value
+    return options.load(Options, path or Path(os.environ.get("LXDONE_CONF", USUAL)))

@@ -7,21 +7,16 @@ from collections.abc import Mapping
 from containerhost.spec import BridgedNic, ContainerSpec, Cpu, Memory, Mount, PoolDisk, RootDisk, Security
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
+from onedriver.node.names import LABEL, name
 from onedriver.section import NO, YES
 from onedriver.vm import MIB, Disk, Nic, Topology, Vm
 
-LABEL = "one.vm"  # on each container of this driver: the VM's id
 IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
 NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
 VOLATILE = "FS"
 NOT_DISKS = frozenset({"CDROM", "SWAP", VOLATILE})
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-
-
-def name(vm_id: int) -> str:
-    """The container's name, which is also the deploy id."""
-    return f"one-{vm_id}"
 
 
 def spec(vm: Vm, options: Options, node_cpus: Mapping[int, frozenset[int]]) -> ContainerSpec:

@@ -18,13 +18,14 @@ from containerhost.owners import Owner
 from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
-from lxdone import context, devices, refusals, translate
+from lxdone import refusals, translate
 from lxdone.conf import Options
-from lxdone.context import Contexts
 from lxdone.disks import Disks
 from lxdone.roots import Roots
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError
+from onedriver.node import context, devices
+from onedriver.node.context import Contexts
 from onedriver.vm import Disk, Nic, Pci, Vm
 
 LOG = logging.getLogger(__name__)

@@ -49,7 +49,7 @@ class Node(fixtures.Fixture):
         self._commands.mkdir()
         self._conf = base / "lxdone.toml"
         self.configure()
-        for name, module in (("lxdone", "lxdone"), ("lxdone-monitor", "lxdone.monitorclient"),
+        for name, module in (("lxdone", "lxdone"), ("lxdone-monitor", "onedriver.node.monitorclient"),
                              ("lxdone-install", "lxdone.install")):
             command = self._commands / name
             command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {module} \"$@\"\n")

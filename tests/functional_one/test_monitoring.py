@@ -29,7 +29,7 @@ class MonitoringTest(ActionsCase):
                 words = file.read_bytes().split(b"\0")
             except OSError:  # it ended meanwhile
                 continue
-            if b"lxdone.monitorclient" in words and f"{self.node.remotes}/im".encode() in words:
+            if b"onedriver.node.monitorclient" in words and f"{self.node.remotes}/im".encode() in words:
                 found.append(file.parent.name)
         return found
 

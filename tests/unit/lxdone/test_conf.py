@@ -4,7 +4,8 @@ import fixtures
 import testtools
 
 from lxdone import conf
-from lxdone.conf import BadOptions, Options
+from lxdone.conf import Options
+from onedriver.node.options import BadOptions
 
 SAMPLE = Path(__file__).parents[3] / "etc/lxdone.toml.sample"
 

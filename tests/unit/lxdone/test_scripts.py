@@ -4,11 +4,12 @@ from pathlib import Path
 
 import testtools
 
-from lxdone import measure, refusals
+from lxdone import refusals
 from lxdone.__main__ import main
 from lxdone.vmm import Vmm
 from onedriver import actions
 from onedriver.monitorconfig import FOLDERS
+from onedriver.node import measure
 
 FOLDER = Path(__file__).parents[3] / "etc/opennebula/remotes/vmm/lxdone"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from lxdone import context
 from onedriver.errors import NotSupported
+from onedriver.node import context
 
 HOSTILE = {"A": "it's", "B": "$(touch /tmp/x) `y` \\ \"", "C": "two\nlines", "D": "", "E": "''';"}
 

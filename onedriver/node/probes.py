@@ -14,12 +14,11 @@ from containerhost.devices.nvml import Use
 from containerhost.devices.scan import Inventory
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.topology import MemoryUse, NumaNode, Topology
-from lxdone.devices import product
-from lxdone.translate import LABEL
 from onedriver import template
+from onedriver.node.devices import product
+from onedriver.node.names import LABEL
 from onedriver.pciaddress import from_device_id
 
-HYPERVISOR = "lxdone"
 ROOT = "root"  # the root disk's name in the container
 KIB, MIB = 1 << 10, 1 << 20
 SECOND = 1_000_000_000  # ns
@@ -58,15 +57,16 @@ class Sample:
 # The host.
 
 
-def host_system(server: ServerInfo, host: Topology, inventory: Inventory, elsewhere: Collection[str],
-                filters: Sequence[str]) -> str:
+def host_system(driver: str, engine: str, server: ServerInfo, host: Topology, inventory: Inventory,
+                elsewhere: Collection[str], filters: Sequence[str]) -> str:
     """host/system: what seldom changes.
 
+    :param engine: what containers are made with: ``lxd``
     :param elsewhere: ids of devices that containers of other drivers have
     :param filters: which devices are reported: ``VENDOR:DEVICE:CLASS`` with asterisks
     """
-    facts = {"ARCH": host.cpu.arch, "MODELNAME": host.cpu.model, "HYPERVISOR": HYPERVISOR, "HOSTNAME": server.hostname,
-             "LXD_VERSION": f"{server.name} {server.version}", "TOTALCPU": len(host.cpus) * 100,
+    facts = {"ARCH": host.cpu.arch, "MODELNAME": host.cpu.model, "HYPERVISOR": driver, "HOSTNAME": server.hostname,
+             f"{engine.upper()}_VERSION": f"{server.name} {server.version}", "TOTALCPU": len(host.cpus) * 100,
              "TOTALMEMORY": sum(node.memory for node in host.nodes) // KIB}
     return "\n".join([template.lines(facts), *numa_system(host.nodes), *pci(inventory, elsewhere, filters)])
 

@@ -1,4 +1,5 @@
-"""The command ``lxdone-monitor``: what OpenNebula starts and stops on a node to have it monitored.
+"""The commands ``lxdone-monitor`` and ``onedock-monitor``: what OpenNebula starts and stops on a node to have it
+monitored.
 
     lxdone-monitor FOLDER DRIVER HOST_ID HOSTNAME         print the first round, then go on in the background
     lxdone-monitor FOLDER stop DRIVER HOST_ID HOSTNAME    end what goes on
@@ -17,14 +18,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lxdone import onlyone
-from lxdone.rounds import Rounds
-from lxdone.sender import Sender
 from onedriver import monitor, program
 from onedriver.errors import BadInput
 from onedriver.monitorconfig import MonitorConfig, monitor_config
+from onedriver.node import onlyone
+from onedriver.node.rounds import Rounds
+from onedriver.node.sender import Sender
 
-USAGE = "usage: lxdone-monitor FOLDER [stop] DRIVER HOST_ID HOSTNAME"
+USAGE = "usage: (lxdone|onedock)-monitor FOLDER [stop] DRIVER HOST_ID HOSTNAME"
 BACKGROUND = "go-on"
 STOP_LIMIT = 30  # seconds
 
@@ -50,7 +51,7 @@ def read_input() -> bytes:
 
 def name_of(driver: str, host: str) -> str:
     """Of the one client of a node in OpenNebula, and of its user."""
-    return f"lxdone-monitor/{os.getuid()}/{driver}/{host}"
+    return f"opennebula-monitor/{os.getuid()}/{driver}/{host}"
 
 
 def config_of(stdin: bytes) -> MonitorConfig:
@@ -85,7 +86,7 @@ def start(folder: Path, argv: Sequence[str], stdin: bytes) -> str:
 def detach(folder: Path, listener: socket.socket, argv: Sequence[str], stdin: bytes) -> None:
     """It keeps only the name open: who reads the answer waits until nobody can add to it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "lxdone.monitorclient", str(folder), BACKGROUND, str(listener.fileno()), *argv],
+        [sys.executable, "-m", "onedriver.node.monitorclient", str(folder), BACKGROUND, str(listener.fileno()), *argv],
         cwd="/", stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         pass_fds=[listener.fileno()])
     if process.stdin:

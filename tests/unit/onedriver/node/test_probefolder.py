@@ -3,8 +3,8 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from lxdone import probefolder
-from lxdone.probefolder import Found
+from onedriver.node import probefolder
+from onedriver.node.probefolder import Found
 
 
 class ProbeFolderTest(testtools.TestCase):

@@ -1,27 +1,24 @@
-"""What the probes report, measured: one request to LXD for any number of containers."""
+"""What the probes report, measured: one request to the engine for any number of containers."""
 
 import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from containerhost import topology
 from containerhost.devices import nvml
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
-from containerhost.engines import Status
-from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.owners import Owners
 from containerhost.sysfs import Host
 from containerhost.topology import CpuTimes
-from lxdone import backend, probes
-from lxdone.conf import Options
-from lxdone.probes import Sample
-from lxdone.translate import LABEL
-from lxdone.vmm import DRIVER
 from onedriver.errors import BadInput
+from onedriver.node import probes
+from onedriver.node.names import LABEL
+from onedriver.node.probes import Sample
 
 LAST = "cpu-times.json"  # total and idle nanoseconds of the round before
 SAMPLES = "vm-cpu-times.json"  # of the round before, by container
@@ -29,19 +26,40 @@ WHOLE = "vm-states-told"  # its time is that of the last complete list
 WHOLE_PERIOD = 180  # seconds; a complete list costs oned a write to its database
 
 
-class Measure:
-    """One method for each probe."""
+class Engine(Protocol):
+    name: str
 
-    def __init__(self, options: Options, engine: LxdEngine, host: Host) -> None:
-        self._options = options
+    def server(self) -> ServerInfo: ...
+
+    def containers(self) -> tuple[ContainerState, ...]: ...
+
+    def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
+        """All containers and what they use, from one request."""
+
+
+class Measure:
+    """One method for each probe.
+
+    :param driver: its name in OpenNebula and in the owner records
+    :param owners: folder of the owner records
+    :param state: the driver's folder, where it keeps what a round tells the next
+    :param pci_filter: which devices are reported: ``VENDOR:DEVICE:CLASS`` with asterisks
+    """
+
+    def __init__(self, driver: str, engine: Engine, owners: Path, state: Path, pci_filter: Sequence[str],
+                 host: Host) -> None:
+        self._driver = driver
         self._engine = engine
+        self._owners = Owners(owners)
+        self._state = state
+        self._pci_filter = pci_filter
         self._host = host
 
     def host_system(self) -> str:
-        records = Owners(Path(self._options.owners)).records().values()
-        elsewhere = {record.device_id for record in records if record.owner.driver != DRIVER or record.blocked}
-        found = probes.host_system(self._engine.server(), topology.read(self._host), scan(self._host), elsewhere,
-                                   self._options.pci_filter)
+        records = self._owners.records().values()
+        elsewhere = {record.device_id for record in records if record.owner.driver != self._driver or record.blocked}
+        found = probes.host_system(self._driver, self._engine.name, self._engine.server(), topology.read(self._host),
+                                   scan(self._host), elsewhere, self._pci_filter)
         return "\n".join(filter(None, (found, probes.wilds(self._engine.containers()))))
 
     def host_monitor(self) -> str:
@@ -58,7 +76,7 @@ class Measure:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         measured = [(state, metrics) for state, metrics in self._engine.measured()
                     if LABEL in state.labels and state.status is Status.RUNNING]
-        before = samples(Path(self._options.state) / SAMPLES)
+        before = samples(self._state / SAMPLES)
         self._keep(SAMPLES, {state.name: (metrics.pid or 0, metrics.cpu_time, now) for state, metrics in measured})
         gpus = self._gpus()
         return "\n".join(probes.vm_monitor(
@@ -68,7 +86,7 @@ class Measure:
     def _gpus(self) -> Mapping[str, Sequence[nvml.Use | None]]:
         """Of every GPU and slice in use, by container."""
         held = {record.device_id: record.owner.container
-                for record in Owners(Path(self._options.owners)).records().values() if record.owner.driver == DRIVER}
+                for record in self._owners.records().values() if record.owner.driver == self._driver}
         found: dict[str, list[nvml.Use | None]] = {}
         if not held:
             return found
@@ -80,7 +98,7 @@ class Measure:
         return found
 
     def _is_time_for_all(self) -> bool:
-        file = Path(self._options.state) / WHOLE
+        file = self._state / WHOLE
         told = file.stat().st_mtime if file.exists() else 0
         if 0 <= time.time() - told < WHOLE_PERIOD:
             return False
@@ -90,12 +108,12 @@ class Measure:
     def _busy(self) -> float:
         """Since the round before; since the host's start at the first."""
         now = totals(topology.cpu_times(self._host))
-        before = last(Path(self._options.state) / LAST)
+        before = last(self._state / LAST)
         self._keep(LAST, now)
         return share(before, now)
 
     def _keep(self, name: str, content: Any) -> None:
-        file = Path(self._options.state) / name
+        file = self._state / name
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         unfinished = file.with_suffix(f".{os.getpid()}")
         unfinished.write_text(json.dumps(content))
@@ -147,7 +165,7 @@ PROBES: dict[str, Callable[[Measure], str]] = {
     "vm/monitor": Measure.vm_monitor}
 
 
-def probe(name: str, options: Options) -> str:
+def probe(name: str, measure: Callable[[], Measure]) -> str:
     if name not in PROBES:
         raise BadInput(f"there is no probe {name!r}; there are {', '.join(PROBES)}")
-    return PROBES[name](Measure(options, backend.engine(options), Host()))
+    return PROBES[name](measure())

@@ -7,9 +7,9 @@ from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceNotFound
 from containerhost.grants import GrantOptions
 from containerhost.possession import Request
-from lxdone import devices
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
+from onedriver.node import devices
 from onedriver.pciaddress import from_opennebula
 from onedriver.vm import Pci
 

@@ -4,8 +4,8 @@ from unittest import mock
 
 import testtools
 
-from lxdone import onlyone
-from lxdone.onlyone import NotAlone
+from onedriver.node import onlyone
+from onedriver.node.onlyone import NotAlone
 
 
 class OnlyOneTest(testtools.TestCase):

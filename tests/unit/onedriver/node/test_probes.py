@@ -8,8 +8,8 @@ from containerhost.devices.nvml import Use
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, ServerInfo, Status
 from containerhost.topology import MemoryUse, NumaNode
-from lxdone import probes
-from lxdone.probes import Sample, Space
+from onedriver.node import probes
+from onedriver.node.probes import Sample, Space
 from tests.unit.containerhost import hosts
 
 SERVER = ServerInfo("lxd", "5.0.2", ("x86_64",), "6.1", "node1")
@@ -28,7 +28,7 @@ def addresses(lines: list[str]) -> list[str]:
 class HostTest(testtools.TestCase):
     def test_what_seldom_changes(self) -> None:
         host = hosts.shared("small")
-        lines = probes.host_system(SERVER, topology.read(host), scan(host), (), ["*:*:*"]).splitlines()
+        lines = probes.host_system("lxdone", "lxd", SERVER, topology.read(host), scan(host), (), ["*:*:*"]).splitlines()
         for line in ('HYPERVISOR="lxdone"', 'HOSTNAME="node1"', 'TOTALCPU="3200"',
                      f'TOTALMEMORY="{128 * GIB // 1024}"'):
             self.assertIn(line, lines)

@@ -4,9 +4,9 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from lxdone.rounds import ProbeFailed, Rounds
 from onedriver.monitor import Type
 from onedriver.monitorconfig import FOLDERS, MonitorConfig
+from onedriver.node.rounds import ProbeFailed, Rounds
 
 
 class RoundsTest(testtools.TestCase):

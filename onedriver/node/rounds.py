@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lxdone import probefolder
-from lxdone.probefolder import Found
 from onedriver.errors import DriverError
 from onedriver.monitor import Type
 from onedriver.monitorconfig import FOLDERS, MonitorConfig
+from onedriver.node import probefolder
+from onedriver.node.probefolder import Found
 
 LOG = logging.getLogger(__name__)
 FIRST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.STATE_VM, Type.MONITOR_VM)  # of the answer to the start

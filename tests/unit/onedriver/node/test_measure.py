@@ -4,10 +4,9 @@ import fixtures
 import testtools
 
 from containerhost.topology import CpuTimes
-from lxdone import measure
-from lxdone.conf import Options
-from lxdone.probes import Sample
 from onedriver.errors import BadInput
+from onedriver.node import measure
+from onedriver.node.probes import Sample
 
 
 class MeasureTest(testtools.TestCase):
@@ -35,4 +34,4 @@ class MeasureTest(testtools.TestCase):
         self.assertEqual({}, measure.samples(file))
 
     def test_a_probe_that_there_is_not(self) -> None:
-        self.assertRaises(BadInput, measure.probe, "host/../x", Options())
+        self.assertRaises(BadInput, measure.probe, "host/../x", self.fail)
