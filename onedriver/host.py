@@ -50,7 +50,10 @@ class Datastore:
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """:ivar size: bytes
+    """:ivar type: OS, CDROM, DATABLOCK…; None where the core does not tell, as to ``stat``
+    :ivar file_system: that data is to have
+    :ivar size: bytes
+    :ivar snapshot: which of its snapshots the action is about
     """
 
     id: int
@@ -58,8 +61,14 @@ class Image:
     source: str | None
     format: str | None
     size: int | None
+    type: str | None = None
+    file_system: str | None = None
+    snapshot: int | None = None
 
 
+#: OpenNebula's Image.h.
+IMAGE_TYPES = {0: "OS", 1: "CDROM", 2: "DATABLOCK", 3: "KERNEL", 4: "RAMDISK", 5: "CONTEXT", 6: "BACKUP",
+               7: "FILESYSTEM"}
 TYPES = {0: "IMAGE", 1: "SYSTEM", 2: "FILE", 3: "BACKUP"}
 
 
@@ -95,6 +104,9 @@ def datastore(element: Element) -> Datastore:
 
 def image(element: Element) -> Image:
     top = Section(element, "IMAGE")
-    size = top.integer("SIZE")
+    size, kind, snapshot = top.integer("SIZE"), top.integer("TYPE"), top.integer("TARGET_SNAPSHOT", -1)
+    if kind is not None and kind not in IMAGE_TYPES:
+        raise BadInput(f"IMAGE: TYPE is {kind}, but must be one of {', '.join(map(str, IMAGE_TYPES))}")
     return Image(top.integer("ID") or 0, top.text("PATH"), top.text("SOURCE"), top.text("FORMAT"),
-                 None if size is None else size * MIB)
+                 None if size is None else size * MIB, None if kind is None else IMAGE_TYPES[kind],
+                 top.text("FS"), None if snapshot == -1 else snapshot)

@@ -1,0 +1,28 @@
+"""Programs that this driver's file work needs, each with a limit, none through a shell."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+from onedriver.errors import DriverError
+
+LIMIT = 600  # seconds; a file system on a large disk takes its time
+
+
+def run(words: Sequence[str], problem: str, limit: int = LIMIT) -> str:
+    """:returns: what it printed
+    :raises DriverError: it is not there or failed; the message begins with ``problem``
+    """
+    # The folders of file system tools are not on every user's path.
+    program = shutil.which(words[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if program is None:
+        raise DriverError(f"{problem}: there is no program {words[0]}; install it")
+    try:
+        done = subprocess.run([program, *words[1:]], capture_output=True, text=True, errors="replace", timeout=limit,
+                              check=False, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired as error:
+        raise DriverError(f"{problem}: `{words[0]}` did not end within {limit} s") from error
+    if done.returncode != 0:
+        raise DriverError(f"{problem}: {' '.join((done.stderr or done.stdout).split())[:300]}")
+    return done.stdout

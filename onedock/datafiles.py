@@ -1,0 +1,152 @@
+"""Data and volatile disks: files with one file system and nothing else, which the host can mount for a container."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from onedock import commands
+from onedriver.errors import BadInput, DriverError, NotSupported
+
+MIB = 1 << 20
+CHUNK = 1 << 20  # bytes
+USUAL = "ext4"
+#: Options for a file instead of a device; an ext file system does without a reserve for root.
+MAKERS = {"ext2": ["-q", "-F", "-m", "0"], "ext3": ["-q", "-F", "-m", "0"], "ext4": ["-q", "-F", "-m", "0"],
+          "xfs": ["-q", "-f"]}
+FORMATS = (None, "raw", *MAKERS)
+EXT_MAGIC = (0x438, b"\x53\xef")  # offset in the file, as of ext2
+RESIZABLE_BY = 1  # MiB of an ext file system that may be lost to rounding
+
+
+def require_format(what: str, format: str | None) -> None:
+    if format is not None and format.lower() not in FORMATS:
+        raise NotSupported(f"{what} cannot have the format {format[:40]!r}: containers get file systems, in plain "
+                           "files (raw)")
+
+
+@contextlib.contextmanager
+def made(target: Path) -> Iterator[Path]:
+    """A file that takes its place at the end of the block, or never was.
+
+    :returns: its name until then
+    """
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        yield unfinished
+        with unfinished.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def make(target: Path, size: int, file_system: str | None) -> None:
+    """:param size: MiB
+    :param file_system: one of :data:`MAKERS`; None is ext4
+    """
+    kind = (file_system or USUAL).lower()
+    if kind not in MAKERS:
+        raise NotSupported(f"{kind[:40]!r} is no file system that this driver makes: {', '.join(MAKERS)}")
+    if size < 1:
+        raise BadInput(f"a disk must have a size of 1 MiB or more, but is to have {size}")
+    with made(target) as unfinished:
+        empty(unfinished, size)
+        commands.run([f"mkfs.{kind}", *MAKERS[kind], str(unfinished)], f"no {kind} could be made in {target}")
+
+
+def make_swap(target: Path, size: int) -> None:
+    with made(target) as unfinished:
+        empty(unfinished, size)
+        unfinished.chmod(0o600)  # mkswap warns of others
+        commands.run(["mkswap", str(unfinished)], f"no swap space could be made in {target}")
+
+
+def empty(path: Path, size: int) -> None:
+    with path.open("xb") as file:
+        file.truncate(size * MIB)
+
+
+def grow(path: Path, size: int) -> None:
+    """The file and, where it is an ext file system, this too; XFS grows when it is mounted.
+
+    :param size: MiB
+    """
+    before = path.stat().st_size
+    if size * MIB < before:
+        raise BadInput(f"{path} has {before // MIB} MiB and cannot become smaller")
+    os.truncate(path, size * MIB)
+    if not is_ext(path):
+        return
+    try:
+        commands.run(["e2fsck", "-f", "-p", str(path)], f"the file system in {path} is damaged")
+        commands.run(["resize2fs", str(path)], f"the file system in {path} cannot grow")
+    except DriverError:
+        os.truncate(path, before)
+        raise
+
+
+def is_ext(path: Path) -> bool:
+    offset, magic = EXT_MAGIC
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(len(magic)) == magic
+
+
+def copy(source: BinaryIO, target: Path) -> None:
+    """As a whole or not at all; what is all zeros takes no room."""
+    with made(target) as unfinished, unfinished.open("xb") as file:
+        end = 0
+        while data := source.read(CHUNK):
+            if data.count(0) == len(data):
+                file.seek(len(data), os.SEEK_CUR)
+            else:
+                file.write(data)
+            end += len(data)
+        file.truncate(end)
+
+
+def remove(path: Path) -> None:
+    """A disk, whatever it is; one that is not there is gone."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# Snapshots of a disk: whole files, in a folder beside it.
+
+
+def snapshots(disk: Path) -> Path:
+    return disk.with_name(f"{disk.name}.snap")
+
+
+def snapshot(disk: Path, number: int) -> Path:
+    """:raises BadInput: there is none of that number"""
+    file = snapshots(disk) / str(number)
+    if not file.is_file():
+        raise BadInput(f"{disk} has no snapshot {number}")
+    return file
+
+
+def create_snapshot(disk: Path, number: int) -> None:
+    snapshots(disk).mkdir(exist_ok=True)
+    with disk.open("rb") as file:
+        copy(file, snapshots(disk) / str(number))
+
+
+def revert_to(disk: Path, number: int) -> None:
+    with snapshot(disk, number).open("rb") as file:
+        copy(file, disk)
+
+
+def delete_snapshot(disk: Path, number: int) -> None:
+    snapshot(disk, number).unlink()
+
+
+def flatten(disk: Path, number: int) -> None:
+    """The disk becomes what it was then, and has no snapshots any more."""
+    os.replace(snapshot(disk, number), disk)
+    remove(snapshots(disk))

@@ -1,0 +1,176 @@
+"""The actions that oned asks of a datastore's driver, on the front-end, as the user oneadmin.
+
+Called as ``ACTION ID`` with a ``<DS_DRIVER_ACTION_DATA>`` document on standard input; what an action returns is its
+standard output (OpenNebula's storage driver interface).
+"""
+
+import hashlib
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+from onedock import datafiles
+from onedock.datastore import export, options, origins, reference
+from onedock.datastore.options import Options
+from onedock.datastore.record import Record
+from onedock.datastore.store import DATA, IMAGE, Store
+from onedriver import document, host
+from onedriver.errors import BadInput, NotSupported
+from onedriver.host import Datastore, Image
+
+MESSAGE = "DS_DRIVER_ACTION_DATA"
+MIB = 1 << 20
+FILES = ("CDROM", "DATABLOCK")  # images that are files of data to this driver
+SAVE_AS = "save_as"  # the format of an image that will be written later, by the transfer driver's cpds
+
+
+class Call(NamedTuple):
+    """:ivar image: None for ``monitor``
+    """
+
+    datastore: Datastore
+    options: Options
+    image: Image | None
+
+    @property
+    def store(self) -> Store:
+        return Store(Path(os.path.normpath(self.datastore.base_path)))
+
+    @property
+    def about(self) -> Image:
+        if self.image is None:
+            raise BadInput("standard input has no IMAGE")
+        return self.image
+
+    @property
+    def path(self) -> str:
+        if self.about.path is None:
+            raise BadInput("the image has no PATH: say docker://NAME:TAG, or the address or path of an archive")
+        return self.about.path
+
+    @property
+    def source(self) -> Path:
+        if self.about.source is None:
+            raise BadInput("the image has no SOURCE")
+        return self.store.known(self.about.source)
+
+
+def act(action: str, argv: Sequence[str], stdin: bytes) -> str | None:
+    """:param argv: the id of the image or datastore
+    :returns: what oned is to read
+    """
+    done = ACTIONS.get(action)
+    if done is None:
+        raise NotSupported(f"the datastore driver onedock has no action {action!r}")
+    if len(argv) != 1:
+        raise BadInput(f"{action}: called with {len(argv)} arguments, but oned gives one: an id")
+    os.umask(0o027)
+    return done(call(stdin))
+
+
+def call(stdin: bytes) -> Call:
+    message = document.parse_either(stdin, MESSAGE)
+    found, image = message.find("DATASTORE"), message.find("IMAGE")
+    if found is None:
+        raise BadInput("standard input has no DATASTORE")
+    datastore, template = host.datastore(found), found.find("TEMPLATE")
+    if template is None:
+        raise BadInput("the datastore has no TEMPLATE")
+    return Call(datastore, options.read(template, datastore.safe_folders), None if image is None else host.image(image))
+
+
+def cp(call: Call) -> str:
+    image = call.about
+    if image.type in FILES:
+        place = call.store.new(DATA)
+        with call.store.scratch() as scratch, origins.file(call.path, call.options, scratch) as file:
+            datafiles.copy(file, place)
+        return f"{place} raw"
+    if image.type not in ("OS", None):
+        raise NotSupported(f"a datastore of containers does not take images of the type {image.type}")
+    place = call.store.new(IMAGE)
+    with call.store.scratch() as scratch, origins.image(call.path, call.options, scratch) as found:
+        if call.options.keep_layers or not call.path.startswith(reference.SCHEME):
+            call.store.put(place, found)
+        else:
+            call.store.put_record(place, Record(found.image, found.reference,
+                                                credentials=call.options.credentials_file))
+    return f"{place} raw"
+
+
+def stat(call: Call) -> str:
+    """MiB, rounded up. What is packed counts as it is: how large it is unpacked nobody knows yet."""
+    size = origins.size(call.path, call.options)
+    return str(-(-max(1, size) // MIB))
+
+
+def rm(call: Call) -> None:
+    # An image whose registration failed has no source, and nothing here.
+    if call.about.source:
+        call.store.remove(call.source)
+
+
+def mkfs(call: Call) -> str:
+    image = call.about
+    if image.format == SAVE_AS:
+        return str(call.store.new(DATA if image.type in FILES else IMAGE))
+    if image.type not in (None, "DATABLOCK"):
+        raise NotSupported(f"only data blocks can be made empty, not an image of the type {image.type}: give it a PATH")
+    datafiles.require_format("a data block", image.format)
+    place = call.store.new(DATA)
+    datafiles.make(place, (image.size or 0) // MIB, image.file_system)
+    return str(place)
+
+
+def clone(call: Call) -> str:
+    source = call.store.known(call.path)  # of a clone PATH is the other image's SOURCE
+    place = call.store.new(source.suffix)
+    call.store.clone(place, source)
+    return f"{place} raw"
+
+
+def monitor(call: Call) -> str:
+    store = call.store
+    store.sweep()
+    found = os.statvfs(store.base)
+    values = {"USED_MB": found.f_blocks - found.f_bfree, "FREE_MB": found.f_bavail, "TOTAL_MB": found.f_blocks}
+    return "\n".join(f"{name}={blocks * found.f_frsize // MIB}" for name, blocks in values.items())
+
+
+def export_image(call: Call) -> str:
+    """For a marketplace: the file to take, and what to do with it then."""
+    source, store = call.source, call.store
+    file, dispose = source, ""
+    if source.suffix == IMAGE:
+        record = Record.read(source)
+        if record.folder is None:
+            raise NotSupported(f"{record.reference} is in its registry only, and can be taken from there")
+        file = store.exports / f"{source.stem}.tar"
+        with datafiles.made(file) as unfinished, unfinished.open("xb") as out:
+            export.write(store.folder(record), None, out)
+        dispose = f"rm -f -- {shlex.quote(str(file))}"
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False))
+    values = {"IMPORT_SOURCE": str(file), "MD5": digest.hexdigest(), "SIZE": -(-file.stat().st_size // MIB),
+              "FORMAT": "raw", "DISPOSE": "YES" if dispose else "NO", "DISPOSE_CMD": dispose}
+    return f"<IMPORT_INFO>{''.join(f'<{key}>{escape(str(value))}</{key}>' for key, value in values.items())}" \
+           "</IMPORT_INFO>"
+
+
+def on_snapshot(act: Callable[[Path, int], None]) -> Callable[[Call], None]:
+    def done(call: Call) -> None:
+        if call.source.suffix == IMAGE:
+            raise NotSupported("images of containers have no snapshots, only data has")
+        if call.about.snapshot is None:
+            raise BadInput("the image has no TARGET_SNAPSHOT")
+        act(call.source, call.about.snapshot)
+    return done
+
+
+ACTIONS: Mapping[str, Callable[[Call], str | None]] = {
+    "cp": cp, "stat": stat, "rm": rm, "mkfs": mkfs, "clone": clone, "monitor": monitor, "export": export_image,
+    "snap_delete": on_snapshot(datafiles.delete_snapshot), "snap_revert": on_snapshot(datafiles.revert_to),
+    "snap_flatten": on_snapshot(datafiles.flatten)}

@@ -1,0 +1,158 @@
+"""Archives of images: what `docker save` writes, and OCI layouts (image-layout.md), in a tarball or in a folder."""
+
+import contextlib
+import posixpath
+import re
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+from onedock.datastore import content, digests, plain
+from onedock.datastore.content import Content, Layer
+from onedock.datastore.plain import Corrupt
+from onedock.datastore.safefiles import SafeFiles
+from onedriver.errors import BadInput
+
+MEMBERS_LIMIT = 20_000
+NAMED_BY_DIGEST = re.compile(r"(?:.*/)?([0-9a-f]{64})(?:\.json|\.tar)?")
+INDEX, MANIFEST = "index.json", "manifest.json"
+
+
+class Files(Protocol):
+    """What an archive consists of."""
+
+    def has(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def open(self, path: str) -> contextlib.AbstractContextManager[BinaryIO]: ...
+
+
+class Tarball:
+    """:raises Corrupt: it is no tarball, or a damaged one
+    """
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._name = name
+        with damage(name):
+            self._tar = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115
+            self._members = {}
+            for number, member in enumerate(self._tar):
+                if number >= MEMBERS_LIMIT:
+                    raise BadInput(f"{name} holds more than {MEMBERS_LIMIT} files: no archive of an image does")
+                self._members[posixpath.normpath(member.name)] = member
+
+    def has(self, path: str) -> bool:
+        return posixpath.normpath(path) in self._members
+
+    def size(self, path: str) -> int:
+        return self._member(path).size
+
+    @contextlib.contextmanager
+    def open(self, path: str) -> Iterator[BinaryIO]:
+        with damage(self._name):
+            try:
+                file = self._tar.extractfile(self._member(path))  # follows links, within the archive only
+            except KeyError as error:
+                raise Corrupt(f"{self._name}: {path[:100]} is a link to nothing") from error
+            if file is None:
+                raise Corrupt(f"{self._name}: {path[:100]} is no file")
+            with file:
+                yield cast(BinaryIO, file)
+
+    def _member(self, path: str) -> tarfile.TarInfo:
+        try:
+            return self._members[posixpath.normpath(path)]
+        except KeyError as error:
+            raise Corrupt(f"{self._name}: it has no {path[:100]}, which it says it has") from error
+
+
+class Folder:
+    def __init__(self, path: Path, files: SafeFiles) -> None:
+        self._path = path
+        self._files = files
+
+    def has(self, path: str) -> bool:
+        return self._inside(path).is_file()
+
+    def size(self, path: str) -> int:
+        with self.open(path) as file:
+            return file.seek(0, 2)
+
+    def open(self, path: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        return self._files.open(self._inside(path))
+
+    def _inside(self, path: str) -> Path:
+        if path.startswith("/") or ".." in path.split("/"):
+            raise Corrupt(f"{self._path}: {path[:100]} leads out of it")
+        return self._path / path
+
+
+@contextlib.contextmanager
+def damage(name: str) -> Iterator[None]:
+    try:
+        yield
+    except plain.DAMAGED as error:
+        raise Corrupt(f"{name} is damaged, or no archive of an image: {str(error)[:200] or type(error).__name__}; "
+                      "make it anew (docker save, skopeo copy … oci-archive:)") from error
+
+
+def read(files: Files, architecture: str, name: str) -> Content:
+    """:param name: of the archive, for people
+    :raises BadInput: it is damaged, holds no image for the architecture, or more than one
+    """
+    if files.has(MANIFEST):
+        return docker(files, name)
+    if files.has(INDEX):
+        return oci(files, architecture, name)
+    raise Corrupt(f"{name} is no archive of an image: it has neither {MANIFEST} (docker save) nor {INDEX} (OCI)")
+
+
+def docker(files: Files, name: str) -> Content:
+    """The form of `docker save`, in the moby project's image specification v1.2."""
+    text = small(files, MANIFEST, name)
+    images = content.parsed(b'{"images":' + text + b"}", name)["images"]
+    if not isinstance(images, list) or not images:
+        raise Corrupt(f"{name}: {MANIFEST} names no image")
+    if len(images) > 1:
+        raise BadInput(f"{name} holds {len(images)} images; make an archive of the one that is wanted")
+    image = images[0] if isinstance(images[0], dict) else {}
+    config, layers = image.get("Config"), image.get("Layers") or []
+    if not isinstance(config, str) or not isinstance(layers, list) or not all(isinstance(one, str) for one in layers):
+        raise Corrupt(f"{name}: {MANIFEST} names no configuration or no layers")
+    data = small(files, config, name)
+    named = NAMED_BY_DIGEST.fullmatch(config)
+    digests.require(f"the configuration in {name}", f"sha256:{named[1]}" if named else None, digests.of(data))
+    return Content(data, tuple(Layer(opener(files, path)) for path in layers), name,
+                   sum(files.size(path) for path in layers))
+
+
+def oci(files: Files, architecture: str, name: str) -> Content:
+    def blob(digest: str) -> bytes:
+        data = small(files, path_of(digest), name)
+        digests.require(f"a part of {name}", digest, digests.of(data))
+        return data
+
+    manifest = content.manifest(small(files, INDEX, name), blob, architecture, name)
+    config, layers = content.layers_of(manifest, name)
+    return Content(blob(config["digest"]),
+                   tuple(Layer(opener(files, path_of(one["digest"])), one["digest"]) for one in layers), name,
+                   sum(one["size"] for one in layers))
+
+
+def path_of(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def opener(files: Files, path: str) -> Callable[[], contextlib.AbstractContextManager[BinaryIO]]:
+    return lambda: files.open(path)
+
+
+def small(files: Files, path: str, name: str) -> bytes:
+    with files.open(path) as file:
+        data = file.read(content.CONFIG_LIMIT + 1)
+    if len(data) > content.CONFIG_LIMIT:
+        raise Corrupt(f"{name}: {path[:100]} is larger than {content.CONFIG_LIMIT >> 20} MiB")
+    return data
+

@@ -1,0 +1,162 @@
+"""A container image as a datastore takes it in: its configuration and its layers, wherever they come from.
+
+The configuration is the OCI image specification's config.md, which Docker's own is a subset of. Its digest is the id
+that the engine knows the image by, and it names the digest of every layer's unpacked tarball (``diff_ids``): so whoever
+has the id can check everything.
+"""
+
+import dataclasses
+import json
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, BinaryIO
+
+from onedock.datastore import digests
+from onedock.datastore.plain import Corrupt
+from onedriver.errors import BadInput
+
+CONFIG_LIMIT = 8 << 20  # bytes
+LAYERS_LIMIT = 500  # Docker's own is 127
+INDEX_DEPTH = 4
+
+#: Machines as Linux calls them, by their names in images (Go's GOARCH).
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "armv7l": "arm"}
+
+
+class WrongArchitecture(BadInput):
+    """The image is for another machine."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """:ivar open: its tarball, perhaps packed
+    :ivar digest: of the tarball as it is there; None when nobody told it
+    """
+
+    open: Callable[[], AbstractContextManager[BinaryIO]]
+    digest: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """:ivar reference: where it came from, for people; of a registry's image with its digest
+    :ivar size: bytes of its layers as they are there
+    :raises Corrupt: the configuration is none, or does not fit the layers
+    """
+
+    config: bytes
+    layers: tuple[Layer, ...]
+    reference: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if len(self.layers) != len(self.diff_ids):
+            raise Corrupt(f"{self.reference}: its configuration names {len(self.diff_ids)} layers, but there are "
+                          f"{len(self.layers)}")
+
+    @property
+    def image(self) -> str:
+        """The engine's id of it."""
+        return digests.of(self.config)
+
+    @property
+    def diff_ids(self) -> tuple[str, ...]:
+        return diff_ids(self.config, self.reference)
+
+    def require(self, architecture: str) -> None:
+        """:raises WrongArchitecture: it would not run on the datastore's machines"""
+        found = parsed(self.config, self.reference)
+        if (found.get("os"), found.get("architecture")) != ("linux", architecture):
+            raise WrongArchitecture(f"{self.reference} is for {found.get('os')}/{found.get('architecture')}, but this "
+                                    f"datastore's nodes are linux/{architecture}; its ONEDOCK_ARCHITECTURE says so")
+
+
+def diff_ids(config: bytes, what: str) -> tuple[str, ...]:
+    """The digests of an image's layers, unpacked, the lowest first."""
+    rootfs = parsed(config, what).get("rootfs")
+    ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+    if not isinstance(ids, list) or not all(isinstance(one, str) and digests.DIGEST.fullmatch(one) for one in ids):
+        raise Corrupt(f"{what}: its configuration does not name its layers (rootfs.diff_ids)")
+    if len(ids) > LAYERS_LIMIT:
+        raise BadInput(f"{what} has {len(ids)} layers, more than {LAYERS_LIMIT}")
+    return tuple(ids)
+
+
+def parsed(data: bytes, what: str) -> Mapping[str, Any]:
+    """:raises Corrupt: it is no JSON object"""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(f"{what}: a part that should be JSON is not") from error
+    if not isinstance(found, dict):
+        raise Corrupt(f"{what}: a part that should be a JSON object is not")
+    return found
+
+
+def own_architecture() -> str:
+    machine = platform.machine()
+    return ARCHITECTURES.get(machine, machine)
+
+
+def manifest(data: bytes, read: Callable[[str], bytes], architecture: str, what: str) -> Mapping[str, Any]:
+    """The image manifest that an index, or an index of indexes, leads to.
+
+    :param read: gives the content of a digest, checked
+    """
+    for _ in range(INDEX_DEPTH):
+        found = parsed(data, what)
+        if "manifests" not in found:
+            return found
+        data = read(chosen(found, architecture, what)["digest"])
+    raise Corrupt(f"{what}: its indexes lead to indexes more than {INDEX_DEPTH} deep")
+
+
+def chosen(index: Mapping[str, Any], architecture: str, what: str) -> Mapping[str, Any]:
+    """The one manifest's descriptor of an index for this architecture (image-index.md).
+
+    :raises WrongArchitecture: it has none
+    """
+    manifests = descriptors(index.get("manifests"), what)
+    found = [one for one in manifests if platform_of(one) in (f"linux/{architecture}", None)]
+    if len({name_of(one) for one in found}) > 1:
+        raise BadInput(f"{what} holds {len(found)} images; make an archive of the one that is wanted")
+    if not found:
+        others = ", ".join(sorted({str(platform_of(one)) for one in manifests})) or "none"
+        raise WrongArchitecture(f"{what} has images for {others}, but none for linux/{architecture}, which this "
+                                "datastore's nodes are; its ONEDOCK_ARCHITECTURE says so")
+    return found[0]
+
+
+def name_of(descriptor: Mapping[str, Any]) -> str | None:
+    """What an archive calls the image (annotations.md)."""
+    found = descriptor.get("annotations")
+    return str(found.get("org.opencontainers.image.ref.name")) if isinstance(found, dict) else None
+
+
+def platform_of(descriptor: Mapping[str, Any]) -> str | None:
+    found = descriptor.get("platform")
+    return f"{found.get('os')}/{found.get('architecture')}" if isinstance(found, dict) else None
+
+
+def descriptors(found: Any, what: str) -> Sequence[Mapping[str, Any]]:
+    """Content descriptors (descriptor.md), each with a digest and a size in bytes."""
+    if not isinstance(found, list) or not all(
+            isinstance(one, dict) and isinstance(one.get("digest"), str) and digests.DIGEST.fullmatch(one["digest"])
+            and isinstance(one.get("size"), int) and one["size"] >= 0 for one in found):
+        raise Corrupt(f"{what}: a list of its parts is damaged, or uses digests other than sha256")
+    return found
+
+
+def layers_of(manifest: Mapping[str, Any], what: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+    """The descriptors of an image manifest's configuration and layers (manifest.md; Docker's schema 2 is the same).
+
+    :raises BadInput: it is older than that
+    """
+    if "fsLayers" in manifest:
+        raise BadInput(f"{what} has a manifest of schema 1, which Docker gave up in 2017: push it anew")
+    (config,) = descriptors([manifest.get("config")], what)
+    layers = descriptors(manifest.get("layers"), what)
+    if any(one.get("urls") for one in layers):
+        raise BadInput(f"{what} has layers that are not in its registry (foreign layers)")
+    return config, layers

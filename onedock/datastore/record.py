@@ -1,0 +1,42 @@
+"""What a datastore has in the place of a disk file for an image: a few words of JSON. ``SOURCE`` names that file."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Self
+
+from onedock.datastore.digests import DIGEST
+from onedriver.errors import BadInput
+
+LIMIT = 64 << 10  # bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """:ivar image: the engine's id of it
+    :ivar reference: where it came from; pinned to a digest if that was a registry
+    :ivar folder: of its layers, a name in the datastore; None when nodes are to fetch it from its registry themselves
+    :ivar credentials: file with those of that registry; None for none
+    """
+
+    image: str
+    reference: str
+    folder: str | None = None
+    credentials: str | None = None
+
+    def text(self) -> str:
+        return json.dumps({key: value for key, value in dataclasses.asdict(self).items() if value is not None}) + "\n"
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """:raises BadInput: there is none"""
+        try:
+            with file.open("rb") as record:
+                found = cls(**json.loads(record.read(LIMIT)))
+        except OSError as error:
+            raise BadInput(f"the image {file} cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError, RecursionError) as error:
+            raise BadInput(f"the image {file} is damaged: register it anew") from error
+        if not isinstance(found.image, str) or not DIGEST.fullmatch(found.image):
+            raise BadInput(f"the image {file} is damaged: register it anew")
+        return found

@@ -1,0 +1,219 @@
+"""The folder of a datastore: images of containers, whose layers are there once, and files of data.
+
+    <name>.image             what ``SOURCE`` names: a record, see record.py
+    <name>.raw               what ``SOURCE`` names: a file system
+    .images/<name>-<n>/      an image: ``config.json``, and each layer's unpacked tarball under its digest
+    .layers/<digest>         the same tarballs, by hard links
+    .partial/<name>/         what is not whole yet, locked by who makes it
+    .exports/<name>.tar      archives for marketplaces, which they have removed
+
+A layer that no image has any more has one link left and goes. Nobody has to lock anything for that: whoever takes a
+layer links it, and what is linked stays. What a killed process left is removed by later ones, when it is old.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from containerhost.filelock import FileLock
+from onedock import datafiles
+from onedock.datastore import digests, plain
+from onedock.datastore.content import Content, Layer
+from onedock.datastore.plain import Corrupt
+from onedock.datastore.record import Record
+from onedriver.errors import BadInput
+
+LOG = logging.getLogger(__name__)
+
+IMAGE, DATA = ".image", ".raw"
+CONFIG = "config.json"
+OLD = 24 * 3600  # seconds after which what nobody refers to is left over
+
+
+class Store:
+    """:param base: BASE_PATH of the datastore; made when it is not there
+    """
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self._images, self._layers, self._partial = base / ".images", base / ".layers", base / ".partial"
+        self.exports = base / ".exports"
+        for folder in (base, self._images, self._layers, self._partial, self.exports):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def new(self, suffix: str) -> Path:
+        """The place of an image or of data to come."""
+        return self.base / f"{secrets.token_hex(16)}{suffix}"
+
+    def known(self, source: str) -> Path:
+        """:raises BadInput: it is no place of this datastore"""
+        path = Path(os.path.normpath(source))
+        if path.parent != Path(os.path.normpath(self.base)) or path.suffix not in (IMAGE, DATA) \
+                or path.name.startswith("."):
+            raise BadInput(f"{source[:200]} is no image of the datastore in {self.base}")
+        return self.base / path.name
+
+    # Images.
+
+    def put(self, place: Path, found: Content) -> None:
+        """Keep an image with its layers, in the place of what may be there.
+
+        :raises Corrupt: a layer is damaged
+        :raises DigestMismatch: a layer is another one
+        """
+        with self.scratch() as folder:
+            image = folder / "image"
+            image.mkdir()
+            (image / CONFIG).write_bytes(found.config)
+            for layer, diff_id in zip(found.layers, found.diff_ids, strict=True):
+                self._take_layer(layer, diff_id, image, found.reference)
+            self._share_layers(image)
+            name = f"{place.stem}-{secrets.token_hex(4)}"
+            os.rename(image, self._images / name)
+        self.put_record(place, Record(found.image, found.reference, name))
+
+    def put_record(self, place: Path, record: Record) -> None:
+        before = self._folder_of(place)
+        try:
+            with datafiles.made(place) as unfinished:
+                unfinished.write_text(record.text(), encoding="utf-8")
+        except BaseException:
+            self._remove_folder(record.folder)
+            raise
+        self._remove_folder(before)
+
+    def folder(self, record: Record) -> Path:
+        """Of an image's configuration and layers."""
+        return self._images / Path(record.folder or "none").name
+
+    def clone(self, place: Path, source: Path) -> None:
+        """Another image of the same layers, or another file of the same data."""
+        if place.suffix == DATA:
+            with source.open("rb") as file:
+                datafiles.copy(file, place)
+            return
+        record = Record.read(source)
+        if record.folder is None:
+            self.put_record(place, record)
+            return
+        name = f"{place.stem}-{secrets.token_hex(4)}"
+        with self.scratch() as folder:
+            shutil.copytree(self.folder(record), folder / "image", copy_function=os.link)
+            os.rename(folder / "image", self._images / name)
+        self.put_record(place, Record(record.image, record.reference, name))
+
+    def remove(self, place: Path) -> None:
+        """What is not there is gone."""
+        folder = self._folder_of(place)
+        place.unlink(missing_ok=True)
+        datafiles.remove(datafiles.snapshots(place))
+        self._remove_folder(folder)
+
+    def _folder_of(self, place: Path) -> str | None:
+        return Record.read(place).folder if place.suffix == IMAGE and place.exists() else None
+
+    def _remove_folder(self, name: str | None) -> None:
+        folder = self._images / name if name else None
+        if folder is None or not folder.is_dir():
+            return
+        names = os.listdir(folder)
+        shutil.rmtree(folder)
+        for layer in names:
+            self._forget(self._layers / layer)
+
+    def _forget(self, layer: Path) -> None:
+        # Who links it between these two steps keeps it; it is only not shared with later ones.
+        with contextlib.suppress(FileNotFoundError):
+            if layer.stat().st_nlink == 1:
+                layer.unlink()
+
+    def _take_layer(self, layer: Layer, diff_id: str, image: Path, reference: str) -> None:
+        name = diff_id.partition(":")[2]
+        # An image may have a layer twice.
+        if not (image / name).exists() and not linked(self._layers / name, image / name):
+            write(layer, diff_id, image / name, reference)
+
+    def _share_layers(self, image: Path) -> None:
+        for file in [file for file in image.iterdir() if file.name != CONFIG and file.stat().st_nlink == 1]:
+            shared, other = self._layers / file.name, image / f".{file.name}"
+            # Where another process was faster, one of the two is enough.
+            if not linked(file, shared) and linked(shared, other):
+                os.replace(other, file)
+
+    # What is not whole, and what was left over.
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder that is gone at the end of the block."""
+        folder = self._partial / secrets.token_hex(8)
+        folder.mkdir()
+        try:
+            with FileLock(folder / ".lock", 0).held():
+                yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove what killed processes left."""
+        for folder in filter(old, self._partial.iterdir()):
+            with contextlib.suppress(TimeoutError, FileNotFoundError), FileLock(folder / ".lock", 0).held():
+                LOG.info("removing what an action that was killed left in %s", folder)
+                shutil.rmtree(folder)
+        for file in filter(old, self.exports.iterdir()):
+            file.unlink(missing_ok=True)
+        used = {Record.read(place).folder for place in self.base.glob(f"*{IMAGE}")}
+        for folder in filter(old, self._images.iterdir()):
+            if folder.name not in used:
+                LOG.info("removing the layers in %s, which no image has", folder)
+                self._remove_folder(folder.name)
+        for layer in filter(old, self._layers.iterdir()):
+            self._forget(layer)
+
+
+def old(path: Path) -> bool:
+    return time.time() - path.stat().st_mtime > OLD
+
+
+def linked(source: Path, target: Path) -> bool:
+    """:returns: whether it could be; False when there is no source, too many links to it, or a target already"""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EMLINK, errno.EEXIST):
+            return False
+        raise
+    return True
+
+
+def write(layer: Layer, diff_id: str, target: Path, reference: str) -> None:
+    """:raises Corrupt: it cannot be unpacked
+    :raises DigestMismatch: it is not the layer that the image names
+    """
+    what = f"a layer of {reference}"
+    with layer.open() as stream:
+        packed = digests.Counted(stream)
+        try:
+            content = digests.Counted(plain.reader(packed))
+            copy(content, target)
+        except plain.DAMAGED as error:
+            digests.require(what, layer.digest, packed.digest())
+            raise Corrupt(f"{what} is damaged: {str(error)[:200] or type(error).__name__}") from error
+        digests.require(what, layer.digest, packed.digest())
+        digests.require(what, diff_id, content.digest())
+
+
+def copy(content: digests.Counted, target: Path) -> None:
+    buffer = bytearray(digests.CHUNK)
+    with target.open("xb") as file:
+        while length := content.readinto(buffer):
+            file.write(memoryview(buffer)[:length])
+        file.flush()
+        os.fsync(file.fileno())
+
+

@@ -1,0 +1,259 @@
+import errno
+import gzip
+import json
+import lzma
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from unittest import mock
+
+import fixtures
+import zstandard
+
+from onedock.datastore import actions, archives
+from onedock.datastore.content import WrongArchitecture
+from onedock.datastore.digests import DigestMismatch
+from onedock.datastore.plain import Corrupt
+from onedock.datastore.record import Record
+from onedock.datastore.store import OLD, Store
+from onedriver.errors import BadInput, NotSupported
+from tests.unit.onedock.datastore.base import DatastoreTestCase
+from tests.unit.onedock.images import Image, digest, tarball, write
+from tests.unit.onedock.messages import message
+
+METACHARACTERS = ("; touch /tmp/x", "$(id)", "`id`", "' \" |&", "-rf", "a\nEOT\nb", "../../etc")
+
+
+class ImagesTest(DatastoreTestCase):
+    def test_every_form_becomes_the_same_image(self) -> None:
+        image = Image()
+        layout = image.layout()
+        for number, path in enumerate((
+            self.file(image.saved(), "saved.tar"), self.file(gzip.compress(image.saved()), "saved.tar.gz"),
+            self.file(lzma.compress(image.saved()), "saved.tar.xz"),
+            self.file(zstandard.compress(image.saved()), "saved.tar.zst"), self.file(tarball(layout), "oci.tar"),
+            self.file(tarball(image.layout(zstandard.compress)), "oci-zstd.tar"),
+            self.file(tarball(image.layout(bytes)), "oci-plain.tar"), write(self.files / "layout", layout),
+        ), 1):
+            source = self.registered(path)
+            record = Record.read(source)
+            self.assertEqual((image.id, str(path)), (record.image, record.reference))
+            folder = self.base / ".images" / (record.folder or "")
+            self.assertEqual(image.config, (folder / "config.json").read_bytes())
+            for layer in image.layers:
+                self.assertEqual(layer, (folder / digest(layer).partition(":")[2]).read_bytes())
+            self.assertEqual({digest(layer): number + 1 for layer in image.layers}, self.layers())
+
+    def test_a_layer_is_there_once_and_as_long_as_an_image_has_it(self) -> None:
+        first, second = (self.registered(self.file(Image("base", own).saved(), own)) for own in ("a", "b"))
+        self.assertEqual([2, 2, 3], sorted(self.layers().values()))
+        third, _ = self.act("clone", {"PATH": str(first)}).split()
+        self.assertEqual([2, 3, 4], sorted(self.layers().values()))
+        for source, layers in ((first, [2, 2, 3]), (second, [2, 2]), (third, [])):
+            self.act("rm", {"SOURCE": str(source)})
+            self.assertEqual(layers, sorted(self.layers().values()))
+        self.assertEqual([], self.left())
+
+    def test_a_layer_that_an_image_has_twice(self) -> None:
+        source = self.registered(self.file(Image("same", "other", "same").saved()))
+        self.assertEqual([2, 2], list(self.layers().values()))
+        self.act("rm", {"SOURCE": str(source)})
+        self.assertEqual([], self.left())
+
+    def test_a_link_in_an_archive_is_followed_within_it(self) -> None:
+        # docker save writes a layer that an image has twice as a link.
+        image = Image("same", "same")
+        self.registered(self.file(image.saved(links={"1/layer.tar": "../0/layer.tar"})))
+        self.act("rm", {"SOURCE": str(next(self.base.glob("*.image")))})
+        image = Image("one", "two")
+        for target in ("../../../../etc/passwd", "../1/layer.tar", "/etc/passwd"):
+            self.assert_refused(Corrupt, "", self.file(image.saved(links={"1/layer.tar": target})))
+
+    def test_another_architecture_is_refused(self) -> None:
+        other = Image(architecture="s390x")
+        for path in (self.file(other.saved(), "a"), self.file(tarball(other.layout()), "b"),
+                     write(self.files / "layout", other.layout())):
+            self.assert_refused(WrongArchitecture, "s390x", path)
+        self.registered(self.files / "a", ONEDOCK_ARCHITECTURE="s390x")
+
+    def test_a_damaged_archive_is_refused(self) -> None:
+        image = Image("x" * 20000)
+        saved, packed = image.saved(), gzip.compress(image.saved())
+        config = f"{image.id.partition(':')[2]}.json"
+        for content in (b"", b"#!/bin/sh\n", saved[:len(saved) // 2], packed[:len(packed) // 2],
+                        packed[:20] + b"x" + packed[21:], tarball({}), tarball({"manifest.json": b"{"}),
+                        tarball({"manifest.json": b"[" * 100_000}), image.saved(images=[]), image.saved(images=[7]),
+                        image.saved(images={"Config": config}), image.saved(images=[{"Config": config, "Layers": [7]}]),
+                        image.saved(images=[{"Config": config, "Layers": ["missing"]}]),
+                        image.saved(images=[{"Config": config, "Layers": []}]),
+                        image.saved({"manifest.json": json.dumps([{"Config": "other", "Layers": []}]).encode(),
+                                     "other": b'{"rootfs": {"diff_ids": ["../../etc/passwd"]}}'}),
+                        tarball({"index.json": b'{"manifests": [{"digest": "sha256:../../../x", "size": 1}]}'}),
+                        tarball({"index.json": b'{"manifests": 7}'})):
+            self.assert_refused(Corrupt, "", self.file(content))
+
+    def test_another_content_than_the_digest_says_is_refused(self) -> None:
+        image, other = Image("one"), Image("other")
+        layout = image.layout()
+        (layer,) = (name for name, content in layout.items() if content == gzip.compress(image.layers[0]))
+        for content in (image.saved({"0/layer.tar": other.layers[0]}),
+                        image.saved({f"{image.id.partition(':')[2]}.json": image.config + b" "}),
+                        tarball(layout | {layer: gzip.compress(other.layers[0])}),
+                        tarball(layout | {layer: layout[layer][:-9]}),
+                        tarball(layout | {f"blobs/{image.id.replace(':', '/')}": b"{}"})):
+            self.assert_refused(DigestMismatch, "", self.file(content))
+
+    def test_an_archive_of_several_images_is_refused(self) -> None:
+        image = Image()
+        config = f"{image.id.partition(':')[2]}.json"
+        self.assert_refused(BadInput, "holds 2 images", self.file(image.saved(images=[{"Config": config}] * 2)))
+
+    def test_only_files_of_safe_folders(self) -> None:
+        other = Path(self.useFixture(fixtures.TempDir()).path)
+        (other / "archive").write_bytes(Image().saved())
+        (self.files / "link").symlink_to(other / "archive")
+        (self.files / "folder").symlink_to(other)
+        write(self.files / "layout", Image().layout())
+        (self.files / "layout/index.json").unlink()
+        (self.files / "layout/index.json").symlink_to(other / "archive")
+        os.mkfifo(self.files / "pipe")
+        for path in (other / "archive", self.files / "link", self.files / "folder", f"{self.files}/../../etc/passwd",
+                     self.files / "layout"):
+            self.assert_refused(BadInput, "SAFE_DIRS", path)
+        self.assert_refused(BadInput, "no regular file", self.files / "pipe")
+        for path in ("relative", "ftp://host/x", "", "docker:/x"):
+            self.assertRaises(BadInput, self.act, "cp", {"PATH": path})
+
+    def test_shell_metacharacters_stay_text(self) -> None:
+        for text in METACHARACTERS:
+            for path in (f"docker://{text}", f"{self.files}/{text}", text):
+                self.assertRaises(BadInput, self.act, "cp", {"PATH": path})
+            path = self.file(Image().saved(), text.replace("/", "_").replace("\n", "_"))
+            self.act("rm", {"SOURCE": str(self.registered(path))})
+            self.assertRaises(BadInput, self.act, "rm", {"SOURCE": f"{self.base}/{text}.image/../../x"})
+        self.assertEqual([], self.left())
+
+    def test_a_disk_that_is_full_leaves_nothing(self) -> None:
+        path = self.file(Image().saved())
+        with mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "No space left on device")):
+            error = self.assertRaises(OSError, self.act, "cp", {"PATH": str(path)})
+        self.assertEqual(errno.ENOSPC, error.errno)
+        self.assertEqual([], self.left())
+
+    def test_only_images_of_the_datastore_are_removed(self) -> None:
+        outside = self.file(b"x", "outside.image")
+        for source in (outside, self.base / "../outside.image", self.base / ".layers", "/",
+                       f"{self.base}/x.raw/../../y"):
+            self.assertRaises(BadInput, self.act, "rm", {"SOURCE": str(source)})
+        self.act("rm", {"SOURCE": f"{self.base}/{'0' * 32}.image"})
+        self.act("rm")
+        self.assertTrue(outside.exists())
+
+    def test_exported_it_is_an_archive_of_the_same_image(self) -> None:
+        image = Image("base", "more", "base")
+        source = self.registered(self.file(image.saved()))
+        found = self.act("export", {"SOURCE": str(source)})
+        path = Path(found.partition("<IMPORT_SOURCE>")[2].partition("</")[0])
+        self.assertIn(f"<DISPOSE_CMD>rm -f -- {path}</DISPOSE_CMD>", found)
+        shutil.move(path, self.files / "exported.tar")
+        again = self.registered(self.files / "exported.tar")
+        self.assertEqual(image.id, Record.read(again).image)
+        self.assertEqual([3, 3], list(self.layers().values()))
+
+    def test_what_a_killed_process_left_is_swept_when_it_is_old(self) -> None:
+        kept = self.registered(self.file(Image("kept").saved()))
+        before = self.left()
+        store = Store(self.base)
+        for name in ("left", "young"):
+            write(store.base / ".images" / name, {"config.json": b"{}"})
+            write(store.base / ".partial" / name, {"image": b"x"})
+        for path in (store.base / ".images/left", store.base / ".partial/left", store.base / ".layers",
+                     *(store.base / ".layers").iterdir()):
+            os.utime(path, (time.time() - 2 * OLD,) * 2)
+        self.act("monitor")
+        self.assertEqual([".images/young/config.json", ".partial/young/image"], sorted(set(self.left()) - set(before)))
+        self.assertTrue(kept.exists())
+        with store.scratch() as folder:
+            os.utime(folder, (time.time() - 2 * OLD,) * 2)
+            store.sweep()
+            self.assertTrue(folder.exists())
+
+
+class DataTest(DatastoreTestCase):
+    def made(self, **image: str) -> Path:
+        return Path(self.act("mkfs", {"TYPE": "2"} | image))
+
+    def file_system(self, path: Path) -> str:
+        return subprocess.run(["blkid", "-p", "-o", "value", "-s", "TYPE", path], capture_output=True, text=True,
+                              check=False).stdout.strip()
+
+    def test_a_data_block_is_a_file_system(self) -> None:
+        for asked, found in (("ext3", "ext3"), ("ext4", "ext4"), ("", "ext4")):
+            path = self.made(FS=asked, SIZE="8", FORMAT="raw")
+            self.assertEqual((found, 8 << 20), (self.file_system(path), path.stat().st_size))
+            self.act("rm", {"SOURCE": str(path)})
+        self.assertEqual([], self.left())
+
+    def test_one_that_cannot_be_made_is_refused(self) -> None:
+        for attributes in ({"FS": "swap"}, {"FS": "ext4; id"}, {"FORMAT": "qcow2"}, {"TYPE": "1"}, {"SIZE": "0"}):
+            self.assertRaises((BadInput, NotSupported), self.made, **attributes)
+        self.assertEqual([], self.left())
+
+    def test_the_place_of_what_will_be_saved(self) -> None:
+        self.assertEqual([".raw", ".image"], [self.made(FORMAT="save_as", TYPE=kind).suffix for kind in ("2", "0")])
+        self.assertEqual([], self.left())
+
+    def test_a_file_of_data_is_copied_and_its_zeros_are_not(self) -> None:
+        content = b"begin" + bytes(8 << 20) + b"end" + bytes(1 << 20)
+        source, _ = self.act("cp", {"PATH": str(self.file(content)), "TYPE": "2"}).split()
+        for path in (source, self.act("clone", {"PATH": source}).split()[0]):
+            self.assertEqual(content, Path(path).read_bytes())
+            self.assertLess(Path(path).stat().st_blocks * 512, 4 << 20)
+
+    def test_snapshots(self) -> None:
+        disk = self.made(SIZE="1")
+        write(disk.with_name(f"{disk.name}.snap"), {"0": b"zero", "1": b"one", "2": b"two"})
+        target = {"SOURCE": str(disk)}
+        self.act("snap_delete", target | {"TARGET_SNAPSHOT": "2"})
+        self.act("snap_revert", target | {"TARGET_SNAPSHOT": "0"})
+        self.assertEqual((b"zero", ["0", "1"]),
+                         (disk.read_bytes(), sorted(os.listdir(disk.with_name(f"{disk.name}.snap")))))
+        for action in ("snap_delete", "snap_revert", "snap_flatten"):
+            self.assertRaises(BadInput, self.act, action, target | {"TARGET_SNAPSHOT": "2"})
+            self.assertRaises(BadInput, self.act, action, target)
+        self.act("snap_flatten", target | {"TARGET_SNAPSHOT": "1"})
+        self.assertEqual((b"one", [disk.name]), (disk.read_bytes(), self.left()))
+        image = self.registered(self.file(Image().saved()))
+        self.assertRaises(NotSupported, self.act, "snap_revert", {"SOURCE": str(image), "TARGET_SNAPSHOT": "0"})
+
+    def test_exported_it_is_the_file(self) -> None:
+        disk = self.made(SIZE="1")
+        found = self.act("export", {"SOURCE": str(disk)})
+        self.assertIn(f"<IMPORT_SOURCE>{disk}</IMPORT_SOURCE>", found)
+        self.assertIn("<DISPOSE>NO</DISPOSE>", found)
+
+
+class CallTest(DatastoreTestCase):
+    def test_sizes(self) -> None:
+        path = self.file(b"x" * ((2 << 20) + 1))
+        self.assertEqual("3", self.act("stat", {"PATH": str(path)}))
+        self.assertEqual("1", self.act("stat", {"PATH": str(write(self.files / "layout", Image().layout()))}))
+
+    def test_free_space(self) -> None:
+        lines = self.act("monitor").splitlines()
+        self.assertEqual(["USED_MB", "FREE_MB", "TOTAL_MB"], [line.partition("=")[0] for line in lines])
+        self.assertTrue(all(line.partition("=")[2].isdecimal() for line in lines))
+
+    def test_what_cannot_be_a_call_is_refused(self) -> None:
+        whole = message(self.base)
+        for action, argv, stdin in (("other", ["7"], whole), ("cp", [], whole), ("cp", ["7", "8"], whole),
+                                    ("cp", ["7"], b""), ("cp", ["7"], whole[:300]),
+                                    ("cp", ["7"], b"<DS_DRIVER_ACTION_DATA/>")):
+            self.assertRaises((BadInput, NotSupported), actions.act, action, argv, stdin)
+        self.assertRaises(NotSupported, self.act, "cp", {"TYPE": "3", "PATH": str(self.file(b"x"))})
+
+    def test_an_archive_of_too_many_files_is_refused(self) -> None:
+        with mock.patch.object(archives, "MEMBERS_LIMIT", 3):
+            self.assert_refused(BadInput, "more than 3 files", self.file(Image().saved()))
