@@ -1,6 +1,7 @@
 """The whole cloud: prepare it once, bring it up, take it down."""
 
 import concurrent.futures
+import dataclasses
 import hashlib
 import importlib.metadata
 import os
@@ -18,9 +19,10 @@ from tools.cloud.daemons import DaemonFailed, Daemons
 from tools.cloud.database import MariaDb
 from tools.cloud.engine import POOL, Engine, lockable_memory
 from tools.cloud.hardware import Offer
-from tools.cloud.layout import PLAIN, Layout, Passwords, Ports, Shape
+from tools.cloud.layout import FIRST, LOOPBACK, PLAIN, SECOND, Layout, Passwords, Ports, Shape
 from tools.cloud.messages import RabbitMq
 from tools.cloud.networking import Networking, remove_namespaces
+from tools.cloud.secondhost import SERVICES, TUNNELS, SecondHost
 from tools.cloud.switch import Switch
 
 APIS = ("keystone", "glance", "placement", "neutron", "nova")
@@ -47,13 +49,15 @@ class Cloud:
         self._say = say
         self.shape = shape
         self.layout = layout
-        self.ports = Ports()
+        self.ports = Ports(SERVICES[0] if shape.second_host else LOOPBACK)
         self.offers = tuple(offers)
         self.owners = owners or layout.run / "owners"
         self.engine = Engine(layout.engine)
+        self.engines = (self.engine, *([Engine(layout.engine_of(SECOND), SECOND)] if shape.second_host else []))
         self.memlock = lockable_memory()
         self.daemons = Daemons(layout.logs)
         self.switch = Switch(layout, self.ports)
+        self.second = SecondHost(layout, self.ports, self.daemons) if shape.second_host else None
 
     def up(self) -> None:
         """Bring everything up; on an error what was started stays for :meth:`down`.
@@ -63,13 +67,16 @@ class Cloud:
         """
         self._refuse_taken_ports()
         self.layout.run.chmod(0o700)
+        if self.second:
+            self.second.create()
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            engine = pool.submit(self._start_engine)
+            engines = pool.submit(self._start_engines)
             if not self._is_prepared():
                 self._prepare()
-            networking = Networking(self._parts(), self.daemons, self.switch) if self.shape.networks else None
+            networking = (Networking(self._parts(), self.daemons, self.switch, self.second)
+                          if self.shape.networks else None)
             self._start_control(networking)
-            engine.result()
+            engines.result()
         with self.connect("admin") as admin:
             if networking:
                 networking.start_agents()
@@ -82,15 +89,16 @@ class Cloud:
 
     def down(self) -> None:
         """End every process and delete every file of the running cloud; what was prepared is kept. Twice is fine."""
-        if (self.layout.logs / "engine.json").exists():
-            self.engine.shut_down()
+        for engine in self.engines:
+            if (self.layout.logs / f"{engine.name}.json").exists():
+                engine.shut_down()
         if self.shape.networks:
             self.switch.remove_bridges()
         self.daemons.stop()
         self.daemons.kill_leftovers()
         if self.shape.networks:
             remove_namespaces()
-        for folder in (self.layout.engine, self.layout.run):
+        for folder in (*(engine.folder for engine in self.engines), self.layout.run):
             unmount_below(folder)
             if folder.exists():
                 shutil.rmtree(folder)
@@ -114,19 +122,32 @@ class Cloud:
         return configs.Parts(
             layout=self.layout, ports=self.ports, passwords=passwords,
             database=MariaDb(self.layout, passwords), messages=RabbitMq(self.layout, self.ports, passwords),
-            offers=self.offers, engine_socket=self.engine.socket, pool=POOL, memlock=self.memlock,
-            owners=self.owners, shape=self.shape)
+            nodes=self._nodes(), pool=POOL, memlock=self.memlock, shape=self.shape)
+
+    def _nodes(self) -> tuple[configs.Node, ...]:
+        """The devices are the first host's."""
+        first = configs.Node(FIRST, self.engine.socket, self.owners, self.offers)
+        if not self.second:
+            return (first,)
+        return (dataclasses.replace(first, address=SERVICES[0], tunnels=TUNNELS[0]),
+                configs.Node(SECOND, self.engines[1].socket, self.layout.run / f"owners{SECOND}", address=SERVICES[1],
+                             tunnels=TUNNELS[1]))
 
     def _refuse_taken_ports(self) -> None:
-        taken = [f"{name} {port}" for name, port in self.ports.used(self.shape).items() if probes.port_open(port)]
+        taken = [f"{name} {port}" for name, port in self.ports.used(self.shape).items()
+                 if any(probes.port_open(port, address) for address in {LOOPBACK, self.ports.address})]
         if taken:
-            raise PortTaken(f"These loopback ports are in use: {', '.join(taken)}. The cloud needs them; end what "
+            raise PortTaken(f"These ports are in use: {', '.join(taken)}. The cloud needs them; end what "
                             "listens there, or, if it is an earlier cloud, run: sudo tools/demo down")
 
-    def _start_engine(self) -> None:
-        daemon = self.engine.daemon()
-        self.daemons.bring_up([daemon])
-        self.engine.create_pool()
+    def _start_engines(self) -> None:
+        self.daemons.bring_up([self.engine.daemon()])
+        if self.second:
+            self.daemons.bring_up([self.second.daemon(self.engines[1].daemon())])
+            for engine, address in zip(self.engines, SERVICES, strict=True):
+                engine.listen(f"{address}:{self.ports.engine}")
+        for engine in self.engines:
+            engine.create_pool()
         self._say(f"{self.engine.flavour.name} answers, with a storage pool of its own")
 
     # -- preparing: databases, keys, users and endpoints, kept for later starts
@@ -214,9 +235,14 @@ class Cloud:
         """nova-compute asks the conductor for everything: started before it, it would wait ten seconds in vain."""
         list(admin.network.networks())  # neutron 29 answers its very first question with 500 if that is for ports
         self._wait_until("the conductor and the scheduler are up", lambda: workers_up(admin, CONTROL_WORKERS))
-        self.daemons.start(services.nova_daemon(self.layout, "nova-compute"))
-        self._wait_until("nova-compute is up and its host in its cell",
-                         lambda: workers_up(admin, ["nova-compute"]) and bool(list(admin.compute.hypervisors())))
+        self.daemons.start(services.compute_daemon(self.layout))
+        if self.second:
+            self.daemons.start(self.second.daemon(services.compute_daemon(self.layout, SECOND)))
+        self._wait_until("nova-compute is up and its host in its cell", lambda: self._computes_up(admin))
+
+    def _computes_up(self, admin: Connection) -> bool:
+        running = [service for service in admin.compute.services(binary="nova-compute") if service.state == "up"]
+        return len(running) == len(list(admin.compute.hypervisors())) == len(self.engines)
 
     def _wait_until(self, what: str, holds: Callable[[], bool], limit: float = 180) -> None:
         """:raises DaemonFailed: not within ``limit`` seconds, or a process of nova ended meanwhile"""

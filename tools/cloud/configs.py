@@ -10,11 +10,13 @@ from pathlib import Path
 from tools.cloud.database import MariaDb
 from tools.cloud.hardware import Offer
 from tools.cloud.ini import Ini
-from tools.cloud.layout import Layout, Passwords, Ports, Shape
+from tools.cloud.layout import LOOPBACK, Layout, Passwords, Ports, Shape
 from tools.cloud.messages import RabbitMq
 
 REGION = "RegionOne"
 HOST = "demo-host"
+FILTERS = ("ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,SameHostFilter,DifferentHostFilter,"
+           "ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter,NUMATopologyFilter,PciPassthroughFilter")
 # For a cloud that many small servers come and go on.
 MANY_SERVERS = {"cpu_allocation_ratio": "32"}
 # Right for a keystone of a single process only.
@@ -22,12 +24,36 @@ KEYSTONE_CACHE: Ini = {"cache": {"enabled": "true", "backend": "oslo_cache.dict"
 
 
 @dataclasses.dataclass(frozen=True)
+class Node:
+    """A compute host.
+
+    :ivar suffix: of the names of its folders and daemons
+    :ivar engine_socket: the unix socket of LXD or Incus
+    :ivar owners: folder of the records of which container holds which device
+    :ivar offers: the devices that flavors can ask for
+    :ivar address: where other hosts reach it
+    :ivar tunnels: address of its end of the tunnels that the tenants' networks are in
+    """
+
+    suffix: str
+    engine_socket: Path
+    owners: Path
+    offers: tuple[Offer, ...] = ()
+    address: str = LOOPBACK
+    tunnels: str = LOOPBACK
+
+    @property
+    def name(self) -> str:
+        """What Nova and Neutron call it."""
+        return HOST + self.suffix
+
+
+@dataclasses.dataclass(frozen=True)
 class Parts:
     """What the configurations are made from.
 
-    :ivar engine_socket: the unix socket of LXD or Incus
+    :ivar nodes: its compute hosts, first the one that everything else is on
     :ivar memlock: what ``[lxd] rdma_memlock`` becomes
-    :ivar owners: folder of the records of which container holds which device
     :ivar shape: what the cloud has beside the services that every one has
     """
 
@@ -36,11 +62,9 @@ class Parts:
     passwords: Passwords
     database: MariaDb
     messages: RabbitMq
-    offers: tuple[Offer, ...]
-    engine_socket: Path
+    nodes: tuple[Node, ...]
     pool: str
     memlock: str
-    owners: Path
     shape: Shape
 
 
@@ -102,11 +126,11 @@ def network_server(parts: Parts) -> Ini:
     }
 
 
-def nova_common(parts: Parts) -> Ini:
+def nova_common(parts: Parts, node: Node) -> Ini:
     """A resize may stay on its host: often there is no other, and only there it leaves the server running."""
-    state = parts.layout.run / "nova"
+    state = parts.layout.run / f"nova{node.suffix}"
     return {
-        "DEFAULT": {"host": HOST, "my_ip": "127.0.0.1", "state_path": str(state),
+        "DEFAULT": {"host": node.name, "my_ip": node.address, "state_path": str(state),
                     "transport_url": parts.messages.transport_url(), "allow_resize_to_same_host": "true"},
         "keystone_authtoken": token_check("nova", parts),
         "service_user": {**user_of("nova", parts), "send_service_user_token": "true"},
@@ -114,14 +138,14 @@ def nova_common(parts: Parts) -> Ini:
         "neutron": user_of("nova", parts),
         "glance": {"endpoint_override": parts.ports.url("glance")},
         "oslo_concurrency": {"lock_path": f"{state}/locks"},
-        "pci": {"alias": [offer.alias_option for offer in parts.offers]},
+        "pci": {"alias": [offer.alias_option for node in parts.nodes for offer in node.offers]},
     }
 
 
 def nova_control(parts: Parts) -> Ini:
     """nova's API, scheduler, conductor and nova-manage. Without the fuzzy delay of up to a minute the scheduler finds
     the new host at once."""
-    common = nova_common(parts)
+    common = nova_common(parts, parts.nodes[0])
     return {
         **common,
         "DEFAULT": {**common["DEFAULT"], "periodic_fuzzy_delay": "0"},
@@ -130,21 +154,21 @@ def nova_control(parts: Parts) -> Ini:
         "conductor": {"workers": "1"},
         "scheduler": {"workers": "1", "discover_hosts_in_cells_interval": "2"},
         "filter_scheduler": {
-            "enabled_filters": "ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,NUMATopologyFilter,"
-                               "PciPassthroughFilter",
+            "enabled_filters": FILTERS,
             "pci_in_placement": "true"},
     }
 
 
-def nova_compute(parts: Parts) -> Ini:
+def nova_compute(parts: Parts, node: Node) -> Ini:
     """nova-compute reaches no database: that is the conductor's."""
-    common = nova_common(parts)
+    common = nova_common(parts, node)
+    moving = {"migration_address": f"https://{node.address}:{parts.ports.engine}"} if parts.shape.second_host else {}
     return {
         **common,
         "DEFAULT": {**common["DEFAULT"], "compute_driver": "lxd.LXDDriver"},
         "pci": {**common["pci"], "report_in_placement": "true",
-                "device_spec": [spec for offer in parts.offers for spec in offer.spec_options]},
+                "device_spec": [spec for offer in node.offers for spec in offer.spec_options]},
         "vnc": {"enabled": "false"},
-        "lxd": {"endpoint": str(parts.engine_socket), "storage_pool": parts.pool, "rdma_memlock": parts.memlock,
-                "owners_dir": str(parts.owners)},
+        "lxd": {"endpoint": str(node.engine_socket), "storage_pool": parts.pool, "rdma_memlock": parts.memlock,
+                "owners_dir": str(node.owners), **moving},
     }

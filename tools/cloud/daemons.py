@@ -55,6 +55,10 @@ class Daemons:
     def log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
 
+    def pid(self, name: str) -> int:
+        """Of a process that was started."""
+        return self._children[name].pid
+
     def start(self, daemon: Daemon) -> None:
         """Start it and return at once; :meth:`wait` for it later."""
         environment = {**self.environment, **daemon.environment}

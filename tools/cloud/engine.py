@@ -11,6 +11,7 @@ from typing import Any
 
 from tools.cloud import probes
 from tools.cloud.daemons import Daemon
+from tools.cloud.layout import FIRST
 
 POOL = "demo"
 
@@ -33,10 +34,13 @@ PLACES = "/usr/sbin:/usr/bin:/usr/libexec/incus:/usr/lib/incus"
 
 
 class Engine:
-    """:param folder: everything the daemon keeps"""
+    """:param folder: everything the daemon keeps
+    :param suffix: of the compute host that it is on
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, suffix: str = FIRST) -> None:
         self.folder = folder
+        self.name = f"engine{suffix}"
         self.flavour, self._program = installed()
 
     @property
@@ -53,10 +57,17 @@ class Engine:
 
     def daemon(self) -> Daemon:
         self.folder.mkdir(parents=True, mode=0o711)
-        return Daemon("engine", (self._program, "--group", "root"), ready=self._answers, environment=self.environment)
+        return Daemon(self.name, (self._program, "--group", "root"), ready=self._answers, environment=self.environment)
 
     def create_pool(self) -> None:
         self.client("storage", "create", POOL, "dir")
+
+    def listen(self, address: str) -> None:
+        """To other hosts' engines, for servers that move.
+
+        :param address: ``address:port``
+        """
+        self.client("config", "set", "core.https_address", address)
 
     def client(self, *arguments: str, limit: float = 60) -> str:
         """Run the engine's own command (``lxc``, ``incus``) and return what it prints.

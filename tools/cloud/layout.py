@@ -10,6 +10,9 @@ from typing import Self
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
+# Of the names of what each compute host has: the first one's, which all else of the cloud is on, and the second one's.
+SUFFIXES = FIRST, SECOND = "", "-2"
+LOOPBACK = "127.0.0.1"
 # A unix socket's path may have 107 bytes (unix(7)).
 LONGEST_FOLDER = 80
 
@@ -53,10 +56,14 @@ class Layout:
         on the host, and must be able to pass through every folder above its root file system."""
         return Path(f"/var/lib/nova-lxd-demo-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:6]}")
 
+    def engine_of(self, suffix: str) -> Path:
+        """:param suffix: of the compute host"""
+        return self.engine.with_name(self.engine.name + suffix)
+
     @property
     def in_use(self) -> bool:
         """Whether there is anything of a cloud, running or left behind."""
-        return self.run.exists() or self.engine.exists()
+        return self.run.exists() or any(self.engine_of(suffix).exists() for suffix in SUFFIXES)
 
     @property
     def database_socket(self) -> Path:
@@ -83,10 +90,12 @@ class Shape:
     :ivar networks: Neutron with its agents on Open vSwitch in user space, routers, DHCP, metadata and floating IPs.
         Only in a network namespace of its own
     :ivar volumes: Cinder with a backend of files on loop devices
+    :ivar second_host: another compute host (:mod:`tools.cloud.secondhost`), with networks only
     """
 
     networks: bool = False
     volumes: bool = False
+    second_host: bool = False
 
 
 PLAIN = Shape()
@@ -94,8 +103,12 @@ PLAIN = Shape()
 
 @dataclasses.dataclass(frozen=True)
 class Ports:
-    """Loopback ports, the ones OpenStack's own documentation uses."""
+    """The ones OpenStack's own documentation uses.
 
+    :ivar address: where the services that compute hosts ask listen; all else listens on loopback
+    """
+
+    address: str = LOOPBACK
     keystone: int = 5000
     glance: int = 9292
     placement: int = 8778
@@ -108,15 +121,17 @@ class Ports:
     ovsdb: int = 6640
     openflow: int = 6633
     cinder: int = 8776
+    engine: int = 8443
 
     def url(self, service: str) -> str:
-        return f"http://127.0.0.1:{getattr(self, service)}"
+        return f"http://{self.address}:{getattr(self, service)}"
 
     def used(self, shape: Shape) -> dict[str, int]:
         """What a cloud of this shape listens at: service -> port."""
         spared = [] if shape.networks else ["metadata", "ovsdb", "openflow"]
         spared += [] if shape.volumes else ["cinder"]
-        return {name: port for name, port in vars(self).items() if name not in spared}
+        spared += [] if shape.second_host else ["engine"]
+        return {name: port for name, port in vars(self).items() if name not in ("address", *spared)}
 
 
 class Passwords:

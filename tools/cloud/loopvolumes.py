@@ -1,4 +1,4 @@
-"""A backend of Cinder for a cloud that is for tests only: volumes are files, shown to this one host as loop devices.
+"""A backend of Cinder for a cloud that is for tests only: volumes are files, shown to this machine as loop devices.
 
 It stands in for LVM and iSCSI where the kernel has neither. What a driver of Nova does with a volume, it does with any
 block device; how a volume gets to the host is os-brick's (connector type ``local``).

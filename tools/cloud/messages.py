@@ -1,4 +1,4 @@
-"""The cloud's RabbitMQ: a node of its own, on loopback."""
+"""The cloud's RabbitMQ: a node of its own."""
 
 from pathlib import Path
 
@@ -19,11 +19,12 @@ class RabbitMq:
         self._passwords = passwords
 
     def transport_url(self) -> str:
-        return f"rabbit://openstack:{self._passwords['rabbitmq']}@127.0.0.1:{self._ports.rabbitmq}/"
+        return f"rabbit://openstack:{self._passwords['rabbitmq']}@{self._ports.address}:{self._ports.rabbitmq}/"
 
     def has_queues(self, *names: str) -> bool:
         """Whether somebody takes what is sent there: a question sent before waits for its time limit, unheard."""
-        with amqp.Connection(f"127.0.0.1:{self._ports.rabbitmq}", "openstack", self._passwords["rabbitmq"]) as node:
+        address = f"{self._ports.address}:{self._ports.rabbitmq}"
+        with amqp.Connection(address, "openstack", self._passwords["rabbitmq"]) as node:
             try:
                 for name in names:
                     node.channel().queue_declare(name, passive=True)
@@ -34,7 +35,7 @@ class RabbitMq:
     def configure(self) -> None:
         self._folder.mkdir(parents=True)
         write_private(self._folder / "rabbitmq.conf", "\n".join([
-            f"listeners.tcp.1 = 127.0.0.1:{self._ports.rabbitmq}",
+            f"listeners.tcp.1 = {self._ports.address}:{self._ports.rabbitmq}",
             "default_user = openstack",
             f"default_pass = {self._passwords['rabbitmq']}",
             "disk_free_limit.absolute = 50MB",
@@ -65,6 +66,6 @@ class RabbitMq:
         return (
             Daemon("epmd", ("epmd", "-address", "127.0.0.1", "-port", str(self._ports.epmd)),
                    ready=lambda: probes.port_open(self._ports.epmd)),
-            Daemon("rabbitmq", (str(SERVER),), ready=lambda: probes.port_open(self._ports.rabbitmq),
-                   environment=environment),
+            Daemon("rabbitmq", (str(SERVER),), environment=environment,
+                   ready=lambda: probes.port_open(self._ports.rabbitmq, self._ports.address)),
         )

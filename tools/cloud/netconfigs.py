@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
-from tools.cloud.configs import HOST, Parts, network_server, user_of
+from tools.cloud.configs import HOST, Node, Parts, network_server, user_of
 from tools.cloud.ini import Ini
-from tools.cloud.layout import Layout, program
+from tools.cloud.layout import FIRST, LOOPBACK, Layout, Ports, program
 
 # The network that floating IPs come from, and the bridge that leads to it.
 PHYSICAL = "public"
 EXTERNAL_BRIDGE = "br-ex"
-AGENTS = ("neutron-openvswitch-agent", "neutron-dhcp-agent", "neutron-l3-agent", "neutron-metadata-agent")
+SWITCH_AGENT = "neutron-openvswitch-agent"
+# On the first host only.
+OTHER_AGENTS = ("neutron-dhcp-agent", "neutron-l3-agent", "neutron-metadata-agent")
 
 
 def neutron(parts: Parts) -> Ini:
@@ -28,25 +30,37 @@ def neutron(parts: Parts) -> Ini:
         "ml2_type_flat": {"flat_networks": PHYSICAL},
         "ml2_type_vxlan": {"vni_ranges": "1:1000"},
         "agent": {"root_helper": "env", "root_helper_daemon": "", "report_interval": "10"},
-        "ovs": {"ovsdb_connection": f"tcp:127.0.0.1:{parts.ports.ovsdb}", "datapath_type": "netdev"},
+        "ovs": switch(parts.ports),
+    }
+
+
+def switch(ports: Ports) -> dict[str, str]:
+    """Where a host's Open vSwitch answers: on its own loopback."""
+    return {"ovsdb_connection": f"tcp:{LOOPBACK}:{ports.ovsdb}", "datapath_type": "netdev"}
+
+
+def switch_agent(parts: Parts, node: Node) -> Ini:
+    """Each host has one. The way out is on the first host only."""
+    way_out = {"bridge_mappings": f"{PHYSICAL}:{EXTERNAL_BRIDGE}"} if node.suffix == FIRST else {}
+    return {
+        "DEFAULT": {"host": node.name},
+        "ovs": {**switch(parts.ports), "local_ip": node.tunnels, "of_listen_port": str(parts.ports.openflow),
+                **way_out},
+        "agent": {"tunnel_types": "vxlan", "root_helper": "env", "root_helper_daemon": "", "report_interval": "10"},
+        "securitygroup": {"firewall_driver": "openvswitch"},
     }
 
 
 def agents(parts: Parts) -> dict[str, Ini]:
     """Of each agent what it wants beside neutron.conf."""
-    switch = {"ovsdb_connection": f"tcp:127.0.0.1:{parts.ports.ovsdb}", "datapath_type": "netdev"}
     return {
-        "neutron-openvswitch-agent": {
-            "ovs": {**switch, "local_ip": "127.0.0.1", "bridge_mappings": f"{PHYSICAL}:{EXTERNAL_BRIDGE}",
-                    "of_listen_port": str(parts.ports.openflow)},
-            "agent": {"tunnel_types": "vxlan", "root_helper": "env", "root_helper_daemon": "", "report_interval": "10"},
-            "securitygroup": {"firewall_driver": "openvswitch"}},
+        **{SWITCH_AGENT + node.suffix: switch_agent(parts, node) for node in parts.nodes},
         "neutron-dhcp-agent": {"DEFAULT": {
             "enable_isolated_metadata": "true", "resync_interval": "5",
             "dnsmasq_config_file": agent_file(parts.layout, "dnsmasq")}},
         "neutron-l3-agent": {"DEFAULT": {"agent_mode": "legacy"}},
         "neutron-metadata-agent": {
-            "DEFAULT": {"nova_metadata_host": "127.0.0.1", "nova_metadata_port": str(parts.ports.metadata),
+            "DEFAULT": {"nova_metadata_host": parts.ports.address, "nova_metadata_port": str(parts.ports.metadata),
                         "metadata_proxy_shared_secret": parts.passwords["metadata"], "metadata_workers": "1"}},
     }
 

@@ -16,7 +16,8 @@ from openstack.connection import Connection
 
 from tools.cloud import configs, ini, netconfigs
 from tools.cloud.daemons import Daemon, Daemons
-from tools.cloud.layout import program, write_private
+from tools.cloud.layout import FIRST, SECOND, program, write_private
+from tools.cloud.secondhost import SecondHost
 from tools.cloud.switch import Switch
 
 # Where ``ip netns`` keeps the namespaces of the agents.
@@ -34,11 +35,14 @@ ROUTER = "router"
 
 
 class Networking:
-    def __init__(self, parts: configs.Parts, daemons: Daemons, switch: Switch) -> None:
+    """:param second: the second compute host, of a cloud that has one"""
+
+    def __init__(self, parts: configs.Parts, daemons: Daemons, switch: Switch, second: SecondHost | None) -> None:
         self._layout = parts.layout
         self._parts = parts
         self._daemons = daemons
         self._switch = switch
+        self._second = second
 
     def configure(self) -> None:
         """Write the agents' configuration; that of the servers is neutron.conf."""
@@ -47,12 +51,15 @@ class Networking:
         write_private(Path(netconfigs.agent_file(self._layout, "dnsmasq")), netconfigs.dnsmasq())
 
     def start_switch(self) -> None:
-        """The switch, with the bridge that floating IPs are reached through from where the cloud is."""
+        """Each host's switch; the first has the bridge that leads to floating IPs from where the cloud is."""
         NAMESPACES.mkdir(parents=True, exist_ok=True)
         subprocess.run(("mount", "-t", "tmpfs", "netns", str(NAMESPACES)), check=True, capture_output=True)
-        self._switch.create(self._daemons)
-        for daemon in self._switch.daemons():
-            self._daemons.bring_up([daemon])
+        for switch in (self._switch, *([self._second.switch] if self._second else [])):
+            switch.create(self._daemons)
+            for daemon in switch.daemons():
+                self._daemons.bring_up([daemon])
+        if self._second:
+            self._second.join(self._switch)
         self._switch.add_bridge(netconfigs.EXTERNAL_BRIDGE, f"{EXTERNAL_ADDRESS}/{EXTERNAL_RANGE.partition('/')[2]}")
 
     def start_servers(self) -> None:
@@ -63,8 +70,10 @@ class Networking:
     def start_agents(self) -> None:
         """They ask the RPC server for everything as soon as they start."""
         self._daemons.wait(RPC_SERVER)
-        for name in netconfigs.AGENTS:
-            self._daemons.start(self._daemon(name, netconfigs.agent_file(self._layout, name)))
+        for name in (netconfigs.SWITCH_AGENT, *netconfigs.OTHER_AGENTS):
+            self._daemons.start(self._agent(name, self._switch))
+        if self._second:
+            self._daemons.start(self._second.daemon(self._agent(netconfigs.SWITCH_AGENT, self._second.switch, SECOND)))
 
     def create_networks(self, admin: Connection) -> None:
         """The external network, and a network for all tenants on a router to it."""
@@ -80,14 +89,24 @@ class Networking:
         network.add_interface_to_router(router, subnet_id=subnet.id)
 
     def wait_for_agents(self, admin: Connection, wait_until: Callable[[str, Callable[[], bool]], None]) -> None:
-        wait_until("Neutron's agents are up", lambda: agents_up(admin))
+        wait_until("Neutron's agents are up", lambda: self._agents_up(admin))
+
+    def _agents_up(self, admin: Connection) -> bool:
+        expected = [(name, self._parts.nodes[0].name) for name in netconfigs.OTHER_AGENTS]
+        expected += [(netconfigs.SWITCH_AGENT, node.name) for node in self._parts.nodes]
+        alive = {(agent.binary, agent.host) for agent in admin.network.agents() if agent.is_alive}
+        return alive.issuperset(expected)
+
+    def _agent(self, name: str, switch: Switch, suffix: str = FIRST) -> Daemon:
+        agent = self._daemon(name, netconfigs.agent_file(self._layout, name + suffix))
+        return dataclasses.replace(agent, name=name + suffix, environment={**agent.environment, **switch.environment})
 
     def _daemon(self, name: str, *files: str) -> Daemon:
         """Whether it works is what Neutron's API says about it."""
         configuration = (str(self._layout.etc("neutron") / "neutron.conf"), *files)
         argv = (program(name), *(word for file in configuration for word in ("--config-file", file)))
-        return Daemon(name, argv, ready=lambda: True, environment={
-            **self._switch.environment, "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"})
+        return Daemon(name, argv, ready=lambda: True,
+                      environment={"PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"})
 
 
 def remove_namespaces() -> None:
@@ -96,7 +115,3 @@ def remove_namespaces() -> None:
     for point in reversed([line.split()[4] for line in mounts]):
         if point == str(NAMESPACES) or point.startswith(f"{NAMESPACES}/"):
             subprocess.run(("umount", "--lazy", point), check=True, capture_output=True)
-
-
-def agents_up(admin: Connection) -> bool:
-    return {agent.binary for agent in admin.network.agents() if agent.is_alive}.issuperset(netconfigs.AGENTS)

@@ -12,7 +12,7 @@ from pathlib import Path
 def http_answers(url: str) -> bool:
     """Whether the application behind the URL answers, be it with a choice of versions (300)."""
     try:
-        with urllib.request.urlopen(url, timeout=10):  # noqa: S310 (always http://127.0.0.1)
+        with urllib.request.urlopen(url, timeout=10):  # noqa: S310 (always a service of this cloud)
             return True
     except urllib.error.HTTPError as error:
         return error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR
@@ -20,10 +20,10 @@ def http_answers(url: str) -> bool:
         return False
 
 
-def port_open(port: int) -> bool:
+def port_open(port: int, address: str = "127.0.0.1") -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((address, port)) == 0
 
 
 def socket_open(path: Path) -> bool:

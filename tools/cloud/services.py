@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tools.cloud import configs, ini, netconfigs, probes, volumes
 from tools.cloud.daemons import Daemon
-from tools.cloud.layout import Layout, Ports, Shape, program
+from tools.cloud.layout import FIRST, Layout, Ports, Shape, program
 
 WSGI = {
     "keystone": "keystone.wsgi.api:application",
@@ -33,7 +33,8 @@ def configure(parts: configs.Parts) -> None:
         shutil.copyfile(Path(sys.prefix) / "etc" / service / name, parts.layout.etc(service) / name)
     if parts.shape.volumes:
         volumes.prepare_files(parts.layout)
-    for folder in ("glance/images", "glance/staging", "glance/tasks", "neutron", "nova/instances"):
+    instances = (f"nova{node.suffix}/instances" for node in parts.nodes)
+    for folder in ("glance/images", "glance/staging", "glance/tasks", "neutron", *instances):
         (parts.layout.run / folder).mkdir(parents=True, exist_ok=True)
 
 
@@ -42,28 +43,30 @@ def contents(parts: configs.Parts) -> dict[Path, ini.Ini]:
     files = {"keystone": configs.keystone(parts), "glance": configs.glance(parts),
              "placement": configs.placement(parts), "neutron": configs.network_server(parts),
              "nova": configs.nova_control(parts)}
-    compute = configs.nova_compute(parts)
+    computes = {compute_file(parts.layout, node.suffix): configs.nova_compute(parts, node) for node in parts.nodes}
     if parts.shape.networks:
         files["neutron"] = netconfigs.neutron(parts)
         files["keystone"] |= configs.KEYSTONE_CACHE
-        for content in (files["nova"], compute):
+        for content in (files["nova"], *computes.values()):
             content["neutron"] |= netconfigs.metadata_service(parts)
-        compute |= netconfigs.plugging(compute_file(parts.layout))
-        compute["DEFAULT"] |= configs.MANY_SERVERS
+        for path, compute in computes.items():
+            compute.update(netconfigs.plugging(path))
+            compute["DEFAULT"] |= configs.MANY_SERVERS
     if parts.shape.volumes:
         files["cinder"] = volumes.cinder(parts)
         files["nova"] |= volumes.nova(parts)
-        compute |= volumes.nova(parts) | volumes.connecting(compute_file(parts.layout))
-    return {**{config_file(parts.layout, service): content for service, content in files.items()},
-            compute_file(parts.layout): compute}
+        for path, compute in computes.items():
+            compute.update(volumes.nova(parts) | volumes.connecting(path))
+    return {**{config_file(parts.layout, service): content for service, content in files.items()}, **computes}
 
 
 def config_file(layout: Layout, service: str) -> Path:
     return layout.etc(service) / CONFIG_FILE[service]
 
 
-def compute_file(layout: Layout) -> Path:
-    return layout.etc("nova-compute") / "nova.conf"
+def compute_file(layout: Layout, suffix: str = FIRST) -> Path:
+    """:param suffix: of the compute host"""
+    return layout.etc(f"nova-compute{suffix}") / "nova.conf"
 
 
 def api(layout: Layout, ports: Ports, service: str) -> Daemon:
@@ -84,9 +87,13 @@ def api(layout: Layout, ports: Ports, service: str) -> Daemon:
 
 
 def nova_daemon(layout: Layout, name: str) -> Daemon:
-    """nova-conductor, nova-scheduler or nova-compute; whether they work is what Nova's API says about them."""
-    config = compute_file(layout) if name == "nova-compute" else config_file(layout, "nova")
-    return Daemon(name, (program(name), "--config-file", str(config)), ready=lambda: True)
+    """nova-conductor or nova-scheduler; whether they work is what Nova's API says about them."""
+    return Daemon(name, (program(name), "--config-file", str(config_file(layout, "nova"))), ready=lambda: True)
+
+
+def compute_daemon(layout: Layout, suffix: str = FIRST) -> Daemon:
+    argv = (program("nova-compute"), "--config-file", str(compute_file(layout, suffix)))
+    return Daemon(f"nova-compute{suffix}", argv, ready=lambda: True)
 
 
 def schema_commands(layout: Layout, shape: Shape) -> dict[str, list[tuple[str, ...]]]:

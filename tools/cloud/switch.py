@@ -1,7 +1,7 @@
 """Open vSwitch in user space: it forwards by itself, so the kernel needs no module of it.
 
 Its files lie in the cloud's run folder. Its bridges, and the namespaces of Neutron's agents, end with the network
-namespace that the cloud is in.
+namespace that they are in; a network namespace can have one such switch.
 """
 
 import subprocess
@@ -9,20 +9,21 @@ from pathlib import Path
 
 from tools.cloud import probes
 from tools.cloud.daemons import Daemon, Daemons
-from tools.cloud.layout import Layout, Ports
+from tools.cloud.layout import FIRST, LOOPBACK, Layout, Ports
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 
 
 class Switch:
-    def __init__(self, layout: Layout, ports: Ports) -> None:
-        self._folder = layout.run / "ovs"
-        self._ports = ports
+    """:param suffix: of the compute host that it is on
+    :param there: in front of a command, runs it on that host
+    """
 
-    @property
-    def connection(self) -> str:
-        """Where its database answers, as Neutron's ``ovsdb_connection`` and os-vif's want it."""
-        return f"tcp:127.0.0.1:{self._ports.ovsdb}"
+    def __init__(self, layout: Layout, ports: Ports, suffix: str = FIRST, there: tuple[str, ...] = ()) -> None:
+        self._folder = layout.run / f"ovs{suffix}"
+        self._ports = ports
+        self._suffix = suffix
+        self._there = there
 
     @property
     def environment(self) -> dict[str, str]:
@@ -36,14 +37,14 @@ class Switch:
 
     def daemons(self) -> tuple[Daemon, Daemon]:
         """The database, then the switch."""
-        socket = self._folder / "db.sock"
         database = Daemon(
-            "ovsdb-server", ("ovsdb-server", str(self._database), f"--remote=punix:{socket}",
-                             f"--remote=ptcp:{self._ports.ovsdb}:127.0.0.1",
-                             f"--unixctl={self._folder}/ovsdb-server.ctl"),
-            ready=lambda: probes.port_open(self._ports.ovsdb), environment=self.environment)
+            f"ovsdb-server{self._suffix}", (
+                *self._there, "ovsdb-server", str(self._database), f"--remote=punix:{self._socket}",
+                f"--remote=ptcp:{self._ports.ovsdb}:{LOOPBACK}", f"--unixctl={self._folder}/ovsdb-server.ctl"),
+            ready=lambda: probes.socket_open(self._socket), environment=self.environment)
         switch = Daemon(
-            "ovs-vswitchd", ("ovs-vswitchd", f"unix:{socket}", f"--unixctl={self._folder}/ovs-vswitchd.ctl"),
+            f"ovs-vswitchd{self._suffix}", (
+                *self._there, "ovs-vswitchd", f"unix:{self._socket}", f"--unixctl={self._folder}/ovs-vswitchd.ctl"),
             ready=self._forwards, environment=self.environment)
         return database, switch
 
@@ -51,11 +52,11 @@ class Switch:
         """A bridge whose own interface has an address, for instance ``172.24.4.1/24``."""
         self.run("--may-exist", "add-br", name, "--", "set", "bridge", name, "datapath_type=netdev")
         for arguments in (("address", "replace", address, "dev", name), ("link", "set", name, "up")):
-            subprocess.run(("ip", *arguments), check=True, capture_output=True)
+            subprocess.run((*self._there, "ip", *arguments), check=True, capture_output=True)
 
     def remove_bridges(self) -> None:
         """Their interfaces would outlive the switch. One that does not answer has none to tell of."""
-        if probes.port_open(self._ports.ovsdb):
+        if probes.socket_open(self._socket):
             for bridge in self.run("list-br").split():
                 self.run("del-br", bridge)
 
@@ -64,8 +65,12 @@ class Switch:
 
         :raises subprocess.CalledProcessError: it refused
         """
-        return subprocess.run(("ovs-vsctl", "--timeout=30", f"--db={self.connection}", *arguments), text=True,
+        return subprocess.run(("ovs-vsctl", "--timeout=30", f"--db=unix:{self._socket}", *arguments), text=True,
                               check=True, capture_output=True).stdout.strip()
+
+    @property
+    def _socket(self) -> Path:
+        return self._folder / "db.sock"
 
     @property
     def _database(self) -> Path:

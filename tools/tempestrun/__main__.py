@@ -15,8 +15,8 @@ from tools.cloud.cloud import Cloud
 from tools.cloud.layout import CHECKOUT, Layout, Passwords, Shape, program
 from tools.tempestrun import config, exclusions, features, verdict
 
-SHAPE = Shape(networks=True)
-WITH_VOLUMES = Shape(networks=True, volumes=True)
+SHAPE = Shape(networks=True, volumes=True, second_host=True)
+SHARED_VOLUMES = "shared"
 # Every one of these is run, or stands in the exclusions with its reason.
 TESTS = r"^tempest\.(api\.compute|scenario)\."
 
@@ -34,16 +34,15 @@ def main() -> None:
 @click.option("--json", "json_file", type=click.Path(path_type=Path))
 @click.option("--workers", default=2, show_default=True)
 @click.option("--keep", is_flag=True)
-@click.option("--volumes", is_flag=True)
 @click.argument("tests", default=TESTS)
-def run(json_file: Path | None, workers: int, keep: bool, volumes: bool, tests: str) -> None:
+def run(json_file: Path | None, workers: int, keep: bool, tests: str) -> None:
     """Bring the cloud up, run the TESTS, say what came out; status 0 only if some passed and none failed."""
     started = time.monotonic()
 
     def say(text: str) -> None:
         click.echo(f"[{time.monotonic() - started:7.1f} s] {text}")
 
-    cloud = Cloud(layout(), say=say, shape=WITH_VOLUMES if volumes else SHAPE)
+    cloud = Cloud(layout(), say=say, shape=SHAPE)
     try:
         cloud.up()
         say("The cloud is up")
@@ -65,7 +64,7 @@ def run(json_file: Path | None, workers: int, keep: bool, volumes: bool, tests: 
 def down() -> None:
     """End a cloud that was kept."""
     if layout().in_use:
-        Cloud(layout(), shape=WITH_VOLUMES).down()
+        Cloud(layout(), shape=SHAPE).down()
 
 
 @main.command("exec", context_settings={"ignore_unknown_options": True})
@@ -91,12 +90,14 @@ def prepare(cloud: Cloud) -> Path:
                                      visibility="public", wait=True, timeout=60).id for name in ("guest", "guest-alt")]
         flavors = [admin.compute.create_flavor(name=name, vcpus=1, ram=ram, disk=1).id
                    for name, ram in (("small", 128), ("larger", 192))]
+        admin.block_storage.create_type(name=SHARED_VOLUMES, extra_specs={"multiattach": "<is> True"})
         external = admin.network.find_network(networking.EXTERNAL, ignore_missing=False).id
     prepared = config.Prepared(
         folder=folder, password=Passwords(cloud.layout.state / "passwords.json")["admin"],
         images=(images[0], images[1]), flavors=(flavors[0], flavors[1]), external=external,
+        shared_volumes=SHARED_VOLUMES,
         features=features.enabled(supportmatrix.load()))
-    ini.write(folder / "tempest.conf", config.tempest(prepared, cloud.ports, cloud.shape.volumes))
+    ini.write(folder / "tempest.conf", config.tempest(prepared, cloud.ports, cloud.shape))
     subprocess.run((program("stestr"), "init"), cwd=folder, check=True)
     return folder
 

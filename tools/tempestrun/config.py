@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 
 from tools.cloud import networking
-from tools.cloud.configs import REGION
+from tools.cloud.configs import FILTERS, REGION
 from tools.cloud.ini import Ini
-from tools.cloud.layout import Ports
+from tools.cloud.layout import Ports, Shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +16,7 @@ class Prepared:
     :ivar images: ids of two images of the guest
     :ivar flavors: ids of two flavors, the second one larger
     :ivar external: id of the network that floating IPs come from
+    :ivar shared_volumes: the type of volumes that several servers may have
     :ivar features: ``[compute-feature-enabled]``
     """
 
@@ -24,10 +25,11 @@ class Prepared:
     images: tuple[str, str]
     flavors: tuple[str, str]
     external: str
+    shared_volumes: str
     features: dict[str, str]
 
 
-def tempest(prepared: Prepared, ports: Ports, volumes: bool) -> Ini:
+def tempest(prepared: Prepared, ports: Ports, shape: Shape) -> Ini:
     """Servers of all tests share one network: with isolated ones every test class would wait for a router."""
     return {
         "DEFAULT": {"log_file": str(prepared.folder / "tempest.log"), "debug": "false"},
@@ -36,13 +38,14 @@ def tempest(prepared: Prepared, ports: Ports, volumes: bool) -> Ini:
         "auth": {"use_dynamic_credentials": "true", "create_isolated_networks": "false", "tempest_roles": "member",
                  "admin_username": "admin", "admin_password": prepared.password, "admin_project_name": "admin",
                  "admin_domain_name": "Default"},
-        "service_available": {"nova": "true", "neutron": "true", "glance": "true", "cinder": str(volumes).lower(),
+        "service_available": {"nova": "true", "neutron": "true", "glance": "true", "cinder": str(shape.volumes).lower(),
                               "swift": "false", "horizon": "false"},
         "compute": {"image_ref": prepared.images[0], "image_ref_alt": prepared.images[1],
                     "flavor_ref": prepared.flavors[0], "flavor_ref_alt": prepared.flavors[1],
-                    "fixed_network_name": networking.FIXED, "max_microversion": "latest", "min_compute_nodes": "1",
+                    "fixed_network_name": networking.FIXED, "max_microversion": "latest",
+                    "min_compute_nodes": "2" if shape.second_host else "1",
                     "build_timeout": "120", "build_interval": "1", "shelved_offload_time": "0"},
-        "compute-feature-enabled": dict(prepared.features),
+        "compute-feature-enabled": {**prepared.features, "scheduler_enabled_filters": FILTERS},
         "network": {"public_network_id": prepared.external, "floating_network_name": networking.EXTERNAL,
                     "project_networks_reachable": "false", "shared_physical_network": "false"},
         "network-feature-enabled": {"floating_ips": "true", "ipv6": "false"},
@@ -50,5 +53,6 @@ def tempest(prepared: Prepared, ports: Ports, volumes: bool) -> Ini:
                        "network_for_ssh": networking.FIXED, "ssh_timeout": "120", "connect_timeout": "30",
                        "ping_timeout": "60", "ip_version_for_ssh": "4"},
         "scenario": {"dhcp_client": "udhcpc"},
-        "volume": {"build_timeout": "120", "volume_size": "1"},
+        "volume": {"build_timeout": "120", "volume_size": "1", "volume_type_multiattach": prepared.shared_volumes},
+        "volume-feature-enabled": {"backup": "false"},
     }

@@ -6,6 +6,7 @@ from typing import Any
 
 # Tempest's option -> the method of nova's ComputeDriver that must be done for it
 METHODS = {
+    "cold_migration": "migrate_disk_and_power_off",
     "change_password": "set_admin_password",
     "console_output": "get_console_output",
     "interface_attach": "attach_interface",
@@ -22,8 +23,8 @@ METHODS = {
     "vnc_console": "get_vnc_console",
 }
 CAPABILITIES = {"volume_multiattach": "supports_multiattach"}
-# Of every server that runs on a single host without a virtual machine around it.
-FIXED = {"cold_migration": False, "stable_rescue": False, "attach_encrypted_volume": False, "ide_bus": False,
+# Of every server without a virtual machine around it.
+FIXED = {"stable_rescue": False, "attach_encrypted_volume": False, "ide_bus": False,
          "config_drive": True, "metadata_service": True, "personality": False, "enable_instance_password": True}
 
 

@@ -5,8 +5,9 @@ import testtools
 
 from tools.cloud import configs, guest, ini, netconfigs, services, volumes
 from tools.cloud.database import MariaDb
-from tools.cloud.layout import PLAIN, Layout, Passwords, Ports, Shape
+from tools.cloud.layout import FIRST, PLAIN, SUFFIXES, Layout, Passwords, Ports, Shape
 from tools.cloud.messages import RabbitMq
+from tools.cloud.secondhost import SERVICES, TUNNELS
 
 
 class CloudFilesTest(testtools.TestCase):
@@ -16,12 +17,13 @@ class CloudFilesTest(testtools.TestCase):
         self.addCleanup(folder.cleanup)
         self.layout = Layout(Path(folder.name))
 
-    def parts(self, shape: Shape) -> configs.Parts:
+    def parts(self, shape: Shape, *nodes: configs.Node) -> configs.Parts:
         ports, passwords = Ports(), Passwords(self.layout.state / "passwords.json")
+        only = configs.Node(FIRST, Path("/engine/unix.socket"), self.layout.run / "owners")
         return configs.Parts(
             layout=self.layout, ports=ports, passwords=passwords, database=MariaDb(self.layout, passwords),
-            messages=RabbitMq(self.layout, ports, passwords), offers=(), engine_socket=Path("/engine/unix.socket"),
-            pool="demo", memlock="unlimited", owners=self.layout.run / "owners", shape=shape)
+            messages=RabbitMq(self.layout, ports, passwords), nodes=nodes or (only,), pool="demo", memlock="unlimited",
+            shape=shape)
 
     def compute(self, shape: Shape) -> str:
         return ini.text_of(services.contents(self.parts(shape))[services.compute_file(self.layout)])
@@ -60,8 +62,38 @@ class NetworksTest(CloudFilesTest):
 
     def test_every_agent_has_its_configuration(self) -> None:
         agents = netconfigs.agents(self.parts(Shape(networks=True)))
-        self.assertEqual(set(netconfigs.AGENTS), set(agents))
+        self.assertEqual({netconfigs.SWITCH_AGENT, *netconfigs.OTHER_AGENTS}, set(agents))
         self.assertIn("firewall_driver = openvswitch", ini.text_of(agents["neutron-openvswitch-agent"]))
+
+
+class SecondHostTest(CloudFilesTest):
+    def setUp(self) -> None:
+        super().setUp()
+        nodes = [configs.Node(suffix, Path(f"/engine{suffix}"), Path(f"/owners{suffix}"), (), *addresses)
+                 for suffix, *addresses in zip(SUFFIXES, SERVICES, TUNNELS, strict=True)]
+        self.found = self.parts(Shape(networks=True, second_host=True), *nodes)
+
+    def test_two_hosts_share_nothing_but_the_cloud(self) -> None:
+        computes = [services.contents(self.found)[services.compute_file(self.layout, suffix)] for suffix in SUFFIXES]
+        for section, option in (("DEFAULT", "host"), ("DEFAULT", "state_path"), ("lxd", "endpoint"),
+                                ("lxd", "owners_dir"), ("lxd", "migration_address"),
+                                ("vif_plug_ovs_privileged", "helper_command")):
+            first, second = (compute[section][option] for compute in computes)
+            self.assertNotEqual(first, second, option)
+        self.assertEqual(*(compute["placement"] for compute in computes))
+
+    def test_each_host_has_a_switch_agent_and_the_first_has_the_way_out(self) -> None:
+        first, second = (netconfigs.agents(self.found)[netconfigs.SWITCH_AGENT + suffix] for suffix in SUFFIXES)
+        self.assertEqual(["172.31.1.1", "172.31.1.2"], [agent["ovs"]["local_ip"] for agent in (first, second)])
+        self.assertNotEqual(first["DEFAULT"]["host"], second["DEFAULT"]["host"])
+        self.assertEqual([True, False], ["bridge_mappings" in agent["ovs"] for agent in (first, second)])
+
+    def test_a_cloud_of_one_host_lets_no_server_leave(self) -> None:
+        self.assertNotIn("migration_address", self.compute(PLAIN))
+
+    def test_services_are_where_both_hosts_find_them(self) -> None:
+        self.assertEqual("http://172.31.0.1:5000", Ports(SERVICES[0]).url("keystone"))
+        self.assertEqual({"engine"}, set(Ports().used(Shape(second_host=True))) - set(Ports().used(PLAIN)))
 
 
 class VolumesTest(CloudFilesTest):

@@ -8,18 +8,18 @@ import testtools
 from testtools.content import text_content
 
 from tools import supportmatrix
-from tools.cloud.layout import Ports
+from tools.cloud.layout import PLAIN, Ports
 from tools.tempestrun import config, exclusions, features, verdict
 
 
 def prepared(folder: Path) -> config.Prepared:
     return config.Prepared(folder=folder, password="secret", images=("i1", "i2"), flavors=("f1", "f2"),
-                           external="net", features={"resize": "true"})
+                           external="net", shared_volumes="shared", features={"resize": "true"})
 
 
 class ConfigTest(testtools.TestCase):
     def test_servers_share_the_network_that_has_a_router(self) -> None:
-        found = config.tempest(prepared(Path("/run")), Ports(), volumes=False)
+        found = config.tempest(prepared(Path("/run")), Ports(), PLAIN)
         self.assertEqual("false", found["auth"]["create_isolated_networks"])
         self.assertEqual("private", found["compute"]["fixed_network_name"])
         self.assertEqual("true", found["compute-feature-enabled"]["resize"])

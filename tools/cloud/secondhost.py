@@ -1,0 +1,86 @@
+"""A second compute host on this machine: network interfaces, a loopback and a view of /sys of its own.
+
+Two cables lead to it. By the first it asks the cloud's services and its engine sends and fetches servers; the second
+ends in the two hosts' switches and carries the tunnels of the tenants' networks. All of it ends with its processes.
+"""
+
+import dataclasses
+import subprocess
+from pathlib import Path
+
+from tools.cloud.daemons import Daemon, Daemons
+from tools.cloud.layout import SECOND, Layout, Ports
+from tools.cloud.switch import Switch
+
+SERVICES = ("172.31.0.1", "172.31.0.2")
+TUNNELS = ("172.31.1.1", "172.31.1.2")
+CABLE = "second"
+TUNNEL_CABLE = "tunnels"
+TUNNEL_BRIDGE = "br-tunnels"
+
+HOLDER = "second-host"
+# Network interfaces are seen in /sys by the namespace that it was mounted in; all else there stays as it is.
+BECOME = """
+set -e
+mkdir -p "$1"
+mount -t sysfs sysfs "$1"
+for folder in class/net devices/virtual/net; do mount --bind "$1/$folder" "/sys/$folder"; done
+ip link set lo up
+exec sleep infinity
+"""
+
+
+class SecondHost:
+    """:param daemons: the cloud's"""
+
+    def __init__(self, layout: Layout, ports: Ports, daemons: Daemons) -> None:
+        self._layout = layout
+        self._ports = ports
+        self._daemons = daemons
+
+    def create(self) -> None:
+        """Make its namespaces, and the first cable.
+
+        :raises DaemonFailed: the namespaces could not be made
+        """
+        folder = self._layout.run / HOLDER / "sys"
+        command = ("unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", BECOME, "sh", str(folder))
+        self._daemons.bring_up([Daemon(HOLDER, command, ready=self._is_made, limit=30)])
+        self._lay(CABLE)
+        run("ip", "address", "add", f"{SERVICES[0]}/24", "dev", CABLE)
+        run(*self.there, "ip", "address", "add", f"{SERVICES[1]}/24", "dev", CABLE)
+
+    @property
+    def there(self) -> tuple[str, ...]:
+        """In front of a command: runs it on this host."""
+        return ("nsenter", f"--target={self._daemons.pid(HOLDER)}", "--net", "--mount", "--")
+
+    def daemon(self, daemon: Daemon) -> Daemon:
+        """The same daemon, to be started on this host."""
+        return dataclasses.replace(daemon, argv=(*self.there, *daemon.argv))
+
+    @property
+    def switch(self) -> Switch:
+        return Switch(self._layout, self._ports, SECOND, self.there)
+
+    def join(self, first: Switch) -> None:
+        """Connect this host's switch, which runs, with that of the first host, so that tunnels lead from one to the
+        other."""
+        self._lay(TUNNEL_CABLE)
+        for switch, address in zip((first, self.switch), TUNNELS, strict=True):
+            switch.add_bridge(TUNNEL_BRIDGE, f"{address}/24")
+            switch.run("add-port", TUNNEL_BRIDGE, TUNNEL_CABLE)
+
+    def _lay(self, cable: str) -> None:
+        """A pair of interfaces, one on each host, of the same name."""
+        run("ip", "link", "add", cable, "type", "veth", "peer", "name", cable, "netns", str(self._daemons.pid(HOLDER)))
+        for there in ((), self.there):
+            run(*there, "ip", "link", "set", cable, "up")
+
+    def _is_made(self) -> bool:
+        return Path(f"/proc/{self._daemons.pid(HOLDER)}/comm").read_text() == "sleep\n"
+
+
+def run(*command: str) -> None:
+    """:raises subprocess.CalledProcessError: it failed"""
+    subprocess.run(command, check=True, capture_output=True)
