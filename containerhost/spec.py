@@ -57,17 +57,33 @@ class RootDisk:
 
 
 @dataclasses.dataclass(frozen=True)
+class NicSetup:
+    """What the host sets on an interface in the container, before its first program runs.
+
+    :ivar addresses: with the length of their prefix: ``10.0.0.5/24``
+    :ivar gateways: default routers, at most one of each IP version
+    :ivar metric: of the routes to them; None is the kernel's
+    """
+
+    addresses: tuple[str, ...] = ()
+    gateways: tuple[str, ...] = ()
+    metric: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Nic:
     """A network interface made by the cloud on the host and handed over as it is.
 
     :ivar name: its name in the container
     :ivar parent: the host interface that moves into the container
+    :ivar setup: None leaves it to the container
     """
 
     name: str
     parent: str
     mac: str | None = None
     mtu: int | None = None
+    setup: NicSetup | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,12 +143,16 @@ def grants_of(parts: Iterable[Part]) -> tuple[Grant, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Mount:
-    """A host folder the *driver* made (never tenant text), seen in the container at ``target``."""
+    """A host folder or file that the *driver* made (never tenant text), seen in the container at ``target``.
+
+    :ivar follows: what the host mounts below the folder later is seen too
+    """
 
     name: str
     source: str
     target: str
     read_only: bool = True
+    follows: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +165,44 @@ class Salvaged:
 
 @dataclasses.dataclass(frozen=True)
 class Security:
+    """:ivar read_only: nothing in the container can change its root disk
+    """
+
     privileged: bool = False
     isolated: bool = True
     nesting: bool = False
+    read_only: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Health:
+    """How the engine finds out whether the program is well: a command that it runs in the container now and then.
+
+    :ivar interval, timeout, start: seconds; None is the engine's
+    :ivar retries: failures in a row that count as illness
+    """
+
+    command: tuple[str, ...]
+    interval: int | None = None
+    timeout: int | None = None
+    start: int | None = None
+    retries: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What the container runs, where it is not what its image says (None). Words, never for a shell.
+
+    :ivar folder: its working folder
+    :ivar user: a name or number of the container's, perhaps with its group: ``1000:1000``
+    """
+
+    entrypoint: tuple[str, ...] | None = None
+    command: tuple[str, ...] | None = None
+    folder: str | None = None
+    user: str | None = None
+    health: Health | None = None
+    hostname: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +235,7 @@ class ContainerSpec:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     limits: Mapping[str, str] = dataclasses.field(default_factory=dict)
     salvaged: Salvaged | None = None
+    program: Program = Program()
 
     @property
     def grants(self) -> tuple[Grant, ...]:

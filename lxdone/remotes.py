@@ -6,6 +6,7 @@ import shutil
 import sysconfig
 from pathlib import Path
 
+from lxdone.stanza import NAME
 from onedriver.errors import DriverError
 
 PACKAGE = Path(__file__).parents[1]
@@ -30,9 +31,10 @@ def source() -> Path:
 
 
 def files() -> list[Path]:
-    """Relative to ``remotes``."""
+    """This driver's, relative to ``remotes``: what is below KIND/lxdone, KIND/lxdone.d or KIND/lxdone-probes.d."""
     folder = source() / "remotes"
-    return sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if path.parts[1] in (NAME, f"{NAME}.d", f"{NAME}-probes.d"))
 
 
 def install(remotes: Path) -> list[Path]:

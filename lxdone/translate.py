@@ -4,12 +4,13 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from containerhost.spec import BridgedNic, ContainerSpec, Cpu, Memory, Mount, PoolDisk, RootDisk, Security
+from containerhost.spec import BridgedNic, ContainerSpec, Mount, PoolDisk, RootDisk, Security
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
+from onedriver.node.limits import cpu, memory
 from onedriver.node.names import LABEL, name
 from onedriver.section import NO, YES
-from onedriver.vm import MIB, Disk, Nic, Topology, Vm
+from onedriver.vm import MIB, Disk, Nic, Vm
 
 IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
 NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
@@ -29,31 +30,6 @@ def spec(vm: Vm, options: Options, node_cpus: Mapping[int, frozenset[int]]) -> C
         name=name(vm.id), image="", cpu=cpu(vm, node_cpus), memory=memory(vm),
         root=RootDisk(options.storage_pool, root(vm).size), security=security(vm.own, options),
         labels={LABEL: str(vm.id)})
-
-
-def cpu(vm: Vm, node_cpus: Mapping[int, frozenset[int]]) -> Cpu:
-    """Pinned to the CPUs that the core chose, or to all CPUs of the nodes it chose; else CPU limits its time."""
-    nodes = frozenset(node.memory_node for node in vm.topology.nodes)
-    unknown = nodes - node_cpus.keys()
-    if unknown:
-        raise BadInput(f"VM {vm.id} is placed on NUMA node {min(unknown)}, which this host does not have")
-    if vm.topology.pin_policy == "NODE_AFFINITY":
-        cores = frozenset[int]().union(*(node_cpus[node] for node in nodes))
-        return Cpu(vm.vcpu, cores, nodes, share=vm.cpu)
-    cores = frozenset[int]().union(*(node.cpus for node in vm.topology.nodes))
-    require_chosen(vm.id, vm.topology, cores)
-    return Cpu(vm.vcpu, cores, nodes) if cores else Cpu(vm.vcpu, share=vm.cpu)
-
-
-def require_chosen(vm_id: int, topology: Topology, cores: frozenset[int]) -> None:
-    if topology.pin_policy != "NONE" and not cores:
-        raise BadInput(f"VM {vm_id} is to be pinned ({topology.pin_policy}), but the core chose no CPUs: set the "
-                       "host's PIN_POLICY to PINNED")
-
-
-def memory(vm: Vm) -> Memory:
-    page = vm.topology.hugepage
-    return Memory(vm.memory, {page: vm.memory} if page else {})
 
 
 def security(own: Mapping[str, str], options: Options) -> Security:

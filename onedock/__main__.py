@@ -1,6 +1,9 @@
 """The command ``onedock``: what the scripts that oned calls run.
 
     onedock datastore ACTION ID      an action of the datastore driver, on the front-end
+    onedock vmm ACTION ARGUMENT…     an action of a VM, on its node, with oned's own arguments and standard input
+    onedock probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor
+    onedock drop VM                  remove what a VM has on this node, apart from its disks
 """
 
 import sys
@@ -8,7 +11,8 @@ from collections.abc import Sequence
 
 from onedriver import program
 
-USAGE = "usage: onedock datastore ACTION ID (see the manual: OpenNebula on Docker)"
+USAGE = ("usage: onedock datastore ACTION ID | onedock vmm ACTION ARGUMENT… | onedock probe KIND/NAME | onedock drop "
+         "VM (see the manual: OpenNebula on Docker)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     match words:
         case ["datastore", script, *argv]:
             return program.run(script, lambda: datastore(script, argv), {OSError: 1})
+        case ["vmm" | "probe" | "drop", _, *_]:
+            return on_node(words)
         case _:
             print(USAGE, file=sys.stderr)
             return 2
@@ -29,6 +35,15 @@ def datastore(script: str, argv: Sequence[str]) -> str | None:
     from onedock.datastore import actions
 
     return actions.act(script, argv, sys.stdin.buffer.read())
+
+
+def on_node(words: Sequence[str]) -> int:
+    from onedock import node
+
+    kind, name, *rest = words
+    if kind == "vmm":
+        return node.vmm(name, rest, sys.stdin.buffer.read())
+    return node.probe(name) if kind == "probe" else node.drop(name)
 
 
 if __name__ == "__main__":

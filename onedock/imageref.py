@@ -6,7 +6,7 @@ The transfer driver writes it into the VM's folder of the system datastore, and 
 
 ``archive`` is optional: a `docker save` archive in the same folder, to load when the engine does not have the image. A
 VM that leaves its host with its disk, or whose image is persistent, has by the end of its shutdown another ``disk.0``,
-which names the image with what the VM wrote, and that image as an archive beside it.
+which names the image with what the VM wrote and has the VM's number as ``vm``, and that image as an archive beside it.
 """
 
 import dataclasses
@@ -28,18 +28,22 @@ class ImageRef:
     """:ivar image: the engine's id of the image
     :ivar reference: what the tenant's datastore said, for people
     :ivar archive: name of a `docker save` archive in the file's folder
+    :ivar vm: the VM whose container's content the image is; None where it is an image of a datastore
     :raises BadInput: one of them is none
     """
 
     image: str
     reference: str
     archive: str | None = None
+    vm: int | None = None
 
     def __post_init__(self) -> None:
         archive = () if self.archive is None else (("archive", ARCHIVE, self.archive),)
         for key, pattern, value in (("image", IMAGE, self.image), ("reference", REFERENCE, self.reference), *archive):
             if not (isinstance(value, str) and pattern.fullmatch(value)):
                 raise BadInput(f"{key} is {str(value)[:80]!r}, which is none")
+        if self.vm is not None and (type(self.vm) is not int or self.vm < 0):
+            raise BadInput(f"vm is {str(self.vm)[:80]!r}, which is no number of a VM")
 
 
 def read(file: Path) -> ImageRef:

@@ -66,9 +66,10 @@ class Call:
         return self.arguments.get("deploy_id") or self.vm.deploy_id or ""
 
 
-def call(script: str, argv: Sequence[str], stdin: bytes) -> Call:
+def call(script: str, argv: Sequence[str], stdin: bytes, own_prefix: str = "LXD_") -> Call:
     """:param script: the name it was called by
     :param argv: without that name
+    :param own_prefix: of the attributes that belong to the driver that asks
     :raises BadInput: too few arguments, or an incomplete document
     """
     action = LOCAL_NAMES.get(script, script)
@@ -77,7 +78,7 @@ def call(script: str, argv: Sequence[str], stdin: bytes) -> Call:
     found = element if action == "deploy" else element.find("VM")
     if found is None:
         raise BadInput(f"{action}: the message on standard input has no VM")
-    parsed = vm.vm(found)
+    parsed = vm.vm(found, own_prefix)
     if parsed.id != vm_id:
         raise BadInput(f"{action}: it was called for VM {vm_id}, but standard input describes VM {parsed.id}")
     return Call(action, arguments, vm_id, host, parsed, system_datastore(element))

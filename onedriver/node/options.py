@@ -11,6 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 from onedriver.errors import DriverError
 
+LONGEST = 86_400.0  # seconds
+
 
 class BadOptions(DriverError):
     """The options cannot be used."""
@@ -68,4 +70,6 @@ def typed(key: str, value: Any, default: Any) -> Any:
         raise BadOptions(f"{key} must be a {type(default).__name__}, but is {value!r}")
     if isinstance(value, int) and not isinstance(value, bool) and value < 1:
         raise BadOptions(f"{key} must be 1 or more, but is {value}")
+    if isinstance(value, float) and not 0 < value < LONGEST:
+        raise BadOptions(f"{key} must be a number above 0, but is {value}")
     return value

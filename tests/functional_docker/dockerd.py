@@ -39,7 +39,11 @@ IMAGES = {
 
 
 class Daemon:
-    def __init__(self) -> None:
+    """:param options: further ones of dockerd's
+    """
+
+    def __init__(self, *options: str) -> None:
+        self._options = options
         self._home = RunFolder()
         self.base = self._home.path
         self.records = self.base / "records"
@@ -60,7 +64,7 @@ class Daemon:
                    f"{self.base}/exec", "--pidfile", f"{self.base}/pid", "--config-file", f"{self.base}/none.json",
                    "--storage-driver", "vfs", "--live-restore", "--bridge", "none", "--iptables=false",
                    "--ip6tables=false", "--ip-forward=false", "--ip-masq=false",
-                   "--add-runtime", f"{config.RUNTIME}={self._runtime}"]
+                   "--add-runtime", f"{config.RUNTIME}={self._runtime}", *self._options]
         (self.base / "none.json").write_text("{}")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,

@@ -32,10 +32,13 @@ class Result(NamedTuple):
 
 
 class Node(fixtures.Fixture):
-    """:ivar lxd: its daemon
+    """:cvar driver: whose scripts are called
+    :ivar lxd: its daemon
     :ivar state: the driver's folder
     :ivar owners: folder of the ownership records
     """
+
+    driver = "lxdone"
 
     def _setUp(self) -> None:
         self.lxd = self.useFixture(Lxd())
@@ -71,13 +74,14 @@ class Node(fixtures.Fixture):
 
     def run(self, action: str, argv: list[str], stdin: str) -> Result:
         """One action, as one_vmm_exec has ``ssh HOST bash -s`` do it."""
-        script = self.remotes / "vmm/lxdone" / action
+        script = self.remotes / "vmm" / self.driver / action
         words = " ".join(f"'{word}'" for word in argv)
         return self._shell(f"cat << 'EOT' | {script} {words}\n{stdin}\nEOT\n")
 
     def probe(self, name: str) -> Result:
         """A probe, as the monitoring client runs it."""
-        return self._shell(f"{self.remotes}/im/lxdone-probes.d/{name}/lxdone lxdone 1 node1 < /dev/null\n")
+        probe = self.remotes / f"im/{self.driver}-probes.d" / name / self.driver
+        return self._shell(f"{probe} {self.driver} 1 node1 < /dev/null\n")
 
     def command(self, line: str) -> Result:
         """A command that an administrator gives on the node."""
@@ -92,7 +96,7 @@ class Node(fixtures.Fixture):
         return self._shell(f"cd {self.remotes}/im/lxdone.d; ./monitord-client_control.sh stop lxdone 3 node1\n")
 
     def _shell(self, script: str) -> Result:
-        environment = {"PATH": f"{self._commands}:{os.environ['PATH']}", "LXDONE_CONF": str(self._conf),
+        environment = {"PATH": f"{self._commands}:{os.environ['PATH']}", f"{self.driver.upper()}_CONF": str(self._conf),
                        "HOME": "/nonexistent", "LANG": "C.UTF-8"}
         done = subprocess.run(["bash", "-s"], input=script, capture_output=True, text=True, timeout=LIMIT, check=False,
                               env=environment)

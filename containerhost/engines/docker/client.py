@@ -9,7 +9,7 @@ import dataclasses
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import docker
 import docker.errors
@@ -83,7 +83,7 @@ class DockerClient:
     # The choke point.
 
     @contextlib.contextmanager
-    def _asking(self, asked: str, limit: int | None = None) -> Iterator[docker.APIClient]:
+    def _asking(self, asked: str, limit: float | None = None) -> Iterator[docker.APIClient]:
         """:param limit: seconds without an answer; None is ``request_timeout``
         """
         try:
@@ -132,10 +132,12 @@ class DockerClient:
         with self._asking(f"send {signal} to container {name}") as api:
             api.kill(name, signal)
 
-    def await_end(self, name: str, timeout: int) -> None:
-        """:raises EngineTimeout: it still runs after ``timeout`` seconds"""
+    def await_end(self, name: str, timeout: float) -> int:
+        """:returns: the exit status of its program
+        :raises EngineTimeout: it still runs after ``timeout`` seconds
+        """
         with self._asking(f"wait for the end of container {name}", timeout) as api:
-            api.wait(name, timeout=timeout, condition="not-running")
+            return int(api.wait(name, timeout=timeout, condition="not-running")["StatusCode"])
 
     def pause(self, name: str) -> None:
         with self._asking(f"freeze container {name}", self.settings.operation_timeout) as api:
@@ -159,7 +161,54 @@ class DockerClient:
         with self._asking(f"read what container {name} uses") as api:
             return api.stats(name, stream=False, one_shot=True)
 
+    def update(self, name: str, body: Mapping[str, Any]) -> None:
+        """Change limits; the SDK's own call knows only some of them."""
+        with self._asking(f"change the limits of container {name}", self.settings.operation_timeout) as api:
+            api._result(api._post_json(api._url("/containers/{0}/update", name), data=dict(body)), json=True)
+
+    def commit(self, name: str, repository: str, tag: str, config: Mapping[str, Any]) -> str:
+        """Make an image of what is in its root now; it stands still meanwhile.
+
+        :param config: what the image says about its program, in place of what the container was made with
+        :returns: the image's id
+        """
+        with self._asking(f"make an image of container {name}", self.settings.operation_timeout) as api:
+            return api.commit(name, repository=repository, tag=tag, conf=dict(config))["Id"]
+
     def logs(self, name: str, lines: int) -> bytes:
         """The last lines of what it printed."""
         with self._asking(f"read what container {name} printed") as api:
             return api.logs(name, stdout=True, stderr=True, tail=lines)
+
+    # Images.
+
+    def images(self, repository: str | None = None) -> Sequence[Mapping[str, Any]]:
+        """All, or those with a name in the repository."""
+        with self._asking(f"list the images of {repository}" if repository else "list images") as api:
+            return api.images(repository)
+
+    def image(self, name: str) -> Mapping[str, Any]:
+        with self._asking(f"read image {name}") as api:
+            return api.inspect_image(name)
+
+    def load_image(self, archive: BinaryIO, name: str) -> None:
+        """:param name: of the archive, for people
+        """
+        with self._asking(f"load {name}", self.settings.operation_timeout) as api:
+            for told in api.load_image(archive):
+                if told.get("error") or told.get("message"):
+                    raise refusal(f"load {name}", 500, str(told.get("error") or told["message"]))
+
+    def save_image(self, name: str, target: BinaryIO) -> None:
+        with self._asking(f"save image {name}", self.settings.operation_timeout) as api:
+            for piece in api.get_image(name):
+                target.write(piece)
+
+    def tag_image(self, name: str, repository: str, tag: str) -> None:
+        with self._asking(f"name image {name} {repository}:{tag}") as api:
+            api.tag(name, repository, tag)
+
+    def remove_image(self, name: str) -> None:
+        """The name, and the image when that was its last."""
+        with self._asking(f"remove image {name}", self.settings.operation_timeout) as api:
+            api.remove_image(name)

@@ -13,7 +13,7 @@ from containerhost.engines.docker.record import Netdev, Node, Record, union
 from containerhost.errors import SpecError
 from containerhost.grants import Grant
 from containerhost.idlist import id_runs
-from containerhost.spec import CloudInit, ContainerSpec, Cpu, IoLimit, Mount, Nic, Part
+from containerhost.spec import CloudInit, ContainerSpec, Cpu, Health, IoLimit, Memory, Mount, Nic, Part, Program
 
 RUNTIME = "containerhost"
 
@@ -21,14 +21,17 @@ RUNTIME = "containerhost"
 LABEL = "containerhost"
 
 PERIOD = 100_000  # µs, the kernel's usual one
+SECOND = 1_000_000_000  # ns
+SHARES = 1024  # of CPU, where all have the same priority
 PIDS = 32768  # as the kernel's own default for a whole machine: holds a fork bomb, and nothing that works
 LOG = {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "2"}}
 
 
-def container(spec: ContainerSpec, disk: str | None) -> dict[str, Any]:
+def container(spec: ContainerSpec, disk: str | None, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The body of ``POST /containers/create``.
 
     :param disk: the block device that holds the root file systems; None when it has none of its own
+    :param more: of the host configuration, what an administrator allows beside; a list is added to
     :raises SpecError: Docker cannot express a part of ``spec``
     """
     refuse(spec)
@@ -37,11 +40,43 @@ def container(spec: ContainerSpec, disk: str | None) -> dict[str, Any]:
         environment |= grant.environment
     return {
         "Image": spec.image,
-        "Hostname": spec.name,
+        "Hostname": spec.program.hostname or spec.name,
         "Env": [f"{key}={value}" for key, value in sorted(environment.items())],
         "Labels": {LABEL: json.dumps(dict(spec.labels), sort_keys=True)},
-        "HostConfig": host_config(spec, disk),
+        "HostConfig": with_more(host_config(spec, disk), more or {}),
+        **program(spec.program),
     }
+
+
+def with_more(config: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(config) | {key: [*config.get(key, ()), *value] if isinstance(value, list) else value
+                           for key, value in more.items()}
+
+
+def program(wanted: Program) -> dict[str, Any]:
+    """What is None stays the image's. Another entrypoint without a command has none: the image's would be for its own
+    entrypoint."""
+    config: dict[str, Any] = {}
+    if wanted.entrypoint is not None:
+        config |= {"Entrypoint": list(wanted.entrypoint), "Cmd": []}
+    if wanted.command is not None:
+        config["Cmd"] = list(wanted.command)
+    if wanted.folder is not None:
+        config["WorkingDir"] = wanted.folder
+    if wanted.user is not None:
+        config["User"] = wanted.user
+    if wanted.health is not None:
+        config["Healthcheck"] = health(wanted.health)
+    return config
+
+
+def health(wanted: Health) -> dict[str, Any]:
+    """No words mean that the image's own check is not made."""
+    if not wanted.command:
+        return {"Test": ["NONE"]}
+    times = {"Interval": wanted.interval, "Timeout": wanted.timeout, "StartPeriod": wanted.start}
+    return {"Test": ["CMD", *wanted.command], "Retries": wanted.retries or 0,
+            **{key: (seconds or 0) * SECOND for key, seconds in times.items()}}
 
 
 def host_config(spec: ContainerSpec, disk: str | None) -> dict[str, Any]:
@@ -53,8 +88,8 @@ def host_config(spec: ContainerSpec, disk: str | None) -> dict[str, Any]:
         "RestartPolicy": {"Name": "no"},
         "LogConfig": LOG,
         "PidsLimit": PIDS,
-        "Memory": spec.memory.size,
-        "MemorySwap": spec.memory.size,  # with swap, so none
+        "ReadonlyRootfs": spec.security.read_only,
+        **memory(spec.memory),
         "Mounts": [mount(item) for item in spec.mounts],
         **cpu(spec.cpu),
         **io_limits(spec.root.io, disk),
@@ -83,6 +118,22 @@ def refuse(spec: ContainerSpec) -> None:
         raise SpecError(f"container {spec.name}: more than one interface would be called {', '.join(twice)}")
 
 
+def memory(wanted: Memory) -> dict[str, Any]:
+    """No swap."""
+    return {"Memory": wanted.size, "MemorySwap": wanted.size}
+
+
+def update(spec: ContainerSpec, cpus: str, nodes: str) -> dict[str, Any]:
+    """The body of ``POST /containers/ID/update`` that leaves no limit of before. Docker takes what is missing, 0 or
+    empty for unchanged: what is no limit any more is the host's all.
+
+    :param cpus, nodes: all of the host's, as the kernel lists them
+    """
+    everything = {"CpuPeriod": PERIOD, "CpuQuota": -1, "CpusetCpus": cpus, "CpusetMems": nodes,
+                  "CpuShares": SHARES}
+    return everything | cpu(spec.cpu) | memory(spec.memory)
+
+
 def cpu(wanted: Cpu) -> dict[str, Any]:
     """CPU limits: ``cores`` binds; a share, or else a mere count of CPUs, is a hard limit of CPU time."""
     config: dict[str, Any] = {}
@@ -94,7 +145,7 @@ def cpu(wanted: Cpu) -> dict[str, Any]:
     if wanted.nodes:
         config["CpusetMems"] = id_text(wanted.nodes)
     if wanted.priority is not None:
-        config["CpuShares"] = 1024 - (10 - wanted.priority)
+        config["CpuShares"] = SHARES - (10 - wanted.priority)
     return config
 
 
@@ -114,7 +165,8 @@ def io_limits(wanted: IoLimit, disk: str | None) -> dict[str, Any]:
 
 
 def mount(wanted: Mount) -> dict[str, Any]:
-    return {"Type": "bind", "Source": wanted.source, "Target": wanted.target, "ReadOnly": wanted.read_only}
+    follows = {"BindOptions": {"Propagation": "rslave"}} if wanted.follows else {}
+    return {"Type": "bind", "Source": wanted.source, "Target": wanted.target, "ReadOnly": wanted.read_only, **follows}
 
 
 # What a container must be started with.
@@ -183,7 +235,7 @@ def part_record(part: Part) -> Record:
             return Record(frozenset({part.device.id}),
                           frozenset(Node(node.path, node.major, node.minor) for node in part.nodes), frozenset(netdevs))
         case Nic(mac=None, mtu=None):
-            return Record(netdevs=frozenset({Netdev(part.parent, part.name)}))
+            return Record(netdevs=frozenset({Netdev(part.parent, part.name, part.setup)}))
         case Nic():
             raise SpecError(f"interface {part.name}: a container on Docker gets an interface as it is; set its MAC and "
                             "MTU on the host")

@@ -1,11 +1,12 @@
 """DockerEngine: containers on Docker. Thin: configuration is made in ``config``, requests in ``client``.
 
-Of :class:`containerhost.engines.Engine` it has what Docker can do. Pools, pool disks, block devices, live consoles,
-commands inside and events are not among it.
+Of :class:`containerhost.engines.Engine` it has what Docker can do. Pools, pool disks, block devices, live consoles and
+events are not among it.
 """
 
 import datetime
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from containerhost import errors
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
-from containerhost.engines.docker import config, held
+from containerhost.engines.docker import config, held, usage
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.engines.docker.record import FOLDER, Record, Records
@@ -23,6 +24,7 @@ from containerhost.filelock import FileLock
 from containerhost.grants import Grant
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
+from containerhost.sysfs import Host
 
 STATUSES: Mapping[str, Status] = {
     "created": Status.STOPPED,
@@ -47,12 +49,13 @@ class DockerEngine:
     name = "docker"
 
     def __init__(self, client: DockerClient, privileged: DockerPrivileged | None = None, records: Path = FOLDER,
-                 disk: str | None = None) -> None:
+                 disk: str | None = None, host: Host | None = None) -> None:
         self.client = client
         self._privileged = privileged or DockerPrivileged()
         self._records = Records(records)
         self._lock = FileLock(records / ".lock", LOCK_LIMIT)
         self._disk = disk
+        self._host = host or Host()
 
     # Whole-host questions.
 
@@ -64,6 +67,24 @@ class DockerEngine:
     def containers(self) -> tuple[ContainerState, ...]:
         return tuple(summary_state(summary, self._record_or_none(summary["Id"])) for summary in
                      self.client.containers())
+
+    def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
+        """All that run and what they use, from one request; what they use the kernel tells. One that ends meanwhile is
+        left out."""
+        found = []
+        for summary in self.client.containers():
+            state = summary_state(summary, Record())
+            if state.status in (Status.RUNNING, Status.FROZEN):
+                used = usage.read(self._host, summary["Id"], state.status)
+                if used:
+                    found.append((state, used))
+        return tuple(found)
+
+    def root_ids(self) -> tuple[int, int]:
+        """User and group on this host of the containers' root: not the host's own where the daemon maps them."""
+        folder = Path(self.client.info()["DockerRootDir"]).name
+        mapped = re.fullmatch(r"([0-9]+)\.([0-9]+)", folder)
+        return (int(mapped[1]), int(mapped[2])) if mapped else (0, 0)
 
     def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
         """One request for each container that this engine did not make: Docker's list does not tell their devices."""
@@ -85,7 +106,8 @@ class DockerEngine:
     # One container.
 
     def container(self, name: str) -> ContainerState:
-        return container_state(*self._found(name))
+        container = self.client.container(name)
+        return container_state(container, self._record_or_none(container["Id"]) or Record())
 
     def exists(self, name: str) -> bool:
         try:
@@ -104,12 +126,20 @@ class DockerEngine:
 
     # Life.
 
-    def create(self, spec: ContainerSpec) -> None:
-        body = config.container(spec, self._disk)
+    def create(self, spec: ContainerSpec, more: Mapping[str, Any] | None = None) -> None:
+        """:param more: of Docker's host configuration, what an administrator allows beside
+        """
+        body = config.container(spec, self._disk, more)
         with Rollback(f"creation of container {spec.name}") as undo:
             container = self.client.create(spec.name, body)
             undo.on_error("the container", self.client.remove, container)
             self._records.write(container, config.record_of(spec.parts))
+
+    def reconfigure(self, name: str, spec: ContainerSpec) -> None:
+        """Let a container, stopped or running, have the CPUs and the memory that ``spec`` says. Docker changes all of
+        it or nothing."""
+        allowed = self._host.fields("/proc/self/status")
+        self.client.update(name, config.update(spec, allowed["Cpus_allowed_list"], allowed["Mems_allowed_list"]))
 
     def rename(self, name: str, new: str) -> None:
         self.client.rename(name, new)
@@ -136,6 +166,12 @@ class DockerEngine:
             if isinstance(error, errors.EngineTimeout):
                 raise errors.EngineTimeout(f"container {name} did not end within {timeout} s and still runs") from error
             raise
+
+    def await_end(self, name: str, timeout: float) -> int:
+        """:returns: the exit status of its program, which has ended
+        :raises EngineTimeout: it still runs after ``timeout`` seconds
+        """
+        return self.client.await_end(name, timeout)
 
     def restart(self, name: str, *, timeout: int, force: bool = False) -> None:
         """Stop and start; a stopped container is started."""
@@ -184,6 +220,7 @@ class DockerEngine:
                 undo.on_error("its record", self._records.write, container["Id"], record)
                 if container["State"]["Pid"]:
                     self._give(container["State"]["Pid"], wanted - record, undo)
+                    self._set_up(container["State"]["Pid"], wanted, record)
 
     def _give(self, pid: int, what: Record, undo: Rollback) -> None:
         for node in sorted(what.nodes):
@@ -192,6 +229,13 @@ class DockerEngine:
         for netdev in sorted(what.netdevs):
             self._privileged.lend_netdev(pid, netdev.host_name, netdev.name)
             undo.on_error(netdev.name, self._privileged.fetch_netdev, pid, netdev.name, netdev.host_name)
+
+    def _set_up(self, pid: int, wanted: Record, before: Record) -> None:
+        """Also of an interface that is there already: its addresses may be others now."""
+        setups = {netdev.name: netdev.setup for netdev in before.netdevs}
+        for netdev in sorted(wanted.netdevs):
+            if netdev.setup:
+                self._privileged.set_addresses(pid, netdev.name, netdev.setup, setups.get(netdev.name))
 
     def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
         go = config.going(part, remaining)
@@ -294,8 +338,11 @@ def moment(text: str) -> datetime.datetime | None:
 def metrics(status: Status, pid: int | None, stats: Mapping[str, Any]) -> Metrics:
     """Docker's statistics of one moment. It does not see interfaces that it did not make."""
     memory = stats.get("memory_stats") or {}
+    parts = memory.get("stats") or {}
+    # What the kernel keeps of files and can let go at once does not count.
+    kept = parts.get("total_inactive_file", parts.get("inactive_file", 0))
     return Metrics(
         status=status, pid=pid, processes=(stats.get("pids_stats") or {}).get("current", 0),
         cpu_time=((stats.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage", 0),
-        memory=memory.get("usage", 0), memory_peak=memory.get("max_usage", 0),
-        swap=(memory.get("stats") or {}).get("swap", 0), disks={}, interfaces=())
+        memory=max(0, memory.get("usage", 0) - kept), memory_peak=memory.get("max_usage", 0),
+        swap=parts.get("swap", 0), disks={}, interfaces=())

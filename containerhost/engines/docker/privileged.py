@@ -2,8 +2,9 @@
 
 import re
 
-from containerhost import charnodes, links
+from containerhost import addresses, charnodes, links
 from containerhost.privileged import INTERFACE, NODE_FOLDERS, Privileged, check
+from containerhost.spec import NicSetup
 
 FOLDERS = "|".join("/".join(folder) + "/" for folder in NODE_FOLDERS if folder)
 CHAR_NODE = re.compile(rf"/dev/({FOLDERS})?(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{1,64}}")
@@ -28,6 +29,10 @@ class DockerPrivileged(Privileged):
     def lend_netdev(self, pid: int, host_name: str, name: str) -> None:
         """Move an interface of the host into the container of process ``pid``."""
         links.lend(check(INTERFACE, host_name), network_of(pid), check(INTERFACE, name))
+
+    def set_addresses(self, pid: int, name: str, setup: NicSetup, before: NicSetup | None) -> None:
+        """See :func:`containerhost.addresses.apply`."""
+        addresses.apply(network_of(pid), check(INTERFACE, name), setup, before)
 
     def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
         """Move it back; done already when the container has none of that name."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from containerhost.errors import EngineError, EngineNotFound
+from containerhost.spec import NicSetup
 
 FOLDER = Path("/var/lib/containerhost/docker")
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -35,10 +36,12 @@ class Node:
 class Netdev:
     """:ivar host_name: what the host calls it, and calls it again when it is back
     :ivar name: its name in the container
+    :ivar setup: what is set on it in there; one interface is the same with another
     """
 
     host_name: str
     name: str
+    setup: NicSetup | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +54,9 @@ class Record:
     netdevs: frozenset[Netdev] = frozenset()
 
     def __or__(self, other: "Record") -> "Record":
-        return Record(self.devices | other.devices, self.nodes | other.nodes, self.netdevs | other.netdevs)
+        """Where both have an interface, the other's setup is the newer one."""
+        return Record(self.devices | other.devices, self.nodes | other.nodes,
+                      other.netdevs | (self.netdevs - other.netdevs))
 
     def __sub__(self, other: "Record") -> "Record":
         return Record(self.devices - other.devices, self.nodes - other.nodes, self.netdevs - other.netdevs)
@@ -116,7 +121,13 @@ class Records:
 def parsed(data: Any) -> Record:
     return Record(frozenset(map(str, data["devices"])),
                   frozenset(Node(str(node["path"]), int(node["major"]), int(node["minor"])) for node in data["nodes"]),
-                  frozenset(Netdev(str(item["host_name"]), str(item["name"])) for item in data["netdevs"]))
+                  frozenset(Netdev(str(item["host_name"]), str(item["name"]), nic_setup(item.get("setup")))
+                            for item in data["netdevs"]))
+
+
+def nic_setup(data: Any) -> NicSetup | None:
+    return None if data is None else NicSetup(tuple(map(str, data["addresses"])), tuple(map(str, data["gateways"])),
+                                              None if data["metric"] is None else int(data["metric"]))
 
 
 def union(records: Iterable[Record]) -> Record:

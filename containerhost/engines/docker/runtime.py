@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from containerhost import links
+from containerhost import addresses, links
 from containerhost.engines.docker.privileged import NODE_MODE
 from containerhost.engines.docker.record import FOLDER, Record, Records
 from containerhost.errors import ContainerHostError
@@ -71,6 +71,8 @@ def lend(records: Records, container: str, record: Record, pid: str) -> None:
     run(["mount", "--bind", f"/proc/{int(pid)}/ns/net", str(place)])
     for netdev in sorted(record.netdevs):
         links.lend(netdev.host_name, str(place), netdev.name)
+        if netdev.setup:
+            addresses.apply(str(place), netdev.name, netdev.setup)
 
 
 def bring_back(records: Records, container: str) -> None:

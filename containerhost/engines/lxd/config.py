@@ -27,6 +27,7 @@ from containerhost.spec import (
     Nic,
     Part,
     PoolDisk,
+    Program,
     RootDisk,
     Security,
 )
@@ -53,6 +54,7 @@ def instance(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, Any]
     :param extensions: the daemon's API extensions
     :raises SpecError: the engine cannot express a part of ``spec``, or the daemon lacks what it needs
     """
+    refuse(spec)
     return {
         "name": spec.name,
         "type": "container",
@@ -62,6 +64,16 @@ def instance(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, Any]
         "config": instance_config(spec, extensions),
         "devices": instance_devices(spec, extensions),
     }
+
+
+def refuse(spec: ContainerSpec) -> None:
+    """:raises SpecError: what LXD has no way for: its containers start an init, and get no addresses from outside"""
+    for asked, what in ((spec.program != Program(), "given another program"),
+                        (spec.security.read_only, "given a root disk that is read-only"),
+                        (any(item.follows for item in spec.mounts), "given a folder that follows the host's mounts"),
+                        (any(isinstance(part, Nic) and part.setup for part in spec.parts), "given addresses")):
+        if asked:
+            raise SpecError(f"container {spec.name}: a container on LXD cannot be {what}")
 
 
 def image_source(image: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ class ImageRefTest(testtools.TestCase):
         self.file = Path(self.useFixture(fixtures.TempDir()).path, "disk.0")
 
     def test_what_is_written_is_read(self) -> None:
-        for ref in (ImageRef(ID, "docker://nginx:1.27@sha256:ab"), ImageRef(ID, "x", "disk.0.tar")):
+        for ref in (ImageRef(ID, "docker://nginx:1.27@sha256:ab"), ImageRef(ID, "x", "disk.0.tar", 12)):
             imageref.write(self.file, ref)
             self.assertEqual(ref, imageref.read(self.file))
         self.assertEqual([self.file], list(self.file.parent.iterdir()))
@@ -33,6 +33,7 @@ class ImageRefTest(testtools.TestCase):
             ({"image": 7}, "image is '7'"), ({"image": None}, "image is"),
             ({"reference": "a\nb"}, "reference is"), ({"archive": "../x"}, "archive is"),
             ({"archive": "a/b"}, "archive is"), ({"archive": ".hidden"}, "archive is"),
+            ({"vm": "12"}, "vm is"), ({"vm": True}, "vm is"), ({"vm": -1}, "vm is"),
             ({"more": "x"}, "does not name an image"),
         ):
             self.file.write_text(json.dumps(good | wrong))

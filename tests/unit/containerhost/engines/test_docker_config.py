@@ -12,11 +12,13 @@ from containerhost.spec import (
     BridgedNic,
     CloudInit,
     Cpu,
+    Health,
     IoLimit,
     Memory,
     Mount,
     Nic,
     PoolDisk,
+    Program,
     RootDisk,
     Salvaged,
     Security,
@@ -40,9 +42,36 @@ class TestContainer(testtools.TestCase):
             "Image": "busybox", "Hostname": "c1", "Env": [], "Labels": {"containerhost": "{}"},
             "HostConfig": {
                 "Runtime": "containerhost", "NetworkMode": "none", "IpcMode": "private", "Privileged": False,
-                "RestartPolicy": {"Name": "no"}, "LogConfig": config.LOG, "PidsLimit": 32768, "Memory": GiB,
-                "MemorySwap": GiB, "Mounts": [], "CpuPeriod": 100_000, "CpuQuota": 200_000, "Ulimits": [],
-                "CapAdd": []}}, made())
+                "RestartPolicy": {"Name": "no"}, "LogConfig": config.LOG, "PidsLimit": 32768, "ReadonlyRootfs": False,
+                "Memory": GiB, "MemorySwap": GiB, "Mounts": [], "CpuPeriod": 100_000, "CpuQuota": 200_000,
+                "Ulimits": [], "CapAdd": []}}, made())
+
+    def test_another_program(self):
+        program = Program(("/init", "a b"), ("x",), "/srv", "1000:1000",
+                          Health(("check",), interval=5, retries=2), "web")
+        body = made(program=program)
+        self.assertEqual((["/init", "a b"], ["x"], "/srv", "1000:1000", "web"),
+                         tuple(body[key] for key in ("Entrypoint", "Cmd", "WorkingDir", "User", "Hostname")))
+        self.assertEqual({"Test": ["CMD", "check"], "Interval": 5_000_000_000, "Timeout": 0, "StartPeriod": 0,
+                          "Retries": 2}, body["Healthcheck"])
+        self.assertEqual([], made(program=Program(entrypoint=("/x",)))["Cmd"])
+        self.assertEqual({"Test": ["NONE"]}, made(program=Program(health=Health(())))["Healthcheck"])
+
+    def test_what_an_administrator_allows_comes_beside(self):
+        spec = container(root=RootDisk("any"), parts=(vf_grant(),))
+        more = config.container(spec, DISK, {"CapAdd": ["NET_RAW"], "ShmSize": 7})["HostConfig"]
+        self.assertEqual((["IPC_LOCK", "NET_RAW"], 7, "none"), (more["CapAdd"], more["ShmSize"], more["NetworkMode"]))
+
+    def test_a_root_that_cannot_be_written(self):
+        self.assertTrue(host(security=Security(read_only=True))["ReadonlyRootfs"])
+
+    def test_an_update_leaves_no_limit_of_before(self):
+        spec = container(root=RootDisk("any"), cpu=Cpu(2), memory=Memory(GiB))
+        self.assertEqual({"CpuPeriod": 100_000, "CpuQuota": 200_000, "CpusetCpus": "0-3", "CpusetMems": "0",
+                          "CpuShares": 1024, "Memory": GiB, "MemorySwap": GiB}, config.update(spec, "0-3", "0"))
+        pinned = config.update(container(root=RootDisk("any"), cpu=Cpu(2, frozenset({1, 2}), frozenset({0}))),
+                               "0-3", "0-1")
+        self.assertEqual((-1, "1-2", "0"), tuple(pinned[key] for key in ("CpuQuota", "CpusetCpus", "CpusetMems")))
 
     def test_the_same_spec_gives_the_same_configuration(self):
         spec = container(root=RootDisk("any"), parts=(gpu_grant(), vf_grant()), labels={"b": "1", "a": "2"})

@@ -5,10 +5,12 @@ import testtools
 
 from containerhost.engines.docker.record import Netdev, Node, Record, Records
 from containerhost.errors import EngineError, EngineNotFound
+from containerhost.spec import NicSetup
 
 ID = "ab" * 32
 FULL = Record(frozenset({"0000:3b:00.0"}), frozenset({Node("/dev/nvidia0", 195, 0)}),
               frozenset({Netdev("ibs1v0", "ib0")}))
+SETUP = NicSetup(("10.0.0.5/24",), ("10.0.0.1",), 7)
 
 
 class RecordsTest(testtools.TestCase):
@@ -18,13 +20,19 @@ class RecordsTest(testtools.TestCase):
         self.records = Records(self.folder)
 
     def test_written_and_read(self):
-        for record in (FULL, Record()):
+        for record in (FULL, Record(), Record(netdevs=frozenset({Netdev("a", "b", SETUP)}))):
             self.records.write(ID, record)
-            self.assertEqual(record, self.records.read(ID))
+            self.assertEqual(record.to_json(), self.records.read(ID).to_json())
         self.assertEqual([f"{ID}.json"], [path.name for path in self.folder.iterdir()])
         self.records.remove(ID)
         self.records.remove(ID)
         self.assertRaises(EngineNotFound, self.records.read, ID)
+
+    def test_of_two_setups_of_one_interface_the_newer_counts(self):
+        old, new = (Record(netdevs=frozenset({Netdev("a", "b", setup)})) for setup in (None, SETUP))
+        self.assertEqual([SETUP], [netdev.setup for netdev in (old | new).netdevs])
+        self.assertEqual([None], [netdev.setup for netdev in (new | old).netdevs])
+        self.assertEqual(Record(), new - old)
 
     def test_nothing_but_an_id_names_a_file(self):
         for name in ("c1", "../" + ID, ID.upper(), ID + "\n", ""):

@@ -17,7 +17,9 @@ from containerhost.spec import (
     Memory,
     Mount,
     Nic,
+    NicSetup,
     PoolDisk,
+    Program,
     RootDisk,
     Security,
 )
@@ -239,5 +241,12 @@ class TestNothingIsForgotten(testtools.TestCase):
         }.items():
             self.assertNotEqual(plain, config.instance(dataclasses.replace(container(), **{field: value}), NEW), field)
 
+    def test_what_lxd_has_no_way_for_is_refused(self):
+        for field, value in {
+            "program": Program(command=("x",)), "security": Security(read_only=True),
+            "mounts": (Mount("m", "/a", "/b", follows=True),), "parts": (Nic("eth0", "v", setup=NicSetup()),),
+        }.items():
+            self.assertRaises(SpecError, config.instance, dataclasses.replace(container(), **{field: value}), NEW)
+
     def test_all_fields_are_tried_above(self):
-        self.assertEqual(13, len(dataclasses.fields(spec.ContainerSpec)))
+        self.assertEqual(14, len(dataclasses.fields(spec.ContainerSpec)))

@@ -1,0 +1,115 @@
+"""Further disks of a container on Docker: file systems in plain files, which the host mounts and the container sees
+below one folder, also when they come or go while it runs. The container needs no right to mount for that.
+
+The folder is a tiny file system of its own that nobody can write to, with a place for each disk: what a tenant can
+write to would be no safe place to mount at. The container's view of it follows the host's.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+from containerhost.errors import DeviceInUse, HostActionFailed, SpecError
+from containerhost.privileged import run
+
+PLACES = 256
+SIZE = "64k"  # of the folder's file system; its content is empty folders
+FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs"})
+LIMIT = 120  # s; a large file system that was not unmounted well is mended first
+
+
+class Volumes:
+    """:param folder: of one container; root's alone
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def prepare(self) -> None:
+        """The places; done already when they are there."""
+        if os.path.ismount(self.folder):
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        run(["mount", "-t", "tmpfs", "-o", f"size={SIZE},nr_inodes={PLACES + 16},mode=755,nodev,nosuid,noexec",
+             "volumes", str(self.folder)])
+        try:
+            for number in range(PLACES):
+                (self.folder / str(number)).mkdir()
+            run(["mount", "-o", "remount,ro", str(self.folder)])
+            run(["mount", "--make-shared", str(self.folder)])
+        except BaseException:
+            run(["umount", str(self.folder)])
+            raise
+
+    def mount(self, number: int, file: Path, *, read_only: bool, root: tuple[int, int]) -> None:
+        """Done already when something is mounted there.
+
+        :param root: user and group that is to own its first folder, where the host's root does
+        :raises SpecError: the file has no file system that the host mounts
+        """
+        place = self._place(number)
+        if os.path.ismount(place):
+            return
+        kind = file_system(file)
+        if kind not in FILE_SYSTEMS:
+            raise SpecError(f"{file} has {kind or 'no file system'}; a container can have {', '.join(FILE_SYSTEMS)}")
+        # Clones of one XFS have one UUID.
+        options = ["loop", "nodev", "nosuid", *(["ro"] if read_only else []), *(["nouuid"] if kind == "xfs" else [])]
+        run(["mount", "-t", kind, "-o", ",".join(options), "--", str(file), str(place)], LIMIT)
+        status = place.stat()
+        if root != (0, 0) and (status.st_uid, status.st_gid) == (0, 0) and not read_only:
+            os.chown(place, *root)
+
+    def unmount(self, number: int) -> None:
+        """Done already when nothing is mounted there.
+
+        :raises DeviceInUse: somebody uses it
+        """
+        place = self._place(number)
+        if not os.path.ismount(place):
+            return
+        try:
+            run(["umount", str(place)], LIMIT)
+        except HostActionFailed as error:
+            if "busy" in str(error):
+                raise DeviceInUse(f"the disk at {place} is in use: a program in the container has a file of it open, "
+                                  "or its working folder there; end that first") from error
+            raise
+
+    def grow(self, number: int) -> None:
+        """Let a mounted file system have all of its file, which has grown."""
+        place = self._place(number)
+        device = source(place)
+        run(["losetup", "--set-capacity", device])
+        run(["xfs_growfs", str(place)] if file_system(Path(device)) == "xfs" else ["resize2fs", device], LIMIT)
+
+    def mounted(self) -> frozenset[int]:
+        return frozenset(number for number in range(PLACES) if os.path.ismount(self.folder / str(number)))
+
+    def remove(self) -> None:
+        """All of them, of a container that has ended."""
+        for number in sorted(self.mounted()):
+            self.unmount(number)
+        if os.path.ismount(self.folder):
+            run(["umount", str(self.folder)])
+
+    def _place(self, number: int) -> Path:
+        if not 0 <= number < PLACES:
+            raise SpecError(f"a container has no place for a disk number {number}; there are {PLACES}")
+        return self.folder / str(number)
+
+
+def file_system(file: Path) -> str:
+    """What it begins with; empty when that is none, or cannot be read."""
+    done = subprocess.run(["blkid", "--probe", "--output", "value", "--match-tag", "TYPE", str(file)], check=False,
+                          capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL)
+    return done.stdout.strip()
+
+
+def source(place: Path) -> str:
+    """The device that is mounted there: /proc/self/mountinfo (proc(5)), ``… mount point … - type source options``."""
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        fields = line.split()
+        if fields[4] == str(place):
+            return fields[fields.index("-") + 2]
+    raise HostActionFailed(f"nothing is mounted at {place}")

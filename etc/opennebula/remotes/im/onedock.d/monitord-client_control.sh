@@ -1,0 +1,3 @@
+#!/bin/sh
+# OpenNebula starts and stops the monitoring of a node with this: [stop] onedock HOST_ID HOSTNAME, its options on stdin.
+cd "${0%/*}/.." && exec onedock-monitor "$PWD" "$@"

@@ -1,0 +1,43 @@
+"""Puts the parts of the driver together from the node's options."""
+
+from pathlib import Path
+
+from containerhost import topology
+from containerhost.devices.scan import Inventory, scan
+from containerhost.engines.docker.client import DockerClient, Settings
+from containerhost.engines.docker.engine import DockerEngine
+from containerhost.engines.docker.images import Images
+from containerhost.engines.docker.privileged import DockerPrivileged
+from containerhost.owners import Owners
+from containerhost.possession import Possession
+from containerhost.sysfs import Host
+from containerhost.veth import Veths
+from onedock.conf import Options
+from onedock.guest import Guests
+from onedock.nics import Nics
+from onedock.roots import Roots
+from onedock.vmm import DRIVER, Vmm
+from onedriver.node.measure import Measure
+
+
+def engine(options: Options) -> DockerEngine:
+    settings = Settings(options.endpoint, options.request_timeout, options.operation_timeout)
+    return DockerEngine(DockerClient(settings), DockerPrivileged(), Path(options.records))
+
+
+def vmm(options: Options) -> Vmm:
+    docker, host, privileged = engine(options), Host(), DockerPrivileged()
+
+    def inventory() -> Inventory:
+        return scan(host)
+
+    possession = Possession(Owners(Path(options.owners)), inventory, privileged, docker.held)
+    state, datastores = Path(options.state), Path(options.datastores)
+    roots = Roots(Images(docker.client), datastores, state, options.operation_timeout)
+    return Vmm(options, docker, possession, roots, Guests(state, datastores, docker.root_ids),
+               Nics(Veths(privileged, host)), inventory,
+               lambda: {node.id: node.cpus for node in topology.read(host).nodes})
+
+
+def measure(options: Options) -> Measure:
+    return Measure(DRIVER, engine(options), Path(options.owners), Path(options.state), options.pci_filter, Host())

@@ -1,0 +1,91 @@
+"""What a container finds from the host's side: its context, its name servers, its disks beside the root."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from containerhost.engines.docker.volumes import Volumes
+from containerhost.rollback import Rollback
+from containerhost.spec import Mount
+from onedock import addresses, translate
+from onedriver.errors import BadInput, DriverError
+from onedriver.node import context
+from onedriver.node.context import Contexts
+from onedriver.node.names import name
+from onedriver.vm import Disk, Vm
+
+
+class Guests:
+    """:param state: the driver's folder
+    :param datastores: OpenNebula's
+    :param root: tells user and group on this host of the containers' root
+    """
+
+    def __init__(self, state: Path, datastores: Path, root: Callable[[], tuple[int, int]]) -> None:
+        self._state = state
+        self._contexts = Contexts(state)
+        self._datastores = datastores
+        self._root = root
+
+    def require_possible(self, vm: Vm) -> None:
+        """:raises BadInput, NotSupported: the context asks for what cannot be"""
+        context.require_possible(vm.context)
+        addresses.resolv_conf(vm.context)
+
+    def write(self, vm: Vm) -> None:
+        """The context and the name servers, which the container sees at once."""
+        self._contexts.write(name(vm.id), vm.context)
+        # In place: the container sees this very file.
+        file = self._resolv(vm.id)
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "w", encoding="ascii") as target:
+            target.write(addresses.resolv_conf(vm.context))
+
+    def provide(self, vm: Vm) -> None:
+        """Mount the disks of a VM that does not run, and only them."""
+        volumes = self._volumes(vm.id)
+        volumes.prepare()
+        wanted = translate.volumes(vm)
+        for number in sorted(volumes.mounted() - {disk.id for disk in wanted}):
+            volumes.unmount(number)
+        for disk in wanted:
+            self.mount(vm, disk)
+
+    def mount(self, vm: Vm, disk: Disk) -> None:
+        self._volumes(vm.id).mount(disk.id, self._file(vm, disk), read_only=disk.read_only,
+                                    root=self._root())
+
+    def unmount(self, vm: Vm, disk: Disk) -> None:
+        """:raises DeviceInUse: the container uses it"""
+        self._volumes(vm.id).unmount(disk.id)
+
+    def grow(self, vm: Vm, disk: Disk, size: int) -> None:
+        """:param size: bytes"""
+        file = self._file(vm, disk)
+        before = file.stat().st_size
+        if size < before:
+            raise BadInput(f"disk {disk.id} has {before >> 20} MiB and cannot become smaller")
+        with Rollback(f"growth of {file}") as undo:
+            os.truncate(file, size)
+            undo.on_error("its size", os.truncate, file, before)
+            self._volumes(vm.id).grow(disk.id)
+
+    def mounts(self, vm_id: int) -> tuple[Mount, ...]:
+        return translate.mounts(str(self._contexts.folder(name(vm_id))), str(self._resolv(vm_id)),
+                                str(self._volumes(vm_id).folder))
+
+    def remove(self, vm_id: int) -> None:
+        """Of a container that has ended. Nothing of a disk is removed."""
+        self._volumes(vm_id).remove()
+        self._contexts.remove(name(vm_id))
+
+    def _file(self, vm: Vm, disk: Disk) -> Path:
+        file = self._datastores / str(vm.system_ds) / str(vm.id) / f"disk.{disk.id}"
+        if not file.is_file():
+            raise DriverError(f"disk {disk.id} of VM {vm.id} is not there: {file}")
+        return file
+
+    def _volumes(self, vm_id: int) -> Volumes:
+        return Volumes(self._state / name(vm_id) / "media")
+
+    def _resolv(self, vm_id: int) -> Path:
+        return self._state / name(vm_id) / "resolv.conf"

@@ -1,0 +1,86 @@
+"""A VM's network interfaces: pairs of which one end is a port of OpenNebula's bridge and the other is the container's.
+
+The host's end has the name that OpenNebula gave it, by which its security groups find it. Addresses are set from
+outside, as the context says.
+"""
+
+from containerhost.netfunction import wait_for
+from containerhost.rollback import Rollback
+from containerhost.spec import Nic as SpecNic
+from containerhost.veth import RETURN_LIMIT, Pair, Shape, Veths
+from onedock import addresses
+from onedriver.errors import BadInput, NotSupported
+from onedriver.node.names import name
+from onedriver.vm import Nic, Vm
+
+KILOBYTE = 1000  # bytes, in OpenNebula's bandwidth attributes
+
+
+class Nics:
+    def __init__(self, veths: Veths) -> None:
+        self._veths = veths
+
+    def parts(self, vm: Vm) -> tuple[SpecNic, ...]:
+        """What the container has of them, whether they are there yet or not."""
+        return tuple(self.part(vm, nic) for nic in vm.nics)
+
+    def part(self, vm: Vm, nic: Nic) -> SpecNic:
+        return spec_nic(vm, nic)
+
+    def provide(self, vm: Vm, *, running: bool) -> tuple[SpecNic, ...]:
+        """Make those that are missing.
+
+        :param running: their other ends are in the container
+        """
+        for nic in vm.nics:
+            self.make(vm, nic, running=running)
+        return self.parts(vm)
+
+    def make(self, vm: Vm, nic: Nic, *, running: bool) -> bool:
+        """:returns: whether it was not there before"""
+        wanted = pair(vm, nic)
+        if self._veths.marks(wanted) and (running or wait_for(
+                lambda: self._veths.is_here(wanted.inner_end), RETURN_LIMIT)):
+            self._veths.join(wanted.host_end, nic.bridge or "")
+            return False
+        with Rollback(f"interface {wanted.host_end}") as undo:
+            self._veths.make(wanted)
+            undo.on_error("the pair", self._veths.remove, wanted.host_end)
+            self._veths.join(wanted.host_end, nic.bridge or "")
+            if nic.bandwidth[0]:
+                rate = nic.bandwidth[0] * KILOBYTE
+                self._veths.shape(wanted.host_end, Shape(rate, rate, rate))
+        return True
+
+    def remove(self, vm_id: int, but: frozenset[str] = frozenset()) -> None:
+        """All of a VM, also those that it has no more.
+
+        :param but: names of host's ends that stay
+        """
+        for host_end, found in self._veths.marked(mark(vm_id)).items():
+            if found == mark(vm_id) and host_end not in but:
+                self._veths.remove(host_end)
+
+    def remove_one(self, vm: Vm, nic: Nic) -> None:
+        self._veths.remove(pair(vm, nic).host_end)
+
+
+def spec_nic(vm: Vm, nic: Nic) -> SpecNic:
+    """``eth<NIC_ID>``, so that a NIC keeps its name whichever others come and go."""
+    return SpecNic(f"eth{nic.id}", pair(vm, nic).inner_end, setup=addresses.setup(vm.context, nic.mac))
+
+
+def pair(vm: Vm, nic: Nic) -> Pair:
+    if nic.bridge is None:
+        raise BadInput(f"NIC {nic.id} of VM {vm.id} has no BRIDGE to be plugged into")
+    own = f"{name(vm.id)}-{nic.id}"
+    if nic.target != own:
+        raise BadInput(f"NIC {nic.id} of VM {vm.id} is to be called {nic.target} on the host, but is {own}")
+    if nic.bandwidth[1]:
+        raise NotSupported(f"NIC {nic.id} of VM {vm.id} has a limit of what it sends (OUTBOUND_AVG_BW), which this "
+                           "driver does not set; INBOUND_AVG_BW it does")
+    return Pair(own, f"oi-{vm.id}-{nic.id}", nic.mac, mark(vm.id), nic.mtu)
+
+
+def mark(vm_id: int) -> str:
+    return f"onedock VM {vm_id}"

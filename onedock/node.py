@@ -1,0 +1,43 @@
+"""What the command ``onedock`` does on a node."""
+
+from collections.abc import Callable
+from typing import TextIO
+
+from containerhost.errors import ContainerHostError
+from onedock import attributes, backend, conf, refusals
+from onedriver import actions, program
+from onedriver.errors import BadInput
+from onedriver.node import measure
+
+
+def vmm(script: str, argv: list[str], stdin: bytes, out: TextIO | None = None, err: TextIO | None = None) -> int:
+    """An action of oned's.
+
+    :param script: the name it was called by
+    :param out, err: None is this process's own
+    :returns: the exit status
+    """
+    def act() -> str | None:
+        call = actions.call(script, argv, stdin, attributes.PREFIX)
+        refusals.of_action(call.action)
+        return getattr(backend.vmm(conf.load()), call.action)(call)
+
+    return run(script, act, out, err)
+
+
+def probe(name: str) -> int:
+    return run(name, lambda: measure.probe(name, lambda: backend.measure(conf.load())))
+
+
+def drop(vm: str) -> int:
+    """Remove what a VM has on this node, apart from its disks."""
+    def act() -> None:
+        if not actions.NUMBER.fullmatch(vm):
+            raise BadInput(f"{vm[:40]!r} is no number of a VM")
+        backend.vmm(conf.load()).remove(int(vm))
+
+    return run("drop", act)
+
+
+def run(what: str, act: Callable[[], str | None], out: TextIO | None = None, err: TextIO | None = None) -> int:
+    return program.run(what, act, {ContainerHostError: 1}, out, err)

@@ -1,0 +1,104 @@
+"""Root disks: the images that containers are made of, and the images that are made of containers.
+
+Every image that a VM needs has a name of the VM's in Docker (``onedock/one-12:…``) for as long as the VM is on this
+host. An image that has no other name goes with the last of them.
+"""
+
+import dataclasses
+import platform
+from pathlib import Path
+
+from containerhost.engines.docker.images import Images
+from containerhost.filelock import FileLock
+from onedock import imageref, translate
+from onedock.imageref import ImageRef
+from onedriver.errors import BadInput
+from onedriver.node.names import name
+from onedriver.vm import Vm
+
+ROOT = "root"
+KEPT = "kept"
+SNAPSHOT = "snap-"
+LOCK = ".images"
+#: Machines as Go, and so Docker, calls them, by the kernel's names.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+class Roots:
+    """:param datastores: OpenNebula's
+    :param locks: a folder that every process of this driver on the host shares
+    :param timeout: seconds that loading an image may take
+    """
+
+    def __init__(self, images: Images, datastores: Path, locks: Path, timeout: int) -> None:
+        self._images = images
+        self._datastores = datastores
+        self._lock = FileLock(locks / LOCK, timeout)
+
+    def folder(self, vm: Vm) -> Path:
+        """The VM's, in its system datastore on this node."""
+        return self._datastores / str(vm.system_ds) / str(vm.id)
+
+    def file(self, vm: Vm) -> Path:
+        return self.folder(vm) / f"disk.{translate.root(vm).id}"
+
+    def ref(self, vm: Vm) -> ImageRef:
+        """:raises BadInput: the disk is missing, or names no image"""
+        return imageref.read(self.file(vm))
+
+    def ensure(self, vm: Vm) -> str:
+        """The image that the VM's container is to be made of, which Docker has afterwards.
+
+        :raises BadInput: it is nowhere, or for another kind of machine
+        """
+        ref, file = self.ref(vm), self.file(vm)
+        with self._lock.held():
+            if not self._images.has(ref.image):
+                if ref.archive is None:
+                    raise BadInput(f"the image {ref.image} ({ref.reference}) of {file} is not on this host, and no "
+                                   "archive of it is beside the disk")
+                self._images.load(file.with_name(ref.archive), ref.image)
+            self._images.tag(ref.image, repository(vm.id), ROOT)
+        found, own = self._images.architecture(ref.image), ARCHITECTURES.get(platform.machine(), platform.machine())
+        if found not in ("", own):
+            self.release(vm.id)
+            raise BadInput(f"the image {ref.image} ({ref.reference}) is for {found}, but this host is {own}")
+        return ref.image
+
+    def keep(self, vm: Vm) -> None:
+        """Let the VM's disk be what its container wrote: an image, as an archive beside the disk."""
+        file = self.file(vm)
+        archive = f"{file.name}.tar"
+        image = self._images.commit(name(vm.id), repository(vm.id), KEPT)
+        self._images.save(image, file.with_name(archive))
+        imageref.write(file, dataclasses.replace(imageref.read(file), image=image, archive=archive, vm=vm.id))
+
+    def is_kept(self, vm: Vm) -> bool:
+        """Whether the disk is what the VM wrote when it left a host."""
+        return self.ref(vm).vm == vm.id
+
+    def release(self, vm_id: int) -> None:
+        """Remove what the VM alone needed."""
+        with self._lock.held():
+            for tag in sorted(self._images.names(repository(vm_id))):
+                self._images.remove(f"{repository(vm_id)}:{tag}")
+
+    # Snapshots.
+
+    def snapshots(self, vm_id: int) -> dict[str, str]:
+        """Name -> image."""
+        return {tag: image for tag, image in self._images.names(repository(vm_id)).items() if tag.startswith(SNAPSHOT)}
+
+    def create_snapshot(self, vm_id: int, snapshot: str) -> None:
+        self._images.commit(name(vm_id), repository(vm_id), snapshot)
+
+    def delete_snapshot(self, vm_id: int, snapshot: str) -> None:
+        self._images.remove(f"{repository(vm_id)}:{snapshot}")
+
+    def hold(self, vm_id: int, image: str) -> None:
+        """The VM's container is made of this image now."""
+        self._images.tag(image, repository(vm_id), ROOT)
+
+
+def repository(vm_id: int) -> str:
+    return f"onedock/{name(vm_id)}"

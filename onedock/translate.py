@@ -1,0 +1,100 @@
+"""A VM of OpenNebula as the spec of a container on Docker. Pure: the same VM, options and host give the same spec."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from containerhost.spec import ContainerSpec, Mount, RootDisk, Security
+from onedock.attributes import Attributes
+from onedock.conf import Options
+from onedriver.errors import BadInput, NotSupported
+from onedriver.node.limits import cpu, memory
+from onedriver.node.names import LABEL, name
+from onedriver.vm import MIB, Disk, Vm
+
+VOLATILE = "FS"
+DATA = frozenset({"FILE", "BLOCK", VOLATILE})
+NOT_ROOTS = frozenset({"CDROM", "SWAP", VOLATILE})
+MEDIA = "/media"  # below it a disk is at its number
+NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+
+
+def spec(vm: Vm, attributes: Attributes, options: Options, node_cpus: Mapping[int, frozenset[int]]) -> ContainerSpec:
+    """What the template alone decides: no image, no parts, no mounts.
+
+    :param node_cpus: the host's CPUs by NUMA node
+    :raises BadInput, NotSupported: it asks for what this driver cannot or must not do
+    """
+    require_disks(vm)
+    if vm.topology.hugepage:
+        raise NotSupported(f"VM {vm.id} is to have huge pages, which Docker has no limit for; leave out HUGEPAGE_SIZE")
+    return ContainerSpec(
+        name=name(vm.id), image="", cpu=cpu(vm, node_cpus), memory=memory(vm),
+        root=RootDisk("", root(vm).size if options.root_quota else None),
+        security=Security(read_only=attributes.read_only), environment=attributes.environment,
+        program=attributes.program, labels={LABEL: str(vm.id)})
+
+
+def root(vm: Vm) -> Disk:
+    """The disk a VM's container is made of: its first that is an image."""
+    images = [disk for disk in vm.disks if disk.type not in NOT_ROOTS]
+    if not images:
+        raise BadInput(f"VM {vm.id} has no disk with an image to make its container of")
+    return min(images, key=lambda disk: disk.id)
+
+
+def is_persistent(vm: Vm) -> bool:
+    images = [disk for disk in vm.disks if disk.type not in NOT_ROOTS]
+    return bool(images) and root(vm).save
+
+
+def volumes(vm: Vm) -> tuple[Disk, ...]:
+    """Those beside the root."""
+    first = root(vm)
+    return tuple(disk for disk in vm.disks if disk != first)
+
+
+def require_disks(vm: Vm) -> None:
+    """:raises BadInput, NotSupported: a disk is asked for that the container would not have as it should be"""
+    first = root(vm)
+    if first.type not in DATA:
+        raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container on Docker comes from a "
+                           "datastore of onedock's")
+    if first.read_only:
+        raise NotSupported(f"disk {first.id} is READONLY; say DOCKER_READ_ONLY=YES for a root that cannot be written")
+    for disk in volumes(vm):
+        require_volume(disk)
+
+
+def require_volume(disk: Disk) -> None:
+    if disk.type == "SWAP":
+        raise NotSupported(f"disk {disk.id} is swap space, which a container cannot have of its own: MEMORY is all of "
+                           "its memory")
+    if disk.type not in DATA:
+        raise NotSupported(f"disk {disk.id} is of type {disk.type}; a container can have volatile disks (TYPE=fs) and "
+                           "images with a file system")
+
+
+def require_resizable(vm: Vm, disk_id: str, size: str) -> tuple[Disk, int]:
+    """:param size: MiB
+    :returns: a disk beside the root, and bytes
+    """
+    found = next((disk for disk in vm.disks if str(disk.id) == disk_id), None)
+    if found is None or not NUMBER.fullmatch(size):
+        raise BadInput(f"VM {vm.id} has no disk {disk_id[:60]!r} that could be of {size[:60]!r} MiB")
+    if found == root(vm):
+        raise NotSupported(f"disk {found.id} is the root of VM {vm.id}, whose size Docker fixes when it makes the "
+                           "container; keep data on a volatile disk, which can grow")
+    require_volume(found)
+    return found, int(size) * MIB
+
+
+def mounts(context: str, resolv: str, media: str) -> tuple[Mount, ...]:
+    """:param context, resolv, media: what the driver made on the host
+    """
+    return (Mount("context", context, "/context"), Mount("resolv", resolv, "/etc/resolv.conf"),
+            Mount("media", media, MEDIA, read_only=False, follows=True))
+
+
+def with_image(wanted: ContainerSpec, image: str) -> ContainerSpec:
+    return dataclasses.replace(wanted, image=image)

@@ -1,0 +1,41 @@
+"""What a VM holds on its node, and which of its parts an action is about: the same with every engine."""
+
+import logging
+from collections.abc import Sequence
+
+from containerhost.owners import Owner
+from onedriver.actions import Call
+from onedriver.errors import BadInput
+from onedriver.node.names import name
+from onedriver.vm import Disk, Nic, Pci
+
+LOG = logging.getLogger(__name__)
+
+
+def owner(driver: str, engine: str, vm_id: int) -> Owner:
+    """As the records of the host's devices know the VM."""
+    return Owner(driver=driver, engine=engine, container=name(vm_id), uuid=str(vm_id))
+
+
+def complain(complaints: Sequence[str]) -> None:
+    """A device that could not be cleaned stays blocked; the VM's end does not wait for its repair."""
+    for complaint in complaints:
+        LOG.error("A device came back, but is not used again: %s", complaint)
+
+
+def attached(call: Call) -> Nic | Pci:
+    """The NIC or device that attach_nic or detach_nic is about."""
+    everything: tuple[Nic | Pci, ...] = (*call.vm.nics, *call.vm.pcis)
+    marked = [part for part in everything if part.attach]
+    if len(marked) != 1:
+        raise BadInput(f"{call.action}: {len(marked)} NICs and PCI devices of VM {call.vm_id} are marked ATTACH, but "
+                       "one was expected")
+    return marked[0]
+
+
+def attached_disk(call: Call) -> Disk:
+    """The disk that attach_disk or detach_disk is about."""
+    marked = [disk for disk in call.vm.disks if disk.attach]
+    if len(marked) != 1:
+        raise BadInput(f"{call.action}: {len(marked)} disks of VM {call.vm_id} are marked ATTACH, but one was expected")
+    return marked[0]

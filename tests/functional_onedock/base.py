@@ -1,0 +1,102 @@
+"""What the tests of OpenNebula's driver for Docker share: actions, and a look at what is left after them."""
+
+import subprocess
+from pathlib import Path
+
+import testtools
+
+from containerhost.devices.model import Kind, Role
+from containerhost.devices.scan import scan
+from containerhost.engines import Status
+from containerhost.owners import Owners
+from containerhost.sysfs import Host
+from tests.functional.lxd import mounts_below
+from tests.functional_docker.dockerd import leftovers
+from tests.functional_one.diskfiles import loops
+from tests.functional_one.node import Result
+from tests.functional_one.vms import Machine
+from tests.functional_onedock.node import DockerNode
+from tests.waiting import await_that
+
+SHUTDOWN, POWEROFF, SUSPEND, CLEANUP, UNDEPLOY = 12, 18, 6, 23, 29
+BOOT, RESUME, RESTORE, BOOT_UNDEPLOYED = 2, 20, 21, 32
+OURS = ("one-1", "one-2", "oi-")  # interfaces
+
+
+class OnedockCase(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.node = self.useFixture(DockerNode())
+        self.engine = self.node.docker.engine
+        devices = scan().devices
+        self.before, self.images = picture(), self.image_names()
+        self.gpus = [device for device in devices if device.kind is Kind.GPU]
+        self.vfs = [device for device in devices if device.role is Role.VF]
+        self.addCleanup(self.nothing_is_left)
+
+    def nothing_is_left(self) -> None:
+        self.assertEqual((), self.engine.containers())
+        self.assertEqual({}, Owners(self.node.owners).records())
+        self.assertEqual(self.images, self.image_names())
+        self.assertEqual([], [entry.name for entry in self.node.state.glob("one-*")])
+        self.assertEqual([], [name for name in Host().names("/sys/class/net") if name.startswith(OURS)])
+        self.assertEqual([], mounts_below(self.node.base))
+        self.assertEqual([], loops(self.node.base))
+        self.assertEqual([], leftovers(self.node.docker.daemon))
+        # The kernel's interfaces are there at once, what the emulated /sys tells of them a moment later.
+        await_that(lambda: self.before == picture(), "every device is what it was")
+
+    def image_names(self) -> set[str]:
+        return {name for image in self.node.docker.daemon.api().images(all=True)
+                for name in (image["Id"], *(image["RepoTags"] or ()))}
+
+    def ok(self, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> str:
+        result = self.node.act(action, machine, *arguments, lcm=lcm)
+        self.assertEqual((0, ""), (result.status, result.reason), result.err)
+        return result.out
+
+    def refused(self, words: str, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> Result:
+        result = self.node.act(action, machine, *arguments, lcm=lcm)
+        self.assertNotEqual(0, result.status, result.out)
+        self.assertIn(words, result.reason)
+        self.assertTrue(result.reason.endswith("."), result.reason)
+        return result
+
+    def deployed(self, machine: Machine | None = None, image: str = "polite") -> Machine:
+        machine = machine or Machine()
+        self.node.give_disk(machine, image=image)
+        self.assertEqual(f"{machine.name}\n", self.ok("deploy", machine, lcm=BOOT))
+        self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
+        return machine
+
+    def inspect(self, machine: Machine) -> dict:
+        return dict(self.engine.client.container(machine.name))
+
+    def status(self, machine: Machine) -> Status:
+        return self.engine.container(machine.name).status
+
+    def pid(self, machine: Machine) -> int:
+        return int(self.inspect(machine)["State"]["Pid"])
+
+    def inside(self, machine: Machine, *command: str) -> str:
+        return self.node.docker.inside(machine.name, *command)[1]
+
+    def shell(self, machine: Machine, script: str) -> str:
+        return self.inside(machine, "sh", "-c", script)
+
+    def ports(self) -> str:
+        return subprocess.run(["ip", "link", "show", "master", "one-br0"], capture_output=True, text=True,
+                              check=True).stdout
+
+    def file(self, machine: Machine, name: str) -> Path:
+        return self.node.folder(machine) / name
+
+
+def picture() -> dict[str, tuple[object, ...]]:
+    return {device.id: (device.netdev, device.mac, device.rdma, device.nodes, device.health, device.host_use)
+            for device in scan().devices}
+
+
+def own(**attributes: str) -> str:
+    """Elements of a template."""
+    return "".join(f"<{key}><![CDATA[{value}]]></{key}>" for key, value in attributes.items())

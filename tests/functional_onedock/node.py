@@ -1,0 +1,79 @@
+"""A node of OpenNebula with Docker: its scripts, called as oned calls them, on a real dockerd."""
+
+import io
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import fixtures
+
+import onedock.node
+from onedock import imageref
+from onedock.imageref import ImageRef
+from tests.functional.lxd import memlock
+from tests.functional_docker.dockerd import Docker
+from tests.functional_one import node
+from tests.functional_one.node import BRIDGE, ROOT, Result
+from tests.functional_one.vms import Machine
+
+
+class DockerNode(node.Node):
+    """:ivar docker: its daemon
+    :ivar inline: the driver is called within this process, without the script: for many actions, one after another
+    """
+
+    driver = "onedock"
+    inline = False
+
+    def _setUp(self) -> None:
+        self.docker = self.useFixture(Docker())
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        base.chmod(0o711)
+        self.base, self.state, self.owners, self.datastores = base, base / "state", base / "owners", base / "datastores"
+        self.remotes = base / "remotes"
+        for folder in ("vmm/onedock", "im/onedock.d", "im/onedock-probes.d"):
+            shutil.copytree(ROOT / "etc/opennebula/remotes" / folder, self.remotes / folder)
+        self._commands = base / "bin"
+        self._commands.mkdir()
+        self._conf = base / "onedock.toml"
+        self.configure()
+        command = self._commands / "onedock"
+        command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m onedock \"$@\"\n")
+        command.chmod(0o755)
+        subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
+        self.addCleanup(subprocess.run, ["ip", "link", "delete", BRIDGE], check=True)
+
+    def configure(self, more: str = "") -> None:
+        self._conf.write_text(
+            f'endpoint = "{self.docker.daemon.endpoint}"\nrecords = "{self.docker.daemon.records}"\n'
+            f'state = "{self.state}"\nowners = "{self.owners}"\ndatastores = "{self.datastores}"\n'
+            f'memlock = "{memlock()}"\nstop_timeout = 3\n' + more)
+
+    def run(self, action: str, argv: list[str], stdin: str) -> Result:
+        if not self.inline:
+            return super().run(action, argv, stdin)
+        out, err = io.StringIO(), io.StringIO()
+        with fixtures.EnvironmentVariable("ONEDOCK_CONF", str(self._conf)):
+            status = onedock.node.vmm(action, argv, stdin.encode(), out, err)
+        return Result(status, out.getvalue(), err.getvalue())
+
+    def folder(self, machine: Machine) -> Path:
+        found = self.datastores / "0" / str(machine.id)
+        found.mkdir(parents=True, exist_ok=True)
+        return found
+
+    def give_disk(self, machine: Machine, content: Path | None = None, image: str = "polite") -> None:
+        """What the transfer driver does before a deployment."""
+        imageref.write(self.folder(machine) / "disk.0", ImageRef(self.image(image), f"docker://{image}"))
+
+    def image(self, name: str) -> str:
+        return str(self.docker.daemon.api().inspect_image(name)["Id"])
+
+    def give_file_system(self, machine: Machine, number: int, size: int = 8) -> Path:
+        """A volatile disk of ``size`` MiB, as the transfer driver makes it."""
+        file = self.folder(machine) / f"disk.{number}"
+        with file.open("wb") as disk:
+            disk.truncate(size << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-F", str(file)], check=True, capture_output=True)
+        return file

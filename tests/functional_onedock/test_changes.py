@@ -1,0 +1,103 @@
+"""What changes about VMs on Docker that are there, and what monitoring tells of them."""
+
+import base64
+import re
+
+from tests.functional_one.vms import Machine
+from tests.functional_onedock.base import POWEROFF, RESUME, SUSPEND, OnedockCase
+from tests.functional_onedock.test_parts import addressed
+
+PINNED = ("<TOPOLOGY><PIN_POLICY>THREAD</PIN_POLICY></TOPOLOGY>"
+          "<NUMA_NODE><CPUS>0</CPUS><MEMORY_NODE_ID>0</MEMORY_NODE_ID></NUMA_NODE>")
+
+
+class ChangesTest(OnedockCase):
+    def limits(self) -> tuple[int, int, str]:
+        found = self.inspect(Machine())["HostConfig"]
+        return found["CpuQuota"], found["Memory"], found["CpusetCpus"]
+
+    def test_resize_of_a_running_vm_and_of_one_that_is_off(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[0],)))
+        before = self.pid(machine)
+        self.ok("resize", machine.changed(cpu="1.5", memory=256))
+        self.assertEqual((150_000, 256 << 20), self.limits()[:2])
+        self.assertEqual("268435456\n", self.shell(machine, "cat /sys/fs/cgroup/memory/memory.limit_in_bytes"))
+        self.assertEqual(before, self.pid(machine))
+        self.ok("resize", machine.changed(memory=64))
+        self.ok("cancel", machine, lcm=POWEROFF)
+        self.ok("deploy", machine.changed(cpu="0.5", memory=96), lcm=RESUME)
+        self.assertEqual((50_000, 96 << 20), self.limits()[:2])
+        self.refused("it is to have; nothing was changed", "resize", self.filled(machine))
+        self.assertEqual(96 << 20, self.limits()[1])
+
+    def filled(self, machine: Machine) -> Machine:
+        """Uses more memory than it is to have."""
+        self.shell(machine, "mkdir -p /dev/shm; head -c 33554432 /dev/zero > /dev/shm/much")
+        return machine.changed(memory=8)
+
+    def test_pinned_and_free_again(self) -> None:
+        machine = self.deployed(Machine(more=PINNED))
+        self.assertEqual("0", self.limits()[2])
+        self.ok("resize", machine.changed(more=""))
+        self.assertNotEqual("0", self.limits()[2])
+        self.assertEqual(100_000, self.limits()[0])
+
+    def test_snapshots_bring_what_was_written_back_and_nothing_else(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,), context=addressed("10.1.0.5")))
+        self.shell(machine, "echo old > /file")
+        for _ in range(2):
+            self.assertEqual("snap-0\n", self.ok("snapshot_create", machine, "0"))
+        self.shell(machine, "echo new > /file")
+        self.ok("snapshot_revert", machine.changed(memory=192), "snap-0")
+        self.assertEqual("old\n", self.inside(machine, "cat", "/file"))
+        self.assertEqual(192 << 20, self.limits()[1])
+        self.assertEqual("/dev/nvidia0\n", self.inside(machine, "ls", "/dev/nvidia0"))
+        self.assertIn("10.1.0.5/24", self.inside(machine, "ip", "addr"))
+        for _ in range(2):
+            self.ok("snapshot_delete", machine, "snap-0")
+        self.refused("no snapshot snap-0", "snapshot_revert", machine, "snap-0")
+        self.refused("is no snapshot", "snapshot_revert", machine, "../../x")
+        self.ok("reset", machine)
+        self.assertEqual("old\n", self.inside(machine, "cat", "/file"))
+
+    def test_a_revert_that_was_killed_halfway_is_gone_on_with(self) -> None:
+        machine = self.deployed()
+        self.engine.stop("one-1", timeout=60, force=True)
+        self.engine.rename("one-1", "one-1-anew")
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual(["one-1"], [state.name for state in self.engine.containers()])
+
+    def test_a_new_context_is_seen_at_once(self) -> None:
+        machine = self.deployed(Machine(nics=(0,), context=addressed("10.1.0.5")))
+        changed = machine.changed(context=(*addressed("10.1.0.9"), ("ETH0_DNS", "10.1.0.1")))
+        self.ok("prereconfigure", changed, "sdb")
+        self.ok("reconfigure", changed, "sdb", "/var/lib/one//datastores/0/1/disk.2")
+        self.assertIn("ETH0_IP='10.1.0.9'", self.inside(machine, "cat", "/context/context.sh"))
+        self.assertEqual("nameserver 10.1.0.1\n", self.inside(machine, "cat", "/etc/resolv.conf"))
+        shown = self.inside(machine, "ip", "addr")
+        self.assertIn("10.1.0.9/24", shown)
+        self.assertNotIn("10.1.0.5", shown)
+
+
+class ProbesTest(OnedockCase):
+    def test_the_host_and_its_vms(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,), context=addressed("10.1.0.5")))
+        system = self.node.probe("host/system")
+        self.assertEqual((0, ""), (system.status, system.reason))
+        reported = [line for line in system.out.splitlines() if line.startswith("PCI=[")]
+        self.assertEqual(len(self.gpus) + len(self.vfs), len(reported), system.out)
+        self.assertIn('HYPERVISOR="onedock"\n', system.out)
+        self.assertRegex(system.out, 'DOCKER_VERSION="docker [0-9.]+')
+        self.assertIn("USEDCPU=", self.node.probe("host/monitor").out)
+        for _ in range(2):
+            told = self.node.probe("vm/monitor")
+            self.assertEqual((0, ""), (told.status, told.reason))
+        values = base64.b64decode(re.search('ID="1".*MONITOR="(.*)"', told.out)[1]).decode()
+        for words in ('CPU="', 'GPU_COUNT="1"', 'NETRX="', 'MEMORY="'):
+            self.assertIn(words, values)
+        self.assertNotIn('MEMORY="0"', values)
+        for action, lcm, state in (("save", SUSPEND, "SUSPENDED"), ("restore", 21, "RUNNING"),
+                                   ("cancel", POWEROFF, "POWEROFF")):
+            self.ok(action, machine, lcm=lcm)
+            self.assertIn(f'VM=[ ID="1", DEPLOY_ID="one-1", STATE="{state}" ]\n', self.node.probe("vm/status").out)
+        self.assertEqual("", self.node.probe("vm/monitor").out.strip())

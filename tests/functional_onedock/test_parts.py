@@ -1,0 +1,163 @@
+"""Devices, network interfaces and disks of VMs on Docker, at their start and while they run."""
+
+import subprocess
+
+from containerhost.owners import Owner, Owners
+from tests.functional_one.vms import ROOT, Machine
+from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESUME, OnedockCase
+from tests.waiting import await_that
+
+NVIDIA = "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"
+DISK = ("<DISK><DISK_ID>{number}</DISK_ID><TYPE>{kind}</TYPE><FORMAT>raw</FORMAT><SIZE>8</SIZE>{more}</DISK>")
+MARK = "<ATTACH>YES</ATTACH>"
+PLACE = ("/var/lib/one//datastores/0/1/disk.3", "sdc", "2")
+
+
+def disk(number: int, more: str = "", kind: str = "fs") -> str:
+    return DISK.format(number=number, more=more, kind=kind)
+
+
+def addressed(*addresses: str) -> tuple[tuple[str, str], ...]:
+    """A context with an address for each NIC of VM 1."""
+    pairs = ((f"ETH{place}_MAC", Machine().mac(place), f"ETH{place}_IP", address)
+             for place, address in enumerate(addresses))
+    return tuple(entry for mac, number, ip, address in pairs for entry in ((mac, number), (ip, address)))
+
+
+class DevicesTest(OnedockCase):
+    def test_exactly_the_chosen_devices(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[1], self.vfs[0])))
+        self.assertEqual("/dev/nvidia1\n", self.shell(machine, NVIDIA))
+        other = Machine(2, devices=(self.gpus[1],))
+        self.node.give_disk(other)
+        self.refused("container one-1 has", "deploy", other, lcm=BOOT)
+        self.assertFalse(self.engine.exists("one-2"))
+
+    def test_a_device_that_a_container_on_lxd_has_is_refused(self) -> None:
+        owners, other = Owners(self.node.owners), Owner("lxdone", "lxd", "one-7", "7")
+        owners.claim([self.gpus[0]], other, lambda device: ())
+        machine = Machine(devices=(self.gpus[0],))
+        self.node.give_disk(machine)
+        self.refused("one-7", "deploy", machine, lcm=BOOT)
+        self.assertFalse(self.engine.exists("one-1"))
+        self.deployed(machine.changed(devices=()))
+        self.refused("one-7", "attach_nic", machine.changed(attach="pci"), machine.mac(9), "-", "-", "dummy", "one-1-9")
+        owners.release(self.gpus[0].id, other)
+
+    def test_a_gpu_and_a_function_come_and_go_while_it_runs(self) -> None:
+        machine = self.deployed(Machine(devices=(self.vfs[0],)))
+        before = self.pid(machine)
+        for device, sign in ((self.gpus[0], "/dev/nvidia0"), (self.vfs[1], "/sys/class/net/ib12")):
+            more = machine.changed(devices=(self.vfs[0], device), attach="pci")
+            for _ in range(2):
+                self.ok("attach_nic", more, machine.mac(9), "-", "-", "dummy", "one-1-9")
+            self.assertEqual(f"{sign}\n", self.inside(machine, "ls", "-d", sign))
+            # Docker sets its limits anew, and leaves what was given.
+            self.ok("resize", machine.changed(memory=192))
+            self.assertIn("No such device", self.shell(machine, "cat /dev/nvidia0") + "No such device" * (
+                device is not self.gpus[0]))
+            for _ in range(2):
+                self.ok("detach_nic", more, machine.mac(9))
+            self.assertIn("No such file", self.inside(machine, "ls", "-d", sign))
+            self.assertEqual({self.vfs[0].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual(before, self.pid(machine))
+        self.assertIn("ibp0", self.inside(machine, "cat", "/proc/net/dev"))
+
+    def test_an_attachment_that_cannot_be_changes_nothing(self) -> None:
+        machine = self.deployed()
+        self.deployed(Machine(2, devices=(self.gpus[0],)))
+        arguments = (machine.mac(9), "-", "-", "dummy", "one-1-9")
+        taken, late = (machine.changed(devices=(device,), attach="pci") for device in (self.gpus[0], self.vfs[0]))
+        self.refused("container one-2 has", "attach_nic", taken, *arguments)
+        self.refused("can only be made with", "attach_nic", late, *arguments)
+        self.refused("0 NICs and PCI devices", "attach_nic", machine, *arguments)
+        self.refused("no-such-br", "attach_nic", machine.changed(nics=(1,), bridge="no-such-br", attach="nic"),
+                     *arguments)
+        self.assertEqual({self.gpus[0].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual({}, self.engine.container("one-1").interfaces)
+        self.assertNotIn("one-1", subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout)
+
+
+class NicsTest(OnedockCase):
+    def test_a_nic_comes_and_goes_while_it_runs(self) -> None:
+        machine = self.deployed(Machine(nics=(0,), context=addressed("10.1.0.5")))
+        more = machine.changed(nics=(0, 1), attach="nic", context=addressed("10.1.0.5", "10.2.0.5"))
+        for _ in range(2):
+            self.ok("attach_nic", more, machine.mac(1), "one-br0", "-", "dummy", "one-1-1")
+        self.assertIn(machine.mac(1), self.inside(machine, "cat", "/sys/class/net/eth1/address"))
+        self.assertIn("10.2.0.5/24", self.inside(machine, "ip", "addr", "show", "eth1"))
+        self.assertIn("one-1-1", self.ports())
+        self.ok("reset", more)
+        self.assertIn("10.2.0.5/24", self.inside(machine, "ip", "addr", "show", "eth1"))
+        for _ in range(2):
+            self.ok("detach_nic", more, machine.mac(1))
+        self.assertIn("No such file", self.inside(machine, "ls", "/sys/class/net/eth1"))
+        self.assertNotIn("one-1-1", self.ports())
+        self.assertIn("10.1.0.5/24", self.inside(machine, "ip", "addr", "show", "eth0"))
+
+    def test_two_vms_reach_each_other_over_the_bridge(self) -> None:
+        self.deployed(Machine(nics=(0,), context=addressed("10.1.0.5")))
+        other = self.deployed(Machine(2, nics=(0,), context=(("ETH0_MAC", Machine(2).mac(0)), ("ETH0_IP", "10.1.0.6"))))
+        subprocess.run(["ip", "link", "set", "one-br0", "up"], check=True)
+        self.assertIn(" 0% packet loss", self.inside(other, "ping", "-c", "1", "-W", "30", "10.1.0.5"))
+
+    def test_nics_changed_while_it_was_off(self) -> None:
+        machine = self.deployed(Machine(nics=(0,), context=addressed("10.1.0.5")))
+        self.ok("cancel", machine, lcm=POWEROFF)
+        self.ok("deploy", machine.changed(nics=(1,)), lcm=RESUME)
+        self.assertEqual({"eth1": "oi-1-1"}, self.engine.container("one-1").interfaces)
+        self.assertNotIn("one-1-0", self.ports())
+
+
+class DisksTest(OnedockCase):
+    def test_volatile_disks_at_the_start_and_while_it_runs(self) -> None:
+        machine = Machine(disks=ROOT + disk(2))
+        self.node.give_file_system(machine, 2)
+        self.deployed(machine)
+        self.shell(machine, "echo two > /media/2/file")
+        self.assertIn("ext", self.shell(machine, "grep ' /media/2 ' /proc/mounts"))
+        more = machine.changed(disks=ROOT + disk(2) + disk(3, MARK))
+        self.node.give_file_system(machine, 3)
+        for _ in range(2):
+            self.ok("attach_disk", more, *PLACE, "message")
+        self.shell(machine, "echo three > /media/3/file")
+        self.assertEqual("", self.shell(machine, "mkdir /media/4 2>/dev/null && echo made"))
+        self.ok("resize_disk", more, "3", "64", "message", "node1")
+        self.assertGreater(int(self.shell(machine, "df -k /media/3 | tail -1 | awk '{print $2}'")), 40_000)
+        self.refused("cannot become smaller", "resize_disk", more, "3", "8", "message", "node1")
+        self.ok("reset", machine.changed(disks=ROOT + disk(2) + disk(3)))
+        self.assertEqual("two\nthree\n", self.shell(machine, "cat /media/2/file /media/3/file"))
+        for _ in range(2):
+            self.ok("detach_disk", more, *PLACE)
+        self.assertIn("No such file", self.shell(machine, "cat /media/3/file"))
+        self.assertEqual("two\n", self.shell(machine, "cat /media/2/file"))
+
+    def test_a_disk_in_use_stays(self) -> None:
+        machine = Machine(disks=ROOT + disk(3))
+        self.node.give_file_system(machine, 3)
+        self.deployed(machine)
+        api = self.node.docker.daemon.api()
+        process = api.exec_create("one-1", ["sh", "-c", "cd /media/3; echo there > file; exec sleep 1000"])
+        api.exec_start(process, detach=True)
+        self.printed_inside(machine)
+        marked = machine.changed(disks=ROOT + disk(3, MARK))
+        self.refused("is in use", "detach_disk", marked, *PLACE)
+        self.assertEqual("there\n", self.shell(machine, "cat /media/3/file"))
+        self.shell(machine, "kill $(pidof sleep)")
+        self.ok("reset", machine)
+        self.ok("detach_disk", marked, *PLACE)
+
+    def printed_inside(self, machine: Machine) -> None:
+        await_that(lambda: "there" in self.shell(machine, "cat /media/3/file"), "the process works on the disk")
+
+    def test_a_disk_that_is_read_only_or_none(self) -> None:
+        machine = Machine(disks=ROOT + disk(2, "<READONLY>YES</READONLY>", "FILE"))
+        self.node.give_file_system(machine, 2)
+        self.deployed(machine)
+        self.assertIn("Read-only", self.shell(machine, "echo x > /media/2/file"))
+        self.ok("cancel", machine, lcm=CLEANUP)
+        (self.node.folder(machine) / "disk.2").write_bytes(bytes(1 << 20))
+        self.refused("no file system", "deploy", machine, lcm=BOOT)
+        (self.node.folder(machine) / "disk.2").unlink()
+        self.refused("is not there", "deploy", machine, lcm=BOOT)
+        self.nothing_is_left()

@@ -1,0 +1,170 @@
+"""What VMs on Docker cannot have, whatever a template says: refused with a reason, and nothing is changed."""
+
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+import threading
+
+from containerhost.engines import Status
+from onedock import imageref
+from onedock.imageref import ImageRef
+from tests.functional_docker.base import MiB
+from tests.functional_one.vms import Machine
+from tests.functional_onedock.base import BOOT, CLEANUP, RESUME, SHUTDOWN, UNDEPLOY, OnedockCase, own
+from tests.functional_onedock.test_life import SAVED
+
+HOSTILE = "$(touch /pwned); `reboot` | ../../etc\" ' \\ \n"
+
+
+class RefusalsTest(OnedockCase):
+    def test_what_cannot_be_is_refused_and_changes_nothing(self) -> None:
+        machine = Machine()
+        self.node.inline = True
+        self.node.give_disk(machine)
+        disk = "<DISK><DISK_ID>1</DISK_ID><TYPE>{}</TYPE><SIZE>4</SIZE></DISK>"
+        for changed, words in (
+            (machine.changed(disks=machine.disks + disk.format("swap")), "disk 1 is swap space"),
+            (machine.changed(disks=machine.disks + disk.format("CDROM")), "disk 1 is of type CDROM"),
+            (machine.changed(disks=""), "no disk with an image"),
+            (machine.changed(more=own(DOCKER_PRIVILEGED="yes")), "the template has DOCKER_PRIVILEGED"),
+            (machine.changed(more=own(DOCKER_RAW="cap-add=SYS_ADMIN")), "not allowed on this host"),
+            (machine.changed(more=own(DOCKER_RAW="privileged=1")), "an administrator can allow"),
+            (machine.changed(nics=(0,), bridge="no-such-br"), "no-such-br"),
+            (machine.changed(context=(("FILES_DS", "/a"),)), "CONTEXT has FILES_DS"),
+            (machine.changed(context=(("ETH0_DNS", "x;y"),)), "which is no address"),
+            (machine.changed(more="<TOPOLOGY><PIN_POLICY>CORE</PIN_POLICY></TOPOLOGY>"), "the core chose no CPUs"),
+        ):
+            self.refused(words, "deploy", changed, lcm=BOOT)
+            self.nothing_is_left()
+
+    def test_shell_text_in_every_attribute_stays_text(self) -> None:
+        machine = Machine()
+        self.node.inline = True
+        self.node.give_disk(machine)
+        for key in ("DOCKER_ENVIRONMENT", "DOCKER_FOLDER", "DOCKER_USER", "DOCKER_HOSTNAME", "DOCKER_READ_ONLY",
+                    "DOCKER_HEALTH_INTERVAL", "DOCKER_COMMAND", "DOCKER_ENTRYPOINT", "DOCKER_HEALTH_COMMAND"):
+            self.refused(key, "deploy", machine.changed(more=own(**{key: HOSTILE})), lcm=BOOT)
+        self.deployed(machine.changed(more=own(DOCKER_COMMAND="sleep 1000 '$(touch /pwned)' '; touch /pwned'")))
+        self.assertEqual(["sleep", "1000", "$(touch /pwned)", "; touch /pwned"], self.inspect(machine)["Config"]["Cmd"])
+
+    def test_what_the_administrator_allows_and_nothing_more(self) -> None:
+        self.node.configure('raw_options = ["shm-size", "cap-add", "sysctl"]\n')
+        machine = Machine()
+        self.node.inline = True
+        self.node.give_disk(machine)
+        for raw, words in (("cap-add=SYS_ADMIN", "no container gets"), ("pids-limit=9", "not allowed on this"),
+                           ("sysctl=kernel.core_pattern=|/x", "of the container's own"),
+                           ("shm-size=x", "whole number")):
+            self.refused(words, "deploy", machine.changed(more=own(DOCKER_RAW=raw)), lcm=BOOT)
+        self.deployed(machine.changed(more=own(
+            DOCKER_RAW="shm-size=8 cap-add=net_admin sysctl=net.ipv4.ip_forward=1", DOCKER_READ_ONLY="yes")))
+        made = self.inspect(machine)["HostConfig"]
+        self.assertEqual((8 * MiB, ["NET_ADMIN"], {"net.ipv4.ip_forward": "1"}, True),
+                         tuple(made[key] for key in ("ShmSize", "CapAdd", "Sysctls", "ReadonlyRootfs")))
+        self.assertIn("Read-only", self.shell(machine, "echo x > /file"))
+
+    def test_actions_that_cannot_be_say_so(self) -> None:
+        machine = self.deployed()
+        self.refused("powered off", "migrate", machine, "node2", "node1")
+        for lcm in (5, 7):
+            self.refused("cannot follow it", "save", machine, lcm=lcm)
+        self.assertEqual(Status.RUNNING, self.status(machine))
+        self.refused("whose size Docker fixes", "resize_disk", machine, "0", "512", "message", "node1")
+        self.node.give_disk(Machine(2))
+        self.refused("is not on this host any more", "deploy", Machine(2), lcm=RESUME)
+
+    def test_a_container_that_opennebula_did_not_make_is_left_alone(self) -> None:
+        client, machine = self.engine.client, Machine()
+        self.node.give_disk(machine)
+        client.create("one-1", {"Image": "polite", "HostConfig": {"NetworkMode": "none"}})
+        for action in ("deploy", "shutdown", "cancel", "reset"):
+            self.refused("that OpenNebula did not make", action, machine, lcm=BOOT)
+        self.assertTrue(self.engine.exists("one-1"))
+        client.remove("one-1")
+
+    def test_an_engine_that_is_away_is_told(self) -> None:
+        self.node._conf.write_text('endpoint = "unix:///nonexistent/docker.sock"\n')
+        self.refused("/nonexistent/docker.sock", "reset", Machine())
+        self.node._conf.write_text("no_such_option = 1\n")
+        self.refused("there is no option no_such_option", "reset", Machine())
+
+    def test_a_full_disk_loses_nothing(self) -> None:
+        machine = self.deployed(Machine(disks=SAVED))
+        self.shell(machine, "echo written > /kept; head -c 4194304 /dev/urandom > /much")
+        folder = self.node.folder(machine)
+        content = (folder / "disk.0").read_bytes()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(folder)], check=True)
+        try:
+            (folder / "disk.0").write_bytes(content)
+            for lcm in (SHUTDOWN, UNDEPLOY):
+                self.refused("No space left", "cancel", machine, lcm=lcm)
+            self.assertEqual(["disk.0"], [entry.name for entry in folder.iterdir()])
+            self.assertEqual(Status.STOPPED, self.status(machine))
+        finally:
+            subprocess.run(["umount", str(folder)], check=True)
+        self.ok("cancel", machine, lcm=SHUTDOWN)
+        self.assertIsNotNone(imageref.read(folder / "disk.0").archive)
+
+
+class ImagesTest(OnedockCase):
+    def archive(self, machine: Machine, config: dict[str, str], image: str | None = None) -> None:
+        """A disk that names an archive with an image of nothing; ``image`` is another id than its own."""
+        layer = io.BytesIO()
+        with tarfile.open(fileobj=layer, mode="w") as tar:
+            tar.addfile(tarfile.TarInfo("empty"))
+        data = layer.getvalue()
+        text = json.dumps({"os": "linux", "config": {"Cmd": ["/x"]}, "rootfs": {
+            "type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(data).hexdigest()}"]}, **config}).encode()
+        digest = hashlib.sha256(text).hexdigest()
+        files = {"layer.tar": data, f"{digest}.json": text, "manifest.json": json.dumps(
+            [{"Config": f"{digest}.json", "RepoTags": None, "Layers": ["layer.tar"]}]).encode()}
+        with tarfile.open(self.node.folder(machine) / "disk.0.tar", "w") as tar:
+            for name, content in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+        imageref.write(self.node.folder(machine) / "disk.0",
+                       ImageRef(image or f"sha256:{digest}", "docker://x", "disk.0.tar"))
+
+    def test_images_that_are_not_what_the_disk_says(self) -> None:
+        machine = Machine()
+        self.node.inline = True
+        disk = self.node.folder(machine) / "disk.0"
+        self.refused("cannot be read", "deploy", machine, lcm=BOOT)
+        disk.write_bytes(bytes(4096))
+        self.refused("does not name an image", "deploy", machine, lcm=BOOT)
+        imageref.write(disk, ImageRef("sha256:" + "0" * 64, "docker://no/such:image"))
+        self.refused("docker://no/such:image", "deploy", machine, lcm=BOOT)
+        imageref.write(disk, ImageRef("sha256:" + "0" * 64, "x", "disk.0.tar"))
+        self.refused("cannot be read", "deploy", machine, lcm=BOOT)
+        (disk.parent / "disk.0.tar").write_bytes(b"no archive" * 400)
+        self.refused("disk.0.tar", "deploy", machine, lcm=BOOT)
+        self.archive(machine, {"architecture": "s390x"})
+        self.refused("is for s390x, but this host is", "deploy", machine, lcm=BOOT)
+        self.nothing_is_left()
+        self.archive(machine, {"architecture": "amd64"}, "sha256:" + "1" * 64)
+        self.refused("does not hold the image", "deploy", machine, lcm=BOOT)
+        self.nothing_is_left()
+
+
+class RestartsTest(OnedockCase):
+    def test_an_engine_that_is_restarted_during_an_action(self) -> None:
+        machine = Machine(devices=(self.gpus[0], self.vfs[0]), nics=(0,))
+        self.node.give_disk(machine)
+        self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
+        daemon = self.node.docker.daemon
+        for action in ("deploy", "reset", "snapshot_create", "cancel"):
+            arguments = ("0",) if action == "snapshot_create" else ()
+            found: list[int] = []
+            begun = threading.Thread(target=lambda action=action, arguments=arguments, found=found: found.append(
+                self.node.act(action, machine, *arguments, lcm=BOOT).status))
+            begun.start()
+            daemon.stop()
+            daemon.start()
+            begun.join()
+            # Whatever came of it, the same again is done and leaves what it should.
+            self.ok(action, machine, *arguments, lcm=BOOT)
+            self.assertEqual(1, len(found))
+        self.assertFalse(self.engine.exists("one-1"))

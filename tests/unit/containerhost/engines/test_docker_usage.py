@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import fixtures
+import testtools
+
+from containerhost.engines import Status
+from containerhost.engines.docker import usage
+from containerhost.sysfs import Host
+
+ID = "ab" * 32
+NET = ("Inter-|   Receive                            |  Transmit\n face |bytes packets errs drop fifo frame compressed "
+       "multicast|bytes packets errs drop fifo colls carrier compressed\n"
+       "    lo: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\n  eth0: 100 2 3 4 0 0 0 0 500 6 7 8 0 0 0 0\n")
+VERSION_1 = {"cpuacct/docker/{}/cpuacct.usage": "7000", "memory/docker/{}/cgroup.procs": "77\n42\n",
+             "memory/docker/{}/memory.usage_in_bytes": "5000", "memory/docker/{}/memory.max_usage_in_bytes": "9000",
+             "memory/docker/{}/memory.stat": "cache 1\ntotal_inactive_file 1000\nswap 3\n",
+             "pids/docker/{}/pids.current": "2"}
+VERSION_2 = {"system.slice/docker-{}.scope/cpu.stat": "usage_usec 7\nuser_usec 1\n",
+             "system.slice/docker-{}.scope/cgroup.procs": "42\n", "system.slice/docker-{}.scope/memory.current": "5000",
+             "system.slice/docker-{}.scope/memory.stat": "anon 1\ninactive_file 1000\n",
+             "system.slice/docker-{}.scope/memory.peak": "9000", "system.slice/docker-{}.scope/pids.current": "2",
+             "system.slice/docker-{}.scope/memory.swap.current": "3"}
+
+
+class UsageTest(testtools.TestCase):
+    def host(self, files: dict[str, str]) -> Host:
+        root = Path(self.useFixture(fixtures.TempDir()).path)
+        for name, text in {f"sys/fs/cgroup/{name.format(ID)}": text for name, text in files.items()}.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        (root / "proc/42/net").mkdir(parents=True)
+        (root / "proc/42/net/dev").write_text(NET)
+        return Host(root)
+
+    def test_of_either_version_of_control_groups(self) -> None:
+        for files in (VERSION_1, VERSION_2):
+            found = usage.read(self.host(files), ID, Status.RUNNING)
+            self.assertEqual((42, 2, 7000, 4000, 9000, 3),
+                             (found.pid, found.processes, found.cpu_time, found.memory, found.memory_peak, found.swap))
+            (interface,) = found.interfaces
+            self.assertEqual(("eth0", 100, 2, 3, 4, 500, 6, 7, 8),
+                             (interface.name, interface.received_bytes, interface.received_packets,
+                              interface.received_errors, interface.received_dropped, interface.sent_bytes,
+                              interface.sent_packets, interface.sent_errors, interface.sent_dropped))
+
+    def test_one_that_has_ended_has_none(self) -> None:
+        self.assertIsNone(usage.read(self.host({}), ID, Status.RUNNING))
+        self.assertIsNone(usage.read(self.host(VERSION_1 | {"memory/docker/{}/cgroup.procs": ""}), ID, Status.RUNNING))

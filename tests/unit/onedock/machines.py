@@ -1,0 +1,10 @@
+"""VMs for the tests of translations: the recorded deployment, changed."""
+
+from onedock.attributes import PREFIX
+from onedriver import document, vm
+from tests.unit.onedriver.samples import changed
+
+
+def machine(*changes: tuple[str, str], more: str = "") -> vm.Vm:
+    data = changed("deployment.xml", *changes, *([("<VMID>", f"{more}<VMID>")] if more else []))
+    return vm.vm(document.parse(data, "VM"), PREFIX)
