@@ -14,7 +14,7 @@ from pathlib import Path
 import openstack
 from openstack.connection import Connection
 
-from tools.cloud import configs, identity, probes, services, volumes
+from tools.cloud import configs, identity, lxcfs, probes, services, volumes
 from tools.cloud.daemons import DaemonFailed, Daemons
 from tools.cloud.database import MariaDb
 from tools.cloud.engine import POOL, Engine, lockable_memory
@@ -141,7 +141,7 @@ class Cloud:
                             "listens there, or, if it is an earlier cloud, run: sudo tools/demo down")
 
     def _start_engines(self) -> None:
-        self.daemons.bring_up([self.engine.daemon()])
+        self.daemons.bring_up([*lxcfs.needed(self.layout.run), self.engine.daemon()])
         if self.second:
             self.daemons.bring_up([self.second.daemon(self.engines[1].daemon())])
             for engine, address in zip(self.engines, SERVICES, strict=True):

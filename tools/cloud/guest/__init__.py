@@ -27,6 +27,7 @@ def build(path: Path) -> Path:
     with image.opened(path) as tar:
         for folder in FOLDERS:
             image.add(tar, f"rootfs/{folder}", tarfile.DIRTYPE, 0o700 if folder.startswith("root/") else 0o755)
+        image.add(tar, "rootfs/var/run", tarfile.SYMTYPE, 0o777, "/run")
         image.add_busybox(tar)
         for source, target in (*PROGRAMS.items(), *((library, library.lstrip("/")) for library in libraries())):
             tar.add(Path(source).resolve(), f"rootfs/{target}", filter=image.owned_by_root)
