@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from containerhost.engines.docker.volumes import Volumes
-from containerhost.rollback import Rollback
 from containerhost.spec import Mount
 from onedock import addresses, translate
 from onedriver.errors import BadInput, DriverError
@@ -64,10 +63,7 @@ class Guests:
         before = file.stat().st_size
         if size < before:
             raise BadInput(f"disk {disk.id} has {before >> 20} MiB and cannot become smaller")
-        with Rollback(f"growth of {file}") as undo:
-            os.truncate(file, size)
-            undo.on_error("its size", os.truncate, file, before)
-            self._volumes(vm.id).grow(disk.id)
+        self._volumes(vm.id).grow(disk.id, file, size)
 
     def mounts(self, vm_id: int) -> tuple[Mount, ...]:
         return translate.mounts(str(self._contexts.folder(name(vm_id))), str(self._resolv(vm_id)),

@@ -128,7 +128,7 @@ class Vmm:
         if isinstance(part, Nic):
             self._attach_interface(call.vm, part)
             return
-        (request,) = devices.requests([part], self._inventory(), self._options)
+        (request,) = self._requests([part])
         with Rollback(f"attaching {request.address} to {own}") as undo:
             (grant,) = self._possession.acquire([request], self._owner(call.vm_id))
             undo.on_error("possession", self._possession.give_back_one, grant.device.id, self._owner(call.vm_id))
@@ -157,7 +157,7 @@ class Vmm:
             self._engine.detach(own, self._nics.part(call.vm, part), self._held(call.vm, part))
             self._nics.remove_one(call.vm, part)
             return
-        requests = devices.requests([part], self._inventory(), self._options)
+        requests = self._requests([part])
         if requests[0].address not in self._possession.held_by(self._owner(call.vm_id)):
             return
         (grant,) = self._possession.grants(requests, self._owner(call.vm_id))
@@ -232,7 +232,7 @@ class Vmm:
         return chosen, translate.spec(vm, chosen, self._options, self._node_cpus())
 
     def _boot(self, vm: Vm, spec: ContainerSpec, chosen: Attributes) -> None:
-        requests = devices.requests(vm.pcis, self._inventory(), self._options)
+        requests = self._requests(vm.pcis)
         with Rollback(f"boot of VM {vm.id}") as undo:
             undo.on_error("remove the container", self.remove, vm.id)
             image = self._roots.ensure(vm)
@@ -249,7 +249,7 @@ class Vmm:
     def _restart(self, vm: Vm, spec: ContainerSpec) -> None:
         """Start a stopped container with what its VM is to have now. On an error it stays stopped, with its devices:
         what it wrote is in it, and the VM still has them for OpenNebula."""
-        requests = devices.requests(vm.pcis, self._inventory(), self._options)
+        requests = self._requests(vm.pcis)
         self._return_others(vm, requests)
         grants = self._possession.acquire(requests, self._owner(vm.id)) if requests else ()
         self._guests.write(vm)
@@ -306,6 +306,10 @@ class Vmm:
 
     # Questions.
 
+    def _requests(self, pcis: Sequence[Pci]) -> tuple[devices.Request, ...]:
+        """The host's devices are only looked for where some are asked for."""
+        return devices.requests(pcis, self._inventory(), self._options) if pcis else ()
+
     def _owner(self, vm_id: int) -> Owner:
         return owner(DRIVER, self._engine.name, vm_id)
 
@@ -346,6 +350,6 @@ class Vmm:
     def _held(self, vm: Vm, but: Nic | Pci | None = None) -> tuple[Part, ...]:
         """Grants of the devices that the VM holds, without that of ``but``."""
         held = self._possession.held_by(self._owner(vm.id))
-        requests = devices.requests([pci for pci in vm.pcis if pci != but], self._inventory(), self._options)
+        requests = self._requests([pci for pci in vm.pcis if pci != but])
         mine = [request for request in requests if request.address in held]
         return self._possession.grants(mine, self._owner(vm.id)) if mine else ()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from containerhost.errors import DeviceInUse, HostActionFailed, SpecError
 from containerhost.privileged import run
+from containerhost.rollback import Rollback
 
 PLACES = 256
 SIZE = "64k"  # of the folder's file system; its content is empty folders
@@ -76,12 +77,20 @@ class Volumes:
                                   "or its working folder there; end that first") from error
             raise
 
-    def grow(self, number: int) -> None:
-        """Let a mounted file system have all of its file, which has grown."""
+    def grow(self, number: int, file: Path, size: int) -> None:
+        """Enlarge a mounted file system and its file; on an error both stay as they were.
+
+        :param size: bytes
+        """
         place = self._place(number)
-        device = source(place)
-        run(["losetup", "--set-capacity", device])
-        run(["xfs_growfs", str(place)] if file_system(Path(device)) == "xfs" else ["resize2fs", device], LIMIT)
+        device, before = source(place), file.stat().st_size
+        command = ["xfs_growfs", str(place)] if file_system(file) == "xfs" else ["resize2fs", device]
+        with Rollback(f"growth of {file}") as undo:
+            undo.on_error("the size of its device", run, ["losetup", "--set-capacity", device])
+            undo.on_error("its size", os.truncate, file, before)
+            os.truncate(file, size)
+            run(["losetup", "--set-capacity", device])
+            run(command, LIMIT)
 
     def mounted(self) -> frozenset[int]:
         return frozenset(number for number in range(PLACES) if os.path.ismount(self.folder / str(number)))
