@@ -10,6 +10,7 @@ from pathlib import Path
 
 from containerhost.engines.docker.images import Images
 from containerhost.filelock import FileLock
+from containerhost.rollback import Rollback
 from onedock import imageref, translate
 from onedock.imageref import ImageRef
 from onedriver.errors import BadInput
@@ -69,9 +70,13 @@ class Roots:
         """Let the VM's disk be what its container wrote: an image, as an archive beside the disk."""
         file = self.file(vm)
         archive = f"{file.name}.tar"
-        image = self._images.commit(name(vm.id), repository(vm.id), KEPT)
-        self._images.save(image, file.with_name(archive))
-        imageref.write(file, dataclasses.replace(imageref.read(file), image=image, archive=archive, vm=vm.id))
+        kept = f"{repository(vm.id)}:{KEPT}"
+        self._images.remove(kept)  # of a try that was killed
+        with Rollback(f"keeping what VM {vm.id} wrote") as undo:
+            undo.on_error("its image", self._images.remove, kept)
+            image = self._images.commit(name(vm.id), repository(vm.id), KEPT)
+            self._images.save(image, file.with_name(archive))
+            imageref.write(file, dataclasses.replace(imageref.read(file), image=image, archive=archive, vm=vm.id))
 
     def is_kept(self, vm: Vm) -> bool:
         """Whether the disk is what the VM wrote when it left a host."""
