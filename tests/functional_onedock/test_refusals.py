@@ -33,7 +33,7 @@ class RefusalsTest(OnedockCase):
             (machine.changed(more=own(DOCKER_RAW="privileged=1")), "an administrator can allow"),
             (machine.changed(nics=(0,), bridge="no-such-br"), "no-such-br"),
             (machine.changed(context=(("FILES_DS", "/a"),)), "CONTEXT has FILES_DS"),
-            (machine.changed(context=(("ETH0_DNS", "x;y"),)), "which is no address"),
+            (machine.changed(context=(("DNS", "x;y"),)), "which is no address"),
             (machine.changed(more="<TOPOLOGY><PIN_POLICY>CORE</PIN_POLICY></TOPOLOGY>"), "the core chose no CPUs"),
         ):
             self.refused(words, "deploy", changed, lcm=BOOT)
