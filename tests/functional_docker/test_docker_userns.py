@@ -19,19 +19,19 @@ from tests.functional_docker.dockerd import Daemon
 from tests.waiting import await_that
 
 FIRST, COUNT = 200_000, 65_536
-USER, GROUP = "nobody", "nogroup"
+USER = "nobody"
 
 
 class UserNamespaceTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        for name, who in (("subuid", USER), ("subgid", GROUP)):
+        for name in ("subuid", "subgid"):
             file = self.folder / name
-            file.write_text(f"{who}:{FIRST}:{COUNT}\n")
+            file.write_text(f"{USER}:{FIRST}:{COUNT}\n")
             subprocess.run(["mount", "--bind", str(file), f"/etc/{name}"], check=True)
             self.addCleanup(subprocess.run, ["umount", f"/etc/{name}"], check=True)
-        self.daemon = Daemon(f"--userns-remap={USER}:{GROUP}")
+        self.daemon = Daemon(f"--userns-remap={USER}")
         self.addCleanup(self.daemon.remove)
         self.daemon.start()
         self.daemon.make_images()
