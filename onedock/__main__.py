@@ -3,7 +3,9 @@
     onedock datastore ACTION ID      an action of the datastore driver, on the front-end
     onedock vmm ACTION ARGUMENT…     an action of a VM, on its node, with oned's own arguments and standard input
     onedock probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor
-    onedock drop VM                  remove what a VM has on this node, apart from its disks
+    onedock leave VM DATASTORE       let a VM that is off leave this node, with what it wrote beside its disk: for the
+                                     transfer driver, with the system datastore's number
+    onedock drop VM                  remove what a VM has on this node, apart from its disks: likewise
 """
 
 import sys
@@ -11,8 +13,8 @@ from collections.abc import Sequence
 
 from onedriver import program
 
-USAGE = ("usage: onedock datastore ACTION ID | onedock vmm ACTION ARGUMENT… | onedock probe KIND/NAME | onedock drop "
-         "VM (see the manual: OpenNebula on Docker)")
+USAGE = ("usage: onedock datastore ACTION ID | onedock vmm ACTION ARGUMENT… | onedock probe KIND/NAME | onedock leave "
+         "VM DATASTORE | onedock drop VM (see the manual: OpenNebula on Docker)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     match words:
         case ["datastore", script, *argv]:
             return program.run(script, lambda: datastore(script, argv), {OSError: 1})
-        case ["vmm" | "probe" | "drop", _, *_]:
+        case ["vmm" | "probe" | "drop", _, *_] | ["leave", _, _]:
             return on_node(words)
         case _:
             print(USAGE, file=sys.stderr)
@@ -43,7 +45,9 @@ def on_node(words: Sequence[str]) -> int:
     kind, name, *rest = words
     if kind == "vmm":
         return node.vmm(name, rest, sys.stdin.buffer.read())
-    return node.probe(name) if kind == "probe" else node.drop(name)
+    if kind == "probe":
+        return node.probe(name)
+    return node.drop(name) if kind == "drop" else node.leave(name, rest[0])
 
 
 if __name__ == "__main__":

@@ -31,12 +31,18 @@ def probe(name: str) -> int:
 
 def drop(vm: str) -> int:
     """Remove what a VM has on this node, apart from its disks."""
-    def act() -> None:
-        if not actions.NUMBER.fullmatch(vm):
-            raise BadInput(f"{vm[:40]!r} is no number of a VM")
-        backend.vmm(conf.load()).remove(int(vm))
+    return run("drop", lambda: backend.vmm(conf.load()).remove(number(vm)))
 
-    return run("drop", act)
+
+def leave(vm: str, system_ds: str) -> int:
+    """Let a VM that is off leave this node with what it wrote: its disk 0 names that afterwards."""
+    return run("leave", lambda: backend.vmm(conf.load()).leave(number(vm), number(system_ds)))
+
+
+def number(text: str) -> int:
+    if not actions.NUMBER.fullmatch(text):
+        raise BadInput(f"{text[:40]!r} is no number of a VM or a datastore")
+    return int(text)
 
 
 def run(what: str, act: Callable[[], str | None], out: TextIO | None = None, err: TextIO | None = None) -> int:

@@ -36,12 +36,12 @@ class Roots:
         self._datastores = datastores
         self._lock = FileLock(locks / LOCK, timeout)
 
-    def folder(self, vm: Vm) -> Path:
-        """The VM's, in its system datastore on this node."""
-        return self._datastores / str(vm.system_ds) / str(vm.id)
-
     def file(self, vm: Vm) -> Path:
-        return self.folder(vm) / f"disk.{translate.root(vm).id}"
+        """The root disk's, in the VM's system datastore on this node."""
+        return self.file_in(vm.id, vm.system_ds, translate.root(vm).id)
+
+    def file_in(self, vm_id: int, system_ds: int | None, disk: int = 0) -> Path:
+        return self._datastores / str(system_ds) / str(vm_id) / f"disk.{disk}"
 
     def ref(self, vm: Vm) -> ImageRef:
         """:raises BadInput: the disk is missing, or names no image"""
@@ -66,17 +66,15 @@ class Roots:
             raise BadInput(f"the image {ref.image} ({ref.reference}) is for {found}, but this host is {own}")
         return ref.image
 
-    def keep(self, vm: Vm) -> None:
-        """Let the VM's disk be what its container wrote: an image, as an archive beside the disk."""
-        file = self.file(vm)
-        archive = f"{file.name}.tar"
-        kept = f"{repository(vm.id)}:{KEPT}"
+    def keep(self, vm_id: int, file: Path) -> None:
+        """Let the VM's root disk be what its container wrote: an image, as an archive beside the disk."""
+        archive, kept = f"{file.name}.tar", f"{repository(vm_id)}:{KEPT}"
         self._images.remove(kept)  # of a try that was killed
-        with Rollback(f"keeping what VM {vm.id} wrote") as undo:
+        with Rollback(f"keeping what VM {vm_id} wrote") as undo:
             undo.on_error("its image", self._images.remove, kept)
-            image = self._images.commit(name(vm.id), repository(vm.id), KEPT)
+            image = self._images.commit(name(vm_id), repository(vm_id), KEPT)
             self._images.save(image, file.with_name(archive))
-            imageref.write(file, dataclasses.replace(imageref.read(file), image=image, archive=archive, vm=vm.id))
+            imageref.write(file, dataclasses.replace(imageref.read(file), image=image, archive=archive, vm=vm_id))
 
     def is_kept(self, vm: Vm) -> bool:
         """Whether the disk is what the VM wrote when it left a host."""

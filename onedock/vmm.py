@@ -81,8 +81,20 @@ class Vmm:
         if refusals.stays(call.vm):
             return
         if found and refusals.keeps(call.vm, translate.is_persistent(call.vm)):
-            self._roots.keep(call.vm)
+            self._roots.keep(call.vm_id, self._roots.file(call.vm))
         self.remove(call.vm_id)
+
+    def leave(self, vm_id: int, system_ds: int) -> None:
+        """A VM that is off moves to another host: what it wrote goes with its disk. Done already when it has no
+        container here."""
+        own = name(vm_id)
+        state = self._find(own)
+        if state is None:
+            return
+        if state.status is not Status.STOPPED:
+            raise DriverError(f"container {own} is {state.status.value}; only one that is off can leave")
+        self._roots.keep(vm_id, self._roots.file_in(vm_id, system_ds))
+        self.remove(vm_id)
 
     def reboot(self, call: Call) -> None:
         self._stop_and_start(call, force=False)

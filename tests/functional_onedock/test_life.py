@@ -136,6 +136,17 @@ class LifeTest(OnedockCase):
         self.ok("cancel", machine, lcm=CLEANUP)
         self.nothing_is_left()
 
+    def test_a_vm_that_is_off_leaves_with_what_it_wrote(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,)))
+        self.shell(machine, "echo written > /kept")
+        self.assertIn("only one that is off", self.node.command("onedock leave 1 0").reason)
+        self.ok("cancel", machine, lcm=POWEROFF)
+        for _ in range(2):
+            self.assertEqual((0, ""), self.node.command("onedock leave 1 0")[::2])
+        self.nothing_is_left()
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual("written\n", self.inside(machine, "cat", "/kept"))
+
     def test_a_persistent_image_is_kept_at_the_end_only(self) -> None:
         machine = self.deployed(Machine(disks=SAVED))
         self.shell(machine, "echo written > /kept")
