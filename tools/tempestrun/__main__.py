@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -47,10 +48,14 @@ def run(json_file: Path | None, workers: int, keep: bool, tests: str) -> None:
         cloud.up()
         say("The cloud is up")
         folder = prepare(cloud)
-        left_out = exclusions.excluded(listed(folder, tests), exclusions.load())
-        (folder / "excluded").write_text(exclusions.stestr_list(left_out))
+        names, entries = listed(folder, tests), exclusions.load()
+        apart = exclusions.excluded(names, [entry for entry in entries if entry.apart])
+        left_out = exclusions.excluded(names, [entry for entry in entries if not entry.apart])
         say(f"Running Tempest, {workers} tests at a time; {len(left_out)} are left out")
-        found = verdict.read(attempt(folder, tests, workers), left_out)
+        stream = folder / "results.subunit"
+        attempt(folder, stream, sorted(set(names) - {*left_out, *apart}), workers)
+        attempt(folder, stream, sorted(apart), 1)
+        found = verdict.read(stream, left_out)
     finally:
         if not keep:
             cloud.down()
@@ -109,16 +114,17 @@ def listed(folder: Path, tests: str) -> list[str]:
     return sorted({verdict.name_of(line) for line in told.splitlines() if line.startswith("tempest.")})
 
 
-def attempt(folder: Path, tests: str, workers: int) -> Path:
-    """Run them; the stream of their results. A failed test is no error: the stream tells it."""
-    stream = folder / "results.subunit"
-    command = (*stestr(folder, "run"), "--concurrency", str(workers), "--exclude-list", str(folder / "excluded"),
-               "--subunit", tests)
+def attempt(folder: Path, stream: Path, tests: Sequence[str], workers: int) -> None:
+    """Run them, and add to the stream of results. A failed test is no error: the stream tells it."""
+    if not tests:
+        return
+    chosen = folder / "chosen"
+    chosen.write_text(exclusions.stestr_list(tests))
+    command = (*stestr(folder, "run"), "--concurrency", str(workers), "--include-list", str(chosen), "--subunit")
     show = (sys.executable, str(CHECKOUT / "tools" / "progress.py"), "tempest")
     with (subprocess.Popen(command, cwd=folder, env=environment_in(folder), stdout=subprocess.PIPE) as runner,
-          subprocess.Popen(("tee", str(stream)), stdin=runner.stdout, stdout=subprocess.PIPE) as copy):
+          subprocess.Popen(("tee", "--append", str(stream)), stdin=runner.stdout, stdout=subprocess.PIPE) as copy):
         subprocess.run(show, stdin=copy.stdout, check=True)
-    return stream
 
 
 def stestr(folder: Path, command: str) -> tuple[str, ...]:

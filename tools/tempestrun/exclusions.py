@@ -1,8 +1,8 @@
-"""The tests that are left out, each with its reason: ``tools/tempest.d/excluded.yaml``."""
+"""The tests that are left out, or run by themselves, each with its reason: ``tools/tempest.d/excluded.yaml``."""
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
@@ -12,10 +12,13 @@ FILE = Path(__file__).resolve().parents[1] / "tempest.d" / "excluded.yaml"
 
 @dataclasses.dataclass(frozen=True)
 class Exclusion:
-    """:ivar regex: found anywhere in the full names of the tests that it leaves out"""
+    """:ivar regex: found anywhere in the full names of the tests that it leaves out
+    :ivar apart: they are run by themselves after the others
+    """
 
     regex: str
     reason: str
+    apart: bool = False
 
     def matches(self, test: str) -> bool:
         return re.search(self.regex, test) is not None
@@ -32,16 +35,13 @@ def load(path: Path = FILE) -> tuple[Exclusion, ...]:
             re.compile(regex)
         except re.error as error:
             raise ValueError(f"{path}: {regex!r} is no regular expression: {error}") from error
-        found.append(Exclusion(regex, reason))
+        found.append(Exclusion(regex, reason, bool(entry.get("apart"))))
     return tuple(found)
 
 
-def stestr_list(left_out: Mapping[str, str]) -> str:
-    """As ``stestr --exclude-list`` reads it.
-
-    :param left_out: test -> reason, as :func:`excluded` tells; stestr knows the test with its id in brackets behind
-    """
-    return "".join(f"^{re.escape(test)}(\\[|$) # {reason}\n" for test, reason in left_out.items())
+def stestr_list(tests: Iterable[str]) -> str:
+    """As ``stestr --exclude-list`` and ``--include-list`` read it: it knows a test with its id in brackets behind."""
+    return "".join(f"^{re.escape(test)}(\\[|$)\n" for test in tests)
 
 
 def excluded(tests: Iterable[str], exclusions: Iterable[Exclusion]) -> dict[str, str]:
