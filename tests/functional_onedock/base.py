@@ -24,9 +24,15 @@ OURS = ("one-1", "one-2", "oi-")  # interfaces
 
 
 class OnedockCase(testtools.TestCase):
+    """:cvar inline: the driver is called within this process; LifeTest calls the scripts
+    """
+
+    inline = True
+
     def setUp(self) -> None:
         super().setUp()
         self.node = self.useFixture(DockerNode())
+        self.node.inline = self.inline
         self.engine = self.node.docker.engine
         devices = scan().devices
         self.before, self.images = picture(), self.image_names()

@@ -38,9 +38,10 @@ class DockerNode(node.Node):
         self._commands.mkdir()
         self._conf = base / "onedock.toml"
         self.configure()
-        command = self._commands / "onedock"
-        command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m onedock \"$@\"\n")
-        command.chmod(0o755)
+        for name, module in (("onedock", "onedock"), ("onedock-monitor", "onedriver.node.monitorclient")):
+            command = self._commands / name
+            command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {module} \"$@\"\n")
+            command.chmod(0o755)
         subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
         self.addCleanup(subprocess.run, ["ip", "link", "delete", BRIDGE], check=True)
 
@@ -57,6 +58,11 @@ class DockerNode(node.Node):
         with fixtures.EnvironmentVariable("ONEDOCK_CONF", str(self._conf)):
             status = onedock.node.vmm(action, argv, stdin.encode(), out, err)
         return Result(status, out.getvalue(), err.getvalue())
+
+    def monitoring(self, words: str, configuration: str = "") -> Result:
+        """Its start or stop, as the front-end does both."""
+        return self.command(f"cd {self.remotes}/im/onedock.d; cat << 'EOT' | ./monitord-client_control.sh {words}\n"
+                            f"{configuration}\nEOT")
 
     def folder(self, machine: Machine) -> Path:
         found = self.datastores / "0" / str(machine.id)

@@ -3,9 +3,12 @@
 import base64
 import re
 
+from onedriver.monitor import Type
+from tests.functional_one.front_end import FrontEnd
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import POWEROFF, RESUME, SUSPEND, OnedockCase
 from tests.functional_onedock.test_parts import addressed
+from tests.waiting import await_that
 
 PINNED = ("<TOPOLOGY><PIN_POLICY>THREAD</PIN_POLICY></TOPOLOGY>"
           "<NUMA_NODE><CPUS>0</CPUS><MEMORY_NODE_ID>0</MEMORY_NODE_ID></NUMA_NODE>")
@@ -101,3 +104,13 @@ class ProbesTest(OnedockCase):
             self.ok(action, machine, lcm=lcm)
             self.assertIn(f'VM=[ ID="1", DEPLOY_ID="one-1", STATE="{state}" ]\n', self.node.probe("vm/status").out)
         self.assertEqual("", self.node.probe("vm/monitor").out.strip())
+
+    def test_a_front_end_is_told(self) -> None:
+        front_end = self.useFixture(FrontEnd())
+        self.deployed()
+        self.addCleanup(self.node.monitoring, "stop onedock 3 node1")
+        started = self.node.monitoring("onedock 3 node1", front_end.configuration())
+        self.assertEqual((0, ""), (started.status, started.err))
+        await_that(lambda: 'STATE="RUNNING"' in "".join(front_end.texts(Type.STATE_VM)), "its state is told")
+        await_that(lambda: front_end.texts(Type.MONITOR_VM), "its metrics are told")
+        self.assertEqual((0, ""), self.node.monitoring("stop onedock 3 node1")[::2])

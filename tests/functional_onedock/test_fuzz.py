@@ -13,7 +13,6 @@ SEED = 7
 class FuzzTest(OnedockCase):
     def test_any_order_of_actions_leaves_nothing(self) -> None:
         base = Machine(devices=(self.vfs[0],), nics=(0,))
-        self.node.inline = True
         hot = base.changed(devices=(self.vfs[0], self.gpus[0]), attach="pci")
         nic = base.changed(nics=(0, 1), attach="nic")
         volume = base.changed(disks=ROOT + disk(3, MARK))

@@ -30,6 +30,8 @@ TELL = "sh -c 'id -g; pwd; echo $A; hostname; trap \"exit 0\" TERM; while :; do 
 
 
 class LifeTest(OnedockCase):
+    inline = False
+
     def test_from_deploy_to_terminate(self) -> None:
         hostile = "it's $(x)\n`y`"
         machine = self.deployed(Machine(

@@ -21,7 +21,6 @@ HOSTILE = "$(touch /pwned); `reboot` | ../../etc\" ' \\ \n"
 class RefusalsTest(OnedockCase):
     def test_what_cannot_be_is_refused_and_changes_nothing(self) -> None:
         machine = Machine()
-        self.node.inline = True
         self.node.give_disk(machine)
         disk = "<DISK><DISK_ID>1</DISK_ID><TYPE>{}</TYPE><SIZE>4</SIZE></DISK>"
         for changed, words in (
@@ -41,7 +40,6 @@ class RefusalsTest(OnedockCase):
 
     def test_shell_text_in_every_attribute_stays_text(self) -> None:
         machine = Machine()
-        self.node.inline = True
         self.node.give_disk(machine)
         for key in ("DOCKER_ENVIRONMENT", "DOCKER_FOLDER", "DOCKER_USER", "DOCKER_HOSTNAME", "DOCKER_READ_ONLY",
                     "DOCKER_HEALTH_INTERVAL", "DOCKER_COMMAND", "DOCKER_ENTRYPOINT", "DOCKER_HEALTH_COMMAND"):
@@ -52,7 +50,6 @@ class RefusalsTest(OnedockCase):
     def test_what_the_administrator_allows_and_nothing_more(self) -> None:
         self.node.configure('raw_options = ["shm-size", "cap-add", "sysctl"]\n')
         machine = Machine()
-        self.node.inline = True
         self.node.give_disk(machine)
         for raw, words in (("cap-add=SYS_ADMIN", "no container gets"), ("pids-limit=9", "not allowed on this"),
                            ("sysctl=kernel.core_pattern=|/x", "of the container's own"),
@@ -130,7 +127,6 @@ class ImagesTest(OnedockCase):
 
     def test_images_that_are_not_what_the_disk_says(self) -> None:
         machine = Machine()
-        self.node.inline = True
         disk = self.node.folder(machine) / "disk.0"
         self.refused("cannot be read", "deploy", machine, lcm=BOOT)
         disk.write_bytes(bytes(4096))
@@ -150,6 +146,8 @@ class ImagesTest(OnedockCase):
 
 
 class RestartsTest(OnedockCase):
+    inline = False
+
     def test_an_engine_that_is_restarted_during_an_action(self) -> None:
         machine = Machine(devices=(self.gpus[0], self.vfs[0]), nics=(0,))
         self.node.give_disk(machine)
