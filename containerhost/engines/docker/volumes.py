@@ -27,9 +27,11 @@ class Volumes:
         self.folder = folder
 
     def prepare(self) -> None:
-        """The places; done already when they are there."""
-        if os.path.ismount(self.folder):
+        """The places; done already when they are there. What a killed call left is made anew: no container has it yet.
+        """
+        if self._is_ready():
             return
+        self.remove()
         self.folder.mkdir(parents=True, exist_ok=True)
         run(["mount", "-t", "tmpfs", "-o", f"size={SIZE},nr_inodes={PLACES + 16},mode=755,nodev,nosuid,noexec",
              "volumes", str(self.folder)])
@@ -42,6 +44,11 @@ class Volumes:
             run(["umount", str(self.folder)])
             raise
 
+    def _is_ready(self) -> bool:
+        """Nobody can write to it, and what is mounted below it is seen where it is seen."""
+        return (os.path.ismount(self.folder) and bool(os.statvfs(self.folder).f_flag & os.ST_RDONLY)
+                and any(field.startswith("shared:") for field in mount_of(self.folder)))
+
     def mount(self, number: int, file: Path, *, read_only: bool, root: tuple[int, int]) -> None:
         """Done already when something is mounted there.
 
@@ -51,6 +58,8 @@ class Volumes:
         place = self._place(number)
         if os.path.ismount(place):
             return
+        if not self._is_ready():
+            raise HostActionFailed(f"{self.folder} is no place to mount at: stop the container and start it again")
         kind = file_system(file)
         if kind not in FILE_SYSTEMS:
             raise SpecError(f"{file} has {kind or 'no file system'}; a container can have {', '.join(FILE_SYSTEMS)}")
@@ -116,9 +125,15 @@ def file_system(file: Path) -> str:
 
 
 def source(place: Path) -> str:
-    """The device that is mounted there: /proc/self/mountinfo (proc(5)), ``… mount point … - type source options``."""
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
-        fields = line.split()
-        if fields[4] == str(place):
-            return fields[fields.index("-") + 2]
-    raise HostActionFailed(f"nothing is mounted at {place}")
+    """The device that is mounted there."""
+    fields = mount_of(place)
+    return fields[fields.index("-") + 2]
+
+
+def mount_of(place: Path) -> list[str]:
+    """A line of /proc/self/mountinfo (proc(5)): ``id parent device root place options shared:… - type source …``."""
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    found = [fields for fields in map(str.split, lines) if fields[4] == str(place)]
+    if not found:
+        raise HostActionFailed(f"nothing is mounted at {place}")
+    return found[-1]

@@ -1,0 +1,61 @@
+"""The host's side of further disks: places to mount at, whatever an earlier call left."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import fixtures
+import testtools
+
+from containerhost.engines.docker.volumes import Volumes
+from containerhost.errors import HostActionFailed, SpecError
+from tests.functional.lxd import mounts_below
+from tests.functional_one.diskfiles import loops
+
+HERE = (0, 0)
+
+
+class VolumesTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.base = Path(self.useFixture(fixtures.TempDir()).path)
+        self.volumes = Volumes(self.base / "media")
+        self.disk = self.base / "disk.1"
+        with self.disk.open("wb") as file:
+            file.truncate(8 << 20)
+        self.addCleanup(lambda: self.assertEqual(([], []), (mounts_below(self.base), loops(self.base))))
+        self.addCleanup(self.volumes.remove)
+
+    def formatted(self) -> Path:
+        subprocess.run(["mkfs.ext4", "-q", "-F", str(self.disk)], check=True, capture_output=True)
+        return self.disk
+
+    def test_a_disk_comes_and_goes(self) -> None:
+        for _ in range(2):
+            self.volumes.prepare()
+        self.formatted()
+        for _ in range(2):
+            self.volumes.mount(3, self.disk, read_only=False, root=HERE)
+        self.assertEqual({3}, self.volumes.mounted())
+        for _ in range(2):
+            self.volumes.unmount(3)
+        for _ in range(2):
+            self.volumes.remove()
+
+    def test_what_a_killed_call_left_is_no_place_to_mount_at(self) -> None:
+        folder = self.volumes.folder
+        folder.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "left", str(folder)], check=True)
+        os.symlink("/etc", folder / "3")
+        self.assertRaises(HostActionFailed, self.volumes.mount, 3, self.formatted(), read_only=False, root=HERE)
+        self.volumes.prepare()
+        self.assertFalse((folder / "3").is_symlink())
+        self.assertRaises(OSError, (folder / "new").mkdir)
+
+    def test_what_has_no_file_system_and_no_place_is_refused(self) -> None:
+        self.volumes.prepare()
+        self.assertRaises(SpecError, self.volumes.mount, 3, self.disk, read_only=False, root=HERE)
+        self.formatted()
+        for number in (256, -1):
+            self.assertRaises(SpecError, self.volumes.mount, number, self.disk, read_only=False, root=HERE)
+        self.assertEqual(frozenset(), self.volumes.mounted())
