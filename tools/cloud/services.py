@@ -71,11 +71,13 @@ def compute_file(layout: Layout, suffix: str = FIRST) -> Path:
 
 def api(layout: Layout, ports: Ports, service: str) -> Daemon:
     """One API under uWSGI. It listens before the application is loaded, so readiness is an answer, not an open port;
-    without ``Connection: close`` clients that keep connections meet resets."""
+    without ``Connection: close`` clients that keep connections meet resets; Glance's client sends parts of 1 MiB, which
+    is a little more than uWSGI takes by itself."""
     url = ports.url(service)
     argv = (program("uwsgi"), "--http-socket", url.removeprefix("http://"), "--module", WSGI[service], "--threads", "6",
             "--add-header", "Connection: close", "--http-raw-body", "--lazy-apps", "--enable-threads", "--need-app",
-            "--buffer-size", "65535", "--disable-logging", "--die-on-term", "--virtualenv", sys.prefix)
+            "--buffer-size", "65535", "--chunked-input-limit", str(2 * 1024 ** 2), "--disable-logging", "--die-on-term",
+            "--virtualenv", sys.prefix)
     owner = OWNER.get(service, service)
     environment = {f"OS_{owner.upper()}_CONFIG_DIR": str(layout.etc(owner))}
     if service == "neutron":

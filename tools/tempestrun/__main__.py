@@ -97,8 +97,10 @@ def prepare(cloud: Cloud) -> Path:
                    for name, ram in (("small", 128), ("larger", 192))]
         admin.block_storage.create_type(name=SHARED_VOLUMES, extra_specs={"multiattach": "<is> True"})
         external = admin.network.find_network(networking.EXTERNAL, ignore_missing=False).id
+    # Tempest itself would take a tarball apart and look for a kernel in it.
+    squashed = guest.squash(image, folder / "guest.squashfs")
     prepared = config.Prepared(
-        folder=folder, password=Passwords(cloud.layout.state / "passwords.json")["admin"],
+        folder=folder, image_file=squashed, password=Passwords(cloud.layout.state / "passwords.json")["admin"],
         images=(images[0], images[1]), flavors=(flavors[0], flavors[1]), external=external,
         shared_volumes=SHARED_VOLUMES,
         features=features.enabled(supportmatrix.load()))

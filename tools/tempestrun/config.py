@@ -4,15 +4,18 @@ import dataclasses
 from pathlib import Path
 
 from tools.cloud import networking
-from tools.cloud.configs import FILTERS, REGION
+from tools.cloud.configs import FILTERS, HOST, REGION
 from tools.cloud.ini import Ini
-from tools.cloud.layout import Ports, Shape
+from tools.cloud.layout import SECOND, Ports, Shape
+
+TWO_HOSTS = {"min_compute_nodes": "2", "migration_source_host": HOST, "migration_dest_host": HOST + SECOND}
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
     """:ivar folder: for what Tempest writes
     :ivar password: the administrator's
+    :ivar image_file: an image for those tests that upload one
     :ivar images: ids of two images of the guest
     :ivar flavors: ids of two flavors, the second one larger
     :ivar external: id of the network that floating IPs come from
@@ -22,6 +25,7 @@ class Prepared:
 
     folder: Path
     password: str
+    image_file: Path
     images: tuple[str, str]
     flavors: tuple[str, str]
     external: str
@@ -43,16 +47,17 @@ def tempest(prepared: Prepared, ports: Ports, shape: Shape) -> Ini:
         "compute": {"image_ref": prepared.images[0], "image_ref_alt": prepared.images[1],
                     "flavor_ref": prepared.flavors[0], "flavor_ref_alt": prepared.flavors[1],
                     "fixed_network_name": networking.FIXED, "max_microversion": "latest",
-                    "min_compute_nodes": "2" if shape.second_host else "1",
+                    **(TWO_HOSTS if shape.second_host else {}),
                     "build_timeout": "120", "build_interval": "1", "shelved_offload_time": "0"},
         "compute-feature-enabled": {**prepared.features, "scheduler_enabled_filters": FILTERS},
         "network": {"public_network_id": prepared.external, "floating_network_name": networking.EXTERNAL,
                     "project_networks_reachable": "false", "shared_physical_network": "false"},
-        "network-feature-enabled": {"floating_ips": "true", "ipv6": "false"},
+        "network-feature-enabled": {"floating_ips": "true", "ipv6": "false", "port_security": "true"},
         "validation": {"run_validation": "true", "connect_method": "floating", "image_ssh_user": "root",
                        "network_for_ssh": networking.FIXED, "ssh_timeout": "120", "connect_timeout": "30",
                        "ping_timeout": "60", "ip_version_for_ssh": "4"},
-        "scenario": {"dhcp_client": "udhcpc"},
-        "volume": {"build_timeout": "120", "volume_size": "1", "volume_type_multiattach": prepared.shared_volumes},
+        "scenario": {"dhcp_client": "udhcpc", "img_file": str(prepared.image_file), "img_disk_format": "raw"},
+        "volume": {"build_timeout": "120", "volume_size": "1", "max_microversion": "latest",
+                   "volume_type_multiattach": prepared.shared_volumes},
         "volume-feature-enabled": {"backup": "false"},
     }

@@ -16,6 +16,7 @@ METHODS = {
     "resize": "finish_migration",
     "serial_console": "get_serial_console",
     "shelve": "snapshot",
+    "shelve_migrate": "migrate_disk_and_power_off",
     "snapshot": "snapshot",
     "spice_console": "get_spice_console",
     "suspend": "suspend",

@@ -8,13 +8,13 @@ import testtools
 from testtools.content import text_content
 
 from tools import supportmatrix
-from tools.cloud.layout import PLAIN, Ports
+from tools.cloud.layout import PLAIN, Ports, Shape
 from tools.tempestrun import config, exclusions, features, verdict
 
 
 def prepared(folder: Path) -> config.Prepared:
-    return config.Prepared(folder=folder, password="secret", images=("i1", "i2"), flavors=("f1", "f2"),
-                           external="net", shared_volumes="shared", features={"resize": "true"})
+    return config.Prepared(folder=folder, password="secret", image_file=folder / "image", images=("i1", "i2"),
+                           flavors=("f1", "f2"), external="net", shared_volumes="shared", features={"resize": "true"})
 
 
 class ConfigTest(testtools.TestCase):
@@ -24,6 +24,13 @@ class ConfigTest(testtools.TestCase):
         self.assertEqual("private", found["compute"]["fixed_network_name"])
         self.assertEqual("true", found["compute-feature-enabled"]["resize"])
         self.assertEqual("false", found["service_available"]["cinder"])
+
+    def test_servers_move_where_there_are_two_hosts(self) -> None:
+        one, two = (config.tempest(prepared(Path("/run")), Ports(), shape)["compute"]
+                    for shape in (PLAIN, Shape(networks=True, second_host=True)))
+        self.assertEqual("2", two["min_compute_nodes"])
+        self.assertNotEqual(two["migration_source_host"], two["migration_dest_host"])
+        self.assertNotIn("min_compute_nodes", one)
 
     def test_what_may_be_asked_is_what_the_driver_does(self) -> None:
         matrix = {"methods": {method: {"status": "refused"} for method in features.METHODS.values()},

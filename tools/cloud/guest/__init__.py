@@ -38,6 +38,25 @@ def build(path: Path) -> Path:
     return path
 
 
+def squash(unified: Path, path: Path) -> Path:
+    """Write the root file system of an image alone, as squashfs.
+
+    :raises subprocess.CalledProcessError: it cannot be packed
+    """
+    command = ("mksquashfs", "-", str(path), "-tar", "-quiet", "-no-progress", "-noappend", "-root-mode", "755")
+    with tarfile.open(unified) as image, subprocess.Popen(command, stdin=subprocess.PIPE) as packer:
+        with tarfile.open(fileobj=packer.stdin, mode="w|") as root:
+            for entry in image:
+                folder, _, entry.name = entry.name.partition("/")
+                if folder == "rootfs" and entry.name:
+                    root.addfile(entry, image.extractfile(entry) if entry.isfile() else None)
+        if packer.stdin:
+            packer.stdin.close()
+    if packer.returncode:
+        raise subprocess.CalledProcessError(packer.returncode, command)
+    return path
+
+
 def libraries() -> list[str]:
     """Paths of everything that the programs are linked to."""
     told = subprocess.run(("ldd", *PROGRAMS), capture_output=True, text=True, check=True).stdout
