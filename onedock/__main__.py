@@ -1,6 +1,10 @@
 """The command ``onedock``: what the scripts that oned calls run.
 
     onedock datastore ACTION ID      an action of the datastore driver, on the front-end
+    onedock tm ACTION ARGUMENT…      an action of the transfer driver, on the front-end
+    onedock node                     a step of it, on a node: a request of the front-end's is on standard input
+    onedock image …                  the part of it that concerns images of the node's engine, as root
+    onedock usage FOLDER             how large the disks in a system datastore are
     onedock vmm ACTION ARGUMENT…     an action of a VM, on its node, with oned's own arguments and standard input
     onedock probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor
     onedock leave VM DATASTORE       let a VM that is off leave this node, with what it wrote beside its disk: for the
@@ -9,25 +13,35 @@
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from onedriver import program
 
-USAGE = ("usage: onedock datastore ACTION ID | onedock vmm ACTION ARGUMENT… | onedock probe KIND/NAME | onedock leave "
-         "VM DATASTORE | onedock drop VM (see the manual: OpenNebula on Docker)")
+USAGE = "usage: onedock datastore|tm|node|image|usage|vmm|probe|leave|drop … (see the manual: OpenNebula on Docker)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     program.log_to(sys.stderr)
     match words:
-        case ["datastore", script, *argv]:
-            return program.run(script, lambda: datastore(script, argv), {OSError: 1})
-        case ["vmm" | "probe" | "drop", _, *_] | ["leave", _, _]:
+        case ["datastore", script, *rest]:
+            return run(script, lambda: datastore(script, rest))
+        case ["tm", script, *rest]:
+            return run(script, lambda: transfer(script, rest))
+        case ["node"]:
+            return run("a step of the transfer driver", serve)
+        case ["usage", folder]:
+            return run("usage", lambda: usage(folder))
+        case ["vmm" | "probe" | "drop" | "image", _, *_] | ["leave", _, _]:
             return on_node(words)
         case _:
             print(USAGE, file=sys.stderr)
             return 2
+
+
+def run(what: str, act: Callable[[], str | None]) -> int:
+    return program.run(what, act, {OSError: 1})
 
 
 # Modules are loaded by what needs them: a front-end has no engine, and a node no datastore.
@@ -39,15 +53,41 @@ def datastore(script: str, argv: Sequence[str]) -> str | None:
     return actions.act(script, argv, sys.stdin.buffer.read())
 
 
+def transfer(script: str, argv: Sequence[str]) -> str | None:
+    from onedock.transfer import actions
+
+    return actions.act(script, argv)
+
+
+def serve() -> None:
+    from onedock.transfer import nodeside
+
+    # Without a buffer: what follows the request is for whoever the step hands it to.
+    with open(0, "rb", buffering=0, closefd=False) as source:
+        nodeside.serve(source, sys.stdout.buffer)
+
+
+def usage(folder: str) -> str:
+    from onedock.transfer import usage
+
+    return usage.of_datastore(Path(folder))
+
+
 def on_node(words: Sequence[str]) -> int:
     from onedock import node
 
     kind, name, *rest = words
-    if kind == "vmm":
-        return node.vmm(name, rest, sys.stdin.buffer.read())
-    if kind == "probe":
-        return node.probe(name)
-    return node.drop(name) if kind == "drop" else node.leave(name, rest[0])
+    match kind:
+        case "vmm":
+            return node.vmm(name, rest, sys.stdin.buffer.read())
+        case "image":
+            return node.image(words[1:])
+        case "probe":
+            return node.probe(name)
+        case "leave":
+            return node.leave(name, rest[0])
+        case _:
+            return node.drop(name)
 
 
 if __name__ == "__main__":

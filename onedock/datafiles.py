@@ -18,7 +18,6 @@ MAKERS = {"ext2": ["-q", "-F", "-m", "0"], "ext3": ["-q", "-F", "-m", "0"], "ext
           "xfs": ["-q", "-f"]}
 FORMATS = (None, "raw", *MAKERS)
 EXT_MAGIC = (0x438, b"\x53\xef")  # offset in the file, as of ext2
-RESIZABLE_BY = 1  # MiB of an ext file system that may be lost to rounding
 
 
 def require_format(what: str, format: str | None) -> None:
@@ -55,13 +54,6 @@ def make(target: Path, size: int, file_system: str | None) -> None:
     with made(target) as unfinished:
         empty(unfinished, size)
         commands.run([f"mkfs.{kind}", *MAKERS[kind], str(unfinished)], f"no {kind} could be made in {target}")
-
-
-def make_swap(target: Path, size: int) -> None:
-    with made(target) as unfinished:
-        empty(unfinished, size)
-        unfinished.chmod(0o600)  # mkswap warns of others
-        commands.run(["mkswap", str(unfinished)], f"no swap space could be made in {target}")
 
 
 def empty(path: Path, size: int) -> None:

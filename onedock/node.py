@@ -1,10 +1,16 @@
 """What the command ``onedock`` does on a node."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TextIO
 
 from containerhost.errors import ContainerHostError
+from containerhost.filelock import FileLock
 from onedock import attributes, backend, conf, refusals
+from onedock.nodeimages import NodeImages
+from onedock.roots import LOCK
+from onedock.transfer.nodeside import NOT_THERE
 from onedriver import actions, program
 from onedriver.errors import BadInput
 from onedriver.node import measure
@@ -43,6 +49,23 @@ def number(text: str) -> int:
     if not actions.NUMBER.fullmatch(text):
         raise BadInput(f"{text[:40]!r} is no number of a VM or a datastore")
     return int(text)
+
+
+def image(words: Sequence[str]) -> int:
+    """What the transfer driver asks of the engine.
+
+    :returns: the exit status; :data:`nodeside.NOT_THERE` when there is no such image or container
+    """
+    found = [True]
+
+    def act() -> None:
+        chosen = conf.load()
+        lock = FileLock(Path(chosen.state) / LOCK, chosen.operation_timeout)
+        images = NodeImages(backend.engine(chosen).client, lock)
+        found[0] = images.act(words, sys.stdin.buffer, sys.stdout.buffer)
+
+    status = run("image", act)
+    return status or (0 if found[0] else NOT_THERE)
 
 
 def run(what: str, act: Callable[[], str | None], out: TextIO | None = None, err: TextIO | None = None) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onedock.datastore import content
+from onedock.datastore.reference import parse
 from onedock.datastore.registry import Credentials
 from onedriver.errors import BadInput
 from onedriver.section import Section
@@ -76,6 +77,14 @@ def read(element: Any, safe_folders: tuple[str, ...]) -> Options:
 
 KNOWN = frozenset({"ONEDOCK_ARCHITECTURE", "ONEDOCK_KEEP_LAYERS", "ONEDOCK_HOSTS", "ONEDOCK_PLAIN_HOSTS",
                    "ONEDOCK_CREDENTIALS_FILE", "ONEDOCK_CREDENTIALS"})
+
+
+def pulling(reference: str, credentials_file: str | None) -> str:
+    """What an engine needs to fetch an image, as JSON: the reference, and its registry's user and password."""
+    host = parse(reference).host
+    found = of(private(Path(credentials_file)), host) if credentials_file else None
+    return json.dumps({"reference": reference, "user": found[0] if found else None,
+                       "password": found[1] if found else None})
 
 
 def words(section: Section, key: str) -> frozenset[str]:

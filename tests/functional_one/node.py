@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import fixtures
 
-from lxdone import remotes
+from onedriver.setup import remotes
 from tests.functional.lxd import Lxd, memlock
 from tests.functional_one.vms import Machine
 
@@ -47,7 +47,7 @@ class Node(fixtures.Fixture):
         self.state, self.owners, self.datastores = base / "state", base / "owners", base / "datastores"
         self.remotes = base / "remotes"
         self.remotes.mkdir()
-        remotes.install(self.remotes)
+        remotes.install(self.remotes, "lxdone")
         self._commands = base / "bin"
         self._commands.mkdir()
         self._conf = base / "lxdone.toml"

@@ -204,6 +204,18 @@ class DockerClient:
             for piece in api.get_image(name):
                 target.write(piece)
 
+    def pull_image(self, name: str, digest: str, credentials: tuple[str, str] | None) -> None:
+        """Fetch an image of a registry.
+
+        :param name: with the registry's host, without a tag
+        :param credentials: user and password for the registry
+        """
+        auth = {"username": credentials[0], "password": credentials[1]} if credentials else {}
+        with self._asking(f"fetch {name}@{digest}", self.settings.operation_timeout) as api:
+            for told in api.pull(name, tag=digest, auth_config=auth, stream=True, decode=True):
+                if told.get("error"):
+                    raise refusal(f"fetch {name}@{digest}", 500, str(told["error"]))
+
     def tag_image(self, name: str, repository: str, tag: str) -> None:
         with self._asking(f"name image {name} {repository}:{tag}") as api:
             api.tag(name, repository, tag)

@@ -7,9 +7,10 @@ import fixtures
 import testtools
 from click.testing import CliRunner
 
-from lxdone import conffile, nodecheck, remotes
+from lxdone import nodecheck
 from lxdone.install import main
 from onedriver.errors import BadInput
+from onedriver.setup import conffile, nodechecks, remotes
 
 CONTENT = "LOG = [ SYSTEM = \"file\" ]\n"
 
@@ -41,16 +42,17 @@ class FrontEndTest(testtools.TestCase):
         self.assertIn("add to oned.conf:\n\nVM_MAD = [", out)
         self.assertIn("add to monitord.conf:\n\nIM_MAD = [", out)
         self.assertEqual([CONTENT] * 2, [file.read_text() for file in (self.oned, self.monitord)])
-        self.assertEqual({str(file) for file in remotes.files()}, set(self.tree()))
-        for file in remotes.files():
+        self.assertEqual({str(file) for file in remotes.files("lxdone")}, set(self.tree()))
+        for file in remotes.files("lxdone"):
             self.assertTrue(os.access(self.remotes / file, os.X_OK))
 
     def test_apply_is_done_once_and_taken_back(self) -> None:
         first = json.loads(self.install("--apply", "--json"))
         self.assertEqual([str(self.oned), str(self.monitord)], first["configured"])
-        self.assertEqual(len(remotes.files()), len(first["files"]))
+        self.assertEqual(len(remotes.files("lxdone")), len(first["files"]))
         self.assertIn('NAME            = "lxdone"', self.oned.read_text())
-        self.assertEqual((CONTENT, 0o640), (conffile.backup(self.oned).read_text(), self.oned.stat().st_mode & 0o777))
+        self.assertEqual((CONTENT, 0o640), (conffile.backup(self.oned, "lxdone").read_text(),
+                                            self.oned.stat().st_mode & 0o777))
         before = self.tree()
         self.assertEqual({"files": [], "configured": [], "by_hand": {}}, json.loads(self.install("--apply", "--json")))
         self.assertEqual(before, self.tree())
@@ -83,10 +85,10 @@ class FrontEndTest(testtools.TestCase):
     def test_both_files_or_none(self) -> None:
         replace = conffile.replace
 
-        def failing(path: Path, text: str) -> None:
+        def failing(path: Path, text: str, driver: str) -> None:
             if path == self.monitord:
                 raise OSError("the disk is full")
-            replace(path, text)
+            replace(path, text, driver)
 
         with mock.patch.object(conffile, "replace", failing):
             self.assertIn("the disk is full", self.install("--apply", status=1))
@@ -95,25 +97,25 @@ class FrontEndTest(testtools.TestCase):
 
 class NodeTest(testtools.TestCase):
     def test_a_version_is_compared_by_number(self) -> None:
-        self.assertLess(nodecheck.version("4.24"), (5, 0))
-        self.assertGreater(nodecheck.version("5.21.1 LTS"), (5, 0))
-        self.assertGreaterEqual(nodecheck.version("5.0.2"), (5, 0))
+        self.assertLess(nodechecks.version("4.24"), (5, 0))
+        self.assertGreater(nodechecks.version("5.21.1 LTS"), (5, 0))
+        self.assertGreaterEqual(nodechecks.version("5.0.2"), (5, 0))
 
     def test_a_check_that_fails_is_a_complaint(self) -> None:
         def fail() -> list[str]:
             raise BadInput("not so")
 
-        self.assertEqual(["not so"], nodecheck.complaints(fail))
+        self.assertEqual(["not so"], nodechecks.complaints(fail))
 
     def test_a_user_that_there_is_not(self) -> None:
-        (complaint,) = nodecheck.sudo("no-such-user")
+        (complaint,) = nodechecks.sudo("no-such-user", "lxdone", nodecheck.USES)
         self.assertIn("--user", complaint)
-        self.assertEqual([], list(nodecheck.sudo("root")))
+        self.assertEqual([], list(nodechecks.sudo("root", "lxdone", nodecheck.USES)))
 
     def test_all_complaints_and_the_status(self) -> None:
         for found, status, text in (({"sudo": []}, 0, "sudo: in order\n"),
                                     ({"sudo": ["a", "b"], "x": []}, 1, "sudo: a; b\nx: in order\n")):
-            with mock.patch.object(nodecheck, "check", return_value=found):
+            with mock.patch.object(nodechecks, "run", return_value=found):
                 result = CliRunner().invoke(main, ["node"])
                 self.assertEqual((status, text), (result.exit_code, result.output))
                 self.assertEqual(found, json.loads(CliRunner().invoke(main, ["node", "--json"]).output))

@@ -6,10 +6,9 @@ import shutil
 import sysconfig
 from pathlib import Path
 
-from lxdone.stanza import NAME
 from onedriver.errors import DriverError
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 SHARED = Path("share/nova-lxd-ext/opennebula")
 MODE = 0o755
 
@@ -30,19 +29,19 @@ def source() -> Path:
     raise NotInstalled(f"the driver's scripts are in none of {', '.join(map(str, places))}: install the package anew")
 
 
-def files() -> list[Path]:
-    """This driver's, relative to ``remotes``: what is below KIND/lxdone, KIND/lxdone.d or KIND/lxdone-probes.d."""
+def files(driver: str) -> list[Path]:
+    """A driver's own, relative to ``remotes``: what is below KIND/DRIVER, KIND/DRIVER.d or KIND/DRIVER-probes.d."""
     folder = source() / "remotes"
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in found if path.parts[1] in (NAME, f"{NAME}.d", f"{NAME}-probes.d"))
+    return sorted(path for path in found if path.parts[1] in (driver, f"{driver}.d", f"{driver}-probes.d"))
 
 
-def install(remotes: Path) -> list[Path]:
+def install(remotes: Path, driver: str) -> list[Path]:
     """What other files there are stays.
 
     :returns: what was new or different
     """
-    return [file for file in files() if install_one(source() / "remotes" / file, remotes / file, remotes)]
+    return [file for file in files(driver) if install_one(source() / "remotes" / file, remotes / file, remotes)]
 
 
 def install_one(file: Path, target: Path, remotes: Path) -> bool:
@@ -69,12 +68,12 @@ def give(target: Path, remotes: Path) -> None:
         os.chown(path, status.st_uid, status.st_gid)
 
 
-def uninstall(remotes: Path) -> list[Path]:
+def uninstall(remotes: Path, driver: str) -> list[Path]:
     """Only this driver's files, and the folders that are empty then.
 
     :returns: what was removed
     """
-    found = [file for file in files() if (remotes / file).is_file()]
+    found = [file for file in files(driver) if (remotes / file).is_file()]
     for file in found:
         (remotes / file).unlink()
         for folder in (remotes / file).parents:

@@ -4,17 +4,15 @@ import os
 import shutil
 from pathlib import Path
 
-BEFORE = ".before-lxdone"
 
-
-def replace(path: Path, text: str) -> None:
+def replace(path: Path, text: str, driver: str) -> None:
     """Owner and mode stay, and so does the link where it is one.
 
     :raises OSError: it cannot be written; it is as it was
     """
     file = path.resolve()
-    shutil.copy2(file, backup(file))
-    unfinished = file.with_name(f"{file.name}.lxdone-{os.getpid()}")
+    shutil.copy2(file, backup(file, driver))
+    unfinished = file.with_name(f"{file.name}.{driver}-{os.getpid()}")
     try:
         shutil.copy2(file, unfinished)
         unfinished.write_text(text, encoding="utf-8")
@@ -25,5 +23,5 @@ def replace(path: Path, text: str) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def backup(path: Path) -> Path:
-    return path.with_name(path.name + BEFORE)
+def backup(path: Path, driver: str) -> Path:
+    return path.with_name(f"{path.name}.before-{driver}")

@@ -1,0 +1,48 @@
+"""Whether a node can run VMs on Docker: what is wrong, each with what to do."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from containerhost.engines.docker.config import RUNTIME
+from onedock import backend, conf
+from onedriver.setup import nodechecks
+
+COMMANDS = ("onedock", "onedock-monitor", "containerhost-docker-runtime")
+TOOLS = ("tar", "mkfs.ext4", "resize2fs")
+USES = (("vmm", "deploy"), ("probe", "host/system"), ("image", "release"), ("leave", "1", "0"), ("drop", "1"))
+OLDEST = (20, 10)
+#: Storage in which an image's id is that of its configuration, as the datastore knows it.
+SNAPSHOTTER = "io.containerd.snapshotter"
+
+
+def check(user: str) -> dict[str, list[str]]:
+    """:param user: who OpenNebula's front-end logs in as
+    :returns: complaints, by what was looked at
+    """
+    return nodechecks.run({
+        "options": options, "engine": engine, "devices": lambda: nodechecks.devices(Path(conf.load().owners)),
+        "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: nodechecks.tools(TOOLS),
+        "sudo": lambda: nodechecks.sudo(user, "onedock", USES)})
+
+
+def options() -> Iterable[str]:
+    conf.load()
+    return ()
+
+
+def engine() -> Iterable[str]:
+    return of_engine(backend.engine(conf.load()).client.info())
+
+
+def of_engine(info: Mapping[str, Any]) -> Iterable[str]:
+    """:param info: what Docker tells of itself (``GET /info``)"""
+    version = str(info.get("ServerVersion", ""))
+    if nodechecks.version(version) < OLDEST:
+        yield f"Docker {version} is too old; install {'.'.join(map(str, OLDEST))} or later"
+    if RUNTIME not in (info.get("Runtimes") or {}):
+        yield (f"Docker has no runtime {RUNTIME}, which gives containers their devices: name "
+               f"containerhost-docker-runtime in /etc/docker/daemon.json, as the manual shows, and restart Docker")
+    if any(SNAPSHOTTER in str(pair) for pair in info.get("DriverStatus") or ()):
+        yield ("Docker keeps images in containerd, where they have other ids than this driver knows: set "
+               '"features": {"containerd-snapshotter": false} in /etc/docker/daemon.json')

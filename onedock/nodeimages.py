@@ -1,0 +1,105 @@
+"""Images of a node's engine, for the transfer driver: ``onedock image …``, as root.
+
+An image that a VM's disk names has a name of that disk's in Docker (``onedock/one-12:disk.0``) from before the disk is
+there until after it is gone: so whoever removes images leaves it, and it goes with its last name.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from containerhost.engines.docker.client import DockerClient
+from containerhost.engines.docker.images import Images
+from containerhost.errors import EngineNotFound
+from containerhost.filelock import FileLock
+from onedock.imageref import IMAGE
+from onedock.roots import repository
+from onedriver.actions import NUMBER
+from onedriver.errors import BadInput, DriverError
+from onedriver.node.names import name
+
+DISK = re.compile(r"disk\.[0-9]{1,4}")
+SAVED = "saved"
+REQUEST_LIMIT = 64 << 10  # bytes
+REFERENCE = re.compile(r"docker://(?P<name>[A-Za-z0-9./:_-]{1,300}?)(?::[A-Za-z0-9_.-]{1,128})?@(?P<digest>sha256:[0-9a-f]{64})")
+
+
+class NodeImages:
+    """:param lock: the one that all who name and unname images hold
+    """
+
+    def __init__(self, client: DockerClient, lock: FileLock) -> None:
+        self._client = client
+        self._images = Images(client)
+        self._lock = lock
+
+    def act(self, words: Sequence[str], source: BinaryIO, out: BinaryIO) -> bool:
+        """:returns: False when there is no such image or container here
+        :raises BadInput: it is no call of this
+        """
+        match words:
+            case ["hold" | "load" | "pull" as do, vm, disk, image] if IMAGE.fullmatch(image):
+                return bool(getattr(self, do)(of_disk(vm, disk), image, source))
+            case ["release", vm, disk]:
+                return self.release(of_disk(vm, disk))
+            case ["save", vm] if NUMBER.fullmatch(vm):
+                return self.save(int(vm), out)
+        raise BadInput("usage: onedock image hold|load|pull VM DISK IMAGE | release VM DISK | save VM")
+
+    def hold(self, place: tuple[str, str], image: str, source: BinaryIO | None = None) -> bool:
+        with self._lock.held():
+            if not self._images.has(image):
+                return False
+            self._images.tag(image, *place)
+            return True
+
+    def load(self, place: tuple[str, str], image: str, source: BinaryIO) -> bool:
+        """An archive on standard input."""
+        self._images.load(Path("/dev/stdin"), image)
+        return self.hold(place, image)
+
+    def pull(self, place: tuple[str, str], image: str, source: BinaryIO) -> bool:
+        """A reference and credentials on standard input, as JSON."""
+        try:
+            asked = json.loads(source.read(REQUEST_LIMIT))
+            found = REFERENCE.fullmatch(asked["reference"])
+            credentials = (str(asked["user"]), str(asked["password"])) if asked["user"] else None
+        except (ValueError, KeyError, TypeError):
+            raise BadInput("standard input says no image to fetch") from None  # its text may be a password
+        if found is None:
+            raise BadInput(f"{asked['reference']!r:.200} is no image of a registry, by its digest")
+        pinned = f"{found['name']}@{found['digest']}"
+        self._client.pull_image(found["name"], found["digest"], credentials)
+        held = self.hold(place, image)
+        # Its name in the registry would keep it when the last disk is gone.
+        self._images.remove(pinned)
+        if not held:
+            raise DriverError(f"{pinned} is not the image {image} that the datastore knows: register it anew")
+        return True
+
+    def release(self, place: tuple[str, str]) -> bool:
+        with self._lock.held():
+            self._images.remove(":".join(place))
+        return True
+
+    def save(self, vm: int, out: BinaryIO) -> bool:
+        """What is in the VM's container now, as an archive of an image."""
+        try:
+            image = self._images.commit(name(vm), repository(vm), SAVED)
+        except EngineNotFound:
+            return False
+        try:
+            self._client.save_image(image, out)
+            out.flush()
+        finally:
+            self._images.remove(f"{repository(vm)}:{SAVED}")
+        return True
+
+
+def of_disk(vm: str, disk: str) -> tuple[str, str]:
+    """Repository and tag."""
+    if not NUMBER.fullmatch(vm) or not DISK.fullmatch(disk):
+        raise BadInput(f"{vm[:40]!r} and {disk[:40]!r} are no VM and disk")
+    return repository(int(vm)), disk

@@ -1,0 +1,217 @@
+"""The actions that oned asks of a transfer driver, on the front-end, as the user oneadmin.
+
+Arguments come as in a transfer script (OpenNebula's TransferManager.cc); the last two are always the VM's number and
+that of a datastore. Images of containers become a root disk: a few words that name an image of the node's engine (see
+imageref.py), which has it afterwards. Data is copied as it is.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from onedock import datafiles
+from onedock.datastore import archives, content, export, options
+from onedock.datastore.record import Record
+from onedock.datastore.store import IMAGE, Store
+from onedock.transfer import places, streams
+from onedock.transfer.nodes import Node, copied
+from onedock.transfer.nodeside import Request
+from onedock.transfer.places import Place
+from onedriver.errors import BadInput, NotSupported
+
+NO_SNAPSHOT = "-1"
+
+
+class Call(NamedTuple):
+    """:ivar arguments: before the two numbers
+    """
+
+    arguments: Sequence[str]
+    vm: int
+
+    def disk(self, position: int) -> Place:
+        found = places.place(self.arguments[position])
+        if found.vm != self.vm:
+            raise BadInput(f"{self.arguments[position][:120]} is of VM {found.vm}, not of VM {self.vm}")
+        return found
+
+
+def act(script: str, argv: Sequence[str]) -> str | None:
+    """:param script: the name it was called by, perhaps with that of the system datastore's driver: ``clone.ssh``
+    :returns: what oned is to read
+    """
+    action = script.partition(".")[0]
+    if action == "monitor":
+        return None  # a datastore that every node has for itself is looked at there: see usage.py
+    if action not in ACTIONS:
+        raise NotSupported(f"the transfer driver onedock has no action {action!r}")
+    done, least = ACTIONS[action]
+    if len(argv) < least + 2:
+        raise BadInput(f"{action}: called with {len(argv)} arguments, but oned gives {least + 2} or more")
+    places.number(argv[-1], "the datastore's number")
+    os.umask(0o027)
+    return done(Call(argv[:-2], places.number(argv[-2], "the VM's number")))
+
+
+# To a node.
+
+
+def clone(call: Call) -> None:
+    source, target = places.source(call.arguments[0]), call.disk(1)
+    node = Node(target.host)
+    known = Store(source.parent).known(str(source))
+    if known.suffix == IMAGE:
+        bring_image(Store(source.parent), Record.read(known), node, target)
+        return
+    node.ask("receive", target.path, lambda out: streams.send(known, out), name=known.name)
+
+
+def bring_image(store: Store, record: Record, node: Node, target: Place) -> None:
+    what: Request = {"vm": target.vm, "image": record.image}
+    if not node.ask("hold", target.path, **what)["held"]:
+        if record.folder is None:
+            node.ask("pull", target.path, lambda out: pulling(record, out), **what)
+        else:
+            node.ask("load", target.path, lambda out: export.write(store.folder(record), None, out), **what)
+    node.ask("write", target.path, ref={"image": record.image, "reference": record.reference})
+
+
+def pulling(record: Record, out: BinaryIO) -> None:
+    """What the node's engine needs to fetch an image: its reference, and the registry's credentials, if any."""
+    out.write(options.pulling(record.reference, record.credentials).encode() + b"\n")
+
+
+def mkimage(call: Call) -> None:
+    datafiles.require_format("a volatile disk", call.arguments[1])
+    target = call.disk(2)
+    Node(target.host).ask("make", target.path, size=places.number(call.arguments[0], "the size"))
+
+
+def mkswap(call: Call) -> None:
+    raise NotSupported("a container has no swap space of its own: leave the disk of TYPE=swap out of the template")
+
+
+def context(call: Call) -> None:
+    """The deployment writes the context itself, from the VM's description: passwords need not lie in another place."""
+    call.disk(len(call.arguments) - 1)
+    if len(call.arguments) > 2:
+        raise NotSupported("containers get the variables of their context, not files: leave FILES and FILES_DS out")
+
+
+# Between nodes.
+
+
+def mv(call: Call) -> None:
+    source, target = call.disk(0), call.disk(1)
+    if source.disk is not None:
+        return  # oned moves the folder afterwards, with all that is in it
+    if source == target:
+        return
+    here = Node(source.host).ask("leave", source.folder)
+    if source.host == target.host:
+        Node(source.host).ask("move", source.folder, to=str(target.folder))
+        return
+    if source.folder == target.folder and here == Node(target.host).ask("identity", target.folder):
+        return  # the datastore is shared
+    with Node(source.host).reading("send", source.folder) as stream:
+        Node(target.host).ask("receive", target.folder, copied(stream), name=source.folder.name)
+    Node(source.host).ask("delete", source.folder)
+
+
+def delete(call: Call) -> None:
+    target = call.disk(0)
+    Node(target.host).ask("delete", target.path)
+
+
+# Back to a datastore.
+
+
+def mvds(call: Call) -> None:
+    """A persistent image becomes what the VM made of it."""
+    save(call.disk(0), places.source(call.arguments[1]), "send_archive")
+
+
+def cpds(call: Call) -> None:
+    """Its arguments are disk, source and snapshot; some versions of oned say a format before the snapshot."""
+    disk, snapshot = call.disk(0), call.arguments[-1]
+    save(disk, places.source(call.arguments[1]), "send_root",
+         None if snapshot == NO_SNAPSHOT else places.number(snapshot, "the snapshot"))
+
+
+def save(disk: Place, source: Path, how: str, snapshot: int | None = None) -> None:
+    """:param how: in which way the node tells what is in a container"""
+    store, node = Store(source.parent), Node(disk.host)
+    place = store.known(str(source))
+    if place.suffix != IMAGE:
+        path = disk.path if snapshot is None else datafiles.snapshots(disk.path) / str(snapshot)
+        with node.reading("send", disk.path) as stream:
+            keep(stream, path.relative_to(disk.folder), disk, place, store)
+        return
+    if snapshot is not None:
+        raise NotSupported("the root of a container has no disk snapshots, but those of its VM (onevm snapshot-create)")
+    found = node.ask("read", disk.path)
+    if how == "send_archive" and found["vm"] is None:
+        return  # the VM never wrote to it, or it is already there
+    with store.scratch() as scratch:
+        archive = scratch / "archive"
+        with node.reading(how, disk.path, vm=disk.vm) as stream, archive.open("xb") as file:
+            copied(stream)(file)
+        with archive.open("rb") as file:
+            tarball = archives.Tarball(file, f"what VM {disk.vm} wrote")
+            image = archives.read(tarball, content.own_architecture(), f"what VM {disk.vm} wrote")
+            store.put(place, dataclasses.replace(image, reference=found["reference"]))
+
+
+def keep(stream: BinaryIO, wanted: Path, disk: Place, place: Path, store: Store) -> None:
+    """:param wanted: of what comes: the disk itself, with its snapshots, or one of these"""
+    with store.scratch() as scratch:
+        streams.receive(stream, str(disk.disk), scratch / str(disk.disk))
+        found = scratch / wanted
+        if not found.is_file():
+            raise BadInput(f"{disk.path} has no snapshot {wanted.name}")
+        snapshots = datafiles.snapshots(found)
+        datafiles.remove(datafiles.snapshots(place))
+        if snapshots.is_dir():
+            os.replace(snapshots, datafiles.snapshots(place))
+        os.replace(found, place)
+
+
+# Where a disk is.
+
+
+def resize(call: Call) -> None:
+    target, size = call.disk(0), places.number(call.arguments[1], "the size")
+    Node(target.host).ask("grow", target.path, size=size)
+
+
+def on_snapshot(what: str) -> Callable[[Call], None]:
+    def done(call: Call) -> None:
+        target, number = call.disk(0), places.number(call.arguments[1], "the snapshot")
+        Node(target.host).ask("snapshot", target.path, act=what, number=number)
+    return done
+
+
+def snap_create_live(call: Call) -> None:
+    raise NotSupported("a disk that a running container has mounted would be copied while it changes: power the VM off "
+                       "for a snapshot of the disk, or make one of the VM (onevm snapshot-create)")
+
+
+# Live migration, which there is not: the first step says so, while everything is still as it was.
+
+
+def premigrate(call: Call) -> None:
+    raise NotSupported("a running container cannot move to another host: use onevm migrate --poff")
+
+
+def nothing(call: Call) -> None:
+    """There is nothing to undo or to finish."""
+
+
+ACTIONS: Mapping[str, tuple[Callable[[Call], str | None], int]] = {
+    "clone": (clone, 2), "ln": (clone, 2), "mkimage": (mkimage, 3), "mkswap": (mkswap, 2), "context": (context, 2),
+    "mv": (mv, 2), "mvds": (mvds, 2), "cpds": (cpds, 3), "delete": (delete, 1), "resize": (resize, 2),
+    "snap_create": (on_snapshot("create"), 2), "snap_create_live": (snap_create_live, 2),
+    "snap_revert": (on_snapshot("revert"), 2), "snap_delete": (on_snapshot("delete"), 2),
+    "premigrate": (premigrate, 3), "postmigrate": (nothing, 3), "failmigrate": (nothing, 3)}

@@ -1,0 +1,80 @@
+"""Nodes as the front-end's transfer driver reaches them: over ssh, one command for each request (see nodeside.py)."""
+
+import contextlib
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from onedock.transfer.nodeside import Request, reason
+from onedriver.errors import DriverError
+
+#: Keys and users are oneadmin's, in ~/.ssh, as OpenNebula has them.
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15", "--")
+COMMAND = "onedock node"
+UNREACHABLE = 255  # ssh's own exit status
+ANSWER_LIMIT = 64 << 10  # bytes
+
+Content = Callable[[BinaryIO], None]
+
+
+class Node:
+    def __init__(self, host: str) -> None:
+        self.host = host
+
+    def ask(self, do: str, path: Path, content: Content | None = None, **more: Any) -> Request:
+        """:param content: writes what follows the request
+        :raises DriverError: with what the node said
+        """
+        with self._asked(do, path, content, more) as answer:
+            line = answer.read(ANSWER_LIMIT)
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            raise DriverError(f"{self.host} answers {line[:100]!r} instead of what {do} asked for") from error
+
+    @contextlib.contextmanager
+    def reading(self, do: str, path: Path, **more: Any) -> Iterator[BinaryIO]:
+        """Content that the node sends; only after the block is it known to be whole."""
+        with self._asked(do, path, None, more) as answer:
+            yield answer
+
+    @contextlib.contextmanager
+    def _asked(self, do: str, path: Path, content: Content | None, more: dict[str, Any]) -> Iterator[BinaryIO]:
+        with tempfile.TemporaryFile() as complaints, subprocess.Popen(
+                [*SSH, self.host, COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints) as ssh:
+            stdin, stdout = cast(BinaryIO, ssh.stdin), cast(BinaryIO, ssh.stdout)
+            try:
+                # A node that fails at once closes its end; what it said tells more than that.
+                with contextlib.suppress(BrokenPipeError):
+                    tell(stdin, {"do": do, "path": str(path), **more}, content)
+                yield stdout
+                rest = stdout.read(1)
+            except BaseException:
+                ssh.kill()
+                raise
+            status = ssh.wait()
+            if status or rest:
+                complaints.seek(0)
+                raise DriverError(self._problem(do, path, status, complaints.read()))
+
+    def _problem(self, do: str, path: Path, status: int, complaints: bytes) -> str:
+        said = reason(complaints)
+        if status == UNREACHABLE:
+            return f"{self.host} cannot be reached over ssh: {said or 'no reason was given'}"
+        return f"{self.host}: {said}" if said else f"{self.host}: {do} of {path} failed with status {status}"
+
+
+def tell(stdin: BinaryIO, request: Request, content: Content | None) -> None:
+    with stdin:
+        stdin.write(json.dumps(request).encode() + b"\n")
+        stdin.flush()
+        if content:
+            content(stdin)
+
+
+def copied(source: BinaryIO) -> Content:
+    return lambda target: shutil.copyfileobj(source, target)

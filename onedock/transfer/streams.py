@@ -1,0 +1,61 @@
+"""Files and folders as a stream between hosts: what `tar` writes, so that zeros need not travel."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from onedock import datafiles
+from onedriver.errors import BadInput, DriverError
+
+
+def send(path: Path, out: BinaryIO) -> None:
+    """A disk with its snapshots, or a folder."""
+    if not path.exists():
+        raise BadInput(f"{path} is not there")
+    beside = [name for name in (path.name, datafiles.snapshots(path).name) if (path.parent / name).exists()]
+    tar(["--create", "--sparse", "--directory", str(path.parent), "--", *beside], f"{path} cannot be sent", out=out)
+
+
+def receive(source: BinaryIO, name: str, target: Path) -> None:
+    """:param name: what was sent was called, ``target`` what it is to be called here, where it replaces what is there
+    """
+    with incoming(target.parent) as folder:
+        tar(["--extract", "--sparse", "--no-same-owner", "--directory", str(folder)], f"{target} cannot be received",
+            source=source)
+        if not (folder / name).exists():
+            raise DriverError(f"{target} cannot be received: the other side sent something else")
+        for new, place in ((folder / name, target),
+                           (datafiles.snapshots(folder / name), datafiles.snapshots(target))):
+            if place.is_dir():
+                shutil.rmtree(place)
+            if new.exists():
+                os.replace(new, place)
+
+
+@contextlib.contextmanager
+def incoming(parent: Path) -> Iterator[Path]:
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".incoming-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def tar(words: list[str], problem: str, source: BinaryIO | int = subprocess.DEVNULL,
+        out: BinaryIO | int = subprocess.DEVNULL) -> None:
+    """:raises DriverError: it failed, for instance because a disk is full; what it said is in the message"""
+    with tempfile.TemporaryFile() as complaints:
+        try:
+            status = subprocess.run(["tar", "--file", "-", *words], stdin=source, stdout=out, stderr=complaints,
+                                    check=False).returncode
+        except FileNotFoundError as error:
+            raise DriverError(f"{problem}: there is no program tar; install it") from error
+        complaints.seek(0)
+        if status:
+            raise DriverError(f"{problem}: {' '.join(complaints.read(2000).decode(errors='replace').split())[:300]}")

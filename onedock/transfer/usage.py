@@ -1,0 +1,35 @@
+"""How large the disks in a system datastore are, in the words of OpenNebula's own `monitor_ds`."""
+
+import re
+from pathlib import Path
+
+from onedock import datafiles
+from onedriver import template
+
+DISK = re.compile(r"disk\.([0-9]{1,4})")
+MIB = 1 << 20
+
+
+def of_datastore(folder: Path) -> str:
+    """A line for each VM, with a MONITOR attribute of its disks and their snapshots, in MiB."""
+    vms = sorted(path for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
+    return "\n".join(template.vector("VM", {"ID": vm.name, "MONITOR": template.encoded({}, disks(vm))})
+                     for vm in vms if disks(vm))
+
+
+def disks(vm: Path) -> str:
+    lines = []
+    for path in sorted(vm.iterdir()):
+        found = DISK.fullmatch(path.name)
+        if found is None:
+            continue
+        lines.append(template.vector("DISK_SIZE", {"ID": found[1], "SIZE": mib(path)}))
+        kept = datafiles.snapshots(path)
+        lines += [template.vector("SNAPSHOT_SIZE", {"ID": file.name, "DISK_ID": found[1], "SIZE": mib(file)})
+                  for file in (sorted(kept.iterdir()) if kept.is_dir() else ()) if file.name.isdecimal()]
+    return "\n".join(lines)
+
+
+def mib(path: Path) -> int:
+    """What it takes, not how large it may become."""
+    return -(-path.stat().st_blocks * 512 // MIB)

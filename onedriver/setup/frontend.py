@@ -1,0 +1,131 @@
+"""The command ``<driver>-install``: puts a driver on a front-end, and checks a node."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from containerhost.rollback import Rollback
+from onedriver.errors import DriverError
+from onedriver.setup import conffile, remotes, stanza
+
+CONFIGURED = ("oned.conf", "monitord.conf")
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class Driver(NamedTuple):
+    """:ivar engine: for people: ``LXD``
+    :ivar check: whether this node can run VMs, for the user that the front-end logs in as: complaints by what was
+        looked at
+    :ivar lists: of oned.conf, in which the driver's name is to be
+    """
+
+    name: str
+    engine: str
+    check: Callable[[str], Mapping[str, list[str]]]
+    lists: stanza.Lists = ()
+
+
+class Commands(click.Group):
+    """Ends with a message and status 1, not with a trace, on every error that has an explanation."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except (DriverError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+
+
+def commands(driver: Driver) -> click.Group:
+    @click.group(cls=Commands, help=f"OpenNebula's driver for {driver.engine}: its front-end part and its nodes.")
+    def main() -> None:
+        """"""
+
+    @main.command("front-end")
+    @click.option("--remotes", "folder", type=FOLDER, default="/var/lib/one/remotes", show_default=True,
+                  help="The front-end's folder of scripts.")
+    @click.option("--conf", "configuration", type=FOLDER, default="/etc/one", show_default=True,
+                  help="The folder with oned.conf and monitord.conf.")
+    @click.option("--apply", "to_apply", is_flag=True, help="Change oned.conf and monitord.conf; without it, print "
+                  "what to change.")
+    @click.option("--uninstall", "to_remove", is_flag=True, help="Take everything away again.")
+    @_json
+    def front_end(folder: Path, configuration: Path, to_apply: bool, to_remove: bool, as_json: bool) -> None:
+        """Copy the driver's scripts, and configure oned and onemonitord."""
+        changes = planned(driver, configuration, to_remove) if to_apply else {}
+        files = (remotes.uninstall if to_remove else remotes.install)(folder, driver.name)
+        write(driver, changes)
+        by_hand = {} if to_apply else {name: by_hand_in(driver, name) for name in CONFIGURED}
+        if as_json:
+            click.echo(json.dumps({"files": [str(folder / file) for file in files],
+                                   "configured": [str(path) for path in changes], "by_hand": by_hand}))
+        else:
+            click.echo(told(driver, folder, len(files), changes, by_hand, to_remove))
+
+    @main.command()
+    @click.option("--user", default="oneadmin", show_default=True, help="Who the front-end logs in as.")
+    @_json
+    def node(user: str, as_json: bool) -> None:
+        """Check that this node can run VMs; status 1 if something is wrong."""
+        found = driver.check(user)
+        if as_json:
+            click.echo(json.dumps(found))
+        else:
+            for name, complaints in found.items():
+                click.echo(f"{name}: {'; '.join(complaints) or 'in order'}")
+        if any(found.values()):
+            raise SystemExit(1)
+
+    return main
+
+
+def stanza_of(driver: Driver, name: str) -> str:
+    return (remotes.source() / driver.name / name).read_text(encoding="utf-8")
+
+
+def by_hand_in(driver: Driver, name: str) -> str:
+    lists = "".join(f"# …and {driver.name} to the list {option} in ARGUMENTS of {section}\n"
+                    for section, option in driver.lists) if name == CONFIGURED[0] else ""
+    return stanza_of(driver, name) + lists
+
+
+def planned(driver: Driver, configuration: Path, to_remove: bool) -> dict[Path, str]:
+    """The new text of every file that changes.
+
+    :raises CannotConfigure: one of them cannot be changed
+    """
+    changes = {}
+    for name in CONFIGURED:
+        path, lists = configuration / name, driver.lists if name == CONFIGURED[0] else ()
+        before = path.read_text(encoding="utf-8")
+        try:
+            after = stanza.unlisted(stanza.removed(before, driver.name), lists, driver.name) if to_remove else \
+                stanza.inserted(stanza.listed(before, lists, driver.name), stanza_of(driver, name), driver.name)
+        except stanza.CannotConfigure as error:
+            raise stanza.CannotConfigure(f"{path}: {error}") from error
+        if after != before:
+            changes[path] = after
+    return changes
+
+
+def write(driver: Driver, changes: Mapping[Path, str]) -> None:
+    """All or none."""
+    with Rollback("configure the front-end") as rollback:
+        for path, text in changes.items():
+            before = path.read_text(encoding="utf-8")
+            conffile.replace(path, text, driver.name)
+            rollback.on_error(f"change {path}", conffile.replace, path, before, driver.name)
+
+
+def told(driver: Driver, folder: Path, files: int, changes: Mapping[Path, str], by_hand: Mapping[str, str],
+         to_remove: bool) -> str:
+    lines = [f"{files} scripts {'removed from' if to_remove else 'new or changed in'} {folder}"]
+    lines += [f"{path} changed; {conffile.backup(path, driver.name).name} is what it was before" for path in changes]
+    for name, text in by_hand.items():
+        lines.append(f"{'remove from' if to_remove else 'add to'} {name}:\n\n{text}")
+    if files or changes:
+        lines.append("restart OpenNebula's service, then bring the scripts to the nodes: onehost sync --force")
+    return "\n".join(lines)

@@ -1,0 +1,75 @@
+"""A driver's part of a configuration file of the front-end: a section between two lines that mark it, and its name in
+lists that others are in too. Pure."""
+
+import re
+from collections.abc import Collection
+
+from onedriver.errors import DriverError
+
+
+class CannotConfigure(DriverError):
+    """The file has something that cannot be left and cannot be changed."""
+
+
+def inserted(text: str, stanza: str, driver: str) -> str:
+    """:param stanza: replaces an earlier one where it is, or comes at the end
+    :raises CannotConfigure: the driver was configured by hand, or a mark is missing
+    """
+    begin, end = marks(driver)
+    if re.search(rf"^[^#\n]*\bNAME\s*=\s*\"{driver}\"", removed(text, driver), re.M):
+        raise CannotConfigure(f'there is a driver with NAME = "{driver}" outside the lines that {driver}-install '
+                              "writes: remove that section first")
+    part = f"\n{begin}\n{stanza.strip()}\n{end}\n"
+    if marked(driver).search(text):
+        return marked(driver).sub(lambda _: part, text, count=1)
+    return (text if text.endswith("\n") or not text else f"{text}\n") + part
+
+
+def removed(text: str, driver: str) -> str:
+    """:raises CannotConfigure: a mark is missing"""
+    begin, end = marks(driver)
+    rest = marked(driver).sub("", text, count=1)
+    if re.search(rf"^# (?:BEGIN|END) {driver}\b", rest, re.M):
+        raise CannotConfigure(f"the lines {begin!r} and {end!r} are not there once each, in this order: remove what is "
+                              "left of that section by hand")
+    return rest
+
+
+def marks(driver: str) -> tuple[str, str]:
+    return f"# BEGIN {driver}: {driver}-install writes what is between these two lines", f"# END {driver}"
+
+
+def marked(driver: str) -> re.Pattern[str]:
+    begin, end = map(re.escape, marks(driver))
+    return re.compile(rf"\n?^{begin}\n.*?^{end}\n", re.M | re.S)
+
+
+# Lists of drivers: ``TM_MAD = [ EXECUTABLE = "one_tm", ARGUMENTS = "-t 15 -d dummy,ssh" ]``.
+
+Lists = Collection[tuple[str, str]]  # section and option: ("TM_MAD", "-d")
+
+
+def listed(text: str, lists: Lists, driver: str) -> str:
+    """:raises CannotConfigure: there is no such section, or it has no such list"""
+    for section, option in lists:
+        found = members(text, section, option)
+        if found is None:
+            raise CannotConfigure(f"there is no section {section} with ARGUMENTS that have a list of drivers "
+                                  f"({option} NAME,…), to which {driver} could be added")
+        if driver not in found[1].split(","):
+            text = f"{text[:found.end(1)]},{driver}{text[found.end(1):]}"
+    return text
+
+
+def unlisted(text: str, lists: Lists, driver: str) -> str:
+    for section, option in lists:
+        found = members(text, section, option)
+        if found is not None:
+            rest = ",".join(name for name in found[1].split(",") if name != driver)
+            text = text[:found.start(1)] + rest + text[found.end(1):]
+    return text
+
+
+def members(text: str, section: str, option: str) -> re.Match[str] | None:
+    return re.search(rf'^[ \t]*{section}\s*=\s*\[[^\]#]*?\bARGUMENTS\s*=\s*"[^"]*?(?<!\S){option} ?([\w,-]+)', text,
+                     re.M)

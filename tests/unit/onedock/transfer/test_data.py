@@ -1,0 +1,214 @@
+"""Disks of data, from a datastore to hosts and back. Both hosts are this machine, where each has its own folder, and
+ssh is a stand-in that runs what it is told here; the engine is not there, as on a front-end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import fixtures
+import testtools
+
+from onedock.__main__ import main
+from onedock.datastore import actions as datastore
+from onedock.transfer import actions
+from onedriver import template
+from onedriver.errors import BadInput, DriverError, NotSupported
+from tests.unit.onedock.messages import message
+from tests.unit.onedock.transfer.test_places import METACHARACTERS
+
+ROOT = Path(__file__).parents[4]
+SSH = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+case $2 in node1|node2) exec sh -c "$3" ;; esac
+echo "ssh: Could not resolve hostname $2: Name or service not known" >&2
+exit 255
+"""
+
+
+class TransferTestCase(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.base = Path(self.useFixture(fixtures.TempDir()).path)
+        self.datastore = self.base / "101"
+        commands = self.base / "bin"
+        commands.mkdir()
+        for name, text in (("ssh", SSH), ("onedock", f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m onedock "
+                                          "\"$@\"\n")):
+            (commands / name).write_text(text)
+            (commands / name).chmod(0o755)
+        (self.base / "onedock.toml").write_text(f'endpoint = "unix://{self.base}/none.sock"\n')
+        self.useFixture(fixtures.EnvironmentVariable("PATH", f"{commands}:{os.environ['PATH']}"))
+        self.useFixture(fixtures.EnvironmentVariable("ONEDOCK_CONF", str(self.base / "onedock.toml")))
+        self.addCleanup(os.umask, os.umask(0o022))
+
+    def tm(self, action: str, *arguments: object, vm: int = 1) -> None:
+        self.assertIsNone(actions.act(action, [*map(str, arguments), str(vm), "101"]))
+
+    def refused(self, words: str, action: str, *arguments: object, kind: type[Exception] = DriverError) -> None:
+        error = self.assertRaises(kind, actions.act, action, [*map(str, arguments), "1", "101"])
+        self.assertIn(words, str(error))
+
+    def place(self, name: str = "", host: str = "node1", vm: int = 1) -> str:
+        return f"{host}:{self.base}//{host}/0/{vm}" + (f"/{name}" if name else "")
+
+    def folder(self, host: str = "node1") -> Path:
+        """The VM's."""
+        return self.base / host / "0/1"
+
+    def block(self, size: int = 2) -> Path:
+        """An empty data image."""
+        made = datastore.act("mkfs", ["7"], message(self.datastore, {"TYPE": "2", "SIZE": str(size)}))
+        return Path(str(made))
+
+    def left(self, folder: Path) -> list[str]:
+        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+class DataTest(TransferTestCase):
+    def test_a_persistent_image_goes_to_a_host_with_its_snapshots_and_comes_back(self) -> None:
+        source, disk = self.block(), self.folder() / "disk.1"
+        self.tm("ln", f"front-end:{source}", self.place("disk.1"))
+        self.assertEqual(source.read_bytes(), disk.read_bytes())
+        self.assertLess(disk.stat().st_blocks * 512, 1 << 20)
+        self.assertEqual("onedock\n", (self.base / "node1/0/.monitor").read_text())
+        disk.write_text("then")
+        self.tm("snap_create", self.place("disk.1"), 3)
+        disk.write_text("now")
+        self.tm("mvds", self.place("disk.1"), source)
+        self.assertEqual(("now", "then"), (source.read_text(), Path(f"{source}.snap/3").read_text()))
+        self.tm("delete", self.place("disk.1"))
+        self.assertEqual([], self.left(self.folder()))
+        self.tm("clone.ssh", f"front-end:{source}", self.place("disk.1"))
+        self.tm("snap_revert", self.place("disk.1"), 3)
+        self.assertEqual("then", disk.read_text())
+        self.tm("cpds", self.place("disk.1"), source, "raw", -1)
+        self.assertEqual("then", source.read_text())
+        self.tm("snap_delete", self.place("disk.1"), 3)
+        self.refused("no snapshot 3", "snap_revert", self.place("disk.1"), 3)
+        self.refused("no snapshot 3", "cpds", self.place("disk.1"), source, "raw", 3)
+        self.refused("power the VM off", "snap_create_live", self.place("disk.1"), 4, kind=NotSupported)
+
+    def test_one_snapshot_is_saved_as_an_image(self) -> None:
+        source, target, disk = self.block(), self.block(), self.folder() / "disk.1"
+        self.tm("clone", f"front-end:{source}", self.place("disk.1"))
+        disk.write_text("then")
+        self.tm("snap_create", self.place("disk.1"), 0)
+        disk.write_text("now")
+        self.tm("cpds", self.place("disk.1"), target, "raw", 0)
+        self.assertEqual("then", target.read_text())
+        self.assertFalse(Path(f"{target}.snap").exists())
+
+    def test_volatile_disks(self) -> None:
+        self.tm("mkimage", 4, "raw", self.place("disk.2"))
+        disk = self.folder() / "disk.2"
+        self.tm("resize", self.place("disk.2"), 16)
+        blocks = subprocess.run(["dumpe2fs", "-h", disk], capture_output=True, text=True, check=True,
+                                env=os.environ | {"PATH": f"{os.environ['PATH']}:/usr/sbin"}).stdout
+        self.assertIn("Block count:              16384", blocks)
+        self.refused("cannot become smaller", "resize", self.place("disk.2"), 8)
+        self.refused("plain files", "mkimage", 4, "qcow2", self.place("disk.4"), kind=NotSupported)
+        self.refused("1 MiB or more", "mkimage", 0, "raw", self.place("disk.4"))
+        self.refused("no swap space", "mkswap", 1, self.place("disk.3"), kind=NotSupported)
+        self.assertEqual(["disk.2"], self.left(self.folder()))
+        self.tm("delete", self.place())
+        self.assertFalse(self.folder().exists())
+        self.tm("delete", self.place())
+
+    def test_a_damaged_file_system_does_not_grow(self) -> None:
+        self.tm("mkimage", 4, "raw", self.place("disk.2"))
+        disk = self.folder() / "disk.2"
+        with disk.open("rb+") as file:
+            file.seek(0x400)
+            file.write(bytes(56) + b"\x53\xef" + b"\xff" * 900)
+        self.refused("damaged", "resize", self.place("disk.2"), 8)
+        self.assertEqual(4 << 20, disk.stat().st_size)
+
+    def test_a_vms_folder_moves(self) -> None:
+        self.tm("mkimage", 1, "raw", self.place("disk.1"))
+        (self.folder() / "disk.0").write_text("{}")
+        before = (self.folder() / "disk.1").read_bytes()
+        self.tm("mv", self.place("disk.1"), self.place("disk.1", "node2"))
+        self.assertEqual(["disk.0", "disk.1"], self.left(self.folder()))
+        self.tm("mv", self.place(), self.place("", "node2"))
+        self.assertFalse(self.folder().exists())
+        self.assertEqual(before, (self.folder("node2") / "disk.1").read_bytes())
+        # To another datastore of the same host; and to where it is.
+        there = f"node2:{self.base}/node2/5/1"
+        self.tm("mv", self.place("", "node2"), there)
+        self.tm("mv", there, there)
+        self.assertEqual(["disk.0", "disk.1"], self.left(self.base / "node2/5/1"))
+        self.refused("is not there", "mv", self.place("", "node2"), self.place())
+
+    def test_a_shared_folder_stays(self) -> None:
+        self.tm("mkimage", 1, "raw", self.place("disk.1"))
+        self.tm("mv", self.place(), self.place().replace("node1:", "node2:"))
+        self.assertEqual(["disk.1"], self.left(self.folder()))
+
+    def test_a_context_is_left_to_the_deployment(self) -> None:
+        self.tm("context", "/var/lib/one/vms/1/context.sh", self.place("disk.3"))
+        self.assertFalse(self.folder().exists())
+        self.refused("not files", "context", "/x/context.sh", "/x/y:'start.sh'", self.place("disk.3"),
+                     kind=NotSupported)
+
+    def test_usage(self) -> None:
+        self.tm("mkimage", 1, "raw", self.place("disk.1"))
+        (self.folder() / "disk.1").write_bytes(b"x" * (2 << 20))
+        self.tm("snap_create", self.place("disk.1"), 0)
+        lines = ('DISK_SIZE=[ ID="1", SIZE="2" ]\nSNAPSHOT_SIZE=[ ID="0", DISK_ID="1", SIZE="2" ]')
+        with mock.patch("sys.stdout") as out:
+            self.assertEqual(0, main(["usage", str(self.folder().parent)]))
+        self.assertIn(template.encoded({}, lines), "".join(call.args[0] for call in out.write.call_args_list))
+
+
+class RefusalsTest(TransferTestCase):
+    def test_a_host_that_does_not_answer(self) -> None:
+        self.refused("node9 cannot be reached over ssh: ssh: Could not resolve", "mkimage", 1, "raw",
+                     self.place("disk.1").replace("node1:", "node9:"))
+
+    def test_a_node_without_the_driver(self) -> None:
+        (self.base / "bin/onedock").unlink()
+        self.refused("onedock", "mkimage", 1, "raw", self.place("disk.1"))
+        (self.base / "bin/onedock").write_text("#!/bin/sh\necho hello\n")
+        (self.base / "bin/onedock").chmod(0o755)
+        self.refused("instead of what make asked for", "mkimage", 1, "raw", self.place("disk.1"))
+
+    def test_a_disk_that_is_not_there(self) -> None:
+        self.refused("cannot be read", "cpds", self.place(), f"{self.datastore}/{'0' * 32}.image", "raw", -1)
+        for action, arguments in (("mvds", (self.place("disk.7"), self.block())), ("resize", (self.place("disk.7"), 3)),
+                                  ("snap_create", (self.place("disk.7"), 0))):
+            self.refused("disk.7", action, *arguments)
+
+    def test_images_that_are_not_the_datastores(self) -> None:
+        self.block()
+        for source in ("/etc/passwd", self.datastore / "none.raw", f"{self.datastore}/../101/x"):
+            self.refused("", "clone", f"front-end:{source}", self.place("disk.1"))
+        self.assertEqual([], self.left(self.folder()))
+
+    def test_live_migration_at_its_first_step(self) -> None:
+        self.refused("--poff", "premigrate", "node1", "node2", self.folder(), kind=NotSupported)
+        for action in ("postmigrate", "failmigrate", "monitor"):
+            self.tm(action, "node1", "node2", self.folder())
+
+    def test_another_vms_disk(self) -> None:
+        self.refused("of VM 2, not of VM 1", "delete", self.place(vm=2), kind=BadInput)
+
+    def test_too_few_arguments_and_unknown_actions(self) -> None:
+        for action in set(actions.ACTIONS):
+            self.assertRaises(BadInput, actions.act, action, ["1", "101"])
+        self.assertRaises(NotSupported, actions.act, "other", ["1", "101"])
+        for vm, ds in (("x", "101"), ("1", "$(id)")):
+            self.assertRaises(BadInput, actions.act, "delete", [self.place(), vm, ds])
+
+    def test_metacharacters_in_every_argument(self) -> None:
+        for text in METACHARACTERS:
+            for action, arguments in (
+                ("clone", (text, self.place("disk.1"))), ("ln", ("front-end:/x/y.raw", f"{text}:/x/0/1/disk.0")),
+                ("mkimage", (text, "raw", self.place("disk.1"))), ("mkimage", (1, text or "?", self.place("disk.1"))),
+                ("mkswap", (1, f"node1:/x/{text}/1/disk.0")), ("context", ("/x/context.sh", text)),
+                ("mv", (text, self.place())), ("mvds", (self.place("disk.1"), text)), ("delete", (text,)),
+                ("resize", (self.place("disk.1"), text)), ("snap_create", (self.place("disk.1"), text)),
+            ):
+                self.refused("", action, *arguments)
+        self.assertEqual([], self.left(self.base / "node1") if (self.base / "node1").exists() else [])
