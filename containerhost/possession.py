@@ -77,6 +77,21 @@ class Possession:
         """
         return self._grants(self._inventory(), requests, owner)
 
+    def prospects(self, requests: Sequence[Request], owner: Owner) -> tuple[Grant, ...]:
+        """What :meth:`acquire` would give, as far as a look tells; changes nothing. GUIDs and MACs are not prepared.
+
+        :raises DeviceNotFound, DeviceUnhealthy, SpecError:
+        """
+        inventory, mine = self._inventory(), self._records(owner)
+        wanted = [(self._usable(inventory, request, mine), request.options) for request in requests]
+        require_distinct(wanted)
+        return tuple(make_grant(device, options) for device, options in wanted)
+
+    def users(self, grants: Iterable[Grant]) -> tuple[str, ...]:
+        """The processes in containers that have a device of ``grants`` open, in words."""
+        own = [(node.major, node.minor) for grant in grants for node in grant.own_nodes]
+        return self._privileged.users(own) if own else ()
+
     def held(self, owner: Owner) -> tuple[Grant, ...]:
         """Everything the owner has that is still on this host, as grants without options: they tell which nodes and
         which interface come with each. Changes nothing."""

@@ -8,10 +8,10 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from containerhost import blockcopy, blocknodes, links
+from containerhost import blockcopy, blocknodes, links, processlimits
 from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
 from containerhost.processes import name, namespace, open_folder, pids
@@ -26,6 +26,8 @@ GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 MARK = re.compile(r"[ -~]{1,200}")  # the kernel keeps 255 bytes
 NODE = re.compile(r"/dev/[a-z0-9]{1,32}")
+LIMIT = re.compile(r"[a-z]{1,16}")
+SIZE = re.compile(r"unlimited|[0-9]{1,19}")
 VOLUME = re.compile(r"/dev/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
 
 # Folders of /dev in which devices that can be granted have their nodes.
@@ -152,6 +154,10 @@ class Privileged:
         :returns: bytes copied; 0 at its end
         """
         return blockcopy.copy(check(VOLUME, source), check(VOLUME, target), int(place), int(size))
+
+    def raise_limits(self, pid: int, limits: Mapping[str, str]) -> None:
+        """See :func:`containerhost.processlimits.at_least`."""
+        processlimits.at_least(int(pid), {check(LIMIT, name): check(SIZE, size) for name, size in limits.items()})
 
     def inside(self, pid: int) -> Inside:
         return Inside(nodes_of(int(pid)), netdevs_of(int(pid)), limits_of(int(pid)))

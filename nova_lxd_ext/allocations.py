@@ -77,10 +77,6 @@ class HostSlices:
                 f"`openstack resource provider allocation show {instance.uuid}` with `containerhost list`")
         return slices.choose(needs, inventory, records, owner)
 
-    def surplus(self, owner: Owner, chosen: Collection[str]) -> tuple[str, ...]:
-        """Ids of slices that the server holds beside ``chosen``: those of a flavor it had before."""
-        return tuple(name for name in slices.held(self._owners.records(), owner) if name not in chosen)
-
     def report(self, tree: ProviderTree, nodename: str) -> None:
         """Write the slices into nova's view of Placement. Without trustworthy records none may be given away."""
         inventory = self._inventory()

@@ -98,3 +98,8 @@ def as_it_will_be(instance: objects.Instance) -> objects.Instance:
         copy.flavor = copy.new_flavor
     copy.apply_migration_context()
     return copy
+
+
+def is_at_home(move: objects.Migration) -> bool:
+    """Whether the server stays on its host."""
+    return bool(move.source_compute == move.dest_compute)

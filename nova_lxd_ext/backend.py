@@ -14,6 +14,7 @@ from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.exports import Exports
 from containerhost.engines.lxd.images import Images
+from containerhost.engines.lxd.live import Live
 from containerhost.engines.lxd.migration import Transfers
 from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.owners import Owners
@@ -30,6 +31,7 @@ from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.imagecache import ImageCache
 from nova_lxd_ext.images import Cache
 from nova_lxd_ext.lifecycle import Lifecycle
+from nova_lxd_ext.liveresize import LiveResize
 from nova_lxd_ext.migration import Moves
 from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.peers import Peers
@@ -104,6 +106,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     outfit = Outfit(engine, (possessions, ports, volumes, ephemerals))
     lifecycle = Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host))
     power = Power(conf, engine, states, outfit)
+    live = LiveResize(conf, engine, Live(engine, root_actions, host), states, outfit, possessions, lifecycle)
     transfers, peers = Transfers(client, engine.make), Peers(conf)
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,
@@ -115,7 +118,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         rescue=Rescue(conf, engine, states, lifecycle, power, outfit, images),
         consoles=Consoles(conf, engine, states),
         arrivals=Arrivals(conf, engine, transfers, states, outfit, lifecycle),
-        moves=Moves(conf, engine, states, outfit, lifecycle, power, transfers, peers, conf.lxd.migration_address))
+        moves=Moves(conf, engine, states, outfit, lifecycle, power, live, transfers, peers,
+                    conf.lxd.migration_address))
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:

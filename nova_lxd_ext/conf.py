@@ -105,7 +105,14 @@ Give each container user and group ids of the host that no other container has, 
 """),
 ]
 
-ALL = ENGINE + LIMITS + SNAPSHOTS + MIGRATION + VOLUMES + DEVICES + SECURITY
+SCHEDULER = [
+    cfg.FloatOpt("own_host_weight_multiplier", default=100.0, help="""
+For nova-scheduler with ``nova_lxd_ext.scheduler.OwnHostWeigher`` among its ``[filter_scheduler] weight_classes``: how
+much more a server's own host weighs than others when it is resized. A negative number prefers the others.
+"""),
+]
+
+ALL = ENGINE + LIMITS + SNAPSHOTS + MIGRATION + VOLUMES + DEVICES + SECURITY + SCHEDULER
 
 
 def register(conf: cfg.ConfigOpts = CONF) -> None:

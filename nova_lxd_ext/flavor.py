@@ -13,7 +13,7 @@ from oslo_utils import strutils, units
 
 from containerhost import errors
 from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
-from nova_lxd_ext.validators import GPU_CAPABILITIES
+from nova_lxd_ext.validators import GPU_CAPABILITIES, LIVE_RESIZE, PREFERRED, REQUIRED
 
 ORDINARY_PAGE_KIB = 4
 
@@ -130,6 +130,17 @@ def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> 
         raise errors.SpecError(f"GPU capabilities {', '.join(sorted(map(repr, unknown)))} are not known; "
                                f"lxd:gpu_capabilities takes none or some of {', '.join(GPU_CAPABILITIES)}.")
     return wanted
+
+
+def live_resize_required(extra_specs: Mapping[str, str]) -> bool:
+    """Whether a running server may get the flavor only while it goes on.
+
+    :raises SpecError: on another word than those of :data:`~nova_lxd_ext.validators.LIVE_RESIZE`
+    """
+    text = extra_specs.get("lxd:live_resize", PREFERRED)
+    if text not in LIVE_RESIZE:
+        raise errors.SpecError(f"Flavor key lxd:live_resize must be {' or '.join(LIVE_RESIZE)}, not {text!r}.")
+    return text == REQUIRED
 
 
 def _boolean(extra_specs: Mapping[str, str], key: str, default: bool) -> bool:

@@ -1,4 +1,7 @@
-"""Servers that change their size or their host while they are off: nova's cold resize and migration.
+"""Servers that change their size or their host: nova's resize and migration.
+
+What a running server on its host can become without a stop is done by :mod:`nova_lxd_ext.liveresize`; all else here,
+while it is off.
 
 Until nova confirms, the server can go back. On its old host the container stays as it is, stopped and without ports,
 volumes and devices, and on one host the old flavor is put back into effect. Whatever fails before nova is told that
@@ -20,9 +23,10 @@ from containerhost.engines import Engine, Status
 from containerhost.engines.lxd.migration import Transfers
 from containerhost.rollback import Rollback
 from nova_lxd_ext import startup, tags
-from nova_lxd_ext.arrivals import as_it_will_be
+from nova_lxd_ext.arrivals import as_it_will_be, is_at_home
 from nova_lxd_ext.errors import as_nova
 from nova_lxd_ext.lifecycle import Lifecycle
+from nova_lxd_ext.liveresize import LiveResize
 from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.peers import Peers
 from nova_lxd_ext.power import Power
@@ -39,7 +43,7 @@ class Moves:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, outfit: Outfit, lifecycle: Lifecycle,
-                 power: Power, transfers: Transfers, peers: Peers, address: str | None,
+                 power: Power, live: LiveResize, transfers: Transfers, peers: Peers, address: str | None,
                  tell_tags: TellTags = tags.refresh) -> None:
         self._conf = conf
         self._engine = engine
@@ -47,6 +51,7 @@ class Moves:
         self._outfit = outfit
         self._lifecycle = lifecycle
         self._power = power
+        self._live = live
         self._transfers = transfers
         self._peers = peers
         self._address = address
@@ -56,7 +61,8 @@ class Moves:
 
     def leave(self, context: Any, instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted, timeout: int,
               retry_interval: int) -> None:
-        """Stop the server, bring its files to its new host if that is another one, and return what it has here.
+        """Stop the server, bring its files to its new host if that is another one, and return what it has here. One
+        that can change while it runs has changed when this returns, and runs.
 
         :param timeout: seconds the guest has to shut down by itself
         :raises InstanceFaultRollback: and the server is as it was
@@ -64,6 +70,8 @@ class Moves:
         with unharmed(instance):
             move = objects.Migration.get_by_id(context, instance.migration_context.migration_id)
             state = self._states.require(instance)
+            if self._live.change(context, instance, flavor, wanted, move, state):
+                return
             self._require_possible(instance, flavor, wanted, move)
             with Rollback(f"move of server {instance.uuid}") as undo:
                 if state.status is not Status.STOPPED:
@@ -115,9 +123,13 @@ class Moves:
     def arrive(self, context: Any, instance: objects.Instance, wanted: Wanted, power_on: bool) -> None:
         """Let the container be what the server's flavor, ports and claims say now, and start it.
 
-        On an error the container stays, stopped and without parts: a hard reboot of the server tries again.
+        One that runs has changed already. On an error a container that was stopped stays so, without parts: a hard
+        reboot of the server tries again.
         """
-        self._states.require(instance)
+        if self._states.require(instance).status is Status.RUNNING:
+            if self._live.settle(context, instance, wanted):
+                return
+            self._strip(context, instance, wanted)
         self._outfit.require_possible(instance, wanted)
         spec = self._lifecycle.spec(instance)
         with Rollback(f"arrival of server {instance.uuid}") as undo:
@@ -126,6 +138,7 @@ class Moves:
                 parts = self._outfit.put_on(context, instance, wanted)
                 self._tell_tags(context, instance, wanted.network_info)
                 self._engine.reconfigure(instance.name, dataclasses.replace(spec, parts=parts))
+            self._outfit.trim(instance, parts)
             if power_on:
                 self._outfit.start(instance.name, parts)
         self._states.changed()
@@ -146,7 +159,7 @@ class Moves:
         if not is_at_home(move):
             self._transfers.withdraw(instance.name)
             self._peers.forget(context, move.dest_compute, instance)
-        if self._states.require(instance).status is Status.STOPPED:
+        if is_at_home(move) or self._states.require(instance).status is Status.STOPPED:
             self.arrive(context, instance, wanted, power_on)
 
     def settle(self, instance: objects.Instance, move: objects.Migration) -> None:
@@ -163,11 +176,6 @@ def unharmed(instance: objects.Instance) -> Iterator[None]:
             yield
     except Exception as error:
         raise exception.InstanceFaultRollback(error) from error
-
-
-def is_at_home(move: objects.Migration) -> bool:
-    """Whether the server stays on its host."""
-    return bool(move.source_compute == move.dest_compute)
 
 
 def require_no_local_disks(instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted) -> None:

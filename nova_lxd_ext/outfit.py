@@ -36,6 +36,9 @@ class Supplier:
         """Prepare the parts on the host; what the server has already stays as it is."""
         raise NotImplementedError(f"{type(self).__name__}.put_on")
 
+    def trim(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
+        """Return what the server has beside ``parts``: its container, running or not, does not have it any more."""
+
     def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         """Return everything the server has on this host, also what ``wanted`` does not name. Its container is stopped
         or gone."""
@@ -79,7 +82,12 @@ class Outfit:
         with self.expecting(instance, wanted):
             parts = self.put_on(context, instance, wanted)
             self._engine.refit(instance.name, parts)
+        self.trim(instance, parts)
         return parts
+
+    def trim(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
+        for supplier in self._suppliers:
+            supplier.trim(instance, parts)
 
     def start(self, name: str, parts: Sequence[Part]) -> None:
         """Start the container; one that sees more or less than it was granted is ended again.

@@ -1,7 +1,7 @@
 """A server's devices on this host: from nova's claim to grants, and back to the host."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from nova import objects
@@ -13,7 +13,7 @@ from containerhost.engines import ContainerState
 from containerhost.grants import Grant
 from containerhost.owners import Owner
 from containerhost.possession import Possession, Request
-from containerhost.spec import Part
+from containerhost.spec import Part, grants_of
 from nova_lxd_ext import accelerators, arqs, devices, flavor, vifconfig
 from nova_lxd_ext.allocations import HostSlices
 from nova_lxd_ext.outfit import Supplier
@@ -62,9 +62,17 @@ class Possessions(Supplier):
     def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[Part, ...]:
         """Take possession of all or none. What the server holds already stays as it is."""
         requests = self._requests(instance, wanted)
-        grants = self._acquire(instance, wanted, requests) if requests else ()
-        self._return_surplus(instance, [grant.device.id for grant in grants])
-        return grants
+        return self._acquire(instance, wanted, requests) if requests else ()
+
+    def prospects(self, instance: objects.Instance, wanted: Wanted) -> tuple[Grant, ...]:
+        """What :meth:`put_on` would give, as far as a look tells; changes nothing."""
+        return self._possession.prospects(self._requests(instance, wanted), owner(instance))
+
+    def users_of_others(self, instance: objects.Instance, grants: Collection[Grant]) -> tuple[str, ...]:
+        """The processes that use a device which the server has and which is not among ``grants``, in words."""
+        kept = {grant.device.id for grant in grants}
+        return self._possession.users(grant for grant in self._possession.held(owner(instance))
+                                      if grant.device.id not in kept)
 
     def _acquire(self, instance: objects.Instance, wanted: Wanted, requests: tuple[Request, ...]) -> tuple[Grant, ...]:
         """A slice that was free when it was chosen may be another server's by now: then another is chosen."""
@@ -76,11 +84,12 @@ class Possessions(Supplier):
                 if requests == tried:
                     raise
 
-    def _return_surplus(self, instance: objects.Instance, chosen: Collection[str]) -> None:
-        """After a resize: slices of the other flavor."""
-        for device_id in self._slices.surplus(owner(instance), chosen):
+    def trim(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
+        """After a resize: the devices of the other flavor."""
+        kept = {grant.device.id for grant in grants_of(parts)}
+        for device_id in sorted(self._possession.held_by(owner(instance)) - kept):
             for complaint in self._possession.give_back_one(device_id, owner(instance)):
-                LOG.error("Slice of server %s came back, but is not used again: %s", instance.uuid, complaint)
+                LOG.error("Device of server %s came back, but is not used again: %s", instance.uuid, complaint)
 
     def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         """Return every device of a server whose container is gone or stopped.

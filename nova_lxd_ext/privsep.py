@@ -5,7 +5,7 @@ The daemon that oslo.privsep starts keeps only the capabilities below. It checks
 """
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from oslo_privsep import capabilities, priv_context
@@ -24,6 +24,7 @@ context = priv_context.PrivContext(
         capabilities.CAP_CHOWN,            # owners of block nodes in containers
         capabilities.CAP_FOWNER,           # and their modes
         capabilities.CAP_SYS_PTRACE,       # looking at what a container's processes see
+        capabilities.CAP_SYS_RESOURCE,     # limits of processes that run
     ])
 
 ACTIONS = frozenset(name for name in vars(Privileged) if not name.startswith("_"))
@@ -93,6 +94,9 @@ class Helper(Privileged):
 
     def block_users(self, pid: int, path: str, number: tuple[int, int]) -> tuple[str, ...]:
         return tuple(act("block_users", pid, path, list(number)))
+
+    def raise_limits(self, pid: int, limits: Mapping[str, str]) -> None:
+        act("raise_limits", pid, dict(limits))
 
     def copy_block(self, source: str, target: str, place: int, size: int) -> int:
         return int(act("copy_block", source, target, place, size))

@@ -6,6 +6,7 @@ A key stands here only where nova has none. Nova refuses every other ``lxd:`` ke
 from nova.api.validation.extra_specs import base
 
 GPU_CAPABILITIES = ("compute", "compat32", "display", "graphics", "ngx", "utility", "video")
+LIVE_RESIZE = PREFERRED, REQUIRED = ("preferred", "required")
 
 _CAPABILITY = "|".join(GPU_CAPABILITIES)
 
@@ -34,6 +35,16 @@ EXTRA_SPEC_VALIDATORS = [
             "type": str,
             "description": f"One or more of {', '.join(GPU_CAPABILITIES)}, separated by commas; or none.",
             "pattern": rf"none|({_CAPABILITY})(,({_CAPABILITY}))*",
+        },
+    ),
+    base.ExtraSpecValidator(
+        name="lxd:live_resize",
+        description="Whether a running server gets this flavor only while its processes go on.",
+        value={
+            "type": str,
+            "description": "required: a resize that would stop the server is refused; preferred (also when absent): "
+                           "then it is stopped and started again.",
+            "enum": list(LIVE_RESIZE),
         },
     ),
 ]

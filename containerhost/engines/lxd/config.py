@@ -290,6 +290,11 @@ def is_of_part(key: str) -> bool:
     return key.startswith(("gpu-", "net-", "node-", "nic-", "block-", "disk-"))
 
 
+def is_of_grant(key: str) -> bool:
+    """Whether a device of an instance came from a grant."""
+    return key.startswith(("gpu-", "net-", "node-"))
+
+
 def is_engines_own(key: str) -> bool:
     """Whether the engine, not a spec, wrote a key of an instance's configuration."""
     return key.startswith(("volatile.", "image."))

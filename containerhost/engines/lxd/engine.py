@@ -140,7 +140,7 @@ class LxdEngine:
     # Life.
 
     def create(self, spec: ContainerSpec) -> None:
-        self._require_cores(spec)
+        self.require_cores(spec)
         body = config.instance(spec, self.client.extensions)
         self.make(salvage.body(self.client, body, spec.salvaged) if spec.salvaged else body)
 
@@ -156,7 +156,7 @@ class LxdEngine:
     def rename(self, name: str, new: str) -> None:
         self._patiently(name, lambda: self.client.rename_instance(name, new))
 
-    def _require_cores(self, spec: ContainerSpec) -> None:
+    def require_cores(self, spec: ContainerSpec) -> None:
         """LXD takes any core for granted, and runs the container on all of them when it cannot use those named. It
         never uses the ones that the kernel isolates (boot parameter isolcpus) for containers.
         """
@@ -276,7 +276,7 @@ class LxdEngine:
                     f"which container {name} can only get while it is stopped")
             self.client.patch_instance(name, {"config": missing, "devices": devices}, etag)
 
-        self._change(name, change)
+        self.change(name, change)
 
     def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
         extensions = self.client.extensions
@@ -290,7 +290,7 @@ class LxdEngine:
             return
         try:
             with self.withheld(name, part) if isinstance(part, BlockDevice) else contextlib.nullcontext():
-                self._change(name, change)
+                self.change(name, change)
         except NodeMissing:
             self._await(name, operations.changes)
             if self._has(name, go):
@@ -315,11 +315,11 @@ class LxdEngine:
             if instance | changed != instance:
                 self.client.replace_instance(name, instance | changed, etag)
 
-        self._change(name, change)
+        self.change(name, change)
 
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
         """Let a stopped container be what ``spec`` says, apart from its image and mounts."""
-        self._require_cores(spec)
+        self.require_cores(spec)
         extensions = self.client.extensions
         wanted = config.instance_config(spec, extensions)
         devices = {"root": config.root_disk(spec.root)} | config.devices_of_all(spec.parts, extensions)
@@ -329,10 +329,13 @@ class LxdEngine:
             kept = {key: device for key, device in instance["devices"].items() if not config.is_of_part(key)}
             self.client.replace_instance(name, instance | {"config": own | wanted, "devices": kept | devices}, etag)
 
-        self._change(name, change)
+        self.change(name, change)
 
-    def _change(self, name: str, change: Callable[[dict[str, Any], str], None]) -> None:
-        """Read, change and write back; again when somebody else wrote in between."""
+    def change(self, name: str, change: Callable[[dict[str, Any], str], None]) -> None:
+        """Read, change and write back; again when somebody else wrote in between.
+
+        :param change: called with the container as LXD describes it, and the ETag to write it back with
+        """
         for last in (False,) * (CONFLICT_TRIES - 1) + (True,):
             try:
                 return change(*self.client.instance(name))

@@ -28,6 +28,7 @@ from nova_lxd_ext.connectors import Connectors
 from nova_lxd_ext.ephemerals import Ephemerals
 from nova_lxd_ext.flavor import HostCpus
 from nova_lxd_ext.lifecycle import Lifecycle
+from nova_lxd_ext.liveresize import LiveResize
 from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.possessions import Possessions
 from nova_lxd_ext.power import Power
@@ -171,6 +172,40 @@ class FakeEngine:
         return b""
 
 
+class FakeLive:
+    """Changes the containers of an engine in memory.
+
+    :ivar stubborn: why none of them can change while it runs
+    :ivar needed: bytes of memory that each of them cannot do without
+    """
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self._engine = engine
+        self.stubborn: tuple[str, ...] = ()
+        self.needed = 0
+
+    def obstacles(self, name: str, spec: ContainerSpec) -> tuple[str, ...]:
+        return self.stubborn
+
+    def memory_in_use(self, name: str) -> int:
+        return self.needed
+
+    def differs(self, name: str, spec: ContainerSpec) -> bool:
+        return self._adapted(name, spec) != self._engine.specs[name]
+
+    def adapt(self, name: str, spec: ContainerSpec) -> None:
+        self._engine._called("adapt", name)
+        self._engine.specs[name] = self._adapted(name, spec)
+
+    def renew(self, name: str, spec: ContainerSpec) -> None:
+        self._engine._called("renew", name)
+
+    def _adapted(self, name: str, spec: ContainerSpec) -> ContainerSpec:
+        present = self._engine.specs[name]
+        others = tuple(part for part in present.parts if not isinstance(part, Grant))
+        return dataclasses.replace(spec, image=present.image, mounts=present.mounts, parts=(*others, *spec.parts))
+
+
 class NoPrivileges(Privileged):
     """A static tree reacts to nothing, and no container's process can be on its devices."""
 
@@ -252,6 +287,8 @@ class World:
     outfit: Outfit
     lifecycle: Lifecycle
     power: Power
+    live: FakeLive
+    resize: LiveResize
 
     def held(self) -> dict[str, str]:
         """Device id -> container, as the records say."""
@@ -278,9 +315,11 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
     volumes = Volumes(engine, states, FakeConnectors(), FakeCopier())
     outfit = Outfit(engine, (possessions, ports, volumes, Ephemerals(FakeDisks())))
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
-    return World(engine, owners, states, outfit,
-                 Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus, lambda *_: None),
-                 Power(conf, engine, states, outfit, *[clock] if clock else []))
+    lifecycle = Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus, lambda *_: None)
+    live = FakeLive(engine)
+    return World(engine, owners, states, outfit, lifecycle,
+                 Power(conf, engine, states, outfit, *[clock] if clock else []), live,
+                 LiveResize(conf, engine, live, states, outfit, possessions, lifecycle))
 
 
 class Clock:

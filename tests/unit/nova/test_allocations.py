@@ -87,11 +87,6 @@ class OfTest(SlicesTest):
             self.assertIn(f"asks for 1 of {SMALL}", str(error))
             self.assertIn(said, str(error))
 
-    def test_surplus_is_what_it_holds_beside_the_chosen(self) -> None:
-        self.claim(BIG, self.me)
-        self.claim(FIRST, self.me)
-        self.assertEqual((BIG,), self.slices.surplus(self.me, [FIRST]))
-
 
 class ReportTest(SlicesTest):
     def setUp(self) -> None:
@@ -155,9 +150,12 @@ class PutOnTest(SlicesTest):
         self.assertRaises(DeviceHeld, self.put_on, self.server, **{SMALL: 1})
         self.assertEqual((), self.owners.held_by(self.me))
 
-    def test_the_other_flavors_slice_goes_back(self) -> None:
+    def test_the_other_flavors_slice_goes_back_when_the_container_has_it_no_more(self) -> None:
         self.put_on(self.server, **{SMALL: 1})
-        self.assertEqual([BIG], self.put_on(self.asking(LARGE), **{LARGE: 1}))
+        wanted = Wanted.of(allocations=given(**{LARGE: 1}))
+        parts = self.supplier.put_on(None, self.asking(LARGE), wanted)
+        self.assertEqual([FIRST, BIG], [record.device_id for record in self.owners.held_by(self.me)])
+        self.supplier.trim(self.server, parts)
         self.assertEqual([BIG], [record.device_id for record in self.owners.held_by(self.me)])
-        self.assertEqual([], self.put_on(records.instance()))
+        self.supplier.trim(self.server, ())
         self.assertEqual((), self.owners.held_by(self.me))

@@ -88,7 +88,7 @@ class MovesCase(testtools.TestCase):
 
     def moves(self, world: fakes.World) -> Moves:
         return Moves(nova.conf.CONF, world.engine, world.states, world.outfit, world.lifecycle, world.power,
-                     self.transfers, Bus(self.arrivals), "https://one:8443", lambda *_: None)
+                     world.resize, self.transfers, Bus(self.arrivals), "https://one:8443", lambda *_: None)
 
     def leave(self, flavor: objects.Flavor | None = None) -> None:
         self.here.leave(None, self.server, flavor or self.large, NOTHING, 0, 0)
@@ -173,7 +173,7 @@ class BetweenHostsTest(MovesCase):
         self.one.engine.used = 3 * units.Gi
         small = records.flavor(root_gb=2)
         nowhere = Moves(nova.conf.CONF, self.one.engine, self.one.states, self.one.outfit, self.one.lifecycle,
-                        self.one.power, self.transfers, Bus(self.arrivals), None)
+                        self.one.power, self.one.resize, self.transfers, Bus(self.arrivals), None)
         for words, moves, flavor in (("3.0 GiB of its root disk", self.here, small),
                                      ("ephemeral", self.here, records.flavor(ephemeral_gb=1)),
                                      ("migration_address", nowhere, self.large)):

@@ -1,0 +1,184 @@
+"""Changing CPUs, memory, root disk and devices of a container while its processes go on.
+
+LXD applies a configuration that is written to a running container at once, but of one that it fails to apply it does
+not take back everything: its database then says something else than the container has. So a change is written in small
+steps, memory first, which is most likely to be refused, and devices one by one. Writing the former configuration takes
+the steps back that were done.
+"""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from containerhost import errors
+from containerhost.engines.lxd import config, memoryuse
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.privileged import Privileged
+from containerhost.spec import ContainerSpec
+from containerhost.sysfs import Host
+
+LOG = logging.getLogger(__name__)
+
+PAUSE = 0.5  # s
+MEMORY = ("limits.memory", "limits.hugepages.")
+KERNEL = "limits.kernel."
+#: Keys that take effect in a running container, or (environment, kernel limits) for what is started from then on.
+LIVE = (*MEMORY, "limits.cpu", "limits.disk.", KERNEL, "user.", "environment.")
+#: How a container was started: kept as long as it runs, so that it tells which libraries are in it.
+RUNTIME, CAPABILITIES = "nvidia.runtime", "nvidia.driver.capabilities"
+#: Pools that hold a root disk to its size by a quota, which may shrink under a mounted file system.
+QUOTA_POOLS = frozenset({"btrfs", "dir", "zfs"})
+
+Instance = dict[str, Any]
+Device = dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What a running container is to have.
+
+    :ivar config: its live keys
+    :ivar root: its root disk
+    :ivar granted: the devices of its grants
+    """
+
+    config: Mapping[str, str]
+    root: Device
+    granted: Mapping[str, Device]
+
+
+class Live:
+    """:param privileged: raises kernel limits of running processes
+    """
+
+    def __init__(self, engine: LxdEngine, privileged: Privileged, host: Host | None = None) -> None:
+        self._engine = engine
+        self._client: LxdClient = engine.client
+        self._privileged = privileged
+        self._host = host or Host()
+
+    def obstacles(self, name: str, spec: ContainerSpec) -> tuple[str, ...]:
+        """Why the running container cannot become what ``spec`` says without a restart, in words; empty when it can.
+
+        :param spec: of its parts only the grants count: all others stay as they are
+        """
+        self._engine.require_cores(spec)
+        instance, _ = self._client.instance(name)
+        found = obstacles(instance["config"], config.instance_config(spec, self._client.extensions))
+        before, after = (int(disk.get("size") or 0) for disk in (instance["devices"]["root"],
+                                                                 config.root_disk(spec.root)))
+        pool = spec.root.pool
+        if 0 < after < before and (driver := self._engine.pool(pool).driver) not in QUOTA_POOLS:
+            found += (f"a root disk in pool {pool} ({driver}) shrinks only while it is not mounted",)
+        return found
+
+    def differs(self, name: str, spec: ContainerSpec) -> bool:
+        """Whether :meth:`adapt` would change anything."""
+        instance, _ = self._client.instance(name)
+        wanted = self._target(spec)
+        granted = {key: device for key, device in instance["devices"].items() if config.is_of_grant(key)}
+        return granted != wanted.granted or limits(instance, wanted) != instance
+
+    def memory_in_use(self, name: str) -> int:
+        """Bytes that its processes cannot do without."""
+        metrics = self._engine.metrics(name)
+        found = memoryuse.needed(self._host, metrics.pid) if metrics.pid else 0
+        return metrics.memory if found is None else found
+
+    def adapt(self, name: str, spec: ContainerSpec) -> None:
+        """Let the running container be what ``spec`` says; it has no :meth:`obstacles`. Of its parts only the grants
+        count: all others stay as they are. May be repeated; on an error some steps are done and some are not.
+        """
+        self._engine.require_cores(spec)
+        wanted = self._target(spec)
+        kernel = {key.removeprefix(KERNEL): value for key, value in wanted.config.items() if key.startswith(KERNEL)}
+        pid = self._engine.metrics(name).pid
+        if kernel and pid:
+            self._privileged.raise_limits(pid, kernel)
+        self._write(name, memory, wanted)
+        self._write(name, limits, wanted)
+        self._exchange(name, wanted.granted, kept=wanted.granted)
+
+    def renew(self, name: str, spec: ContainerSpec) -> None:
+        """Take everything granted from the running container and give it the grants of ``spec``: for one that does not
+        have what LXD says it has."""
+        self._exchange(name, self._target(spec).granted, kept={})
+
+    def _exchange(self, name: str, granted: Mapping[str, Device], kept: Mapping[str, Device]) -> None:
+        """What goes does so before anything comes: two interfaces may have the same name one after the other."""
+        present = self._client.instance(name)[0]["devices"]
+        for key, device in present.items():
+            if config.is_of_grant(key) and kept.get(key) != device:
+                self._take(name, key)
+        for key, device in granted.items():
+            self._write(name, including, key, device)
+
+    def _take(self, name: str, key: str) -> None:
+        """What LXD failed to take it tries once more: an interface that just came back to the host may not have been
+        there yet when LXD looked for it."""
+        try:
+            self._write(name, without, key)
+        except errors.EngineUnavailable:
+            raise
+        except errors.EngineError as error:
+            LOG.warning("Container %s still has %s: %s", name, key, error)
+            time.sleep(PAUSE)
+            self._write(name, without, key)
+
+    def _target(self, spec: ContainerSpec) -> Target:
+        extensions = self._client.extensions
+        return Target(live_keys(config.instance_config(spec, extensions)), config.root_disk(spec.root),
+                      config.devices_of_all(spec.grants, extensions))
+
+    def _write(self, name: str, step: Callable[..., Instance], *what: Any) -> None:
+        def write(instance: Instance, etag: str) -> None:
+            changed = step(instance, *what)
+            if changed != instance:
+                self._client.replace_instance(name, changed, etag)
+
+        self._engine.change(name, write)
+
+
+# Pure: from what a container has to what is written.
+
+def live_keys(keys: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in keys.items() if key.startswith(LIVE)}
+
+
+def memory(instance: Instance, wanted: Target) -> Instance:
+    others = {key: value for key, value in instance["config"].items() if not key.startswith(MEMORY)}
+    return instance | {"config": others | {key: value for key, value in wanted.config.items()
+                                           if key.startswith(MEMORY)}}
+
+
+def limits(instance: Instance, wanted: Target) -> Instance:
+    others = {key: value for key, value in instance["config"].items() if not key.startswith(LIVE)}
+    return instance | {"config": others | dict(wanted.config), "devices": instance["devices"] | {"root": wanted.root}}
+
+
+def including(instance: Instance, key: str, device: Device) -> Instance:
+    return instance | {"devices": instance["devices"] | {key: device}}
+
+
+def without(instance: Instance, key: str) -> Instance:
+    return instance | {"devices": {other: device for other, device in instance["devices"].items() if other != key}}
+
+
+def obstacles(present: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
+    """:param present: the container's configuration
+    :param wanted: that of a new one like it
+    """
+    differing = [key for key in wanted if key.startswith("security.") and present.get(key) != wanted[key]]
+    found = [f"{key}={wanted[key]} takes effect when it starts" for key in sorted(differing)]
+    if RUNTIME in wanted and not has_libraries(present, wanted[CAPABILITIES].split(",")):
+        found.append(f"the GPU driver's libraries ({wanted[CAPABILITIES]}) come in when it starts; a flavor with "
+                     "lxd:gpu_capabilities brings them before there is a GPU")
+    return tuple(found)
+
+
+def has_libraries(present: Mapping[str, str], capabilities: Collection[str]) -> bool:
+    there = present.get(CAPABILITIES, "").split(",")
+    return present.get(RUNTIME) == "true" and set(capabilities) <= set(there)

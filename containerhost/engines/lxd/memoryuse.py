@@ -1,0 +1,42 @@
+"""How much memory a container cannot do without, which tells how small it may become while it runs.
+
+What its control group uses (cgroup v1, Documentation/admin-guide/cgroup-v1/memory.rst; v2, cgroup-v2.rst) holds files
+too that are in memory for speed: the kernel drops those when the limit shrinks. What is left has nowhere to go,
+because containers are not swapped out.
+"""
+
+from containerhost.sysfs import Host
+
+ROOT = "/sys/fs/cgroup"
+PAYLOAD = "lxc.payload"  # LXC's name for the group of everything in a container (lxc.container.conf, lxc.cgroup.*)
+
+
+def needed(host: Host, pid: int) -> int | None:
+    """Bytes; None when the host does not tell.
+
+    :param pid: the container's first process
+    """
+    for line in host.lines(f"/proc/{pid}/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return _needed(host, f"{ROOT}/memory{container_part(path)}", "memory.usage_in_bytes", "total_")
+        if not controllers and host.number(f"{ROOT}{container_part(path)}/memory.current") is not None:
+            return _needed(host, f"{ROOT}{container_part(path)}", "memory.current", "")
+    return None
+
+
+def container_part(path: str) -> str:
+    """The group that the container's limit is on: its init may have moved itself into one below."""
+    parts = path.split("/")
+    depth = next((place + 1 for place, part in enumerate(parts) if part.startswith(PAYLOAD)), len(parts))
+    return "/".join(parts[:depth])
+
+
+def _needed(host: Host, folder: str, file: str, prefix: str) -> int | None:
+    used = host.number(f"{folder}/{file}")
+    rows = (line.split() for line in host.lines(f"{folder}/memory.stat"))
+    told = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+    names = [f"{prefix}{name}" for name in ("active_file", "inactive_file")]
+    if used is None or not all(name in told for name in names):
+        return None
+    return max(0, used - sum(told[name] for name in names))

@@ -1,0 +1,149 @@
+"""Live resize: a server that stays on its host gets another size while its processes go on.
+
+Nova's flow is that of every resize: it claims what the new flavor asks for before, and on confirm or revert frees one
+of the two. When it tells the server to leave, everything is changed at once, so that an error leaves the server with
+its old size and nova gives the new one's resources back. All that comes later (nova's call to arrive, a revert, the
+next start of nova-compute after it was killed) brings the container in line with what nova's record of the server says.
+"""
+
+import dataclasses
+import logging
+from typing import Any
+
+from nova import exception, objects
+from nova.compute import vm_states
+from oslo_config import cfg
+from oslo_utils import units
+
+from containerhost import errors
+from containerhost.engines import ContainerState, Engine, Status
+from containerhost.engines.lxd.live import Live
+from containerhost.rollback import Rollback
+from containerhost.spec import ContainerSpec, grants_of
+from nova_lxd_ext import flavor as flavors
+from nova_lxd_ext import startup, vifconfig, volumeconfig
+from nova_lxd_ext.arrivals import as_it_will_be, is_at_home
+from nova_lxd_ext.lifecycle import Lifecycle
+from nova_lxd_ext.outfit import Outfit
+from nova_lxd_ext.possessions import Possessions
+from nova_lxd_ext.states import States
+from nova_lxd_ext.wanted import Wanted
+
+LOG = logging.getLogger(__name__)
+
+
+class LiveResize:
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, live: Live, states: States, outfit: Outfit,
+                 possessions: Possessions, lifecycle: Lifecycle) -> None:
+        self._conf = conf
+        self._engine = engine
+        self._live = live
+        self._states = states
+        self._outfit = outfit
+        self._possessions = possessions
+        self._lifecycle = lifecycle
+
+    def change(self, context: Any, instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted,
+               move: objects.Migration, state: ContainerState) -> bool:
+        """Let a running server be what the move under way makes of it, if it can go on meanwhile.
+
+        :param flavor: the new one
+        :param state: the container's
+        :returns: whether it has changed; if not it is as it was, to be resized while it is off
+        :raises SpecError: the flavor demands a live resize, and it cannot be
+        :raises ResizeError: its processes need more memory than it would have
+        """
+        required = flavors.live_resize_required(flavor.extra_specs)
+        if state.status is not Status.RUNNING or instance.vm_state != vm_states.ACTIVE:
+            return False
+        obstacles = self._obstacles_on_the_way(instance, flavor, wanted, move)
+        coming = as_it_will_be(instance)
+        if not obstacles:
+            self._outfit.require_possible(coming, wanted)
+            obstacles = self._obstacles(coming, wanted)
+        if obstacles and required:
+            raise errors.SpecError(f"Flavor {flavor.name} (lxd:live_resize=required) is only for a resize during which "
+                                   f"the server goes on, and it cannot: {'; '.join(obstacles)}. Stop the server first, "
+                                   "or choose another flavor.")
+        if obstacles:
+            LOG.info("Server %s is resized while it is off: %s", instance.uuid, "; ".join(obstacles))
+            return False
+        for shortage in self._shortage(coming):
+            raise exception.ResizeError(reason=f"{shortage}; end some of them, stop the server first, or choose a "
+                                               "larger flavor")
+        with Rollback(f"live resize of server {instance.uuid}") as undo:
+            undo.on_error("its former size", self._take_back, context, instance, wanted)
+            self._converge(context, coming, wanted)
+        return True
+
+    def settle(self, context: Any, instance: objects.Instance, wanted: Wanted) -> bool:
+        """Let the running container be what nova's record of the server says, if it is not.
+
+        :returns: whether it is; if not, it can be only after a stop
+        """
+        if direct(wanted) or not self._live.differs(instance.name, self._spec(instance, wanted)):
+            return True
+        obstacles = (*self._obstacles(instance, wanted), *self._shortage(instance))
+        if obstacles:
+            LOG.warning("Server %s must stop to have its size: %s", instance.uuid, "; ".join(obstacles))
+            return False
+        self._converge(context, instance, wanted)
+        return True
+
+    @staticmethod
+    def _obstacles_on_the_way(instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted,
+                              move: objects.Migration) -> tuple[str, ...]:
+        """What nova itself does in a resize, and what the ports' and disks' own keys would change."""
+        if not is_at_home(move):
+            return (f"nova's scheduler chose another host, {move.dest_compute}, for it",)
+        old, new = instance.flavor, flavor
+        found = [f"nova gives port {port} another network function" for port in direct(wanted)]
+        if volumeconfig.volumes(wanted.block_device_info):
+            found.append("nova disconnects volumes at a resize")
+        if (old.ephemeral_gb, old.swap) != (new.ephemeral_gb, new.swap):
+            found.append("ephemeral and swap disks do not change while it runs")
+        if vifconfig.shape(old.extra_specs) != vifconfig.shape(new.extra_specs):
+            found.append("the limits of its ports (quota:vif_*) do not change while it runs")
+        return tuple(found)
+
+    def _obstacles(self, server: objects.Instance, wanted: Wanted) -> tuple[str, ...]:
+        """:param server: as it is to be"""
+        if volumeconfig.volumes(wanted.block_device_info):
+            return ("nova disconnects volumes at a resize",)
+        spec = self._spec(server, wanted)
+        users = self._possessions.users_of_others(server, spec.grants)
+        used = (f"a device it would lose is in use by {', '.join(users)}",) if users else ()
+        return (*used, *self._live.obstacles(server.name, spec))
+
+    def _spec(self, server: objects.Instance, wanted: Wanted) -> ContainerSpec:
+        """As the server is to be, with its grants as far as a look tells."""
+        return dataclasses.replace(self._lifecycle.spec(server), parts=self._possessions.prospects(server, wanted))
+
+    def _shortage(self, server: objects.Instance) -> tuple[str, ...]:
+        """What the processes of a server that is to be smaller need too much, in words; empty when they fit."""
+        used, size = self._live.memory_in_use(server.name), server.flavor.memory_mb
+        return (f"its processes use {used // units.Mi} MiB of memory, of which flavor {server.flavor.name} gives it "
+                f"{size}",) if used > size * units.Mi else ()
+
+    def _converge(self, context: Any, server: objects.Instance, wanted: Wanted) -> None:
+        """May be repeated. What the server has to give up goes back to the host when its container does not have it
+        any more."""
+        spec = self._lifecycle.spec(server)
+        grants = grants_of(self._possessions.put_on(context, server, wanted))
+        self._live.adapt(server.name, dataclasses.replace(spec, parts=grants))
+        self._engine.verify(server.name, grants)
+        self._outfit.trim(server, grants)
+        self._states.changed()
+
+    def _take_back(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+        startup.await_server(self._engine, self._conf.lxd.ready_timeout)
+        try:
+            self._converge(context, instance, wanted)
+        except errors.NotAsGranted:
+            self._live.renew(instance.name, self._spec(instance, wanted))
+            self._converge(context, instance, wanted)
+
+
+def direct(wanted: Wanted) -> tuple[str, ...]:
+    """Ids of the ports with a network function of their own: a server with one is never resized while it runs."""
+    return tuple(vif["id"] for vif in wanted.network_info if vifconfig.kind(vif) is vifconfig.Kind.DIRECT)

@@ -1,0 +1,68 @@
+from typing import Any
+
+import testtools
+
+from containerhost.engines.lxd import config, live
+from containerhost.engines.lxd.live import Target
+from containerhost.spec import Cpu, Memory, RootDisk, Security
+from tests.unit.containerhost.engines.test_lxd_config import NEW, OLD, GiB, container, gpu_grant, vf_grant
+
+LIBRARIES = {"nvidia.runtime": "true", "nvidia.driver.capabilities": "compute,utility"}
+
+
+def instance(**more: Any) -> dict[str, Any]:
+    """As LXD describes a container with this specification that runs."""
+    body = config.instance(container(**more), OLD)
+    return body | {"config": body["config"] | {"volatile.idmap.base": "1000000", "image.os": "busybox"},
+                   "devices": body["devices"] | {"nic-eth0": {"type": "nic"}, "mount-config": {"type": "disk"}}}
+
+
+def target(**more: Any) -> Target:
+    spec = container(**more)
+    return Target(live.live_keys(config.instance_config(spec, OLD)), config.root_disk(spec.root),
+                  config.devices_of_all(spec.grants, OLD))
+
+
+class StepsTest(testtools.TestCase):
+    def test_memory_alone(self) -> None:
+        before = instance(cpu=Cpu(1), memory=Memory(GiB, {2 << 20: GiB}))
+        after = live.memory(before, target(cpu=Cpu(4), memory=Memory(2 * GiB)))
+        self.assertEqual((str(2 * GiB), "1"), (after["config"]["limits.memory"], after["config"]["limits.cpu"]))
+        self.assertNotIn("limits.hugepages.2MB", after["config"])
+        self.assertEqual(before["devices"], after["devices"])
+
+    def test_limits_and_the_root_disk_and_nothing_of_the_engines_own(self) -> None:
+        before = instance(cpu=Cpu(2, frozenset({0, 1}), share=100))
+        after = live.limits(before, target(cpu=Cpu(4, frozenset({2, 3})), root=RootDisk("fast", 20 * GiB)))
+        self.assertEqual("2-3", after["config"]["limits.cpu"])
+        self.assertNotIn("limits.cpu.allowance", after["config"])
+        self.assertEqual("1000000", after["config"]["volatile.idmap.base"])
+        self.assertEqual(str(20 * GiB), after["devices"]["root"]["size"])
+        self.assertEqual(before["devices"].keys(), after["devices"].keys())
+
+    def test_how_it_was_started_stays(self) -> None:
+        before = instance(parts=(gpu_grant(frozenset({"compute", "utility"})),), security=Security(nesting=True))
+        after = live.limits(before, target())
+        self.assertEqual(LIBRARIES | {"security.nesting": "true"}, {
+            key: after["config"][key] for key in (*LIBRARIES, "security.nesting")})
+
+
+class ObstaclesTest(testtools.TestCase):
+    def obstacles(self, present: dict[str, str], extensions: frozenset[str] = OLD, **more: Any) -> str:
+        return "; ".join(live.obstacles(present, config.instance_config(container(**more), extensions)))
+
+    def test_limits_and_devices_are_none(self) -> None:
+        self.assertEqual("", self.obstacles(instance()["config"], cpu=Cpu(8), memory=Memory(8 * GiB),
+                                            parts=(gpu_grant(), vf_grant())))
+
+    def test_security_takes_effect_at_the_start(self) -> None:
+        self.assertIn("security.nesting=true", self.obstacles(instance()["config"], security=Security(nesting=True)))
+
+    def test_libraries_must_be_there(self) -> None:
+        parts = (gpu_grant(frozenset({"utility"})),)
+        for present, free in (({}, False), ({"nvidia.runtime": "true", "nvidia.driver.capabilities": "compute"}, False),
+                              ({"nvidia.driver.capabilities": "compute,utility"}, False), (LIBRARIES, True)):
+            with self.subTest(present):
+                found = self.obstacles(instance()["config"] | present, parts=parts)
+                self.assertEqual(free, not found)
+        self.assertEqual("", self.obstacles(instance()["config"], NEW, parts=parts), "CDI brings them")

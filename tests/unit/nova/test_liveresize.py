@@ -1,0 +1,135 @@
+"""When a resize is live, and that an error leaves the old size; LXD's part is played."""
+
+from typing import Any
+from unittest import mock
+
+from nova import exception, objects
+from nova.compute import vm_states
+from nova.network import model
+from oslo_utils import units
+
+from containerhost import errors
+from containerhost.engines import Status
+from nova_lxd_ext.wanted import NOTHING, Wanted
+from tests.unit.nova import fakes, ports, records
+from tests.unit.nova.fakes import GPU_1
+from tests.unit.nova.test_migration import MOVE, MovesCase
+
+VOLUME = {"block_device_mapping": [{"connection_info": {
+    "driver_volume_type": "local", "data": {"device_path": "/dev/null"},
+    "serial": "4d1f3b1a-0b0e-4a0e-9d0c-1c9f5c3f6f01"}, "boot_index": None, "mount_device": "/dev/vdb", "attachment_id": None}]}
+
+
+class LiveCase(MovesCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.move = objects.Migration(id=MOVE, source_compute="one", dest_compute="one")
+        self.server.vm_state = vm_states.ACTIVE
+        self.one.engine.asked.clear()
+
+    def memory(self) -> int:
+        return self.one.engine.specs[self.server.name].memory.size // units.Mi
+
+    def assert_never_stopped(self) -> None:
+        self.assertEqual(set(), {"kill", "stop", "start", "freeze"}.intersection(self.one.engine.asked))
+        self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
+
+    def resize_to(self, flavor: objects.Flavor, wanted: Wanted = NOTHING) -> None:
+        self.server.new_flavor = flavor
+        self.here.leave(None, self.server, flavor, wanted, 0, 0)
+
+    @staticmethod
+    def fail_once(target: Any, method: str, error: BaseException, times: int = 1) -> None:
+        """The next calls of a method raise, then it is as it was."""
+        original, left = getattr(target, method), [error] * times
+
+        def call(*arguments: Any) -> Any:
+            if left:
+                raise left.pop()
+            return original(*arguments)
+        setattr(target, method, call)
+
+    def refusal(self, flavor: objects.Flavor, wanted: Wanted = NOTHING) -> str:
+        error = self.assertRaises(exception.InstanceFaultRollback, self.resize_to, flavor, wanted)
+        self.assert_as_it_was()
+        self.assert_never_stopped()
+        return str(error)
+
+
+class LiveResizeTest(LiveCase):
+    def test_confirmed(self) -> None:
+        self.leave()
+        self.assertEqual((1024, {GPU_1: self.server.name}), (self.memory(), self.one.held()))
+        self.arrive(self.here)
+        self.here.settle(self.server, self.move)
+        self.assertEqual((1024, {GPU_1: self.server.name}), (self.memory(), self.one.held()))
+        self.assert_never_stopped()
+
+    def test_reverted(self) -> None:
+        self.leave()
+        self.arrive(self.here)
+        self.go_back()
+        self.assert_as_it_was()
+        self.assert_never_stopped()
+
+    def test_a_revert_that_cannot_be_live_stops_the_server(self) -> None:
+        self.leave()
+        self.arrive(self.here)
+        self.one.live.needed = 600 * units.Mi
+        self.go_back()
+        self.assert_as_it_was()
+        self.assertIn("kill", self.one.engine.asked)
+
+    def test_an_error_leaves_the_old_size(self) -> None:
+        for target, call in ((self.one.live, "adapt"), (self.one.engine, "verify")):
+            with self.subTest(call):
+                self.fail_once(target, call, errors.EngineError("not today"))
+                self.assertIn("not today", self.refusal(self.large))
+
+    def test_a_container_that_has_not_what_lxd_says_is_given_all_anew(self) -> None:
+        self.fail_once(self.one.engine, "verify", errors.NotAsGranted("/dev/nvidia0 is missing"), times=2)
+        self.assertIn("nvidia0", self.refusal(self.large))
+        self.assertIn("renew", self.one.engine.asked)
+
+    def test_killed_in_the_middle(self) -> None:
+        """Nova then calls for going back."""
+        self.fail_once(self.one.engine, "verify", fakes.Killed())
+        with mock.patch.object(self.one.resize, "_take_back"):
+            self.assertRaises(fakes.Killed, self.leave)
+        self.go_back()
+        self.assert_as_it_was()
+        self.assert_never_stopped()
+
+    def test_memory_in_use_is_refused_whatever_the_flavor_says(self) -> None:
+        self.one.live.needed = 300 * units.Mi
+        self.assertIn("use 300 MiB of memory", self.refusal(records.flavor(memory_mb=256)))
+
+    def test_what_cannot_be_live_is_refused_on_demand(self) -> None:
+        table: dict[str, tuple[dict[str, Any], Wanted, objects.Migration]] = {
+            "network function": ({}, Wanted.of(model.NetworkInfo([ports.direct()])), self.move),
+            "volumes": ({}, Wanted.of(block_device_info=VOLUME), self.move),
+            "ephemeral": ({"ephemeral_gb": 1}, NOTHING, self.move),
+            "another host, two": ({}, NOTHING, objects.Migration(id=MOVE, source_compute="one", dest_compute="two")),
+        }
+        for words, (changes, wanted, move) in table.items():
+            with self.subTest(words):
+                self.move = move
+                self.assertIn(words, self.refusal(records.flavor({"lxd:live_resize": "required"}, **changes), wanted))
+        self.move = objects.Migration(id=MOVE, source_compute="one", dest_compute="one")
+        self.one.live.stubborn = ("it must start anew",)
+        self.assertIn("start anew", self.refusal(records.flavor({"lxd:live_resize": "required"}, memory_mb=1024)))
+
+    def test_else_the_server_is_stopped(self) -> None:
+        self.one.live.stubborn = ("it must start anew",)
+        self.leave()
+        self.assertEqual((Status.STOPPED, {}), (self.one.engine.statuses[self.server.name], self.one.held()))
+
+    def test_a_server_that_is_off_takes_any_flavor(self) -> None:
+        self.one.power.off(self.server)
+        self.one.live.stubborn = ("it must start anew",)
+        self.server.vm_state = vm_states.STOPPED
+        self.resize_to(records.flavor({"lxd:live_resize": "required"}, memory_mb=1024))
+        self.assertEqual(Status.STOPPED, self.one.engine.statuses[self.server.name])
+
+    def test_a_word_that_is_none(self) -> None:
+        self.assertIn("lxd:live_resize must be", self.refusal(records.flavor({"lxd:live_resize": "yes"})))
