@@ -220,6 +220,8 @@ class ContainerSpec:
     """:ivar image: what the engine calls the image (LXD: fingerprint or alias)
     :ivar labels: the driver's own marks on the container (LXD: ``user.<key>``), never tenant keys
     :ivar limits: kernel resource limits by name, e.g. ``memlock``; ``unlimited`` or a number
+    :ivar gpu_libraries: driver capabilities (as in GrantOptions) whose libraries a container without a GPU is to have
+        from its start, for one that it may get while it runs
     """
 
     name: str
@@ -236,6 +238,7 @@ class ContainerSpec:
     limits: Mapping[str, str] = dataclasses.field(default_factory=dict)
     salvaged: Salvaged | None = None
     program: Program = Program()
+    gpu_libraries: frozenset[str] = frozenset()
 
     @property
     def grants(self) -> tuple[Grant, ...]:

@@ -13,10 +13,12 @@ from containerhost.devices.scan import Inventory, scan
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.exports import Exports
+from containerhost.engines.lxd.guestfiles import GuestFiles
 from containerhost.engines.lxd.images import Images
 from containerhost.engines.lxd.live import Live
 from containerhost.engines.lxd.migration import Transfers
 from containerhost.engines.lxd.pooldisks import PoolDisks
+from containerhost.guestnotice import GuestNotice
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.sysfs import Host
@@ -106,7 +108,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     outfit = Outfit(engine, (possessions, ports, volumes, ephemerals))
     lifecycle = Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host))
     power = Power(conf, engine, states, outfit)
-    live = LiveResize(conf, engine, Live(engine, root_actions, host), states, outfit, possessions, lifecycle)
+    live = LiveResize(conf, engine, Live(engine, root_actions, host),
+                      GuestNotice(GuestFiles(client), conf.lxd.shrink_notice), states, outfit, possessions, lifecycle)
     transfers, peers = Transfers(client, engine.make), Peers(conf)
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,

@@ -63,6 +63,13 @@ was.
 """),
 ]
 
+RESIZE = [
+    cfg.IntOpt("shrink_notice", default=30, min=0, help="""
+Seconds a guest that runs ``containerhost-guest`` has to let go of cores, memory and devices before a live resize takes
+them. Others are not waited for.
+"""),
+]
+
 VOLUMES = [
     cfg.IntOpt("volume_timeout", default=300, min=1, help="""
 Seconds a volume's backend has for each step: to connect, disconnect or extend a volume, or to copy 64 MiB of one.
@@ -112,7 +119,7 @@ much more a server's own host weighs than others when it is resized. A negative 
 """),
 ]
 
-ALL = ENGINE + LIMITS + SNAPSHOTS + MIGRATION + VOLUMES + DEVICES + SECURITY + SCHEDULER
+ALL = ENGINE + LIMITS + SNAPSHOTS + MIGRATION + RESIZE + VOLUMES + DEVICES + SECURITY + SCHEDULER
 
 
 def register(conf: cfg.ConfigOpts = CONF) -> None:

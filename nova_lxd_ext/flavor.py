@@ -132,6 +132,15 @@ def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> 
     return wanted
 
 
+def prepared_libraries(extra_specs: Mapping[str, str]) -> frozenset[str]:
+    """Driver capabilities that a server is to have the libraries of even while it has no GPU: those that its flavor
+    itself asks for.
+
+    :raises SpecError: on a name that is none
+    """
+    return gpu_capabilities(extra_specs, ())
+
+
 def live_resize_required(extra_specs: Mapping[str, str]) -> bool:
     """Whether a running server may get the flavor only while it goes on.
 

@@ -14,7 +14,7 @@ from nova import exception, objects
 from nova.compute import task_states, vm_states
 from oslo_config import cfg
 
-from containerhost import errors
+from containerhost import errors, resources
 from containerhost.engines import Engine
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Mount
@@ -64,7 +64,8 @@ class Lifecycle:
                 parts = self._outfit.put_on(context, instance, wanted)
                 self._tell_tags(context, instance, wanted.network_info)
                 mounts = self._config_drive(instance, injected_files, admin_password, wanted)
-                self._engine.create(dataclasses.replace(spec, image=image, parts=parts, mounts=mounts))
+                spec = dataclasses.replace(spec, image=image, parts=parts, mounts=mounts)
+                self._engine.create(resources.told(spec))
                 report_progress(instance, 80)
             if power_on:
                 self._outfit.start(instance.name, parts)
@@ -88,6 +89,7 @@ class Lifecycle:
             security=flavor.security(chosen.extra_specs, allow_privileged=conf.allow_privileged,
                                      isolated=conf.isolated),
             cloud_init=cloudinit.documents(instance),
+            gpu_libraries=flavor.prepared_libraries(chosen.extra_specs),
             labels=labels.of(instance))
 
     def _config_drive(self, instance: objects.Instance, injected_files: Sequence[tuple[str, str]],

@@ -8,6 +8,7 @@ next start of nova-compute after it was killed) brings the container in line wit
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from nova import exception, objects
@@ -15,9 +16,11 @@ from nova.compute import vm_states
 from oslo_config import cfg
 from oslo_utils import units
 
-from containerhost import errors
+from containerhost import errors, resources
 from containerhost.engines import ContainerState, Engine, Status
 from containerhost.engines.lxd.live import Live
+from containerhost.grants import Grant
+from containerhost.guestnotice import GuestNotice
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, grants_of
 from nova_lxd_ext import flavor as flavors
@@ -33,11 +36,12 @@ LOG = logging.getLogger(__name__)
 
 
 class LiveResize:
-    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, live: Live, states: States, outfit: Outfit,
-                 possessions: Possessions, lifecycle: Lifecycle) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, live: Live, notice: GuestNotice, states: States,
+                 outfit: Outfit, possessions: Possessions, lifecycle: Lifecycle) -> None:
         self._conf = conf
         self._engine = engine
         self._live = live
+        self._notice = notice
         self._states = states
         self._outfit = outfit
         self._possessions = possessions
@@ -53,37 +57,45 @@ class LiveResize:
         :raises SpecError: the flavor demands a live resize, and it cannot be
         :raises ResizeError: its processes need more memory than it would have
         """
-        required = flavors.live_resize_required(flavor.extra_specs)
+        flavors.live_resize_required(flavor.extra_specs)
         if state.status is not Status.RUNNING or instance.vm_state != vm_states.ACTIVE:
             return False
-        obstacles = self._obstacles_on_the_way(instance, flavor, wanted, move)
         coming = as_it_will_be(instance)
+        obstacles = self._obstacles_on_the_way(instance, flavor, wanted, move)
         if not obstacles:
             self._outfit.require_possible(coming, wanted)
-            obstacles = self._obstacles(coming, wanted)
-        if obstacles and required:
-            raise errors.SpecError(f"Flavor {flavor.name} (lxd:live_resize=required) is only for a resize during which "
-                                   f"the server goes on, and it cannot: {'; '.join(obstacles)}. Stop the server first, "
-                                   "or choose another flavor.")
-        if obstacles:
-            LOG.info("Server %s is resized while it is off: %s", instance.uuid, "; ".join(obstacles))
-            return False
-        for shortage in self._shortage(coming):
-            raise exception.ResizeError(reason=f"{shortage}; end some of them, stop the server first, or choose a "
-                                               "larger flavor")
-        with Rollback(f"live resize of server {instance.uuid}") as undo:
-            undo.on_error("its former size", self._take_back, context, instance, wanted)
-            self._converge(context, coming, wanted)
-        return True
+            obstacles = self._live.obstacles(coming.name, self._spec(coming, wanted))
+        require_allowed(flavor, obstacles)
+        if not obstacles:
+            with Rollback(f"live resize of server {instance.uuid}") as undo:
+                undo.on_error("what was announced", self._tell, instance)
+                spec = self._spec(coming, wanted)
+                self._notice.announce(coming.name, self._told(coming), spec.labels[resources.LABEL])
+                for shortage in self._shortage(coming):
+                    raise exception.ResizeError(reason=f"{shortage}; end some of them, stop the server first, or "
+                                                       "choose a larger flavor")
+                obstacles = self._users(coming, spec)
+                require_allowed(flavor, obstacles)
+                if not obstacles:
+                    undo.on_error("its former size", self._take_back, context, instance, wanted)
+                    self._converge(context, coming, wanted)
+                    return True
+        LOG.info("Server %s is resized while it is off: %s", instance.uuid, "; ".join(obstacles))
+        return False
 
     def settle(self, context: Any, instance: objects.Instance, wanted: Wanted) -> bool:
         """Let the running container be what nova's record of the server says, if it is not.
 
         :returns: whether it is; if not, it can be only after a stop
         """
-        if direct(wanted) or not self._live.differs(instance.name, self._spec(instance, wanted)):
+        if direct(wanted):
             return True
-        obstacles = (*self._obstacles(instance, wanted), *self._shortage(instance))
+        spec = self._spec(instance, wanted)
+        if not self._live.differs(instance.name, spec):
+            return True
+        volumes = ("nova disconnects volumes at a resize",) if volumeconfig.volumes(wanted.block_device_info) else ()
+        obstacles = (*volumes, *self._live.obstacles(instance.name, spec), *self._users(instance, spec),
+                     *self._shortage(instance))
         if obstacles:
             LOG.warning("Server %s must stop to have its size: %s", instance.uuid, "; ".join(obstacles))
             return False
@@ -106,18 +118,25 @@ class LiveResize:
             found.append("the limits of its ports (quota:vif_*) do not change while it runs")
         return tuple(found)
 
-    def _obstacles(self, server: objects.Instance, wanted: Wanted) -> tuple[str, ...]:
-        """:param server: as it is to be"""
-        if volumeconfig.volumes(wanted.block_device_info):
-            return ("nova disconnects volumes at a resize",)
-        spec = self._spec(server, wanted)
+    def _users(self, server: objects.Instance, spec: ContainerSpec) -> tuple[str, ...]:
         users = self._possessions.users_of_others(server, spec.grants)
-        used = (f"a device it would lose is in use by {', '.join(users)}",) if users else ()
-        return (*used, *self._live.obstacles(server.name, spec))
+        return (f"a device it would lose is in use by {', '.join(users)}",) if users else ()
 
     def _spec(self, server: objects.Instance, wanted: Wanted) -> ContainerSpec:
         """As the server is to be, with its grants as far as a look tells."""
-        return dataclasses.replace(self._lifecycle.spec(server), parts=self._possessions.prospects(server, wanted))
+        return self._specified(server, self._possessions.prospects(server, wanted))
+
+    def _specified(self, server: objects.Instance, grants: tuple[Grant, ...]) -> ContainerSpec:
+        return resources.told(dataclasses.replace(self._lifecycle.spec(server), parts=grants), self._told(server))
+
+    def _told(self, server: objects.Instance) -> str | None:
+        """What the container is told of its resources now."""
+        return self._engine.container(server.name).labels.get(resources.LABEL)
+
+    def _tell(self, server: objects.Instance) -> None:
+        told = self._told(server)
+        if told is not None:
+            self._notice.tell(server.name, told)
 
     def _shortage(self, server: objects.Instance) -> tuple[str, ...]:
         """What the processes of a server that is to be smaller need too much, in words; empty when they fit."""
@@ -128,12 +147,12 @@ class LiveResize:
     def _converge(self, context: Any, server: objects.Instance, wanted: Wanted) -> None:
         """May be repeated. What the server has to give up goes back to the host when its container does not have it
         any more."""
-        spec = self._lifecycle.spec(server)
         grants = grants_of(self._possessions.put_on(context, server, wanted))
-        self._live.adapt(server.name, dataclasses.replace(spec, parts=grants))
+        self._live.adapt(server.name, self._specified(server, grants))
         self._engine.verify(server.name, grants)
         self._outfit.trim(server, grants)
         self._states.changed()
+        self._tell(server)
 
     def _take_back(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
@@ -142,6 +161,14 @@ class LiveResize:
         except errors.NotAsGranted:
             self._live.renew(instance.name, self._spec(instance, wanted))
             self._converge(context, instance, wanted)
+
+
+def require_allowed(flavor: objects.Flavor, obstacles: Sequence[str]) -> None:
+    """:raises SpecError: the flavor is only for a live resize, and there are obstacles"""
+    if obstacles and flavors.live_resize_required(flavor.extra_specs):
+        raise errors.SpecError(f"Flavor {flavor.name} (lxd:live_resize=required) is only for a resize during which the "
+                               f"server goes on, and it cannot: {'; '.join(obstacles)}. Stop the server first, or "
+                               "choose another flavor.")
 
 
 def direct(wanted: Wanted) -> tuple[str, ...]:

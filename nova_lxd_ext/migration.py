@@ -19,6 +19,7 @@ from nova.virt import driver
 from oslo_config import cfg
 from oslo_utils import units
 
+from containerhost import resources
 from containerhost.engines import Engine, Status
 from containerhost.engines.lxd.migration import Transfers
 from containerhost.rollback import Rollback
@@ -126,7 +127,8 @@ class Moves:
         One that runs has changed already. On an error a container that was stopped stays so, without parts: a hard
         reboot of the server tries again.
         """
-        if self._states.require(instance).status is Status.RUNNING:
+        state = self._states.require(instance)
+        if state.status is Status.RUNNING:
             if self._live.settle(context, instance, wanted):
                 return
             self._strip(context, instance, wanted)
@@ -137,7 +139,8 @@ class Moves:
             with self._outfit.expecting(instance, wanted):
                 parts = self._outfit.put_on(context, instance, wanted)
                 self._tell_tags(context, instance, wanted.network_info)
-                self._engine.reconfigure(instance.name, dataclasses.replace(spec, parts=parts))
+                spec = resources.told(dataclasses.replace(spec, parts=parts), state.labels.get(resources.LABEL))
+                self._engine.reconfigure(instance.name, spec)
             self._outfit.trim(instance, parts)
             if power_on:
                 self._outfit.start(instance.name, parts)

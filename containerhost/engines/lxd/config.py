@@ -99,6 +99,7 @@ def instance_config(spec: ContainerSpec, extensions: Collection[str]) -> dict[st
         **security(spec.security),
         **kernel_limits([spec.limits, *(grant.limits for grant in spec.grants)], extensions),
         **libraries((grant.gpu for grant in spec.grants), extensions),
+        **prepared_libraries(spec, extensions),
         **cloud_init(spec.cloud_init, extensions),
         **{f"environment.{key}": value for key, value in environment.items()},
         **{f"user.{key}": value for key, value in spec.labels.items()},
@@ -344,4 +345,23 @@ def libraries(gpus: Iterable[GpuGrant | None], extensions: Collection[str]) -> d
         raise SpecError(f"GPU {asker} needs NVIDIA's libraries in the container, but this daemon can bring them "
                         "neither by CDI (extension gpu_cdi) nor by nvidia.runtime")
     # A slice cannot start without nvidia.runtime; ``utility`` is the least that makes it visible.
-    return {"nvidia.runtime": "true", "nvidia.driver.capabilities": ",".join(capabilities or ["utility"])}
+    return runtime(capabilities or ["utility"])
+
+
+def prepared_libraries(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
+    """For a container without a GPU: nvidia.runtime brings the libraries with no GPU visible. By CDI they come with the
+    GPU."""
+    if not spec.gpu_libraries or any(grant.gpu for grant in spec.grants) or "gpu_cdi" in extensions:
+        return {}
+    if "nvidia_runtime" not in extensions:
+        raise SpecError(f"container {spec.name} is to have NVIDIA's libraries before it has a GPU, but this daemon can "
+                        "bring them neither by CDI (extension gpu_cdi) nor by nvidia.runtime")
+    return runtime(sorted(spec.gpu_libraries))
+
+
+def runtime(capabilities: Iterable[str]) -> dict[str, str]:
+    return {"nvidia.runtime": "true", "nvidia.driver.capabilities": ",".join(capabilities)}
+
+
+def is_cdi(device: Device) -> bool:
+    return device["type"] == "gpu" and "=" in device.get("id", "")

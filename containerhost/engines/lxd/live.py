@@ -29,6 +29,8 @@ KERNEL = "limits.kernel."
 LIVE = (*MEMORY, "limits.cpu", "limits.disk.", KERNEL, "user.", "environment.")
 #: How a container was started: kept as long as it runs, so that it tells which libraries are in it.
 RUNTIME, CAPABILITIES = "nvidia.runtime", "nvidia.driver.capabilities"
+#: The extension of LXD by which a GPU that is named as CDI does, libraries included, comes to a running container.
+CDI_HOTPLUG = "gpu_cdi_hotplug"
 #: Pools that hold a root disk to its size by a quota, which may shrink under a mounted file system.
 QUOTA_POOLS = frozenset({"btrfs", "dir", "zfs"})
 
@@ -67,7 +69,12 @@ class Live:
         """
         self._engine.require_cores(spec)
         instance, _ = self._client.instance(name)
-        found = obstacles(instance["config"], config.instance_config(spec, self._client.extensions))
+        extensions = self._client.extensions
+        found = obstacles(instance["config"], config.instance_config(spec, extensions))
+        coming = config.devices_of_all(spec.grants, extensions)
+        if CDI_HOTPLUG not in extensions and any(config.is_cdi(device) for key, device in coming.items()
+                                                 if instance["devices"].get(key) != device):
+            found += (f"this daemon brings a GPU with its driver's libraries when it starts (no {CDI_HOTPLUG})",)
         before, after = (int(disk.get("size") or 0) for disk in (instance["devices"]["root"],
                                                                  config.root_disk(spec.root)))
         pool = spec.root.pool

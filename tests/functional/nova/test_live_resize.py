@@ -1,6 +1,7 @@
 """A running server's size changes on its host: its processes go on, its interfaces stay, its devices come and go."""
 
 import itertools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +19,11 @@ TICK = 0.05  # s
 LONGEST_GAP = 10.0  # s between two ticks; a container that was stopped, or frozen for good, misses more or all of them
 COUNT = f"""echo $$ > /root/pid; i=0
 while :; do i=$((i+1)); echo $i $(cut -d' ' -f1 /proc/uptime) >> /root/ticks; sleep {TICK}; done"""
+# What containerhost-guest does, in an image without Python.
+LET_GO = """cd /run/containerhost || mkdir -p /run/containerhost && cd /run/containerhost
+echo '{"generation": 1}' > ack.json
+while ! grep '"announced": {' resources.json > /root/announced; do sleep 0.1; done
+rm /mnt/ballast; echo '{"generation": 2}' > ack.json"""
 BALLAST = "mount -t tmpfs tmpfs /mnt && dd if=/dev/zero of=/mnt/ballast bs=1M count=120"
 
 
@@ -144,15 +150,23 @@ class LiveResizeTest(LiveServers):
         self.assert_went_on(server)
         self.delete(server)
 
-    def test_memory_in_use_is_not_taken(self) -> None:
+    def test_memory_in_use_is_not_taken_before_the_guest_lets_go(self) -> None:
         server = self.counting(self.large)
         self.execute(server, BALLAST)
-        self.refused(server, self.flavor(memory_mb=96, disk=2), "of memory")
+        smaller = self.flavor(memory_mb=96, disk=2)
+        self.refused(server, smaller, "of memory")
         self.assertEqual((192, 2, 2), self.size(server))
-        self.assertEqual(0, self.inside(server, "rm", "/mnt/ballast").status)
-        self.resize(server, self.flavor(memory_mb=96, disk=2))
+        self.execute(server, 'setsid sh -c "$0" > /dev/null 2>&1 < /dev/null &', LET_GO)
+        self.resize(server, smaller)
         self.assertEqual((96, 1, 2), self.size(server))
         self.assert_went_on(server)
+        announced, told = (json.loads(self.inside(server, "cat", file).output)
+                           for file in ("/root/announced", "/run/containerhost/resources.json"))
+        self.assertEqual((1, 192 * MIB, 2, 96 * MIB), (announced["generation"], announced["memory"], *(
+            announced["announced"][key] for key in ("generation", "memory"))))
+        self.assertEqual((2, 96 * MIB, 1, None), (told["generation"], told["memory"], told["cpus"]["count"],
+                                                  told["announced"]))
+        self.assertEqual(told, json.loads(self.container(server).labels["containerhost.resources"]), "by the guest API")
 
     def test_what_cannot_be_done_live_stops_the_server_or_is_refused(self) -> None:
         server = self.counting(self.small)
@@ -163,6 +177,17 @@ class LiveResizeTest(LiveServers):
         self.assertEqual("true", self.config(server)["config"]["security.nesting"])
         self.assertNotEqual(self.before, self.life(server))
         self.assertEqual(Status.RUNNING, self.container(server).status)
+
+    def test_libraries_are_there_before_the_gpu(self) -> None:
+        capabilities = {"memory_mb": 96, "lxd__gpu_capabilities": "compute,utility"}
+        server = self.counting(self.flavor(**capabilities))
+        self.assertEqual(0, self.inside(server, "ls", "/usr/bin/nvidia-smi").status)
+        self.assertEqual((0, 0), self.accelerators(server))
+        self.resize(server, self.flavor(**capabilities, lxd__live_resize="required",
+                                        pci_passthrough__alias=f"{base.GPU_ALIAS}:1"))
+        self.assertEqual((1, 0), self.accelerators(server))
+        self.assert_went_on(server)
+        self.delete(server)
 
     def test_a_stopped_server_takes_any_size_and_stays_off(self) -> None:
         server = self.server(self.small)

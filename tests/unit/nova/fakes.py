@@ -17,6 +17,7 @@ from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.grants import Grant
+from containerhost.guestnotice import GuestNotice
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.privileged import Privileged
@@ -206,6 +207,29 @@ class FakeLive:
         return dataclasses.replace(spec, image=present.image, mounts=present.mounts, parts=(*others, *spec.parts))
 
 
+class FakeFiles:
+    """Files of running containers, in memory; all of them have the same.
+
+    :ivar fail: what to raise
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.written: list[bytes] = []
+        self.fail: Exception | None = None
+
+    def write(self, name: str, path: str, content: bytes) -> None:
+        if self.fail:
+            raise self.fail
+        self.written.append(content)
+        self.files[path] = content
+
+    def read(self, name: str, path: str) -> bytes | None:
+        if self.fail:
+            raise self.fail
+        return self.files.get(path)
+
+
 class NoPrivileges(Privileged):
     """A static tree reacts to nothing, and no container's process can be on its devices."""
 
@@ -289,6 +313,7 @@ class World:
     power: Power
     live: FakeLive
     resize: LiveResize
+    files: "FakeFiles"
 
     def held(self) -> dict[str, str]:
         """Device id -> container, as the records say."""
@@ -316,10 +341,11 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
     outfit = Outfit(engine, (possessions, ports, volumes, Ephemerals(FakeDisks())))
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
     lifecycle = Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus, lambda *_: None)
-    live = FakeLive(engine)
+    live, files = FakeLive(engine), FakeFiles()
     return World(engine, owners, states, outfit, lifecycle,
                  Power(conf, engine, states, outfit, *[clock] if clock else []), live,
-                 LiveResize(conf, engine, live, states, outfit, possessions, lifecycle))
+                 LiveResize(conf, engine, live, GuestNotice(files, conf.lxd.shrink_notice), states, outfit, possessions,
+                            lifecycle), files)
 
 
 class Clock:

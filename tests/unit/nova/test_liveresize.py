@@ -17,7 +17,8 @@ from tests.unit.nova.test_migration import MOVE, MovesCase
 
 VOLUME = {"block_device_mapping": [{"connection_info": {
     "driver_volume_type": "local", "data": {"device_path": "/dev/null"},
-    "serial": "4d1f3b1a-0b0e-4a0e-9d0c-1c9f5c3f6f01"}, "boot_index": None, "mount_device": "/dev/vdb", "attachment_id": None}]}
+    "serial": "4d1f3b1a-0b0e-4a0e-9d0c-1c9f5c3f6f01"}, "boot_index": None,
+    "mount_device": "/dev/vdb", "attachment_id": None}]}
 
 
 class LiveCase(MovesCase):

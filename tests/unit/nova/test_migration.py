@@ -11,7 +11,7 @@ import testtools
 from nova import exception, objects
 from oslo_utils import units
 
-from containerhost import errors
+from containerhost import errors, resources
 from containerhost.engines import Status
 from containerhost.engines.lxd.migration import Offer
 from containerhost.spec import ContainerSpec
@@ -118,7 +118,8 @@ class BetweenHostsTest(MovesCase):
         self.assertEqual(str(MOVE), self.two.engine.specs[self.server.name].labels[labels.ARRIVAL])
         self.arrive(self.there)
         spec = self.two.engine.specs[self.server.name]
-        self.assertEqual((1024 * units.Mi, labels.of(self.server)), (spec.memory.size, spec.labels))
+        self.assertEqual((1024 * units.Mi, labels.of(self.server).items()),
+                         (spec.memory.size, spec.labels.items() - {(resources.LABEL, spec.labels[resources.LABEL])}))
         self.assertEqual({GPU_1: self.server.name}, self.two.held())
         self.here.settle(self.server, self.move)
         self.assertEqual({}, self.one.engine.specs)

@@ -180,6 +180,14 @@ class TestGpus(testtools.TestCase):
         self.assertEqual({"type": "gpu", "gputype": "physical", "id": "nvidia.com/gpu=GPU-1"},
                          body["devices"]["gpu-0000-3b-00-0"])
 
+    def test_libraries_before_there_is_a_gpu(self):
+        for extensions, parts, expected in ((OLD, (), ("true", "compute,utility")), (NEW, (), (None, None)),
+                                            (OLD, (gpu_grant(),), (None, None))):
+            found = config.instance(container(parts=parts, gpu_libraries=self.libraries), extensions)["config"]
+            self.assertEqual(expected, (found.get("nvidia.runtime"), found.get("nvidia.driver.capabilities")))
+        error = self.assertRaises(SpecError, config.instance, container(gpu_libraries=self.libraries), frozenset())
+        self.assertIn("before it has a GPU", str(error))
+
     def test_no_way_to_bring_libraries(self):
         error = self.assertRaises(SpecError, config.instance, container(parts=(gpu_grant(self.libraries),)),
                                   frozenset())

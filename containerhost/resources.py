@@ -1,0 +1,91 @@
+"""What a container is told of its resources: the document behind /run/containerhost/resources.json. Pure.
+
+A JSON object:
+
+- ``schema``: 1; a reader ignores keys it does not know
+- ``generation``: a number that grows with every change
+- ``cpus``: ``count``, and ``cores``: the host's cores it is bound to, none when the engine chooses
+- ``memory``: bytes
+- ``devices``: of each ``id`` (PCI address, or slice), ``kind`` (``gpu``, ``gpu_slice``, ``net``), ``vendor`` (PCI id),
+  ``uuid`` (null where it has none), ``nodes`` (paths in /dev), ``interface`` (null or its name in the container)
+- ``announced``: null, or what will be when the guest has acknowledged or ``until`` (seconds since 1970) has passed:
+  the same keys ``generation``, ``cpus``, ``memory`` and ``devices``
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+from containerhost.grants import Grant
+from containerhost.spec import ContainerSpec
+
+SCHEMA = 1
+LABEL = "containerhost.resources"
+FOLDER = "/run/containerhost"
+FILE = f"{FOLDER}/resources.json"
+ACKNOWLEDGED = f"{FOLDER}/ack.json"
+
+Document = dict[str, Any]
+BODY = ("cpus", "memory", "devices")
+
+
+def of(spec: ContainerSpec) -> Document:
+    """The part of a document that a container's specification decides."""
+    return {"cpus": {"count": spec.cpu.count, "cores": sorted(spec.cpu.cores)}, "memory": spec.memory.size,
+            "devices": [_device(grant) for grant in spec.grants]}
+
+
+def _device(grant: Grant) -> Document:
+    device = grant.device
+    return {"id": device.id, "kind": device.kind.value, "vendor": device.vendor_id, "uuid": device.uuid,
+            "nodes": [node.path for node in grant.nodes], "interface": grant.netdev.name if grant.netdev else None}
+
+
+def told(spec: ContainerSpec, before: str | None = None) -> ContainerSpec:
+    """The specification with the document among its labels.
+
+    :param before: the container's present document; where nothing changes it stays
+    """
+    return dataclasses.replace(spec, labels=dict(spec.labels) | {LABEL: following(of(spec), before)})
+
+
+def following(body: Document, before: str | None) -> str:
+    present = parse(before)
+    if present is not None and all(present.get(key) == body[key] for key in BODY):
+        return str(before)
+    return text({"schema": SCHEMA, "generation": generation(present) + 1, **body, "announced": None})
+
+
+def announcing(before: str, coming: str, until: int) -> str:
+    """:param before, coming: documents"""
+    later = parse(coming) or {}
+    return text((parse(before) or {}) | {"announced": {key: later.get(key) for key in ("generation", *BODY)}
+                                         | {"until": until}})
+
+
+def shrinks(before: str | None, coming: str) -> bool:
+    """Whether the container loses cores, memory or a device."""
+    present, later = parse(before), parse(coming)
+    if present is None or later is None:
+        return False
+    there = {device["id"] for device in later["devices"]}
+    return (later["cpus"]["count"] < present["cpus"]["count"] or later["memory"] < present["memory"]
+            or any(device["id"] not in there for device in present["devices"]))
+
+
+def generation(document: Document | None) -> int:
+    found = document.get("generation") if document else None
+    return found if isinstance(found, int) else 0
+
+
+def parse(content: str | bytes | None) -> Document | None:
+    """None for what is no JSON object: a file in a container may hold anything."""
+    try:
+        found = json.loads(content) if content else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def text(document: Document) -> str:
+    return json.dumps(document, sort_keys=True)

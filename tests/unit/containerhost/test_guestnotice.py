@@ -1,0 +1,171 @@
+"""What a container is told: the document, the announcement, and the helper in the guest that reads both."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import fixtures
+import testtools
+
+from containerhost import errors, guest, resources
+from containerhost.guestnotice import GuestNotice
+from containerhost.spec import Cpu, Memory
+from tests.unit.containerhost.engines.test_lxd_config import GiB, container, gpu_grant, vf_grant
+
+
+def told(before: str | None = None, **more: Any) -> str:
+    return resources.told(container(**more), before).labels[resources.LABEL]
+
+
+class DocumentTest(testtools.TestCase):
+    def test_what_it_says(self) -> None:
+        found = json.loads(told(cpu=Cpu(2, frozenset({5, 4})), parts=(gpu_grant(), vf_grant())))
+        gpu, vf = found.pop("devices")
+        self.assertEqual({"schema": 1, "generation": 1, "cpus": {"count": 2, "cores": [4, 5]}, "memory": GiB,
+                          "announced": None}, found)
+        self.assertEqual({"id": "0000:3b:00.0", "kind": "gpu", "vendor": "10de", "uuid": "GPU-1", "interface": None,
+                          "nodes": ["/dev/nvidia0", "/dev/dri/card0", "/dev/nvidiactl"]}, gpu)
+        self.assertEqual(("net", "ib0"), (vf["kind"], vf["interface"]))
+
+    def test_the_generation_grows_with_changes_only(self) -> None:
+        first = told()
+        self.assertEqual(first, told(first))
+        second = told(first, memory=Memory(2 * GiB))
+        self.assertEqual((1, 2), tuple(json.loads(text)["generation"] for text in (first, second)))
+        self.assertEqual(1, json.loads(told("no document"))["generation"])
+
+    def test_shrinking(self) -> None:
+        before = told(cpu=Cpu(2), parts=(gpu_grant(),))
+        for more, shrinks in (({"cpu": Cpu(1), "parts": (gpu_grant(),)}, True), ({"cpu": Cpu(4)}, True),
+                              ({"cpu": Cpu(2), "memory": Memory(GiB - 1), "parts": (gpu_grant(),)}, True),
+                              ({"cpu": Cpu(4), "parts": (vf_grant(), gpu_grant())}, False)):
+            with self.subTest(more):
+                self.assertEqual(shrinks, resources.shrinks(before, told(before, **more)))
+
+
+class Guest:
+    """Files of a container, and a guest that acknowledges when it is looked at for the ``nth`` time after an
+    announcement; never when that is 0.
+    """
+
+    def __init__(self, knows: int | None, nth: int) -> None:
+        self.files = {} if knows is None else {resources.ACKNOWLEDGED: json.dumps({"generation": knows}).encode()}
+        self.written: list[dict[str, Any]] = []
+        self._nth = nth
+
+    def write(self, name: str, path: str, content: bytes) -> None:
+        self.written.append(json.loads(content))
+
+    def read(self, name: str, path: str) -> bytes | None:
+        announced = self.written and self.written[-1]["announced"]
+        if announced:
+            self._nth -= 1
+            if self._nth == 0:
+                self.files[path] = json.dumps({"generation": announced["generation"]}).encode()
+        return self.files.get(path)
+
+
+class AnnouncementTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.now = 1000.0
+        self.before = told(cpu=Cpu(4))
+        self.after = told(self.before, cpu=Cpu(2))
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def announce(self, files: Any, after: str | None = None) -> bool:
+        return GuestNotice(files, 30, lambda: self.now, self.sleep).announce("c1", self.before, after or self.after)
+
+    def test_it_is_waited_for_the_guest(self) -> None:
+        files = Guest(knows=1, nth=5)
+        self.assertTrue(self.announce(files))
+        (written,) = files.written
+        self.assertEqual((1, 4), (written["generation"], written["cpus"]["count"]))
+        self.assertEqual((2, 2, 1030), tuple(
+            written["announced"][key] if key != "cpus" else written["announced"][key]["count"]
+            for key in ("generation", "cpus", "until")))
+        self.assertLess(self.now, 1002)
+
+    def test_not_longer_than_the_limit(self) -> None:
+        self.assertTrue(self.announce(Guest(knows=1, nth=0)))
+        self.assertTrue(1030 <= self.now < 1031)
+
+    def test_who_does_not_listen_is_not_waited_for(self) -> None:
+        """Nor who listened to an earlier generation and then ended, nor who is to get more."""
+        for files, after in ((Guest(None, 1), None), (Guest(0, 1), None), (Guest(1, 1), told(self.before, cpu=Cpu(8)))):
+            self.assertFalse(self.announce(files, after))
+            self.assertEqual(([], 1000.0), (files.written, self.now))
+
+    def test_what_a_hostile_guest_writes(self) -> None:
+        for content in (b"", b"[1]", b'{"generation": "1"}', b"\xff\xfe", b"[" * 60000, b'{"generation": null}'):
+            files = Guest(None, 0)
+            files.files[resources.ACKNOWLEDGED] = content
+            self.assertFalse(self.announce(files))
+
+    def test_a_container_without_such_files(self) -> None:
+        class Refusing(Guest):
+            def write(self, name: str, path: str, content: bytes) -> None:
+                raise errors.EngineError("not a directory")
+
+        self.assertFalse(self.announce(Refusing(knows=1, nth=1)))
+
+
+class HelperTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.MonkeyPatch("containerhost.guest.PAUSE", 0.0))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.guest.SOCKETS", (str(self.folder / "no-sock"),)))
+        self.before = told(cpu=Cpu(1), parts=(gpu_grant(), vf_grant()))
+
+    def write(self, document: str) -> None:
+        (self.folder / "resources.json").write_text(document)
+
+    def acknowledged(self) -> int | None:
+        file = self.folder / "ack.json"
+        return json.loads(file.read_text())["generation"] if file.exists() else None
+
+    def test_nothing_is_told(self) -> None:
+        self.assertEqual(guest.NOT_TOLD, guest.main(["--folder", str(self.folder), "show"]))
+        for text in ("{", "[]", "{}", '{"generation": "1"}'):
+            self.write(text)
+            self.assertIsNone(guest.load(str(self.folder)))
+
+    def test_watch_acknowledges_what_is_and_what_is_announced(self) -> None:
+        self.write(self.before)
+        guest.watch(str(self.folder), [], looks=1)
+        self.assertEqual(1, self.acknowledged())
+        self.write(resources.announcing(self.before, told(self.before), 1))
+        self.write(resources.announcing(self.before, told(self.before, memory=Memory(1)), 1))
+        guest.watch(str(self.folder), [], looks=1)
+        self.assertEqual(2, self.acknowledged())
+
+    def test_a_command_that_fails_acknowledges_nothing(self) -> None:
+        self.write(self.before)
+        for status, expected in (("1", None), ("0", 1)):
+            guest.watch(str(self.folder), [sys.executable, "-c", f"raise SystemExit({status})"], looks=1)
+            self.assertEqual(expected, self.acknowledged())
+
+    def test_run_gives_threads_and_gpus(self) -> None:
+        self.write(self.before)
+        output = self.folder / "environment"
+        child = os.fork()
+        if child == 0:
+            guest.main(["--folder", str(self.folder), "run", "--", "sh", "-c", f"env > {output}"])
+        os.waitpid(child, 0)
+        found = dict(line.split("=", 1) for line in output.read_text().splitlines() if "=" in line)
+        self.assertEqual(["1"] * len(guest.THREADS), [found[name] for name in guest.THREADS])
+        self.assertEqual(("GPU-1", "1"), (found["CUDA_VISIBLE_DEVICES"], found["CONTAINERHOST_GENERATION"]))
+
+    def test_it_needs_nothing_but_python(self) -> None:
+        """Alone in an image, without this project."""
+        alone = self.folder / "containerhost-guest"
+        alone.write_text(Path(guest.__file__).read_text())
+        self.write(self.before)
+        self.assertEqual(0, os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-I", "-S", str(alone), "--folder",
+                                      str(self.folder), "ack"))
+        self.assertEqual(1, self.acknowledged())
