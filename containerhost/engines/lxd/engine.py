@@ -246,6 +246,10 @@ class LxdEngine:
                 LOG.info("Container %s cannot be deleted yet: %s", name, error)
                 time.sleep(BUSY_PAUSE)
 
+    def await_changes(self, name: str) -> None:
+        """Wait for changes of the container that a caller which is gone began."""
+        self._await(name, operations.changes)
+
     def _await(self, name: str, which: Callable[[Mapping[str, Any], str], bool]) -> None:
         """Wait for what a caller that was lost has begun: it goes on in LXD.
 
@@ -292,7 +296,7 @@ class LxdEngine:
             with self.withheld(name, part) if isinstance(part, BlockDevice) else contextlib.nullcontext():
                 self.change(name, change)
         except NodeMissing:
-            self._await(name, operations.changes)
+            self.await_changes(name)
             if self._has(name, go):
                 raise
 

@@ -83,7 +83,8 @@ class Live:
         return found
 
     def differs(self, name: str, spec: ContainerSpec) -> bool:
-        """Whether :meth:`adapt` would change anything."""
+        """Whether :meth:`adapt` would change anything, once the changes of a caller that is gone have ended."""
+        self._engine.await_changes(name)
         instance, _ = self._client.instance(name)
         wanted = self._target(spec)
         granted = {key: device for key, device in instance["devices"].items() if config.is_of_grant(key)}
