@@ -64,14 +64,14 @@ class LiveResize:
         obstacles = self._obstacles_on_the_way(instance, flavor, wanted, move)
         if not obstacles:
             self._outfit.require_possible(coming, wanted)
-            obstacles = self._live.obstacles(coming.name, self._spec(coming, wanted))
+            spec = self._spec(coming, wanted)
+            obstacles = self._live.obstacles(coming.name, spec)
         require_allowed(flavor, obstacles)
         if not obstacles:
             with Rollback(f"live resize of server {instance.uuid}") as undo:
-                undo.on_error("what was announced", self._tell, instance)
-                spec = self._spec(coming, wanted)
-                self._notice.announce(coming.name, self._told(coming), spec.labels[resources.LABEL])
-                for shortage in self._shortage(coming):
+                if self._notice.announce(coming.name, self._told(coming), spec.labels[resources.LABEL]):
+                    undo.on_error("what was announced", self._tell, instance)
+                for shortage in self._shortage(coming) if flavor.memory_mb < instance.flavor.memory_mb else ():
                     raise exception.ResizeError(reason=f"{shortage}; end some of them, stop the server first, or "
                                                        "choose a larger flavor")
                 obstacles = self._users(coming, spec)
@@ -92,6 +92,8 @@ class LiveResize:
             return True
         spec = self._spec(instance, wanted)
         if not self._live.differs(instance.name, spec):
+            if resources.generation(resources.parse(self._told(instance))) > 1:
+                self._tell(instance)
             return True
         volumes = ("nova disconnects volumes at a resize",) if volumeconfig.volumes(wanted.block_device_info) else ()
         obstacles = (*volumes, *self._live.obstacles(instance.name, spec), *self._users(instance, spec),
@@ -100,6 +102,7 @@ class LiveResize:
             LOG.warning("Server %s must stop to have its size: %s", instance.uuid, "; ".join(obstacles))
             return False
         self._converge(context, instance, wanted)
+        self._tell(instance)
         return True
 
     @staticmethod
@@ -134,6 +137,7 @@ class LiveResize:
         return self._engine.container(server.name).labels.get(resources.LABEL)
 
     def _tell(self, server: objects.Instance) -> None:
+        """Write into the container what its marks say."""
         told = self._told(server)
         if told is not None:
             self._notice.tell(server.name, told)
@@ -152,7 +156,6 @@ class LiveResize:
         self._engine.verify(server.name, grants)
         self._outfit.trim(server, grants)
         self._states.changed()
-        self._tell(server)
 
     def _take_back(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)

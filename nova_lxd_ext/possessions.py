@@ -70,9 +70,9 @@ class Possessions(Supplier):
 
     def users_of_others(self, instance: objects.Instance, grants: Collection[Grant]) -> tuple[str, ...]:
         """The processes that use a device which the server has and which is not among ``grants``, in words."""
-        kept = {grant.device.id for grant in grants}
-        return self._possession.users(grant for grant in self._possession.held(owner(instance))
-                                      if grant.device.id not in kept)
+        going = self._possession.held_by(owner(instance)) - {grant.device.id for grant in grants}
+        held = self._possession.held(owner(instance)) if going else ()
+        return self._possession.users(grant for grant in held if grant.device.id in going)
 
     def _acquire(self, instance: objects.Instance, wanted: Wanted, requests: tuple[Request, ...]) -> tuple[Grant, ...]:
         """A slice that was free when it was chosen may be another server's by now: then another is chosen."""

@@ -14,8 +14,13 @@ class GuestFiles:
         self._client = client
 
     def write(self, name: str, path: str, content: bytes) -> None:
-        self._post(name, posixpath.dirname(path), b"", "directory", "0755")
-        self._post(name, path, content, "file", "0644")
+        try:
+            self._post(name, path, content, "file", "0644")
+        except errors.EngineUnavailable:
+            raise
+        except errors.EngineError:  # the folder is missing
+            self._post(name, posixpath.dirname(path), b"", "directory", "0755")
+            self._post(name, path, content, "file", "0644")
 
     def _post(self, name: str, path: str, content: bytes, kind: str, mode: str) -> None:
         headers = {"X-LXD-type": kind, "X-LXD-mode": mode, "X-LXD-uid": "0", "X-LXD-gid": "0"}

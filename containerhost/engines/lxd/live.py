@@ -25,8 +25,10 @@ LOG = logging.getLogger(__name__)
 PAUSE = 0.5  # s
 MEMORY = ("limits.memory", "limits.hugepages.")
 KERNEL = "limits.kernel."
-#: Keys that take effect in a running container, or (environment, kernel limits) for what is started from then on.
-LIVE = (*MEMORY, "limits.cpu", "limits.disk.", KERNEL, "user.", "environment.")
+#: What a container is told: its environment for what is started from now on, and marks.
+TOLD = ("user.", "environment.")
+#: Keys that take effect in a running container; kernel limits for what is started from then on.
+LIVE = (*MEMORY, "limits.cpu", "limits.disk.", KERNEL, *TOLD)
 #: How a container was started: kept as long as it runs, so that it tells which libraries are in it.
 RUNTIME, CAPABILITIES = "nvidia.runtime", "nvidia.driver.capabilities"
 #: The extension of LXD by which a GPU that is named as CDI does, libraries included, comes to a running container.
@@ -88,7 +90,7 @@ class Live:
         instance, _ = self._client.instance(name)
         wanted = self._target(spec)
         granted = {key: device for key, device in instance["devices"].items() if config.is_of_grant(key)}
-        return granted != wanted.granted or limits(instance, wanted) != instance
+        return granted != wanted.granted or told(limits(memory(instance, wanted), wanted), wanted) != instance
 
     def memory_in_use(self, name: str) -> int:
         """Bytes that its processes cannot do without."""
@@ -103,26 +105,26 @@ class Live:
         self._engine.require_cores(spec)
         wanted = self._target(spec)
         kernel = {key.removeprefix(KERNEL): value for key, value in wanted.config.items() if key.startswith(KERNEL)}
-        pid = self._engine.metrics(name).pid
-        if kernel and pid:
+        if kernel and (pid := self._engine.metrics(name).pid):
             self._privileged.raise_limits(pid, kernel)
         self._write(name, memory, wanted)
         self._write(name, limits, wanted)
-        self._exchange(name, wanted.granted, kept=wanted.granted)
+        self._exchange(name, wanted, kept=wanted.granted)
 
     def renew(self, name: str, spec: ContainerSpec) -> None:
         """Take everything granted from the running container and give it the grants of ``spec``: for one that does not
         have what LXD says it has."""
-        self._exchange(name, self._target(spec).granted, kept={})
+        self._exchange(name, self._target(spec), kept={})
 
-    def _exchange(self, name: str, granted: Mapping[str, Device], kept: Mapping[str, Device]) -> None:
+    def _exchange(self, name: str, wanted: Target, kept: Mapping[str, Device]) -> None:
         """What goes does so before anything comes: two interfaces may have the same name one after the other."""
         present = self._client.instance(name)[0]["devices"]
         for key, device in present.items():
             if config.is_of_grant(key) and kept.get(key) != device:
                 self._take(name, key)
-        for key, device in granted.items():
-            self._write(name, including, key, device)
+        for key in wanted.granted:
+            self._write(name, including, key, wanted)
+        self._write(name, told, wanted)
 
     def _take(self, name: str, key: str) -> None:
         """What LXD failed to take it tries once more: an interface that just came back to the host may not have been
@@ -157,18 +159,29 @@ def live_keys(keys: Mapping[str, str]) -> dict[str, str]:
 
 
 def memory(instance: Instance, wanted: Target) -> Instance:
-    others = {key: value for key, value in instance["config"].items() if not key.startswith(MEMORY)}
-    return instance | {"config": others | {key: value for key, value in wanted.config.items()
-                                           if key.startswith(MEMORY)}}
+    return _with_keys(instance, wanted, MEMORY)
 
 
 def limits(instance: Instance, wanted: Target) -> Instance:
-    others = {key: value for key, value in instance["config"].items() if not key.startswith(LIVE)}
-    return instance | {"config": others | dict(wanted.config), "devices": instance["devices"] | {"root": wanted.root}}
+    """The root disk's too."""
+    changed = _with_keys(instance, wanted, tuple(key for key in LIVE if key not in TOLD))
+    return changed | {"devices": instance["devices"] | {"root": wanted.root}}
 
 
-def including(instance: Instance, key: str, device: Device) -> Instance:
-    return instance | {"devices": instance["devices"] | {key: device}}
+def told(instance: Instance, wanted: Target) -> Instance:
+    return _with_keys(instance, wanted, TOLD)
+
+
+def _with_keys(instance: Instance, wanted: Target, prefixes: tuple[str, ...]) -> Instance:
+    """Its keys that begin so are those wanted; the others stay."""
+    others = {key: value for key, value in instance["config"].items() if not key.startswith(prefixes)}
+    return instance | {"config": others | {key: value for key, value in wanted.config.items()
+                                           if key.startswith(prefixes)}}
+
+
+def including(instance: Instance, key: str, wanted: Target) -> Instance:
+    """One more device, and what the container is told of them all: one request instead of two."""
+    return told(instance, wanted) | {"devices": instance["devices"] | {key: wanted.granted[key]}}
 
 
 def without(instance: Instance, key: str) -> Instance:

@@ -40,6 +40,15 @@ class StepsTest(testtools.TestCase):
         self.assertEqual(str(20 * GiB), after["devices"]["root"]["size"])
         self.assertEqual(before["devices"].keys(), after["devices"].keys())
 
+    def test_a_device_and_what_is_told_of_it_at_once(self) -> None:
+        before = instance(labels={"nova.uuid": "1", "old": "x"}, cpu=Cpu(1))
+        wanted = target(parts=(gpu_grant(),), labels={"nova.uuid": "1", "new": "y"}, cpu=Cpu(2))
+        after = live.including(before, "gpu-0000-3b-00-0", wanted)
+        self.assertEqual({"gpu-0000-3b-00-0"}, after["devices"].keys() - before["devices"].keys())
+        self.assertEqual(("y", None, "1"), tuple(after["config"].get(key) for key in ("user.new", "user.old",
+                                                                                     "limits.cpu")))
+        self.assertEqual(before["devices"], live.without(after, "gpu-0000-3b-00-0")["devices"])
+
     def test_how_it_was_started_stays(self) -> None:
         before = instance(parts=(gpu_grant(frozenset({"compute", "utility"})),), security=Security(nesting=True))
         after = live.limits(before, target())
