@@ -1,5 +1,6 @@
 """When a resize is live, and that an error leaves the old size; LXD's part is played."""
 
+import json
 from typing import Any
 from unittest import mock
 
@@ -8,7 +9,7 @@ from nova.compute import vm_states
 from nova.network import model
 from oslo_utils import units
 
-from containerhost import errors
+from containerhost import errors, resources
 from containerhost.engines import Status
 from nova_lxd_ext.wanted import NOTHING, Wanted
 from tests.unit.nova import fakes, ports, records
@@ -104,6 +105,34 @@ class LiveResizeTest(LiveCase):
     def test_memory_in_use_is_refused_whatever_the_flavor_says(self) -> None:
         self.one.live.needed = 300 * units.Mi
         self.assertIn("use 300 MiB of memory", self.refusal(records.flavor(memory_mb=256)))
+
+    def listen(self, frees: int) -> None:
+        """The guest listens, and lets go of this much memory (MiB) when it is asked."""
+        files = self.one.files
+        files.files[resources.ACKNOWLEDGED] = b'{"generation": 1}'
+        write = files.write
+
+        def written(name: str, path: str, content: bytes) -> None:
+            write(name, path, content)
+            if announced := json.loads(content)["announced"]:
+                self.one.live.needed -= frees * units.Mi
+                files.files[resources.ACKNOWLEDGED] = json.dumps({"generation": announced["generation"]}).encode()
+        files.write = written
+
+    def test_a_guest_that_listens_is_asked_before(self) -> None:
+        self.one.live.needed = 300 * units.Mi
+        self.listen(frees=100)
+        self.resize_to(records.flavor(memory_mb=256))
+        self.assertEqual(256, self.memory())
+        self.assert_never_stopped()
+
+    def test_what_was_announced_is_withdrawn(self) -> None:
+        self.one.live.needed = 300 * units.Mi
+        self.listen(frees=1)
+        self.assertIn("use 299 MiB", self.refusal(records.flavor(memory_mb=256)))
+        first, last = (json.loads(content) for content in self.one.files.written)
+        self.assertEqual((256 * units.Mi, 512 * units.Mi, None),
+                         (first["announced"]["memory"], last["memory"], last["announced"]))
 
     def test_what_cannot_be_live_is_refused_on_demand(self) -> None:
         table: dict[str, tuple[dict[str, Any], Wanted, objects.Migration]] = {
