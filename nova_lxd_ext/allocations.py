@@ -77,6 +77,11 @@ class HostSlices:
                 f"`openstack resource provider allocation show {instance.uuid}` with `containerhost list`")
         return slices.choose(needs, inventory, records, owner)
 
+    def allocations(self, flavor: objects.Flavor, consumer: str) -> Mapping[str, Any]:
+        """What Placement holds for a server or a move, by its uuid; only a flavor that asks for slices costs a
+        question."""
+        return self._placement.of_server(consumer) if sliceproviders.asked(flavor.extra_specs) else {}
+
     def report(self, tree: ProviderTree, nodename: str) -> None:
         """Write the slices into nova's view of Placement. Without trustworthy records none may be given away."""
         inventory = self._inventory()

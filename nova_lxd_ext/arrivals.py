@@ -100,6 +100,15 @@ def as_it_will_be(instance: objects.Instance) -> objects.Instance:
     return copy
 
 
+def as_it_was(instance: objects.Instance) -> objects.Instance:
+    """A copy of the server with the flavor, devices and NUMA cells it had before the move that is taken back."""
+    copy = instance.obj_clone()
+    if copy.old_flavor is not None:
+        copy.flavor = copy.old_flavor
+    copy.revert_migration_context()
+    return copy
+
+
 def is_at_home(move: objects.Migration) -> bool:
     """Whether the server stays on its host."""
     return bool(move.source_compute == move.dest_compute)

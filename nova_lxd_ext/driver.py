@@ -127,8 +127,9 @@ class LXDDriver(refusals.Refusals):
     @translated(exception.InstanceTerminationFailure)
     def destroy(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                 block_device_info: Any = None, destroy_disks: bool = True, destroy_secrets: bool = True) -> None:
-        self._backend.lifecycle.remove(context, instance, Wanted.of(network_info, block_device_info),
-                                       keep_disk=not destroy_disks)
+        wanted = Wanted.of(network_info, block_device_info)
+        if destroy_disks or not self._backend.moves.stay(context, instance, wanted):
+            self._backend.lifecycle.remove(context, instance, wanted, keep_disk=not destroy_disks)
 
     @translated(exception.InstanceTerminationFailure)
     def cleanup(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,

@@ -25,7 +25,7 @@ from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, grants_of
 from nova_lxd_ext import flavor as flavors
 from nova_lxd_ext import startup, vifconfig, volumeconfig
-from nova_lxd_ext.arrivals import as_it_will_be, is_at_home
+from nova_lxd_ext.arrivals import as_it_was, as_it_will_be, is_at_home
 from nova_lxd_ext.lifecycle import Lifecycle
 from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.possessions import Possessions
@@ -82,6 +82,16 @@ class LiveResize:
                     return True
         LOG.info("Server %s is resized while it is off: %s", instance.uuid, "; ".join(obstacles))
         return False
+
+    def revert(self, context: Any, instance: objects.Instance, wanted: Wanted, move: objects.Migration) -> bool:
+        """Let a running server be what it was before the move, while nova still has the resources of both.
+
+        :returns: whether it is; if not, it has to stop, and what is missing is done when it starts
+        """
+        if direct(wanted) or volumeconfig.volumes(wanted.block_device_info):
+            return False
+        allocations = self._possessions.allocations(instance.old_flavor, move.uuid)
+        return self.settle(context, as_it_was(instance), dataclasses.replace(wanted, allocations=allocations))
 
     def settle(self, context: Any, instance: objects.Instance, wanted: Wanted) -> bool:
         """Let the running container be what nova's record of the server says, if it is not.

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nova import exception, objects
+from nova.compute import task_states
 from nova.virt import driver
 from oslo_config import cfg
 from oslo_utils import units
@@ -152,6 +153,19 @@ class Moves:
         self._outfit.take_off(context, instance, wanted)
 
     # Going back, or not
+
+    def stay(self, context: Any, instance: objects.Instance, wanted: Wanted) -> bool:
+        """Nova ends a server where it was resized to before it goes on where it came from. One for which that is the
+        same host gets its old size at once, and may run on.
+
+        :returns: whether it does
+        """
+        if instance.task_state != task_states.RESIZE_REVERTING:
+            return False
+        move = objects.Migration.get_by_id(context, instance.migration_context.migration_id)
+        state = self._states.find(instance)
+        running = state is not None and state.status is Status.RUNNING
+        return is_at_home(move) and running and self._live.revert(context, instance, wanted, move)
 
     def go_back(self, context: Any, instance: objects.Instance, move: objects.Migration, wanted: Wanted,
                 power_on: bool) -> None:

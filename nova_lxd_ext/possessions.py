@@ -1,7 +1,7 @@
 """A server's devices on this host: from nova's claim to grants, and back to the host."""
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from nova import objects
@@ -63,6 +63,10 @@ class Possessions(Supplier):
         """Take possession of all or none. What the server holds already stays as it is."""
         requests = self._requests(instance, wanted)
         return self._acquire(instance, wanted, requests) if requests else ()
+
+    def allocations(self, flavor: objects.Flavor, consumer: str) -> Mapping[str, Any]:
+        """What Placement holds for a consumer, as far as it matters for a server of this flavor."""
+        return self._slices.allocations(flavor, consumer)
 
     def prospects(self, instance: objects.Instance, wanted: Wanted) -> tuple[Grant, ...]:
         """What :meth:`put_on` would give, as far as a look tells; changes nothing."""

@@ -27,6 +27,7 @@ class Interfaces:
         self._real = real
         self._scratch = scratch
         self._shown: dict[str, str] = {}
+        self._left: dict[str, str] = {}
 
     def follow(self, function: NetFunction, name: str | None) -> None:
         """Show a function's interface under its present name, or no longer when it has left the host (None)."""
@@ -34,15 +35,24 @@ class Interfaces:
         if shown == name and (name is None or os.path.lexists(f"/sys/{_NETDEVS}/{name}/device")):
             return
         if shown is not None:
-            shutil.rmtree(_folder(function, self._shown.pop(function.address)))
+            self._hide(function, self._shown.pop(function.address))
         if name is not None and self._show(function, name):
             self._shown[function.address] = name
+            shutil.rmtree(self._left.pop(function.address, ""), ignore_errors=True)
 
     def refresh(self, function: NetFunction) -> None:
         """Write again what an emulated interface says of itself."""
         name = self._shown.get(function.address)
         if name is not None:
             _write_attributes(function, _folder(function, name))
+
+    def _hide(self, function: NetFunction, name: str) -> None:
+        """Out of the function's folder. What was mounted over the kernel's follows an interface that comes back, and
+        whoever brought it back looks at it at once: so its links stay until it is shown anew."""
+        shutil.rmtree(self._left.pop(function.address, ""), ignore_errors=True)
+        left = tempfile.mkdtemp(dir=self._scratch)
+        os.rename(_folder(function, name), left)
+        self._left[function.address] = left
 
     def _show(self, function: NetFunction, name: str) -> bool:
         """Show an interface; False when it has been renamed or has left meanwhile, which will be told next."""

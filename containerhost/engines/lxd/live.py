@@ -7,12 +7,9 @@ the steps back that were done.
 """
 
 import dataclasses
-import logging
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from containerhost import errors
 from containerhost.engines.lxd import config, memoryuse
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.engine import LxdEngine
@@ -20,9 +17,6 @@ from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec
 from containerhost.sysfs import Host
 
-LOG = logging.getLogger(__name__)
-
-PAUSE = 0.5  # s
 MEMORY = ("limits.memory", "limits.hugepages.")
 KERNEL = "limits.kernel."
 #: What a container is told: its environment for what is started from now on, and marks.
@@ -85,10 +79,13 @@ class Live:
         return found
 
     def differs(self, name: str, spec: ContainerSpec) -> bool:
-        """Whether :meth:`adapt` would change anything, once the changes of a caller that is gone have ended."""
+        """Whether the running container is not what ``spec`` says, once the changes of a caller that is gone have
+        ended."""
         self._engine.await_changes(name)
         instance, _ = self._client.instance(name)
         wanted = self._target(spec)
+        if obstacles(instance["config"], config.instance_config(spec, self._client.extensions)):
+            return True
         granted = {key: device for key, device in instance["devices"].items() if config.is_of_grant(key)}
         return granted != wanted.granted or told(limits(memory(instance, wanted), wanted), wanted) != instance
 
@@ -121,22 +118,10 @@ class Live:
         present = self._client.instance(name)[0]["devices"]
         for key, device in present.items():
             if config.is_of_grant(key) and kept.get(key) != device:
-                self._take(name, key)
+                self._write(name, without, key)
         for key in wanted.granted:
             self._write(name, including, key, wanted)
         self._write(name, told, wanted)
-
-    def _take(self, name: str, key: str) -> None:
-        """What LXD failed to take it tries once more: an interface that just came back to the host may not have been
-        there yet when LXD looked for it."""
-        try:
-            self._write(name, without, key)
-        except errors.EngineUnavailable:
-            raise
-        except errors.EngineError as error:
-            LOG.warning("Container %s still has %s: %s", name, key, error)
-            time.sleep(PAUSE)
-            self._write(name, without, key)
 
     def _target(self, spec: ContainerSpec) -> Target:
         extensions = self._client.extensions

@@ -75,7 +75,7 @@ class KilledLiveResizeTest(KilledCase):
         self.assertEqual([self.before[name] for name in self.before if name not in devices],
                          [now[name] for name in self.before if name not in devices], f"devices after step {step}")
         possession = Possession(Owners(self.state / "owners"), scan, Privileged(), self.lxd.engine.held)
-        self.lxd.engine.verify(server.name, [dataclasses.replace(grant, netdev=None)
+        self.lxd.engine.verify(server.name, [dataclasses.replace(grant, netdev=None, limits={})
                                              for grant in possession.held(owner(server))])
         self.assertIn("ib0", Privileged().inside(self.pid).netdevs)
 

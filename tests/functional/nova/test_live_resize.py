@@ -23,8 +23,8 @@ while :; do i=$((i+1)); echo $i $(cut -d' ' -f1 /proc/uptime) >> /root/ticks; sl
 LET_GO = """cd /run/containerhost || mkdir -p /run/containerhost && cd /run/containerhost
 echo '{"generation": 1}' > ack.json
 while ! grep '"announced": {' resources.json > /root/announced; do sleep 0.1; done
-rm /mnt/ballast; echo '{"generation": 2}' > ack.json"""
-BALLAST = "mount -t tmpfs tmpfs /mnt && dd if=/dev/zero of=/mnt/ballast bs=1M count=120"
+rm /heap/ballast; echo '{"generation": 2}' > ack.json"""
+BALLAST = "mkdir -p /heap && mount -t tmpfs tmpfs /heap && dd if=/dev/zero of=/heap/ballast bs=1M count=120"
 
 
 class LiveServers(PortServers):

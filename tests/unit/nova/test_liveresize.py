@@ -5,7 +5,7 @@ from typing import Any
 from unittest import mock
 
 from nova import exception, objects
-from nova.compute import vm_states
+from nova.compute import task_states, vm_states
 from nova.network import model
 from oslo_utils import units
 
@@ -25,7 +25,7 @@ VOLUME = {"block_device_mapping": [{"connection_info": {
 class LiveCase(MovesCase):
     def setUp(self) -> None:
         super().setUp()
-        self.move = objects.Migration(id=MOVE, source_compute="one", dest_compute="one")
+        self.move = objects.Migration(id=MOVE, uuid=records.UUID, source_compute="one", dest_compute="one")
         self.server.vm_state = vm_states.ACTIVE
         self.one.engine.asked.clear()
 
@@ -67,20 +67,39 @@ class LiveResizeTest(LiveCase):
         self.assertEqual((1024, {GPU_1: self.server.name}), (self.memory(), self.one.held()))
         self.assert_never_stopped()
 
+    def stays(self, wanted: Wanted = NOTHING) -> bool:
+        """What nova does first when a resize is reverted: it ends the server, unless that stays."""
+        self.server.old_flavor, self.server.task_state = records.flavor(), task_states.RESIZE_REVERTING
+        if self.here.stay(None, self.server, wanted):
+            return True
+        self.one.lifecycle.remove(None, self.server, wanted, keep_disk=True)
+        return False
+
     def test_reverted(self) -> None:
         self.leave()
         self.arrive(self.here)
+        self.assertTrue(self.stays())
+        self.assert_as_it_was()
         self.go_back()
         self.assert_as_it_was()
         self.assert_never_stopped()
 
     def test_a_revert_that_cannot_be_live_stops_the_server(self) -> None:
-        self.leave()
-        self.arrive(self.here)
-        self.one.live.needed = 600 * units.Mi
-        self.go_back()
-        self.assert_as_it_was()
-        self.assertIn("kill", self.one.engine.asked)
+        for name, cause, wanted in (
+                ("memory", lambda: setattr(self.one.live, "needed", 600 * units.Mi), NOTHING),
+                ("volume", lambda: None, Wanted.of(block_device_info=VOLUME))):
+            with self.subTest(name):
+                self.leave()
+                self.arrive(self.here)
+                cause()
+                self.assertFalse(self.stays(wanted))
+                self.one.live.needed = 0
+                self.go_back()
+                self.assert_as_it_was()
+                self.server.old_flavor, self.server.task_state = None, None
+
+    def test_any_other_end_is_one(self) -> None:
+        self.assertFalse(self.here.stay(None, self.server, NOTHING))
 
     def test_an_error_leaves_the_old_size(self) -> None:
         for target, call in ((self.one.live, "adapt"), (self.one.engine, "verify")):
@@ -145,7 +164,7 @@ class LiveResizeTest(LiveCase):
             with self.subTest(words):
                 self.move = move
                 self.assertIn(words, self.refusal(records.flavor({"lxd:live_resize": "required"}, **changes), wanted))
-        self.move = objects.Migration(id=MOVE, source_compute="one", dest_compute="one")
+        self.move = objects.Migration(id=MOVE, uuid=records.UUID, source_compute="one", dest_compute="one")
         self.one.live.stubborn = ("it must start anew",)
         self.assertIn("start anew", self.refusal(records.flavor({"lxd:live_resize": "required"}, memory_mb=1024)))
 
