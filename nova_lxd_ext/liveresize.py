@@ -91,7 +91,11 @@ class LiveResize:
         if direct(wanted) or volumeconfig.volumes(wanted.block_device_info):
             return False
         allocations = self._possessions.allocations(instance.old_flavor, move.uuid)
-        return self.settle(context, as_it_was(instance), dataclasses.replace(wanted, allocations=allocations))
+        try:
+            return self.settle(context, as_it_was(instance), dataclasses.replace(wanted, allocations=allocations))
+        except errors.ContainerHostError:
+            LOG.exception("Server %s has to stop to be what it was", instance.uuid)
+            return False
 
     def settle(self, context: Any, instance: objects.Instance, wanted: Wanted) -> bool:
         """Let the running container be what nova's record of the server says, if it is not.

@@ -365,3 +365,8 @@ def runtime(capabilities: Iterable[str]) -> dict[str, str]:
 
 def is_cdi(device: Device) -> bool:
     return device["type"] == "gpu" and "=" in device.get("id", "")
+
+
+def is_plain_slice(device: Device) -> bool:
+    """A slice of a GPU that NVIDIA's toolkit brings, which it does when the container starts and not later."""
+    return device.get("gputype") == "mig" and not is_cdi(device)

@@ -67,10 +67,7 @@ class Live:
         instance, _ = self._client.instance(name)
         extensions = self._client.extensions
         found = obstacles(instance["config"], config.instance_config(spec, extensions))
-        coming = config.devices_of_all(spec.grants, extensions)
-        if CDI_HOTPLUG not in extensions and any(config.is_cdi(device) for key, device in coming.items()
-                                                 if instance["devices"].get(key) != device):
-            found += (f"this daemon brings a GPU with its driver's libraries when it starts (no {CDI_HOTPLUG})",)
+        found += device_obstacles(instance["devices"], config.devices_of_all(spec.grants, extensions), extensions)
         before, after = (int(disk.get("size") or 0) for disk in (instance["devices"]["root"],
                                                                  config.root_disk(spec.root)))
         pool = spec.root.pool
@@ -182,6 +179,21 @@ def obstacles(present: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[st
     if RUNTIME in wanted and not has_libraries(present, wanted[CAPABILITIES].split(",")):
         found.append(f"the GPU driver's libraries ({wanted[CAPABILITIES]}) come in when it starts; a flavor with "
                      "lxd:gpu_capabilities brings them before there is a GPU")
+    return tuple(found)
+
+
+def device_obstacles(present: Mapping[str, Device], wanted: Mapping[str, Device],
+                     extensions: Collection[str]) -> tuple[str, ...]:
+    """:param present: the container's devices
+    :param wanted: those of the grants that it is to have
+    """
+    going = [device for key, device in present.items() if config.is_of_grant(key) and wanted.get(key) != device]
+    coming = [device for key, device in wanted.items() if present.get(key) != device]
+    found = []
+    if any(config.is_plain_slice(device) for device in (*going, *coming)):
+        found.append("slices of a GPU come and go when it starts")
+    if CDI_HOTPLUG not in extensions and any(config.is_cdi(device) for device in coming):
+        found.append(f"this daemon brings a GPU with its driver's libraries when it starts (no {CDI_HOTPLUG})")
     return tuple(found)
 
 

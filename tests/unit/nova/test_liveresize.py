@@ -98,6 +98,14 @@ class LiveResizeTest(LiveCase):
                 self.assert_as_it_was()
                 self.server.old_flavor, self.server.task_state = None, None
 
+    def test_a_revert_whose_live_part_fails_stops_the_server(self) -> None:
+        self.leave()
+        self.arrive(self.here)
+        self.fail_once(self.one.live, "adapt", errors.EngineError("not today"))
+        self.assertFalse(self.stays())
+        self.go_back()
+        self.assert_as_it_was()
+
     def test_any_other_end_is_one(self) -> None:
         self.assertFalse(self.here.stay(None, self.server, NOTHING))
 

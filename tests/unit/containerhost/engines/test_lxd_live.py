@@ -67,6 +67,21 @@ class ObstaclesTest(testtools.TestCase):
     def test_security_takes_effect_at_the_start(self) -> None:
         self.assertIn("security.nesting=true", self.obstacles(instance()["config"], security=Security(nesting=True)))
 
+    def test_what_comes_at_the_start_only(self) -> None:
+        mig = {"type": "gpu", "gputype": "mig", "pci": "0000:3b:00.0", "mig.gi": "1", "mig.ci": "0"}
+        cdi = {"type": "gpu", "gputype": "physical", "id": "nvidia.com/gpu=GPU-1"}
+        plain = {"type": "gpu", "gputype": "physical", "pci": "0000:3b:00.0"}
+        for name, present, wanted, extensions, words in (
+                ("slice comes", {}, {"gpu-1": mig}, OLD, "slices"), ("slice goes", {"gpu-1": mig}, {}, OLD, "slices"),
+                ("slice stays", {"gpu-1": mig}, {"gpu-1": mig, "gpu-2": plain}, OLD, ""),
+                ("by CDI", {}, {"gpu-1": cdi}, NEW, "gpu_cdi_hotplug"), ("goes", {"gpu-1": cdi}, {}, NEW, ""),
+                ("hot by CDI", {}, {"gpu-1": cdi}, NEW | {"gpu_cdi_hotplug"}, ""),
+                ("others'", {"nic-eth0": {"type": "nic"}}, {}, OLD, "")):
+            with self.subTest(name):
+                found = "; ".join(live.device_obstacles(present, wanted, extensions))
+                self.assertEqual(bool(words), bool(found))
+                self.assertIn(words, found)
+
     def test_libraries_must_be_there(self) -> None:
         parts = (gpu_grant(frozenset({"utility"})),)
         for present, free in (({}, False), ({"nvidia.runtime": "true", "nvidia.driver.capabilities": "compute"}, False),
