@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
     @property
     def store(self) -> Store:
-        return Store(Path(os.path.normpath(self.datastore.base_path)))
+        return Store(Path(os.path.normpath(self.datastore.base_path))).prepared()
 
     @property
     def about(self) -> Image:

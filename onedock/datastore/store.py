@@ -20,6 +20,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from containerhost.filelock import FileLock
 from onedock import datafiles
@@ -37,15 +38,19 @@ OLD = 24 * 3600  # seconds after which what nobody refers to is left over
 
 
 class Store:
-    """:param base: BASE_PATH of the datastore; made when it is not there
+    """:param base: BASE_PATH of the datastore
     """
 
     def __init__(self, base: Path) -> None:
         self.base = base
         self._images, self._layers, self._partial = base / ".images", base / ".layers", base / ".partial"
         self.exports = base / ".exports"
-        for folder in (base, self._images, self._layers, self._partial, self.exports):
+
+    def prepared(self) -> Self:
+        """With its folders, which a new datastore does not have yet."""
+        for folder in (self.base, self._images, self._layers, self._partial, self.exports):
             folder.mkdir(parents=True, exist_ok=True)
+        return self
 
     def new(self, suffix: str) -> Path:
         """The place of an image or of data to come."""

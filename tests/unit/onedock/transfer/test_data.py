@@ -182,9 +182,12 @@ class RefusalsTest(TransferTestCase):
 
     def test_images_that_are_not_the_datastores(self) -> None:
         self.block()
-        for source in ("/etc/passwd", self.datastore / "none.raw", f"{self.datastore}/../101/x"):
+        other = self.base / "other"
+        other.mkdir()
+        for source in (other / "passwd", other / "x.image", other / "x.raw", self.datastore / "none.raw",
+                       f"{self.datastore}/../101/x"):
             self.refused("", "clone", f"front-end:{source}", self.place("disk.1"))
-        self.assertEqual([], self.left(self.folder()))
+        self.assertEqual(([], []), (self.left(self.folder()), list(other.iterdir())))
 
     def test_live_migration_at_its_first_step(self) -> None:
         self.refused("--poff", "premigrate", "node1", "node2", self.folder(), kind=NotSupported)
