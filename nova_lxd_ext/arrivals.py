@@ -13,10 +13,12 @@ from nova import exception, objects
 from oslo_config import cfg
 
 from containerhost.engines import Engine
+from containerhost.engines.lxd.disktransfers import DiskOffer
 from containerhost.engines.lxd.migration import Offer, Transfers
 from containerhost.rollback import Rollback
 from containerhost.spec import Mount
 from nova_lxd_ext import configdrive, labels, startup
+from nova_lxd_ext.ephemerals import Ephemerals
 from nova_lxd_ext.lifecycle import Lifecycle
 from nova_lxd_ext.outfit import Outfit
 from nova_lxd_ext.states import States
@@ -29,13 +31,14 @@ LEFT = "post-migrating"  # nova's status of a move whose server has left the old
 
 class Arrivals:
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, transfers: Transfers, states: States, outfit: Outfit,
-                 lifecycle: Lifecycle) -> None:
+                 lifecycle: Lifecycle, ephemerals: Ephemerals) -> None:
         self._conf = conf
         self._engine = engine
         self._transfers = transfers
         self._states = states
         self._outfit = outfit
         self._lifecycle = lifecycle
+        self._ephemerals = ephemerals
 
     def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
         """Fetch the container as the server's new flavor and claims want it. What can be refused before is refused.
@@ -46,6 +49,7 @@ class Arrivals:
         self._outfit.require_possible(coming, NOTHING)
         spec = self._lifecycle.spec(coming)
         self._require_absent(context, instance)
+        self._outfit.end(instance.uuid)  # what a killed driver left of a container that is gone
         with Rollback(f"arrival of server {instance.uuid}") as undo:
             undo.on_error("remove what arrived", self._lifecycle.discard, instance.name, instance.uuid)
             undo.on_error("wait for the daemon", startup.await_server, self._engine, self._conf.lxd.ready_timeout)
@@ -53,6 +57,13 @@ class Arrivals:
             spec = dataclasses.replace(spec, labels=dict(spec.labels) | mark, mounts=self._config_drive(coming))
             self._transfers.fetch(spec, Offer(**offer), self._conf.lxd.migration_timeout)
         self._states.changed()
+
+    def receive_disk(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
+        """Fetch one of the ephemeral disks of a container that is here; on an error all that arrived is removed."""
+        with Rollback(f"arrival of a disk of server {instance.uuid}") as undo:
+            undo.on_error("remove what arrived", self.forget, context, instance)
+            undo.on_error("wait for the daemon", startup.await_server, self._engine, self._conf.lxd.ready_timeout)
+            self._ephemerals.receive(instance, DiskOffer(**offer), self._conf.lxd.migration_timeout)
 
     def _require_absent(self, context: Any, instance: objects.Instance) -> None:
         """What an interrupted move left is removed; a container that may be the server's own is not."""

@@ -11,6 +11,7 @@ from oslo_config import cfg
 from containerhost import topology
 from containerhost.devices.scan import Inventory, scan
 from containerhost.engines.lxd.client import LxdClient, Settings
+from containerhost.engines.lxd.disktransfers import DiskTransfers
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.exports import Exports
 from containerhost.engines.lxd.guestfiles import GuestFiles
@@ -104,7 +105,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
                   VifEvents(conf, virtapi))
     connectors = Connectors(conf)
     volumes = Volumes(engine, states, connectors, Copier(root_actions, conf.lxd.volume_timeout))
-    ephemerals = Ephemerals(PoolDisks(client, conf.lxd.storage_pool))
+    pool = conf.lxd.storage_pool
+    ephemerals = Ephemerals(PoolDisks(client, pool), DiskTransfers(client, pool))
     outfit = Outfit(engine, (possessions, ports, volumes, ephemerals))
     lifecycle = Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host))
     power = Power(conf, engine, states, outfit)
@@ -116,12 +118,12 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         imagecache=ImageCache(conf, images, image_api),
         snapshots=Snapshots(states, exports(conf, client), image_api),
         slices=slices,
-        resources=Resources(engine, host, inventory, owners, conf.lxd.storage_pool),
+        resources=Resources(engine, host, inventory, owners, pool),
         lifecycle=lifecycle, power=power, peers=peers,
         rescue=Rescue(conf, engine, states, lifecycle, power, outfit, images),
         consoles=Consoles(conf, engine, states),
-        arrivals=Arrivals(conf, engine, transfers, states, outfit, lifecycle),
-        moves=Moves(conf, engine, states, outfit, lifecycle, power, live, transfers, peers,
+        arrivals=Arrivals(conf, engine, transfers, states, outfit, lifecycle, ephemerals),
+        moves=Moves(conf, engine, states, outfit, lifecycle, power, live, transfers, ephemerals, peers,
                     conf.lxd.migration_address))
 
 

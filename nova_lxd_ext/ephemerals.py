@@ -14,7 +14,8 @@ from oslo_utils import units
 
 from containerhost import errors
 from containerhost.engines import ContainerState
-from containerhost.engines.lxd.pooldisks import PoolDisks
+from containerhost.engines.lxd.disktransfers import DiskOffer, DiskTransfers
+from containerhost.engines.lxd.pooldisks import Disk, PoolDisks
 from containerhost.spec import PoolDisk
 from nova_lxd_ext import labels
 from nova_lxd_ext.outfit import Supplier
@@ -24,8 +25,9 @@ LOG = logging.getLogger(__name__)
 
 
 class Ephemerals(Supplier):
-    def __init__(self, disks: PoolDisks) -> None:
+    def __init__(self, disks: PoolDisks, transfers: DiskTransfers) -> None:
         self._disks = disks
+        self._transfers = transfers
 
     def require_possible(self, instance: objects.Instance, wanted: Wanted) -> None:
         """:raises SpecError:"""
@@ -33,18 +35,52 @@ class Ephemerals(Supplier):
 
     def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[PoolDisk, ...]:
         parts = []
-        for place, size in enumerate(sizes(instance.flavor, wanted.block_device_info)):
-            name = f"ephemeral{place}"
-            volume = f"{instance.name}-{name}"
+        for volume, size in self._wanted(instance, wanted).items():
             self._disks.ensure(volume, size, {labels.UUID: instance.uuid})
+            name = volume.removeprefix(f"{instance.name}-")
             parts.append(PoolDisk(name, self._disks.pool, volume, f"/{name}"))
         return tuple(parts)
 
     def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
-        """What a container still has stays with it: nova may want to start it again."""
-        for disk in self._disks.all():
-            if labels.uuid(disk.labels) == instance.uuid and not disk.used:
+        """They stay as long as the container, which may be put together again."""
+
+    def fit_back(self, instance: objects.Instance, wanted: Wanted) -> None:
+        sizes_wanted = self._wanted(instance, wanted)
+        for disk in self._of(instance.uuid):
+            if disk.name not in sizes_wanted:
                 self._disks.delete(disk.name)
+            elif disk.size > sizes_wanted[disk.name]:
+                self._disks.resize(disk.name, sizes_wanted[disk.name])
+
+    def end(self, server: str) -> None:
+        for disk in self._of(server):
+            self._disks.delete(disk.name)
+
+    def _wanted(self, instance: objects.Instance, wanted: Wanted) -> dict[str, int]:
+        """Bytes by name in the pool, in the order of the folders."""
+        return {f"{instance.name}-ephemeral{place}": size
+                for place, size in enumerate(sizes(instance.flavor, wanted.block_device_info))}
+
+    def _of(self, server: str) -> tuple[Disk, ...]:
+        return tuple(disk for disk in self._disks.all() if labels.uuid(disk.labels) == server)
+
+    # To another host
+
+    def names(self, instance: objects.Instance) -> tuple[str, ...]:
+        """The server's disks on this host."""
+        return tuple(disk.name for disk in self._of(instance.uuid))
+
+    def offer(self, name: str, address: str) -> DiskOffer:
+        return self._transfers.offer(name, address)
+
+    def withdraw(self, instance: objects.Instance) -> None:
+        for name in self.names(instance):
+            self._transfers.withdraw(name)
+
+    def receive(self, instance: objects.Instance, offer: DiskOffer, timeout: int) -> None:
+        self._transfers.fetch(offer, {labels.UUID: instance.uuid}, timeout)
+
+    # At the driver's start
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
         present = {labels.uuid(state.labels) for state in alive}

@@ -116,12 +116,14 @@ class Lifecycle:
         self._states.changed()
         self._outfit.take_off(context, instance, wanted)
         if not keep_disk:
+            self._outfit.end(instance.uuid)
             folders.remove(instance.uuid)
 
     def discard(self, name: str, uuid: str) -> None:
-        """Remove a server's container and folder that have nothing else: it is at home on another host."""
+        """Remove a server's container, disks and folder that have nothing else: it is at home on another host."""
         self._engine.delete(name)
         self._states.changed()
+        self._outfit.end(uuid)
         folders.remove(uuid)
 
     def _delete_aside(self, instance: objects.Instance) -> None:

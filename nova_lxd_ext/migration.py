@@ -16,7 +16,6 @@ from typing import Any
 
 from nova import exception, objects
 from nova.compute import task_states
-from nova.virt import driver
 from oslo_config import cfg
 from oslo_utils import units
 
@@ -26,6 +25,7 @@ from containerhost.engines.lxd.migration import Transfers
 from containerhost.rollback import Rollback
 from nova_lxd_ext import startup, tags
 from nova_lxd_ext.arrivals import as_it_will_be, is_at_home
+from nova_lxd_ext.ephemerals import Ephemerals, sizes
 from nova_lxd_ext.errors import as_nova
 from nova_lxd_ext.lifecycle import Lifecycle
 from nova_lxd_ext.liveresize import LiveResize
@@ -45,8 +45,8 @@ class Moves:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, outfit: Outfit, lifecycle: Lifecycle,
-                 power: Power, live: LiveResize, transfers: Transfers, peers: Peers, address: str | None,
-                 tell_tags: TellTags = tags.refresh) -> None:
+                 power: Power, live: LiveResize, transfers: Transfers, ephemerals: Ephemerals, peers: Peers,
+                 address: str | None, tell_tags: TellTags = tags.refresh) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states
@@ -55,6 +55,7 @@ class Moves:
         self._power = power
         self._live = live
         self._transfers = transfers
+        self._ephemerals = ephemerals
         self._peers = peers
         self._address = address
         self._tell_tags = tell_tags
@@ -88,7 +89,7 @@ class Moves:
     def _require_possible(self, instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted,
                           move: objects.Migration) -> None:
         """Refuse before anything changes, where this host knows; the new one refuses what it knows before the copy."""
-        require_no_local_disks(instance, flavor, wanted)
+        require_no_smaller_ephemerals(instance, flavor, wanted)
         self._require_fits(instance, flavor)
         if is_at_home(move):
             coming = as_it_will_be(instance)
@@ -112,13 +113,24 @@ class Moves:
         self._power.on(context, instance, wanted)
 
     def _send(self, context: Any, instance: objects.Instance, host: str) -> None:
-        """The container stays here whatever happens; a transfer that fails is not left waiting for its receiver."""
-        offer = self._transfers.offer(instance.name, self._address or "")
+        """Container and disks stay here whatever happens; a transfer that fails is not left waiting for its receiver.
+
+        One after the other: an offer that nobody takes ends within seconds.
+        """
+        address = self._address or ""
         try:
+            offer = self._transfers.offer(instance.name, address)
             self._peers.fetch(context, host, instance, dataclasses.asdict(offer))
+            for name in self._ephemerals.names(instance):
+                disk = self._ephemerals.offer(name, address)
+                self._peers.fetch_disk(context, host, instance, dataclasses.asdict(disk))
         except BaseException:
-            self._transfers.withdraw(instance.name)
+            self._withdraw(instance)
             raise
+
+    def _withdraw(self, instance: objects.Instance) -> None:
+        self._transfers.withdraw(instance.name)
+        self._ephemerals.withdraw(instance)
 
     # Coming
 
@@ -174,10 +186,14 @@ class Moves:
         Nova calls this also at its start for a server that was just leaving when it was killed.
         """
         if not is_at_home(move):
-            self._transfers.withdraw(instance.name)
+            self._withdraw(instance)
             self._peers.forget(context, move.dest_compute, instance)
-        if is_at_home(move) or self._states.require(instance).status is Status.STOPPED:
-            self.arrive(context, instance, wanted, power_on)
+        if self._states.require(instance).status is Status.STOPPED:
+            self._engine.refit(instance.name, ())
+            self._outfit.fit_back(instance, wanted)
+        elif not is_at_home(move):
+            return
+        self.arrive(context, instance, wanted, power_on)
 
     def settle(self, instance: objects.Instance, move: objects.Migration) -> None:
         """The server stays where and as it is now: remove what its old host kept."""
@@ -195,9 +211,10 @@ def unharmed(instance: objects.Instance) -> Iterator[None]:
         raise exception.InstanceFaultRollback(error) from error
 
 
-def require_no_local_disks(instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted) -> None:
-    """:raises MigrationError: the server has or would get disks that only its host has, beside its root disk"""
-    if (driver.block_device_info_get_ephemerals(wanted.block_device_info) or instance.flavor.ephemeral_gb
-            or flavor.ephemeral_gb):
-        raise exception.MigrationError(reason=(
-            "ephemeral disks neither move nor change their size; save what is on them and boot a new server"))
+def require_no_smaller_ephemerals(instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted) -> None:
+    """:raises ResizeError: the server has more of ephemeral disks than ``flavor`` gives it"""
+    present = sum(sizes(instance.flavor, wanted.block_device_info)) // units.Gi
+    if flavor.ephemeral_gb < present:
+        raise exception.ResizeError(reason=(
+            f"the server has {present} GiB of ephemeral disks, and flavor {flavor.name} gives it {flavor.ephemeral_gb} "
+            f"GiB; choose a flavor with as much, or save what is on them and boot a new server"))

@@ -44,6 +44,15 @@ class Supplier:
         or gone."""
         raise NotImplementedError(f"{type(self).__name__}.take_off")
 
+    def fit_back(self, instance: objects.Instance, wanted: Wanted) -> None:
+        """Its size changes back, its container is stopped and without parts: return what only the other size had."""
+
+    def end(self, server: str) -> None:
+        """Its container is gone for good: remove what lived with it.
+
+        :param server: its uuid
+        """
+
     def pause(self, instance: objects.Instance) -> None:
         """Its container is frozen: silence what would go on without it."""
 
@@ -115,6 +124,14 @@ class Outfit:
                 failures.append(error)
         if failures:
             raise failures[0]
+
+    def fit_back(self, instance: objects.Instance, wanted: Wanted) -> None:
+        for supplier in self._suppliers:
+            supplier.fit_back(instance, wanted)
+
+    def end(self, server: str) -> None:
+        for supplier in self._suppliers:
+            supplier.end(server)
 
     def pause(self, instance: objects.Instance) -> None:
         for supplier in self._suppliers:

@@ -20,13 +20,15 @@ from containerhost import errors
 LOG = logging.getLogger(__name__)
 
 TOPIC = "lxd-peers"
-VERSION = "1.0"
+VERSION = "1.1"  # 1.1: receive_disk
 
 
 class Receiver(Protocol):
     """What a host does when its peers ask."""
 
     def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None: ...
+
+    def receive_disk(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None: ...
 
     def forget(self, context: Any, instance: objects.Instance) -> None: ...
 
@@ -44,6 +46,11 @@ class Endpoint:
     def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
         with told():
             self._receiver.receive(context, instance, offer)
+
+    @messaging.expected_exceptions(exception.NovaException)
+    def receive_disk(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
+        with told():
+            self._receiver.receive_disk(context, instance, offer)
 
     def forget(self, context: Any, instance: objects.Instance) -> None:
         self._receiver.forget(context, instance)
@@ -72,8 +79,15 @@ class Peers:
 
         :raises MigrationError: it could not, or does not answer
         """
+        self._ask(context, host, "receive", instance, offer)
+
+    def fetch_disk(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
+        """Likewise one of the server's ephemeral disks, after its container."""
+        self._ask(context, host, "receive_disk", instance, offer)
+
+    def _ask(self, context: Any, host: str, method: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
         try:
-            self._client(host).call(context, "receive", instance=instance, offer=offer)
+            self._client(host).call(context, method, instance=instance, offer=offer)
         except messaging.MessagingException as error:
             raise exception.MigrationError(
                 reason=f"nova-compute on {host} did not answer ({type(error).__name__}: {error}); is it the same "

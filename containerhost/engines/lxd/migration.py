@@ -72,17 +72,7 @@ class Transfers:
 
     def withdraw(self, name: str) -> None:
         """End every transfer of the container that is going on; its receiver is left with nothing."""
-        for operation in self._client.operations():
-            if operation["status_code"] < 200 and sends(operation, name):
-                LOG.info("The transfer of container %s is ended", name)
-                self._end(operation, name)
-
-    def _end(self, operation: Mapping[str, Any], name: str) -> None:
-        try:
-            self._client.request("delete", "operations", operation["id"], asked=f"end the transfer of container {name}")
-        except errors.EngineError as error:
-            # It ended by itself meanwhile, or LXD is past the point where it can be ended: the receiver removes it.
-            LOG.info("The transfer of container %s was not ended: %s", name, error)
+        end(self._client, f"container {name}", lambda operation: sends(operation, name))
 
     def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
         """Make the container ``spec`` with the offered one's files; it is stopped.
@@ -97,6 +87,18 @@ class Transfers:
         instance, etag = self._client.instance(name)
         if instance["config"].pop(TEMPLATE, None) is not None:
             self._client.replace_instance(name, instance, etag)
+
+
+def end(client: LxdClient, what: str, sends: Callable[[Mapping[str, Any]], bool]) -> None:
+    """End the transfers of ``what``: LXD's running operations that ``sends`` knows."""
+    for operation in client.operations():
+        if operation["status_code"] < 200 and sends(operation):
+            LOG.info("The transfer of %s is ended", what)
+            try:
+                client.request("delete", "operations", operation["id"], asked=f"end the transfer of {what}")
+            except errors.EngineError as error:
+                # It ended by itself meanwhile, or LXD is past the point where it can be ended: the receiver removes it.
+                LOG.info("The transfer of %s was not ended: %s", what, error)
 
 
 def carried(configuration: Mapping[str, str]) -> dict[str, str]:

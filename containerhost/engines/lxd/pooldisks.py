@@ -44,7 +44,15 @@ class PoolDisks:
         elif present.labels != labels:
             raise errors.EngineConflict(f"storage pool {self.pool} has a disk {name} that is somebody else's")
         elif present.size < size:
-            self._write("patch", {"config": {"size": str(size)}}, f"enlarge disk {name}", name)
+            self.resize(name, size)
+
+    def resize(self, name: str, size: int) -> None:
+        """Give the disk another size; its content stays.
+
+        :param size: bytes
+        :raises EngineError: the pool's type cannot, or there is more on the disk
+        """
+        self._write("patch", {"config": {"size": str(size)}}, f"change the size of disk {name} to {size} bytes", name)
 
     def _create(self, name: str, size: int, labels: Mapping[str, str]) -> None:
         config = {"size": str(size)} | {f"user.{key}": value for key, value in labels.items()}

@@ -58,13 +58,36 @@ class ResizeTest(base.LxdServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    def test_ephemeral_disks_grow_and_shrink_back(self) -> None:
+        """A disk keeps what is on it; one that only the larger flavor has comes and goes with it."""
+        with_disk, larger = (self._create_flavor(vcpu=1, memory_mb=96, disk=1, ephemeral=size) for size in (1, 2))
+        for flavor, sizes in ((with_disk, [1]), (self.small, [])):
+            with self.subTest(sizes):
+                server = self.server_with_file(flavor)
+                self.disks_are(sizes)
+                write = "mkdir -p /ephemeral0; echo mine > /ephemeral0/file"
+                self.assertEqual(0, self.inside(server, "sh", "-c", write).status)
+                self.resize(server, larger)
+                self.disks_are([2])
+                self.assertEqual("mine\n" * len(sizes), self.inside(server, "sh", "-c", "cat /ephemeral0/*").output)
+                self.revert(server)
+                self.disks_are(sizes)
+                self.assertEqual("mine\n", self.inside(server, "cat", "/ephemeral0/file").output)
+                self._delete_server(server)
+                self.assert_nothing_left()
+
+    def disks_are(self, sizes: list[int]) -> None:
+        """:param sizes: of the ephemeral disks, in GiB"""
+        self.assertEqual(sizes, [disk.size // GIB for disk in self.lxd.disks.all()])
+
     def test_what_cannot_be_is_refused_and_the_server_goes_on(self) -> None:
-        server = self.server_with_file(self.with_gpu)
+        specs = {"pci_passthrough:alias": f"{base.GPU_ALIAS}:1"}
+        server = self.server_with_file(self._create_flavor(vcpu=1, memory_mb=96, disk=1, ephemeral=2, extra_spec=specs))
         held, pid = self.held(), self.lxd.engine.metrics(self.container(server).name).pid
         flavor = self._create_flavor(vcpu=1, memory_mb=96, disk=1, ephemeral=1)
         self.api.post_server_action(server["id"], {"resize": {"flavorRef": flavor}})
         self._wait_for_migration_status(server, ["error"])
         server = self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
-        self.assert_told("ephemeral", "resize", server)
+        self.assert_told("2 GiB of ephemeral disks", "resize", server)
         self.assertEqual(pid, self.lxd.engine.metrics(self.container(server).name).pid, "it was stopped")
         self.assertEqual(((96, 1, 1), held), (self.size(server), self.held()))

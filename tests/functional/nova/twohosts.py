@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,8 +16,10 @@ import fixtures
 
 from containerhost.engines import ContainerState
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.pooldisks import Disk, PoolDisks
 from containerhost.owners import Owners
 from nova_lxd_ext import labels
+from nova_lxd_ext.arrivals import Arrivals
 from nova_lxd_ext.driver import LXDDriver
 from tests.functional import lxd
 
@@ -40,11 +42,42 @@ class SecondLxd(fixtures.Fixture):
         self.daemon = second_daemon()
         self.socket = self.daemon.socket
         self.engine = LxdEngine(self.daemon.client())
+        self.disks = PoolDisks(self.engine.client, lxd.POOL)
         self.addCleanup(self._delete_containers)
 
     def _delete_containers(self) -> None:
         for container in self.engine.containers():
             self.engine.delete(container.name)
+        for disk in self.disks.all():
+            self.disks.delete(disk.name)
+
+
+class Folders(fixtures.Fixture):
+    """Each host keeps the folders of its servers under its own name, although there is one nova.conf. Whose work a
+    thread does is told by the daemon that it works with.
+
+    :param hosts: by the daemon's socket
+    """
+
+    def __init__(self, hosts: Mapping[str | None, str]) -> None:
+        super().__init__()
+        self._hosts = hosts
+        self._here = threading.local()
+
+    def _setUp(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.folders._name", lambda: f"lxd-{self._here.host}"))
+        for kind, engine in ((LXDDriver, lambda driver: driver._backend.engine), (Arrivals, lambda it: it._engine)):
+            for name, method in vars(kind).items():
+                if callable(method) and not name.startswith("_"):
+                    self.useFixture(fixtures.MonkeyPatch(f"{kind.__module__}.{kind.__name__}.{name}",
+                                                         self._knowing(method, engine)))
+
+    def _knowing(self, method: Callable[..., Any], engine: Callable[[Any], LxdEngine]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def wrapper(this: Any, *args: Any, **kwargs: Any) -> Any:
+            self._here.host = self._hosts[engine(this).client.settings.endpoint]
+            return method(this, *args, **kwargs)
+        return wrapper
 
 
 def listening(engine: LxdEngine) -> str:
@@ -85,6 +118,10 @@ class TwoHosts(base.LxdServers):
             self.useFixture(fixtures.MonkeyPatch(f"nova_lxd_ext.driver.LXDDriver.{name}", method))
         super().setUp()
 
+    def _configure(self) -> None:
+        super()._configure()
+        self.useFixture(Folders({self.engine(host).client.settings.endpoint: host for host in (FIRST, SECOND)}))
+
     def _setup_compute_service(self) -> Any:
         first = self.start_host(FIRST)
         self.start_host(SECOND)
@@ -120,6 +157,13 @@ class TwoHosts(base.LxdServers):
         """The host's containers by the uuid of their server."""
         return {labels.uuid(state.labels) or state.name: state for state in self.engine(host).containers()}
 
+    def disks_on(self, host: str) -> tuple[Disk, ...]:
+        return (self.lxd if host == FIRST else self.second).disks.all()
+
+    def folders_on(self, host: str) -> list[Path]:
+        """Those of the host's servers."""
+        return list((self.state / "instances").glob(f"*/lxd-{host}"))
+
     def held_on(self, host: str) -> set[str]:
         """Ids of the devices that the host's containers hold."""
         return set(Owners(self.owners(host)).records())
@@ -129,6 +173,6 @@ class TwoHosts(base.LxdServers):
 
     def assert_both_empty(self) -> None:
         for host in (FIRST, SECOND):
-            self.assertEqual({}, self.on(host), host)
+            self.assertEqual(({}, (), []), (self.on(host), self.disks_on(host), self.folders_on(host)), host)
             self.assertEqual(set(), self.held_on(host), host)
         self.assert_nothing_left()

@@ -15,6 +15,7 @@ from containerhost import errors
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, Metrics, PoolUsage, ServerInfo, Status
+from containerhost.engines.lxd.disktransfers import DiskOffer
 from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.grants import Grant
 from containerhost.guestnotice import GuestNotice
@@ -284,10 +285,38 @@ class FakeDisks:
         return tuple(self.disks.values())
 
     def ensure(self, name: str, size: int, labels: Mapping[str, str]) -> None:
-        self.disks[name] = Disk(name, size, labels, False)
+        present = self.disks.get(name)
+        self.disks[name] = Disk(name, max(size, present.size if present else 0), labels, False)
+
+    def resize(self, name: str, size: int) -> None:
+        self.disks[name] = dataclasses.replace(self.disks[name], size=size)
 
     def delete(self, name: str) -> None:
         self.disks.pop(name, None)
+
+
+class FakeDiskTransfers:
+    """Disks of this host's pool, and of the others in memory, that go to another host's.
+
+    :ivar fault: what the receiver's daemon says instead of making the disk
+    """
+
+    def __init__(self, disks: FakeDisks) -> None:
+        self.disks = disks
+        self.fault: BaseException | None = None
+        self.withdrawn: list[str] = []
+
+    def offer(self, name: str, address: str) -> DiskOffer:
+        size = self.disks.disks[name].size
+        return DiskOffer(name, f"{address}/1.0/operations/x", "PEM", {"size": str(size)}, {"fs": "secret"})
+
+    def withdraw(self, name: str) -> None:
+        self.withdrawn.append(name)
+
+    def fetch(self, offer: DiskOffer, labels: Mapping[str, str], timeout: int) -> None:
+        self.disks.ensure(offer.name, int(offer.config["size"]), labels)
+        if self.fault:
+            raise self.fault
 
 
 class FakeCopier:
@@ -314,6 +343,9 @@ class World:
     live: FakeLive
     resize: LiveResize
     files: "FakeFiles"
+    ephemerals: Ephemerals
+    disks: FakeDisks
+    disk_transfers: FakeDiskTransfers
 
     def held(self) -> dict[str, str]:
         """Device id -> container, as the records say."""
@@ -338,14 +370,17 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
     ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, possession, lambda: records.NODE),
                   VifEvents(conf, None))
     volumes = Volumes(engine, states, FakeConnectors(), FakeCopier())
-    outfit = Outfit(engine, (possessions, ports, volumes, Ephemerals(FakeDisks())))
+    disks = FakeDisks()
+    disk_transfers = FakeDiskTransfers(disks)
+    ephemerals = Ephemerals(disks, disk_transfers)
+    outfit = Outfit(engine, (possessions, ports, volumes, ephemerals))
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
     lifecycle = Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus, lambda *_: None)
     live, files = FakeLive(engine), FakeFiles()
     return World(engine, owners, states, outfit, lifecycle,
                  Power(conf, engine, states, outfit, *[clock] if clock else []), live,
                  LiveResize(conf, engine, live, GuestNotice(files, conf.lxd.shrink_notice), states, outfit, possessions,
-                            lifecycle), files)
+                            lifecycle), files, ephemerals, disks, disk_transfers)
 
 
 class Clock:

@@ -34,7 +34,7 @@ class EphemeralsTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.disks = fakes.FakeDisks()
-        self.ephemerals = Ephemerals(self.disks)
+        self.ephemerals = Ephemerals(self.disks, fakes.FakeDiskTransfers(self.disks))
         self.server = records.instance(flavor_changes={"ephemeral_gb": 3})
 
     def put_on(self) -> tuple[PoolDisk, ...]:
@@ -46,20 +46,31 @@ class EphemeralsTest(testtools.TestCase):
                              self.put_on())
         (disk,) = self.disks.all()
         self.assertEqual((3 * units.Gi, {labels.UUID: self.server.uuid}), (disk.size, disk.labels))
+        self.ephemerals.take_off(None, self.server, Wanted())
+        self.assertEqual((disk,), self.disks.all())
         for _ in range(2):
-            self.ephemerals.take_off(None, self.server, Wanted())
+            self.ephemerals.end(self.server.uuid)
             self.assertEqual((), self.disks.all())
+
+    def test_growing_and_back(self) -> None:
+        self.put_on()
+        small, large = self.server.flavor, records.flavor(ephemeral_gb=5)
+        for flavor, size in ((large, 5), (small, 3), (records.flavor(), None)):
+            with self.subTest(size=size):
+                self.server.flavor = flavor
+                self.ephemerals.fit_back(self.server, Wanted())
+                self.put_on()
+                self.assertEqual([size * units.Gi] if size else [], [disk.size for disk in self.disks.all()])
 
     def test_other_disks_of_the_pool_stay(self) -> None:
         for disk in (Disk("mine", 1, {}, False), Disk("theirs", 1, {"nova.uuid": "x"}, True)):
             self.disks.disks[disk.name] = disk
-        self.ephemerals.take_off(None, self.server, Wanted())
+        self.ephemerals.end(self.server.uuid)
         self.ephemerals.reconcile([])
         self.assertEqual({"mine", "theirs"}, set(self.disks.disks))
 
     def test_a_disk_that_a_container_has_stays_with_it(self) -> None:
         self.disks.disks["kept"] = Disk("kept", 1, {labels.UUID: self.server.uuid}, True)
-        self.ephemerals.take_off(None, self.server, Wanted())
         self.ephemerals.reconcile([])
         self.assertIn("kept", self.disks.disks)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import fixtures
@@ -14,7 +14,7 @@ from oslo_utils import units
 from containerhost import errors, resources
 from containerhost.engines import Status
 from containerhost.engines.lxd.migration import Offer
-from containerhost.spec import ContainerSpec
+from containerhost.spec import ContainerSpec, PoolDisk
 from nova_lxd_ext import conf, labels
 from nova_lxd_ext.arrivals import Arrivals
 from nova_lxd_ext.migration import Moves
@@ -59,11 +59,16 @@ class Bus:
     def fetch(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
         self.receiver.receive(context, instance, offer)
 
+    def fetch_disk(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
+        self.receiver.receive_disk(context, instance, offer)
+
     def forget(self, context: Any, host: str, instance: objects.Instance) -> None:
         self.receiver.forget(context, instance)
 
 
 class MovesCase(testtools.TestCase):
+    FLAVOR: ClassVar[dict[str, Any]] = {}
+
     def setUp(self) -> None:
         super().setUp()
         folders = [Path(self.useFixture(fixtures.TempDir()).path) for _ in range(2)]
@@ -72,11 +77,11 @@ class MovesCase(testtools.TestCase):
         self.two = fakes.world(folders[1], nova.conf.CONF)
         self.transfers = Transfers(self.two)
         self.arrivals = Arrivals(nova.conf.CONF, self.two.engine, self.transfers, self.two.states, self.two.outfit,
-                                 self.two.lifecycle)
+                                 self.two.lifecycle, self.two.ephemerals)
         self.here, self.there = self.moves(self.one), self.moves(self.two)
-        self.server = records.instance(("gpu", GPU_0))
+        self.server = records.instance(("gpu", GPU_0), flavor_changes=self.FLAVOR)
         self.one.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, NOTHING, True)
-        self.large = records.flavor(memory_mb=1024, root_gb=8)
+        self.large = records.flavor(memory_mb=1024, root_gb=8, **self.FLAVOR)
         self.server.new_flavor = self.large
         self.server.migration_context = objects.MigrationContext(
             migration_id=MOVE, old_pci_devices=self.server.pci_devices, old_pci_requests=self.server.pci_requests,
@@ -88,7 +93,8 @@ class MovesCase(testtools.TestCase):
 
     def moves(self, world: fakes.World) -> Moves:
         return Moves(nova.conf.CONF, world.engine, world.states, world.outfit, world.lifecycle, world.power,
-                     world.resize, self.transfers, Bus(self.arrivals), "https://one:8443", lambda *_: None)
+                     world.resize, self.transfers, world.ephemerals, Bus(self.arrivals), "https://one:8443",
+                     lambda *_: None)
 
     def leave(self, flavor: objects.Flavor | None = None) -> None:
         self.here.leave(None, self.server, flavor or self.large, NOTHING, 0, 0)
@@ -100,7 +106,7 @@ class MovesCase(testtools.TestCase):
         moves.arrive(None, self.server, NOTHING, True)
 
     def go_back(self) -> None:
-        self.server.flavor = records.flavor()
+        self.server.flavor = records.flavor(**self.FLAVOR)
         self.server.revert_migration_context()
         self.here.go_back(None, self.server, self.move, NOTHING, True)
 
@@ -174,9 +180,8 @@ class BetweenHostsTest(MovesCase):
         self.one.engine.used = 3 * units.Gi
         small = records.flavor(root_gb=2)
         nowhere = Moves(nova.conf.CONF, self.one.engine, self.one.states, self.one.outfit, self.one.lifecycle,
-                        self.one.power, self.one.resize, self.transfers, Bus(self.arrivals), None)
+                        self.one.power, self.one.resize, self.transfers, self.one.ephemerals, Bus(self.arrivals), None)
         for words, moves, flavor in (("3.0 GiB of its root disk", self.here, small),
-                                     ("ephemeral", self.here, records.flavor(ephemeral_gb=1)),
                                      ("migration_address", nowhere, self.large)):
             with self.subTest(words):
                 self.one.engine.asked.clear()
@@ -206,6 +211,43 @@ class BetweenHostsTest(MovesCase):
                 self.move.status = status
                 self.arrivals.purge()
                 self.assertEqual(stays, self.server.name in self.two.engine.specs)
+
+
+class WithDisksTest(MovesCase):
+    FLAVOR: ClassVar = {"ephemeral_gb": 2}
+
+    def sizes(self, world: fakes.World) -> list[int]:
+        """GiB of the server's ephemeral disks."""
+        return [disk.size // units.Gi for disk in world.disks.all()]
+
+    def test_they_go_along(self) -> None:
+        self.leave()
+        self.assertEqual(([2], [2]), (self.sizes(self.one), self.sizes(self.two)))
+        self.arrive(self.there)
+        (part,) = (part for part in self.two.engine.specs[self.server.name].parts if isinstance(part, PoolDisk))
+        self.assertEqual(f"{self.server.name}-ephemeral0", part.volume)
+        self.here.settle(self.server, self.move)
+        self.assertEqual(([], [2]), (self.sizes(self.one), self.sizes(self.two)))
+
+    def test_they_come_back(self) -> None:
+        self.leave()
+        self.arrive(self.there)
+        self.two.lifecycle.remove(None, self.server)
+        self.go_back()
+        self.assert_as_it_was()
+        self.assertEqual(([2], []), (self.sizes(self.one), self.sizes(self.two)))
+
+    def test_one_that_cannot_be_fetched_leaves_all_as_it_was(self) -> None:
+        self.two.disk_transfers.fault = errors.StorageFull("no space left")
+        self.assertIn("no space left", str(self.assertRaises(exception.InstanceFaultRollback, self.leave)))
+        self.assert_as_it_was()
+        self.assertEqual(([2], []), (self.sizes(self.one), self.sizes(self.two)))
+        self.assertEqual([f"{self.server.name}-ephemeral0"], self.one.disk_transfers.withdrawn)
+
+    def test_smaller_is_refused(self) -> None:
+        error = self.assertRaises(exception.InstanceFaultRollback, self.leave, records.flavor(ephemeral_gb=1))
+        self.assertIn("2 GiB of ephemeral disks", str(error))
+        self.assert_as_it_was()
 
 
 class OnOneHostTest(MovesCase):

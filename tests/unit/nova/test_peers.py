@@ -30,6 +30,8 @@ class Receiver:
         if self.fault:
             raise self.fault
 
+    receive_disk = receive
+
     def forget(self, context: Any, instance: objects.Instance) -> None:
         self.forgotten.set()
 
@@ -55,7 +57,9 @@ class PeersTest(testtools.TestCase):
     def test_the_other_host_is_asked(self) -> None:
         receiver = self.listening()
         self.fetch()
-        self.assertEqual([(self.server.uuid, {"secrets": {"fs": "s"}})], receiver.received)
+        self.peers.fetch_disk(self.context, "there", self.server, {"name": "disk"})
+        self.assertEqual([(self.server.uuid, {"secrets": {"fs": "s"}}), (self.server.uuid, {"name": "disk"})],
+                         receiver.received)
         self.peers.forget(self.context, "there", self.server)
         self.assertTrue(receiver.forgotten.wait(LIMIT))
 

@@ -1,0 +1,92 @@
+"""Further disks of a storage pool that go from one daemon to another, as containers do: see
+:mod:`containerhost.engines.lxd.migration`.
+
+Formats: LXD's rest-api document, ``POST /1.0/storage-pools/<pool>/volumes/custom/<name>`` with ``migration`` and
+``POST …/volumes/custom`` with a source of type ``migration``.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from containerhost.engines.lxd.client import LxdClient, document
+from containerhost.engines.lxd.migration import end
+
+SENDING = "Migrating storage volume"  # LXD's description of the sender's operation
+
+# What the receiver's LXD must know of the disk beside its files: which host ids they belong to.
+CARRIED = ("size", "volatile.idmap.last")
+
+
+@dataclasses.dataclass(frozen=True)
+class DiskOffer:
+    """All that a receiver needs to fetch one disk once.
+
+    :ivar operation: URL of the sender's operation
+    :ivar certificate: of the sender, in PEM
+    :ivar config: keys of the disk that go with its files
+    :ivar secrets: by channel; whoever has them can read the disk, so they are shown nowhere
+    """
+
+    name: str
+    operation: str
+    certificate: str
+    config: Mapping[str, str]
+    secrets: Mapping[str, str] = dataclasses.field(repr=False)
+
+
+class DiskTransfers:
+    """:param pool: the disks' storage pool; the other daemon's may be another, of another type
+    """
+
+    def __init__(self, client: LxdClient, pool: str) -> None:
+        self._client = client
+        self._pool = pool
+
+    def offer(self, name: str, address: str) -> DiskOffer:
+        """Begin to send a disk that nobody writes to whoever takes the offer; it stays here as it is.
+
+        :param address: ``https://host:port`` at which receivers reach this daemon
+        """
+        asked = f"offer disk {name} to another host"
+        config = self._client.get(*self._path(), name, asked=asked)["config"]
+        certificate = self._client.server()["environment"]["certificate"]
+        body = {"name": name, "migration": True, "volume_only": True}
+        operation = document(self._client.request("post", *self._path(), name, asked=asked, json=body),
+                             asked)["metadata"]
+        return DiskOffer(name=name, operation=f"{address}/1.0/operations/{operation['id']}", certificate=certificate,
+                         config={key: config[key] for key in CARRIED if key in config}, secrets=operation["metadata"])
+
+    def withdraw(self, name: str) -> None:
+        """End every transfer of the disk that is going on."""
+        end(self._client, f"disk {name}", lambda operation: sends(operation, name))
+
+    def fetch(self, offer: DiskOffer, labels: Mapping[str, str], timeout: int) -> None:
+        """Make a disk with the offered one's name, size and files.
+
+        :param labels: its marks here
+        :param timeout: seconds until it is there
+        """
+        asked = f"fetch disk {offer.name} into storage pool {self._pool}"
+        self._client.finish(self._client.request("post", *self._path(), asked=asked, json=body(offer, labels)), asked,
+                            timeout)
+
+    def _path(self) -> tuple[str, ...]:
+        return ("storage-pools", self._pool, "volumes", "custom")
+
+
+def body(offer: DiskOffer, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Of the request that fetches ``offer``."""
+    return {
+        "name": offer.name,
+        "config": dict(offer.config) | {f"user.{key}": value for key, value in labels.items()},
+        "source": {"type": "migration", "mode": "pull", "operation": offer.operation, "volume_only": True,
+                   "certificate": offer.certificate, "secrets": dict(offer.secrets)},
+    }
+
+
+def sends(operation: Mapping[str, Any], name: str) -> bool:
+    """Whether an operation of LXD sends the disk ``name`` to another daemon."""
+    urls = (operation.get("resources") or {}).get("storage_volumes") or ()
+    return operation.get("description") == SENDING and any(
+        url.partition("?")[0].endswith(f"/{name}") for url in urls)

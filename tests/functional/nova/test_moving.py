@@ -1,0 +1,90 @@
+"""A server with all that a server can have goes to another host: everything is there, and nothing is left behind."""
+
+from tests.functional.nova import twohosts  # isort: skip (decides how nova runs)
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from containerhost.engines import Status
+from tests.functional.nova import base
+from tests.functional.nova.test_ports import PortServers
+from tests.functional.nova.test_volumes import VolumeServers
+from tests.functional.nova.twohosts import FIRST, SECOND
+
+OTHER = {FIRST: SECOND, SECOND: FIRST}
+
+
+class LoadedServers(twohosts.TwoHosts, PortServers, VolumeServers):
+    """One server with a port, a volume, a config drive, an ephemeral disk, a GPU and an InfiniBand function."""
+
+    DISK: ClassVar = 1  # GiB
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.one_port = self.port()
+        self.volume, _ = self.cinder.volume()
+        self.the_server = self.with_ports(self.one_port, flavor=self.with_everything(), host=FIRST, config_drive=True)
+        self.attach(self.the_server, self.volume)
+        self.write(self.the_server, "kept")
+        for file in ("/root/file", "/ephemeral0/file"):
+            self.shell(f"echo mine > {file}; chown 1000:100 {file}")
+
+    def with_everything(self, ephemeral: int = DISK) -> str:
+        specs = {"pci_passthrough:alias": f"{base.GPU_ALIAS}:1,{base.VF_ALIAS}:1"}
+        return self._create_flavor(vcpu=1, memory_mb=128, disk=1, ephemeral=ephemeral, extra_spec=specs)
+
+    def inside(self, server: Mapping[str, Any], *command: str) -> base.Inside:
+        return self.run_on(self.host_of(server), server, *command)
+
+    def shell(self, script: str) -> str:
+        done = self.inside(self.the_server, "sh", "-c", script)
+        self.assertEqual(0, done.status, done.output)
+        return done.output
+
+    def assert_is_whole_on(self, host: str, disk: int = DISK) -> None:
+        """It runs there with all it has, and the other host has at most a stopped container and its disks."""
+        self.assertEqual(host, self.host_of(self.the_server))
+        self.assertEqual(Status.RUNNING, self.on(host)[self.the_server["id"]].status)
+        files = "/root/file /ephemeral0/file"
+        self.assertEqual("mine\nmine\n1000:100\n1000:100\n", self.shell(f"cat {files}; stat -c %u:%g {files}"))
+        self.assertEqual([disk << 30], [found.size for found in self.disks_on(host)])
+        self.assertEqual("kept", self.read(self.the_server, 4))
+        drive = json.loads(self.shell("cat /config-drive/openstack/latest/meta_data.json"))
+        self.assertEqual(self.the_server["id"], drive["uuid"])
+        self.shell("ls /dev/nvidia[0-9]* /dev/infiniband/uverbs* /sys/class/net/ib0/address")
+        self.shell("ip link set ib0 down && ip link set eth0 up")
+        self.assert_is_plugged(self.the_server, self.one_port, f"tap{self.one_port['id']}"[:14])
+        self.assertEqual((2, 0), (len(self.held_on(host)), len(self.held_on(OTHER[host]))))
+        self.assertEqual([host], [record.parts[-3].removeprefix("lxd-") for record in self.state.rglob("volumes/*")])
+
+    def assert_nothing_on(self, host: str) -> None:
+        self.assertEqual(({}, (), [], set()),
+                         (self.on(host), self.disks_on(host), self.folders_on(host), self.held_on(host)))
+
+    def assert_goes_without_a_trace(self) -> None:
+        self._delete_server(self.the_server)
+        self.assert_both_empty()
+        self.assert_free(self.volume)
+
+
+class LoadedTest(LoadedServers):
+    def test_moved_and_confirmed(self) -> None:
+        self._migrate_server(self.the_server)
+        self.assert_is_whole_on(SECOND)
+        self.assertEqual(Status.STOPPED, self.on(FIRST)[self.the_server["id"]].status)
+        self._confirm_resize(self.the_server)
+        self.assert_is_whole_on(SECOND)
+        self.assert_nothing_on(FIRST)
+        self._reboot_server(self.the_server, hard=True)
+        self.assert_is_whole_on(SECOND)
+        self.assert_goes_without_a_trace()
+
+    def test_moved_to_another_size_and_back(self) -> None:
+        self.resize(self.the_server, self.with_everything(ephemeral=2))
+        self.assert_is_whole_on(SECOND, disk=2)
+        self.shell("echo lost > /ephemeral0/file")
+        self.revert(self.the_server)
+        self.assert_is_whole_on(FIRST)
+        self.assert_nothing_on(SECOND)
+        self.assert_goes_without_a_trace()
