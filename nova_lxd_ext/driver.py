@@ -329,7 +329,8 @@ class LXDDriver(refusals.Refusals):
 
     @translated()
     def set_admin_password(self, instance: objects.Instance, new_pass: str) -> None:
-        password.set_admin(self._backend.engine, instance, self._backend.states.require(instance), new_pass)
+        password.set_admin(self._backend.engine, self._backend.states.require(instance).name,
+                           objects.ImageMeta.from_instance(instance), new_pass)
 
     # The host
 

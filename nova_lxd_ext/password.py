@@ -8,7 +8,7 @@ import re
 
 from nova import exception, objects
 
-from containerhost.engines import ContainerState, Engine, Executed
+from containerhost.engines import Engine, Executed
 
 PROGRAM = "chpasswd"
 LIMIT = 30  # s
@@ -18,17 +18,18 @@ USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 SHOWN = 200  # characters of what chpasswd says
 
 
-def set_admin(engine: Engine, instance: objects.Instance, state: ContainerState, password: str) -> None:
+def set_admin(engine: Engine, container: str, image: objects.ImageMeta, password: str) -> None:
     """The user is the image's ``os_admin_user``, else root.
 
+    :param container: its name; it runs
     :raises SetAdminPasswdNotSupported: with what the guest or the request lacks; nova shows it to who asked
     """
-    user = objects.ImageMeta.from_instance(instance).properties.get("os_admin_user", "root")
+    user = image.properties.get("os_admin_user", "root")
     if not USER.fullmatch(user):
         raise refusal(f"the image's os_admin_user is {user!r}, which is no user's name")
     if not password or re.search(r"[\x00-\x1f\x7f]", password):
         raise refusal("a password has at least one character, and no line's end or other control character")
-    done = engine.execute(state.name, [PROGRAM], f"{user}:{password}\n".encode(), timeout=LIMIT)
+    done = engine.execute(container, [PROGRAM], f"{user}:{password}\n".encode(), timeout=LIMIT)
     if done.status:
         raise refusal(complaint(user, done, password))
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from nova import objects
+from nova import exception, objects
 from nova.compute import vm_states
 from oslo_config import cfg
 
@@ -19,6 +19,7 @@ from containerhost.engines import Engine
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Salvaged
 from nova_lxd_ext import configdrive, labels, startup
+from nova_lxd_ext import password as passwords
 from nova_lxd_ext.images import Cache
 from nova_lxd_ext.lifecycle import Lifecycle
 from nova_lxd_ext.outfit import Outfit
@@ -63,6 +64,8 @@ class Rescue:
             self._engine.rename(instance.name, aside)
             self._rescuing(context, instance, spec, password, wanted)
         self._states.changed()
+        if password:
+            self._set_password(instance, image_meta, password)
 
     def leave(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         """Let the server run from its own root; done already when it does."""
@@ -97,6 +100,14 @@ class Rescue:
                 if configdrive.required(instance) else ()
             self._engine.create(dataclasses.replace(spec, parts=parts, mounts=mounts))
         self._outfit.start(instance.name, parts)
+
+    def _set_password(self, instance: objects.Instance, image_meta: objects.ImageMeta, password: str) -> None:
+        """Without it the server is rescued all the same: its owner may have a key, or the config drive."""
+        try:
+            passwords.set_admin(self._engine, instance.name, image_meta, password)
+        except (exception.SetAdminPasswdNotSupported, errors.ContainerHostError) as error:
+            LOG.warning("The rescued server %s does not have the password that its owner was told: %s", instance.uuid,
+                        error)
 
     def _recover(self, instance: objects.Instance) -> None:
         """A daemon that restarts is waited for."""

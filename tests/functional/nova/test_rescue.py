@@ -54,6 +54,7 @@ class RescueTest(RescueCase):
         self.assertEqual(devices, self.shell(server, "ls /dev /sys/class/net"))
         self.assertEqual(held, self.held())
         self.assertEqual("for-rescue", self.drive(server)["admin_pass"])
+        self.assertTrue(self.root_has(server, "for-rescue"))
 
         self.lxd.engine.stop(name, timeout=10, force=True)  # as the host's restart does
         self.driver.resume_state_on_host_boot(base.nova_context.get_admin_context(), self.instance(server), None, None)
@@ -64,8 +65,15 @@ class RescueTest(RescueCase):
             server, "cat /root/letter /etc/state /root/new; stat -c %u:%g /root/letter /root/new"))
         self.assertEqual(devices, self.shell(server, "ls /dev /sys/class/net"))
         self.assertNotEqual("for-rescue", self.drive(server).get("admin_pass"))
+        self.assertFalse(self.root_has(server, "for-rescue"))
         self._delete_server(server)
         self.assert_nothing_left()
+
+    def root_has(self, server: dict[str, Any], password: str) -> bool:
+        """Whether it is the password of the running container's administrator."""
+        shadow = self.shell(server, "grep ^root: /etc/shadow").split(":")[1]
+        return shadow.startswith("$6$") and shadow == self.shell(
+            server, f"mkpasswd -m sha512 {password} {shadow.split('$')[2]}").strip()
 
     def drive(self, server: dict[str, Any]) -> dict[str, Any]:
         return json.loads(self.shell(server, "cat /config-drive/openstack/latest/meta_data.json"))

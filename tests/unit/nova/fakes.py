@@ -14,7 +14,7 @@ from oslo_config import cfg
 from containerhost import errors
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
-from containerhost.engines import ContainerState, Metrics, PoolUsage, ServerInfo, Status
+from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.engines.lxd.disktransfers import DiskOffer
 from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.grants import Grant
@@ -58,6 +58,8 @@ class FakeEngine:
     :ivar asked: names of the methods called, in order
     :ivar deaf: containers whose init ignores the request to shut down
     :ivar used: bytes on every root disk
+    :ivar done: how a command in a container ends
+    :ivar executed: the commands, each with its standard input
     """
 
     name = "lxd"
@@ -70,6 +72,8 @@ class FakeEngine:
         self.deaf: set[str] = set()
         self.refitted: dict[str, Sequence[Part]] = {}
         self.used = 0
+        self.done = Executed(0, b"")
+        self.executed: list[tuple[tuple[str, ...], bytes]] = []
 
     def _called(self, method: str, name: str | None = None) -> None:
         self.asked.append(method)
@@ -168,6 +172,11 @@ class FakeEngine:
 
     def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
         return {grant.device.id: name for name, spec in self.specs.items() for grant in spec.grants}
+
+    def execute(self, name: str, command: Sequence[str], stdin: bytes, *, timeout: int) -> Executed:
+        self._called("execute", name)
+        self.executed.append((tuple(command), stdin))
+        return self.done
 
     def console_log(self, name: str) -> bytes:
         self._called("console_log", name)

@@ -1,10 +1,10 @@
 """The engine in memory with what reaches into a container: consoles, commands, events."""
 
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from containerhost import errors
-from containerhost.engines import Change, Console, Executed, Status
+from containerhost.engines import Change, Console, Status
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests.unit.nova.fakes import IMAGE, FakeEngine
 
@@ -30,16 +30,12 @@ class FakeEvents:
 
 class GuestEngine(FakeEngine):
     """:ivar open_console: makes a console
-    :ivar done: how a command ends
-    :ivar executed: the commands, each with its standard input
     :ivar listeners: every connection to the events, in order
     """
 
     def __init__(self, open_console: Callable[[], Console] | None = None) -> None:
         super().__init__()
         self.open_console = open_console
-        self.done = Executed(0, b"")
-        self.executed: list[tuple[tuple[str, ...], bytes]] = []
         self.listeners: list[FakeEvents] = []
 
     def add(self, name: str, labels: Mapping[str, str], status: Status) -> None:
@@ -50,11 +46,6 @@ class GuestEngine(FakeEngine):
         self._called("console", name)
         assert self.open_console is not None
         return self.open_console()
-
-    def execute(self, name: str, command: Sequence[str], stdin: bytes, *, timeout: int) -> Executed:
-        self._called("execute", name)
-        self.executed.append((tuple(command), stdin))
-        return self.done
 
     def events(self) -> FakeEvents:
         self._called("events")

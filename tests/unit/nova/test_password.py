@@ -1,5 +1,5 @@
 import testtools
-from nova import exception
+from nova import exception, objects
 
 from containerhost.engines import Executed, Status
 from nova_lxd_ext import labels, password
@@ -21,7 +21,7 @@ class PasswordTest(testtools.TestCase):
         if user is not None:
             self.server.system_metadata["image_os_admin_user"] = user
         self.engine.done = done
-        password.set_admin(self.engine, self.server, self.engine.container(self.server.name), text)
+        password.set_admin(self.engine, self.server.name, objects.ImageMeta.from_instance(self.server), text)
 
     def refusal(self, *arguments: object, **more: object) -> str:
         return str(self.assertRaises(exception.SetAdminPasswdNotSupported, self.set, *arguments, **more))

@@ -9,7 +9,7 @@ from nova.compute import vm_states
 from oslo_config import fixture as config_fixture
 
 from containerhost import errors
-from containerhost.engines import Status
+from containerhost.engines import Executed, Status
 from containerhost.spec import Salvaged
 from nova_lxd_ext import conf, folders, labels
 from nova_lxd_ext.rescue import DRIVE, TARGET, Rescue
@@ -19,7 +19,7 @@ from tests.unit.nova.fakes import GPU_0, Killed
 from tests.unit.nova.test_lifecycle import Metadata
 
 conf.register()
-META = objects.ImageMeta(id=records.IMAGE)
+META = objects.ImageMeta(id=records.IMAGE, properties=objects.ImageMetaProps(os_admin_user="admin"))
 STEPS = ("refit", "rename", "create", "start", "verify")
 
 
@@ -82,6 +82,16 @@ class RescueTest(testtools.TestCase):
         self.leave()
         self.assert_own(Status.RUNNING)
         self.assertEqual(self.own.grants, self.engine.specs[self.server.name].grants)
+
+    def test_the_rescuing_container_gets_the_password_where_it_can(self) -> None:
+        self.enter()
+        self.assertEqual([(("chpasswd",), b"admin:secret\n")], self.engine.executed)
+        for lack in (lambda: setattr(self.engine, "done", Executed(127, b"")),
+                     lambda: self.engine.fail.update(execute=errors.EngineTimeout("chpasswd does not end"))):
+            self.leave()
+            lack()
+            self.enter()
+            self.assert_rescued()
 
     def test_both_may_be_repeated(self) -> None:
         self.enter()

@@ -36,7 +36,8 @@ class TransfersTest(testtools.TestCase):
         self.client.request.return_value.json.return_value = {
             "type": "async", "metadata": {"id": "x", "metadata": {"control": "c", "fs": "secret"}}}
         offer = self.transfers.offer(NAME, "https://one:8443")
-        self.assertEqual(({"size": "5"}, OFFER.operation, OFFER.secrets), (offer.config, offer.operation, offer.secrets))
+        self.assertEqual(({"size": "5"}, OFFER.operation, OFFER.secrets),
+                         (offer.config, offer.operation, offer.secrets))
 
     def test_only_transfers_of_the_disk_that_go_on_are_ended(self) -> None:
         self.client.operations.return_value = [
