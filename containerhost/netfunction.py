@@ -57,11 +57,7 @@ class NetFunction:
 
     def set_guids(self, node_guid: str, port_guid: str) -> None:
         """Give a VF its GUIDs; :meth:`rebind` makes its driver take them."""
-        index = self._device.vf_index
-        if self._device.role is not Role.VF or self._parent_netdev is None or index is None:
-            raise HostActionFailed(f"{self._device.address}: GUIDs are set through the physical function of a VF, "
-                                   f"and that of this device ({self._device.parent or 'none'}) has no interface here")
-        self._privileged.set_vf_guids(self._parent_netdev, index, node_guid, port_guid)
+        self._privileged.set_vf_guids(*self._parents("GUIDs"), node_guid, port_guid)
 
     def mac(self) -> str | None:
         """Its interface's MAC as it is now; None while it is elsewhere."""
@@ -71,12 +67,19 @@ class NetFunction:
     def set_port(self, mac: str, vlan: int) -> None:
         """Give an Ethernet VF the MAC and VLAN it must use; zeros and 0 leave it free. :meth:`rebind` makes its driver
         take the MAC."""
+        self._privileged.set_vf_port(*self._parents("MAC and VLAN"), mac, vlan)
+
+    def set_link(self, up: bool) -> None:
+        """Let a VF have its card's link, or none: then nothing reaches it and it sends nothing."""
+        self._privileged.set_vf_link(*self._parents("link"), up)
+
+    def _parents(self, what: str) -> tuple[str, int]:
+        """The interface of a VF's physical function, and the VF's number there."""
         index = self._device.vf_index
         if self._device.role is not Role.VF or self._parent_netdev is None or index is None:
-            raise HostActionFailed(f"{self._device.address}: MAC and VLAN are set through the physical function of a "
-                                   f"VF, and that of this device ({self._device.parent or 'none'}) has no interface "
-                                   f"here")
-        self._privileged.set_vf_port(self._parent_netdev, index, mac, vlan)
+            raise HostActionFailed(f"{self._device.address}: {what} are set through the physical function of a VF, and "
+                                   f"that of this device ({self._device.parent or 'none'}) has no interface here")
+        return self._parent_netdev, index
 
     def await_mac(self, mac: str) -> None:
         """:raises HostActionFailed: the driver does not show it in time"""

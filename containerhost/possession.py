@@ -8,10 +8,17 @@ import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from containerhost.devices.model import Device, Kind
+from containerhost.devices.model import Device, Kind, Role
 from containerhost.devices.scan import Inventory
 from containerhost.devices.vendors import make_grant
-from containerhost.errors import DeviceHeld, DeviceNotFound, DeviceUnhealthy, ScrubFailed, SpecError
+from containerhost.errors import (
+    DeviceHeld,
+    DeviceNotFound,
+    DeviceUnhealthy,
+    HostActionFailed,
+    ScrubFailed,
+    SpecError,
+)
 from containerhost.grants import Grant, GrantOptions
 from containerhost.netfunction import NO_MAC, NetFunction
 from containerhost.owners import Owner, Owners, Record
@@ -129,6 +136,24 @@ class Possession:
                 and record.owner.container not in alive}
         return tuple(complaint for owner in sorted(gone, key=str) for complaint in self.give_back(owner))
 
+    def silence(self, owner: Owner, silent: bool) -> tuple[str, ...]:
+        """Let the virtual functions of a frozen container have no link, or let them have it again. Its kernel part,
+        which is not frozen, would go on answering.
+
+        :returns: complaints, one for each function whose link is as it was
+        """
+        inventory = self._inventory()
+        complaints = []
+        for device_id in self._records(owner):
+            try:
+                device = inventory.get(device_id)
+                if device.kind is Kind.NET and device.role is Role.VF:
+                    self._owners.remember(device_id, owner, {"link": "auto"})
+                    self._function(device, inventory).set_link(not silent)
+            except (DeviceNotFound, HostActionFailed) as error:
+                complaints.append(str(error))
+        return tuple(complaints)
+
     # Before
 
     def _records(self, owner: Owner) -> dict[str, Record]:
@@ -157,9 +182,13 @@ class Possession:
 
     def _prepare(self, device: Device, options: GrantOptions, owner: Owner, inventory: Inventory) -> bool:
         """Give an interface its own name, and a VF its GUIDs, or its MAC and VLAN; whether anything was changed."""
-        if device.kind is not Kind.NET or device.netdev_away:
+        if device.kind is not Kind.NET:
             return False
         function = self._function(device, inventory)
+        if "link" in self._records(owner)[device.id].restore:
+            function.set_link(True)  # its container ended while it was frozen
+        if device.netdev_away:
+            return False
         restore = {"netdev": device.netdev or "", "driver": device.driver or ""}
         now = function.guids()
         guids = (options.node_guid or now[0], options.port_guid or now[1])

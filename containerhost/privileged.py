@@ -72,6 +72,11 @@ class Privileged:
         run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
              "mac", check(MAC, mac), "vlan", str(int(vlan))])
 
+    def set_vf_link(self, netdev: str, index: int, up: bool) -> None:
+        """Let VF ``index`` of the PF ``netdev`` have its card's link, or none whatever its holder does."""
+        run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
+             "state", "auto" if up else "disable"])
+
     def make_veth(self, host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
         """See :func:`containerhost.links.make_veth`."""
         links.make_veth(check(INTERFACE, host_end), check(INTERFACE, inner_end), check(MAC, mac),

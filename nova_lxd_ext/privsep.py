@@ -47,6 +47,9 @@ class Helper(Privileged):
     def set_vf_port(self, netdev: str, index: int, mac: str, vlan: int) -> None:
         act("set_vf_port", netdev, index, mac, vlan)
 
+    def set_vf_link(self, netdev: str, index: int, up: bool) -> None:
+        act("set_vf_link", netdev, index, up)
+
     def make_veth(self, host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
         act("make_veth", host_end, inner_end, mac, mtu, mark, switched)
 

@@ -59,6 +59,12 @@ class DirectPorts:
         return (next((grant for grant in grants if grant.device.id == address), None),
                 tuple(grant for grant in grants if grant.device.id != address))
 
+    def silence(self, instance: objects.Instance, silent: bool) -> None:
+        """Take the link from all virtual functions of the server, those of its flavor too, or give it back."""
+        for complaint in self._possession.silence(owner(instance), silent):
+            LOG.warning("A function of server %s %s: %s", instance.uuid,
+                        "goes on answering while it is paused" if silent else "did not get its link back", complaint)
+
     def give_back(self, instance: objects.Instance, vif: model.VIF) -> None:
         """Return one function of a container that lives on; done already when the server does not have it. One that
         cannot be cleaned stays blocked on the host."""

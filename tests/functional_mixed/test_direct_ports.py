@@ -57,10 +57,12 @@ class DirectPortTest(base.LxdServers):
 
     def of_physical_function(self) -> list[dict[str, Any]]:
         """What the physical function makes each VF use."""
-        shown = json.loads(subprocess.run(["ip", "-j", "link", "show", "dev", scan().get(PF).netdev], check=True,
-                                          capture_output=True, text=True).stdout)[0]
         return [{"address": vf["address"], "vlan": vf.get("vlan_list", [{"vlan": 0}])[0]["vlan"]}
-                for vf in shown["vfinfo_list"]]
+                for vf in self.shown()["vfinfo_list"]]
+
+    def shown(self) -> dict[str, Any]:
+        return json.loads(subprocess.run(["ip", "-j", "link", "show", "dev", scan().get(PF).netdev], check=True,
+                                         capture_output=True, text=True).stdout)[0]
 
     def test_a_function_has_the_ports_mac_and_vlan_until_it_goes(self) -> None:
         port = self.port()
@@ -78,6 +80,29 @@ class DirectPortTest(base.LxdServers):
     def stop_and_start(self, server: Any) -> None:
         self._stop_server(server)
         self._start_server(server)
+
+    def test_a_paused_server_has_no_link(self) -> None:
+        server = self.with_ports(self.port())
+        for end in (lambda: self.act(server, "unpause", "ACTIVE"), lambda: self.ended_and_started(server),
+                    lambda: self._delete_server(server)):
+            self.assertEqual(["auto", "auto"], self.links_of_functions())
+            self.act(server, "pause", "PAUSED")
+            self.assertEqual(["auto", "disable"], self.links_of_functions())
+            end()
+        self.assertEqual(["auto", "auto"], self.links_of_functions())
+        self.assert_nothing_left()
+
+    def act(self, server: Any, action: str, state: str) -> None:
+        self.api.post_server_action(server["id"], {action: None})
+        self._wait_for_state_change(server, state)
+
+    def ended_and_started(self, server: Any) -> None:
+        """As when a host restarts under a paused server."""
+        self.lxd.engine.stop(self.container(server).name, timeout=10, force=True)
+        self._reboot_server(server, hard=True)
+
+    def links_of_functions(self) -> list[str]:
+        return sorted(vf["link_state"] for vf in self.shown()["vfinfo_list"])
 
     def test_functions_come_and_go_while_it_runs(self) -> None:
         ports = [self.port(), self.port()]

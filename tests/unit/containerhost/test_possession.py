@@ -26,7 +26,7 @@ class NoHardware(Privileged):
     def _refuse(self, *arguments):
         raise errors.HostActionFailed("there is no such device here")
 
-    set_vf_guids = rename_netdev = quieten_netdev = unbind = bind = reset = reset_nvidia_gpu = _refuse
+    set_vf_link = set_vf_guids = rename_netdev = quieten_netdev = unbind = bind = reset = reset_nvidia_gpu = _refuse
 
     def users(self, nodes):
         return ()
@@ -35,6 +35,16 @@ class NoHardware(Privileged):
 class Willing(NoHardware):
     def reset_nvidia_gpu(self, address):
         pass
+
+
+class Linked(Willing):
+    """:ivar links: what was set for each VF, by its number"""
+
+    def __init__(self):
+        self.links = {}
+
+    def set_vf_link(self, netdev, index, up):
+        self.links[index] = up
 
 
 @functools.cache
@@ -65,6 +75,34 @@ class PossessionTestCase(testtools.TestCase):
 
     def acquire(self, name, *ids):
         return self.possession.acquire([Request(device_id) for device_id in ids], owner(name))
+
+
+class TestSilence(PossessionTestCase):
+    def setUp(self):
+        super().setUp()
+        self.vf = self.vfs[0]
+        self.acquire("c1", self.gpus[0].id, self.vf.id)
+
+    def silence(self, privileged, silent):
+        possession = Possession(self.owners, lambda: scan(self.host), privileged, host=self.host)
+        return possession.silence(owner("c1"), silent)
+
+    def test_only_functions_of_the_owner_lose_their_link(self):
+        privileged = Linked()
+        for silent in (True, False):
+            self.assertEqual((), self.silence(privileged, silent))
+            self.assertEqual({self.vf.vf_index: not silent}, privileged.links)
+        self.assertEqual("auto", self.owners.records()[self.vf.id].restore["link"])
+
+    def test_one_that_ended_silenced_has_its_link_when_it_is_used_again(self):
+        privileged = Linked()
+        self.silence(privileged, True)
+        Possession(self.owners, lambda: scan(self.host), privileged, host=self.host).acquire(
+            [Request(self.vf.id)], owner("c1"))
+        self.assertEqual({self.vf.vf_index: True}, privileged.links)
+
+    def test_hardware_that_cannot_is_told(self):
+        self.assertEqual(("there is no such device here",), self.silence(Willing(), True))
 
 
 class TestAcquire(PossessionTestCase):

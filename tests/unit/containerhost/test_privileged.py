@@ -33,6 +33,7 @@ class TestArguments(testtools.TestCase):
             lambda: root.compute_checksums("x" * 16),
             lambda: root.shape("a b", 1, 1, 1),
             lambda: root.set_vf_port("ens9f0", 0, "all", 0),
+            lambda: root.set_vf_link("ens9f0 up", 0, True),
         ):
             self.assertRaises(HostActionFailed, action)
 

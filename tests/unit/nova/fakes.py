@@ -246,6 +246,9 @@ class NoPrivileges(Privileged):
     def reset_nvidia_gpu(self, address: str) -> None:
         pass
 
+    def set_vf_link(self, netdev: str, index: int, up: bool) -> None:
+        pass
+
     def users(self, nodes: Any) -> tuple[str, ...]:
         return ()
 
