@@ -86,7 +86,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     host = host or Host()
     client = LxdClient(settings(conf))
     root_actions = privileged()
-    engine = LxdEngine(client, root_actions, locks=Path(conf.lxd.owners_dir))
+    engine = LxdEngine(client, root_actions, locks=Path(conf.lxd.owners_dir), restart_limit=conf.lxd.ready_timeout)
     owners = Owners(Path(conf.lxd.owners_dir))
 
     def inventory() -> Inventory:

@@ -37,7 +37,7 @@ Seconds the daemon has to end a container by force. How long a guest may take to
 """),
     cfg.IntOpt("ready_timeout", default=60, min=0, help="""
 Seconds nova-compute waits for a daemon that is starting: at its own start, and when the daemon restarts in the middle
-of a boot.
+of what it does to a server.
 """),
 ]
 

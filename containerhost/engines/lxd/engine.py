@@ -48,14 +48,16 @@ class LxdEngine:
     """:param privileged: looks into containers
     :param host: the daemon's machine
     :param locks: a folder that every process which makes containers on this host shares
+    :param restart_limit: seconds that a change of a container waits for a daemon which goes away in its middle
     """
 
     def __init__(self, client: LxdClient, privileged: Privileged | None = None, host: Host | None = None,
-                 locks: Path = FOLDER) -> None:
+                 locks: Path = FOLDER, restart_limit: int = 0) -> None:
         self.client = client
         self._creation = Creation(client, locks)
         self._privileged = privileged or Privileged()
         self._host = host or Host()
+        self._restart_limit = restart_limit
         self._pool_drivers: dict[str, str] = {}
 
     # Whole-host questions.
@@ -336,17 +338,24 @@ class LxdEngine:
         self.change(name, change)
 
     def change(self, name: str, change: Callable[[dict[str, Any], str], None]) -> None:
-        """Read, change and write back; again when somebody else wrote in between.
+        """Read, change and write back; again when somebody else wrote in between, or the daemon restarted: nobody else
+        knows whether it had made the change.
 
         :param change: called with the container as LXD describes it, and the ETag to write it back with
         """
-        for last in (False,) * (CONFLICT_TRIES - 1) + (True,):
+        conflicts, limit = 0, None
+        while True:
             try:
                 return change(*self.client.instance(name))
             except errors.EngineConflict:
-                if last:
+                conflicts += 1
+                if conflicts == CONFLICT_TRIES:
                     raise
-                time.sleep(BUSY_PAUSE)
+            except errors.EngineUnavailable:
+                limit = limit or time.monotonic() + self._restart_limit
+                if time.monotonic() >= limit:
+                    raise
+            time.sleep(BUSY_PAUSE)
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """Look into the running container from the host, through its first process; nothing of the guest is run."""

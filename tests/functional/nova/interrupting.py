@@ -21,3 +21,11 @@ class Interrupted(base.LxdServers):
                 acts.pop()()
             return response
         self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient.request", request))
+
+    def restart_at(self, asked: str) -> None:
+        """Let the daemon restart when it has next been asked this."""
+        self.at(asked, self._restart)
+
+    def _restart(self) -> None:
+        self.lxd.daemon.kill()
+        self.lxd.daemon.start()

@@ -102,10 +102,6 @@ class DisagreementTest(OperationsCase):
 
 
 class InterruptionTest(OperationsCase):
-    def restart(self) -> None:
-        self.lxd.daemon.kill()
-        self.lxd.daemon.start()
-
     def test_the_daemon_restarts_in_the_middle_of_power_operations(self) -> None:
         server = self.server()
         for asked, action, how, state in (
@@ -116,7 +112,7 @@ class InterruptionTest(OperationsCase):
             ("unfreeze container", "unpause", {}, "ACTIVE"),
         ):
             with self.subTest(action):
-                self.at(asked, self.restart)
+                self.restart_at(asked)
                 self.api.post_server_action(server["id"], {action: how})
                 self.settled(server, state)
         self._delete_server(server)

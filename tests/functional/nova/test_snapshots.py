@@ -11,6 +11,7 @@ from containerhost.engines.lxd.exports import PREFIX, Exports
 from nova_lxd_ext.images import IMAGE_ID
 from tests.functional.nova import base
 from tests.functional.nova.glance import Uploads, filtered
+from tests.functional.nova.interrupting import Interrupted
 
 LETTER = "kept since before the snapshot"
 
@@ -137,7 +138,7 @@ class SnapshotTest(SnapshotCase):
         self.assert_nothing_left()
 
 
-class FaultTest(SnapshotCase):
+class FaultTest(SnapshotCase, Interrupted):
     def assert_as_before(self, server: dict[str, Any]) -> None:
         self.finished(server)
         self.assertEqual(Status.RUNNING, self.container(server).status)
@@ -156,6 +157,16 @@ class FaultTest(SnapshotCase):
         self.snapshot(server)
         self.assert_as_before(server)
         self.assertEqual("ACTIVE", self.api.get_server(server["id"])["status"])
+
+    def test_the_daemon_restarts_while_it_packs(self) -> None:
+        server = self.written()
+        self.restart_at("pack container")
+        image_id = self.snapshot(server)
+        self.assert_as_before(server)
+        self.assertNotIn(image_id, self.glance.images)
+        image_id = self.snapshot(server)
+        self.assert_as_before(server)
+        self.assertEqual("active", self.glance.show(None, image_id)["status"])
 
     def test_the_server_is_deleted_during_the_upload(self) -> None:
         server = self.written()
