@@ -47,13 +47,31 @@ def remove_veth(name: str) -> None:
 
     :raises HostActionFailed: the interface is none of a pair
     """
+    remove(name, "veth", "one of a pair")
+
+
+def make_shaper(name: str) -> None:
+    """An interface that passes on what is redirected to it (the kernel's ifb), up; done already when it is there."""
+    with netlink(f"make interface {name}") as ip:
+        if not ip.link_lookup(ifname=name):
+            ip.link("add", kind="ifb", ifname=name)
+            disable_ipv6(name)
+        ip.link("set", index=index(ip, name), state="up")
+
+
+def remove_shaper(name: str) -> None:
+    """:raises HostActionFailed: the interface is another one"""
+    remove(name, "ifb", "one that shapes")
+
+
+def remove(name: str, kind: str, what: str) -> None:
     with netlink(f"remove interface {name}", but_not=errno.ENODEV) as ip:
         found = ip.link_lookup(ifname=name)
         if not found:
             return
-        kind = ip.get_links(found[0])[0].get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND")
-        if kind != "veth":
-            raise HostActionFailed(f"interface {name} is {kind or 'hardware'}, not one of a pair: it is left alone")
+        present = ip.get_links(found[0])[0].get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND")
+        if present != kind:
+            raise HostActionFailed(f"interface {name} is {present or 'hardware'}, not {what}: it is left alone")
         ip.link("del", index=found[0])
 
 

@@ -100,6 +100,20 @@ class Privileged:
         run(["tc", "class", "replace", "dev", name, "parent", "1:", "classid", "1:1", "htb", "rate", f"{int(rate)}bps",
              "ceil", f"{int(ceiling)}bps", "burst", f"{int(burst)}b", "cburst", f"{int(burst)}b"])
 
+    def shape_sent(self, name: str, shaper: str, rate: int, ceiling: int, burst: int) -> None:
+        """Limit what the host receives by an interface: it goes by way of another one (``shaper``), where it is held as
+        what the host sends."""
+        links.make_shaper(check(INTERFACE, shaper))
+        self.shape(shaper, rate, ceiling, burst)
+        run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "ingress"])
+        # With a number of its own it stays the only filter however often it is set.
+        run(["tc", "filter", "replace", "dev", name, "parent", "ffff:", "protocol", "all", "prio", "1",
+             "handle", "800::800", "u32", "match", "u32", "0", "0",
+             "action", "mirred", "egress", "redirect", "dev", shaper])
+
+    def remove_shaper(self, name: str) -> None:
+        links.remove_shaper(check(INTERFACE, name))
+
     def rename_netdev(self, name: str, new: str) -> None:
         """The kernel renames only interfaces that are down."""
         run(["ip", "link", "set", "dev", check(INTERFACE, name), "down"])

@@ -39,7 +39,7 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Limits of what a container receives by an interface.
+    """Limits of what a container receives, or sends, by an interface.
 
     :ivar rate: bytes per second, always allowed
     :ivar ceiling: bytes per second for a burst
@@ -79,6 +79,8 @@ class Veths:
         return self.marks(pair) or (self.mark(pair.host_end) is None and self.is_here(pair.inner_end))
 
     def remove(self, host_end: str) -> None:
+        if self.is_here(shaper(host_end)):
+            self._privileged.remove_shaper(shaper(host_end))
         if self.is_here(host_end):
             self._privileged.remove_veth(host_end)
 
@@ -104,5 +106,14 @@ class Veths:
     def join(self, host_end: str, bridge: str) -> None:
         self._privileged.enslave(host_end, bridge)
 
-    def shape(self, host_end: str, shape: Shape) -> None:
+    def shape_received(self, host_end: str, shape: Shape) -> None:
         self._privileged.shape(host_end, shape.rate, shape.ceiling, shape.burst)
+
+    def shape_sent(self, host_end: str, shape: Shape) -> None:
+        """For a host end whose frames the kernel itself takes: a bridge, or the host's IP stack."""
+        self._privileged.shape_sent(host_end, shaper(host_end), shape.rate, shape.ceiling, shape.burst)
+
+
+def shaper(host_end: str) -> str:
+    """The interface by whose way goes what a container sends, if that is limited."""
+    return f"ifb{host_end[3:]}"

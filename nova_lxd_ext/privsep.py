@@ -68,6 +68,12 @@ class Helper(Privileged):
     def shape(self, name: str, rate: int, ceiling: int, burst: int) -> None:
         act("shape", name, rate, ceiling, burst)
 
+    def shape_sent(self, name: str, shaper: str, rate: int, ceiling: int, burst: int) -> None:
+        act("shape_sent", name, shaper, rate, ceiling, burst)
+
+    def remove_shaper(self, name: str) -> None:
+        act("remove_shaper", name)
+
     def rename_netdev(self, name: str, new: str) -> None:
         act("rename_netdev", name, new)
 

@@ -143,25 +143,38 @@ def awaited(vifs: Iterable[model.VIF]) -> list[tuple[str, str]]:
 # Limits.
 
 
-def shape(extra_specs: Mapping[str, str]) -> Shape | None:
-    """The flavor's ``quota:vif_inbound_*``: kilobytes per second and, for the burst, kilobytes; None for no limit.
+INBOUND, OUTBOUND = "inbound", "outbound"  # as nova calls what a server receives and what it sends
 
-    :raises SpecError: on a value that is no number, and on limits that cannot be held
+
+def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
+    """The flavor's ``quota:vif_<direction>_*``: kilobytes per second and, for the burst, kilobytes; None for no limit.
+
+    :raises SpecError: on a value that is no number
     """
-    outbound = sorted(key for key in extra_specs if key.startswith("quota:vif_outbound_"))
-    if outbound:
-        raise errors.SpecError(
-            f"The flavor has {', '.join(outbound)}. What a container sends is not limited by its flavor: use a QoS "
-            f"policy of neutron on the port or the network (openstack network qos policy create).")
-    average, peak, burst = (_number(extra_specs, f"quota:vif_inbound_{what}") for what in ("average", "peak", "burst"))
+    average, peak, burst = (_number(extra_specs, f"quota:vif_{direction}_{what}")
+                            for what in ("average", "peak", "burst"))
     if average is None:
         if peak is not None or burst is not None:
-            raise errors.SpecError("The flavor limits vif_inbound_peak or vif_inbound_burst without "
-                                   "quota:vif_inbound_average, which they add to.")
+            raise errors.SpecError(f"The flavor limits vif_{direction}_peak or vif_{direction}_burst without "
+                                   f"quota:vif_{direction}_average, which they add to.")
         return None
     # A tenth of a second at full rate, and no less than a few frames: the kernel's own default starves fast links.
     return Shape(rate=average * KILO, ceiling=max(peak or 0, average) * KILO,
                  burst=(burst or max(average // 10, 16)) * KILO)
+
+
+def require_holdable(vif: model.VIF, extra_specs: Mapping[str, str]) -> None:
+    """:raises SpecError: the flavor's limits cannot be held on the port, or are none"""
+    limited = {direction for direction in (INBOUND, OUTBOUND) if shape(extra_specs, direction)}
+    how = kind(vif)
+    if how is Kind.DIRECT and limited:
+        raise errors.SpecError(f"The flavor has quota:vif_*, which cannot be held on port {vif['id']}: its network "
+                               f"function is the container's own. Use another flavor.")
+    if how is Kind.SWITCHED and OUTBOUND in limited:
+        raise errors.SpecError(
+            f"The flavor has quota:vif_outbound_*, which cannot be held on port {vif['id']}: Open vSwitch takes what "
+            f"is sent before the host could hold it. Use a QoS policy of neutron on the port or the network (openstack "
+            f"network qos policy create).")
 
 
 def _number(extra_specs: Mapping[str, str], key: str) -> int | None:

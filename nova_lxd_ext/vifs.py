@@ -38,11 +38,8 @@ class Ports(Supplier):
 
     def require_possible(self, instance: objects.Instance, wanted: Wanted) -> None:
         """:raises SpecError: a container cannot have one of the ports, or not with what its flavor says"""
-        limited = vifconfig.shape(instance.flavor.extra_specs) is not None
         for vif in wanted.network_info:
-            if vifconfig.kind(vif) is Kind.DIRECT and limited:
-                raise errors.SpecError(f"The flavor has quota:vif_inbound_*, which cannot be held on port {vif['id']}: "
-                                       f"its network function is the container's own. Use another flavor.")
+            vifconfig.require_holdable(vif, instance.flavor.extra_specs)
 
     def expecting(self, instance: objects.Instance, wanted: Wanted) -> AbstractContextManager[None]:
         return self._events.expecting(instance, wanted.network_info)
@@ -68,9 +65,11 @@ class Ports(Supplier):
     def _plug(self, instance: objects.Instance, vif: model.VIF) -> None:
         self._plugs.plug(described(instance), vif)
         host_end = vifconfig.host_end(vif)
-        shape = vifconfig.shape(instance.flavor.extra_specs)
-        if shape is not None:
-            self._veths.shape(host_end, shape)
+        specs = instance.flavor.extra_specs
+        if received := vifconfig.shape(specs, vifconfig.INBOUND):
+            self._veths.shape_received(host_end, received)
+        if sent := vifconfig.shape(specs, vifconfig.OUTBOUND):
+            self._veths.shape_sent(host_end, sent)
 
     def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         """Direct ports' functions go back with all other devices of the server."""

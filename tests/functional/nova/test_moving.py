@@ -4,7 +4,7 @@ from tests.functional.nova import twohosts  # isort: skip (decides how nova runs
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from containerhost.engines import Status
 from tests.functional.nova import base
@@ -18,21 +18,20 @@ OTHER = {FIRST: SECOND, SECOND: FIRST}
 class LoadedServers(twohosts.TwoHosts, PortServers, VolumeServers):
     """One server with a port, a volume, a config drive, an ephemeral disk, a GPU and an InfiniBand function."""
 
-    DISK: ClassVar = 1  # GiB
-
     def setUp(self) -> None:
         super().setUp()
         self.one_port = self.port()
         self.volume, _ = self.cinder.volume()
         self.the_server = self.with_ports(self.one_port, flavor=self.with_everything(), host=FIRST, config_drive=True)
         self.attach(self.the_server, self.volume)
-        self.write(self.the_server, "kept")
+        (self.node,) = self.nodes(self.the_server)
+        self.write(self.the_server, "kept", self.node)
         for file in ("/root/file", "/ephemeral0/file"):
             self.shell(f"echo mine > {file}; chown 1000:100 {file}")
 
-    def with_everything(self, ephemeral: int = DISK) -> str:
+    def with_everything(self, memory_mb: int = 128) -> str:
         specs = {"pci_passthrough:alias": f"{base.GPU_ALIAS}:1,{base.VF_ALIAS}:1"}
-        return self._create_flavor(vcpu=1, memory_mb=128, disk=1, ephemeral=ephemeral, extra_spec=specs)
+        return self._create_flavor(vcpu=1, memory_mb=memory_mb, disk=1, ephemeral=1, extra_spec=specs)
 
     def inside(self, server: Mapping[str, Any], *command: str) -> base.Inside:
         return self.run_on(self.host_of(server), server, *command)
@@ -42,14 +41,15 @@ class LoadedServers(twohosts.TwoHosts, PortServers, VolumeServers):
         self.assertEqual(0, done.status, done.output)
         return done.output
 
-    def assert_is_whole_on(self, host: str, disk: int = DISK) -> None:
+    def assert_is_whole_on(self, host: str) -> None:
         """It runs there with all it has, and the other host has at most a stopped container and its disks."""
         self.assertEqual(host, self.host_of(self.the_server))
         self.assertEqual(Status.RUNNING, self.on(host)[self.the_server["id"]].status)
         files = "/root/file /ephemeral0/file"
         self.assertEqual("mine\nmine\n1000:100\n1000:100\n", self.shell(f"cat {files}; stat -c %u:%g {files}"))
-        self.assertEqual([disk << 30], [found.size for found in self.disks_on(host)])
-        self.assertEqual("kept", self.read(self.the_server, 4))
+        self.assertEqual([1 << 30], [found.size for found in self.disks_on(host)])
+        self.assertEqual([self.node], self.nodes(self.the_server))
+        self.assertEqual("kept", self.read(self.the_server, 4, self.node))
         drive = json.loads(self.shell("cat /config-drive/openstack/latest/meta_data.json"))
         self.assertEqual(self.the_server["id"], drive["uuid"])
         self.shell("ls /dev/nvidia[0-9]* /dev/infiniband/uverbs* /sys/class/net/ib0/address")
@@ -81,8 +81,8 @@ class LoadedTest(LoadedServers):
         self.assert_goes_without_a_trace()
 
     def test_moved_to_another_size_and_back(self) -> None:
-        self.resize(self.the_server, self.with_everything(ephemeral=2))
-        self.assert_is_whole_on(SECOND, disk=2)
+        self.resize(self.the_server, self.with_everything(memory_mb=160))
+        self.assert_is_whole_on(SECOND)
         self.shell("echo lost > /ephemeral0/file")
         self.revert(self.the_server)
         self.assert_is_whole_on(FIRST)

@@ -1,6 +1,7 @@
 """Neutron ports through nova's API on a real Open vSwitch in user space; neutron's answers are nova's own fixture."""
 
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -62,6 +63,30 @@ class PortServers(base.LxdServers):
     def reaches(self, server: Any, address: str) -> bool:
         return wait_for(lambda: self.inside(server, "ping", "-c", "1", "-W", "1", address).status == 0, PATIENCE)
 
+    def sends(self, sender: Any, receiver: Any, address: str, size: int) -> str:
+        """Let one server send bytes of zero to the other's ``address``; the MD5 sum of what arrives.
+
+        :param size: MiB
+        """
+        listening = self.start_inside(receiver, "nc -l -p 5000 | md5sum")
+        self.assertTrue(wait_for(lambda: any(
+            ":1388 " in self.inside(receiver, "cat", f"/proc/net/{table}").output.upper() for table in ("tcp", "tcp6")),
+            PATIENCE))
+        sent = self.inside(sender, "sh", "-c",
+                           f"dd if=/dev/zero bs=1M count={size} 2> /dev/null | nc -w 30 {address} 5000")
+        self.assertEqual(0, sent.status, sent.output)
+        return listening.stdout.read()
+
+    def start_inside(self, server: Any, script: str) -> "subprocess.Popen[str]":
+        pid = self.lxd.engine.metrics(self.container(server).name).pid
+        process = subprocess.Popen(["nsenter", "--target", str(pid), "--all", "sh", "-c", script], text=True,
+                                   # A listener whose own input has ended hangs up.
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   env={"PATH": "/bin:/sbin:/usr/bin:/usr/sbin"})
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
     def assert_is_wired(self, server: Any, *ports: dict[str, Any]) -> None:
         """The container has these ports in this order, and the switch the other ends of the very same interfaces."""
         self.assertEqual({f"eth{number}": port["mac_address"] for number, port in enumerate(ports)},
@@ -117,24 +142,7 @@ class PortsTest(PortServers):
         for number, server in enumerate(servers):
             self.address(server, "eth0", f"192.168.1.{10 + number}")
         self.assertTrue(self.reaches(servers[0], "192.168.1.11"))
-        listening = self.start_inside(servers[1], "nc -l -p 5000 | md5sum")
-        self.assertTrue(wait_for(lambda: ":1388 " in self.inside(servers[1], "cat", "/proc/net/tcp").output.upper()
-                                 or ":1388 " in self.inside(servers[1], "cat", "/proc/net/tcp6").output.upper(),
-                                 PATIENCE))
-        sent = self.inside(servers[0], "sh", "-c",
-                           "dd if=/dev/zero bs=1M count=4 2> /dev/null | nc -w 30 192.168.1.11 5000")
-        self.assertEqual(0, sent.status, sent.output)
-        self.assertIn("b5cfa9d6c8febd618f91ac2843d50a1c", listening.stdout.read())
-
-    def start_inside(self, server: Any, script: str) -> "subprocess.Popen[str]":
-        pid = self.lxd.engine.metrics(self.container(server).name).pid
-        process = subprocess.Popen(["nsenter", "--target", str(pid), "--all", "sh", "-c", script], text=True,
-                                   # A listener whose own input has ended hangs up.
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   env={"PATH": "/bin:/sbin:/usr/bin:/usr/sbin"})
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
+        self.assertIn("b5cfa9d6c8febd618f91ac2843d50a1c", self.sends(servers[0], servers[1], "192.168.1.11", 4))
 
     def test_ports_come_and_go_while_it_runs(self) -> None:
         first, second, third = self.port(), self.port(), self.port()
@@ -251,6 +259,22 @@ class HybridTest(PortServers):
             self._delete_server(server)
         self.assert_nothing_left()
 
+    def test_a_flavor_limits_what_goes_out(self) -> None:
+        sizes = {"quota__vif_outbound_average": "1000", "quota__vif_outbound_burst": "100"}  # kilobytes
+        servers = [self.with_ports(self.port(), flavor=self.flavor(**limits)) for limits in (sizes, {})]
+        for number, server in enumerate(servers):
+            self.address(server, "eth0", f"192.168.1.{10 + number}")
+        self.assertTrue(self.reaches(servers[0], "192.168.1.11"))
+        self._reboot_server(servers[0], hard=True)
+        self.address(servers[0], "eth0", "192.168.1.10")
+        self.assertTrue(self.reaches(servers[0], "192.168.1.11"))
+        began = time.monotonic()
+        self.sends(servers[0], servers[1], "192.168.1.11", 3)
+        self.assertGreater(time.monotonic() - began, 2.5)
+        for server in servers:
+            self._delete_server(server)
+        self.assert_nothing_left()
+
 
 class PlainTest(PortServers):
     """An agent wires the host end by itself, as Calico's does."""
@@ -274,7 +298,7 @@ class LimitTest(PortServers):
                                capture_output=True).stdout
         self.assertIn("rate 8Mbit ceil 8Mbit", shown)
 
-    def test_what_goes_out_is_neutrons(self) -> None:
+    def test_what_goes_out_of_a_switched_port_is_neutrons(self) -> None:
         server = self.with_ports(self.port(), flavor=self.flavor(quota__vif_outbound_average="1000"), expected="ERROR")
         self.assertIn("QoS", self.fault(server))
 

@@ -58,23 +58,41 @@ class ResizeTest(base.LxdServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
-    def test_ephemeral_disks_grow_and_shrink_back(self) -> None:
-        """A disk keeps what is on it; one that only the larger flavor has comes and goes with it."""
-        with_disk, larger = (self._create_flavor(vcpu=1, memory_mb=96, disk=1, ephemeral=size) for size in (1, 2))
-        for flavor, sizes in ((with_disk, [1]), (self.small, [])):
-            with self.subTest(sizes):
-                server = self.server_with_file(flavor)
-                self.disks_are(sizes)
-                write = "mkdir -p /ephemeral0; echo mine > /ephemeral0/file"
-                self.assertEqual(0, self.inside(server, "sh", "-c", write).status)
-                self.resize(server, larger)
-                self.disks_are([2])
-                self.assertEqual("mine\n" * len(sizes), self.inside(server, "sh", "-c", "cat /ephemeral0/*").output)
+    def test_ephemeral_disks(self) -> None:
+        """A disk that was asked for at boot keeps its size; one that comes with a flavor also goes with it."""
+        without, *flavors = (self._create_flavor(vcpu=1, memory_mb=96, disk=1, ephemeral=size) for size in (0, 1, 2))
+        for first, there, then in ((flavors[0], [1], [1]), (without, [], [2])):
+            with self.subTest(there):
+                server = self.server_with_file(first)
+                self.disks_are(there)
+                self.write_to_disk(server, "mine")
+                self.resize(server, flavors[1])
+                self.disks_are(then)
+                self.assertEqual("mine\n" * len(there), self.inside(
+                    server, "sh", "-c", "cat /ephemeral0/* 2> /dev/null").output)
                 self.revert(server)
-                self.disks_are(sizes)
+                self.disks_are(there)
                 self.assertEqual("mine\n", self.inside(server, "cat", "/ephemeral0/file").output)
                 self._delete_server(server)
                 self.assert_nothing_left()
+
+    def test_an_ephemeral_disk_of_a_flavor_grows_and_shrinks_back(self) -> None:
+        server = self.server_with_file(self.small)
+        for size in (1, 2):
+            self.resize(server, self._create_flavor(vcpu=1, memory_mb=96, disk=1, ephemeral=size))
+            self.disks_are([size])
+            if size == 1:
+                self.write_to_disk(server, "mine")
+                self._confirm_resize(server)
+        self.revert(server)
+        self.disks_are([1])
+        self.assertEqual("mine\n", self.inside(server, "cat", "/ephemeral0/file").output)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def write_to_disk(self, server: Mapping[str, Any], text: str) -> None:
+        done = self.inside(server, "sh", "-c", f"mkdir -p /ephemeral0; echo {text} > /ephemeral0/file")
+        self.assertEqual(0, done.status, done.output)
 
     def disks_are(self, sizes: list[int]) -> None:
         """:param sizes: of the ephemeral disks, in GiB"""

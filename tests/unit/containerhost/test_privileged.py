@@ -32,6 +32,8 @@ class TestArguments(testtools.TestCase):
             lambda: root.enslave("a", "b c"),
             lambda: root.compute_checksums("x" * 16),
             lambda: root.shape("a b", 1, 1, 1),
+            lambda: root.shape_sent("a", "i b", 1, 1, 1),
+            lambda: root.remove_shaper("a/b"),
             lambda: root.set_vf_port("ens9f0", 0, "all", 0),
             lambda: root.set_vf_link("ens9f0 up", 0, True),
         ):

@@ -45,6 +45,12 @@ class VethsTest(testtools.TestCase):
         self.veths.make(PAIR)
         self.assertEqual([("remove", "tap1"), *MADE], self.log)
 
+    def test_what_limits_it_goes_with_it(self) -> None:
+        for name in ("tap1", "ifb1"):
+            self.interface(name)
+        self.veths.remove("tap1")
+        self.assertEqual([("remove", "ifb1"), ("remove", "tap1")], self.log)
+
     def test_one_that_a_killed_driver_did_not_mark_is_made_anew(self) -> None:
         self.interface("tap1")
         self.interface("lxd1")

@@ -49,6 +49,12 @@ class Recorder(Privileged):
     def shape(self, *arguments: Any) -> None:
         self.log.append(("shape", *arguments))
 
+    def shape_sent(self, *arguments: Any) -> None:
+        self.log.append(("shape sent", *arguments))
+
+    def remove_shaper(self, name: str) -> None:
+        self.log.append(("remove", name))
+
 
 class Plugs:
     """In place of nova_lxd_ext.vifplug.Plugs."""

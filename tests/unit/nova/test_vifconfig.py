@@ -96,14 +96,20 @@ class ShapeTest(testtools.TestCase):
         for keys, expected in table:
             with self.subTest(str(keys)):
                 specs = {key if ":" in key else f"quota:vif_inbound_{key}": value for key, value in keys.items()}
-                self.assertEqual(expected, vifconfig.shape(specs))
+                self.assertEqual(expected, vifconfig.shape(specs, vifconfig.INBOUND))
 
     def test_what_cannot_be_held(self) -> None:
         for key, value, words in (("inbound_average", "fast", "whole number"), ("inbound_average", "0", "at least 1"),
-                                  ("inbound_peak", "5", "inbound_average"), ("outbound_average", "5", "QoS")):
+                                  ("inbound_peak", "5", "inbound_average"), ("outbound_burst", "5", "outbound_average"),
+                                  ("outbound_average", "5", "QoS")):
             with self.subTest(key):
-                error = self.assertRaises(errors.SpecError, vifconfig.shape, {f"quota:vif_{key}": value})
+                error = self.assertRaises(errors.SpecError, vifconfig.require_holdable, ports.vif(),
+                                          {f"quota:vif_{key}": value})
                 self.assertIn(words, str(error))
+
+    def test_what_the_kernel_takes_can_be_held(self) -> None:
+        for details, type_ in (({"ovs_hybrid_plug": True}, "ovs"), ({}, "tap")):
+            vifconfig.require_holdable(ports.vif(type=type_, details=details), {"quota:vif_outbound_average": "5"})
 
 
 class OsVifTest(testtools.TestCase):

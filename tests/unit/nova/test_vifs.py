@@ -83,9 +83,12 @@ class SupplierTest(PortsTest):
         self.direct.put_on.assert_called_once_with(self.server, [ports.direct()], {FIRST: "eth0", SECOND: "eth1"})
 
     def test_a_hybrid_port_and_a_limit(self) -> None:
-        server = records.instance(extra_specs={"quota:vif_inbound_average": "1000"})
-        self.ports.put_on(None, server, self.wanted(ports.vif()))
-        self.assertEqual(("shape", HOST_END, 1_000_000, 1_000_000, 100_000), self.log[-1])
+        limits = (1_000_000, 1_000_000, 100_000)
+        for direction, expected in (("inbound", ("shape", HOST_END, *limits)),
+                                    ("outbound", ("shape sent", HOST_END, "ifbce531f90-19", *limits))):
+            server = records.instance(extra_specs={f"quota:vif_{direction}_average": "1000"})
+            self.ports.put_on(None, server, self.wanted(ports.vif()))
+            self.assertEqual(expected, self.log[-1])
 
     def test_refused_before_anything_changes(self) -> None:
         limited = records.instance(extra_specs={"quota:vif_inbound_average": "1000"})
