@@ -4,6 +4,8 @@ from tests.functional.nova import base  # isort: skip
 
 from typing import ClassVar
 
+from nova.tests.functional.api.client import OpenStackApiException
+
 from containerhost.engines import Status
 from tests.functional.nova.interrupting import Interrupted
 from tests.functional.nova.test_ports import PortServers
@@ -25,22 +27,45 @@ class RestartTest(Interrupted, PortServers, VolumeServers):
         self.assertEqual("mine\n", self.inside(self.the_server, "cat", "/root/file").output)
         self.assertEqual({self.the_server["id"]}, set(self.held().values()))
 
-    def test_volumes_and_ports_come_and_go(self) -> None:
-        server, port, (volume, _) = self.the_server, self.port(), self.cinder.volume()
+    def test_volumes_come_and_go(self) -> None:
+        """A daemon killed at a point from which it cannot go on leaves nothing, and the next try works."""
+        server, (volume, _) = self.the_server, self.cinder.volume()
         self.restart_at("change container")
-        self.attach(server, volume)
+        self.api.post_server_volume(server["id"], {"volumeAttachment": {"volumeId": volume}})
+        if self.outcome(server, "attach_volume") == "Error":
+            self.assertEqual([], self.nodes(server))
+            self.assert_free(volume)
+            self.api.post_server_volume(server["id"], {"volumeAttachment": {"volumeId": volume}})
+            self.ended(server, "attach_volume", "Success")
         self.assertEqual(["/dev/vdb"], self.nodes(server))
         self.write(server, "kept")
         self.restart_at("change container")
-        self.detach(server, volume)
+        self.api.delete_server_volume(server["id"], volume)
+        if self.outcome(server, "detach_volume") == "Error":
+            self.api.delete_server_volume(server["id"], volume)
+            self.ended(server, "detach_volume", "Success")
         self.assertEqual([], self.nodes(server))
         self.assert_free(volume)
+        self.assert_runs()
+        self.gone(server)
+
+    def test_ports_come_and_go(self) -> None:
+        server, port = self.the_server, self.port()
+        asked = {"interfaceAttachment": {"port_id": port["id"]}}
         self.restart_at("change container")
-        self.api.attach_interface(server["id"], {"interfaceAttachment": {"port_id": port["id"]}})
+        try:
+            self.api.attach_interface(server["id"], asked)
+        except OpenStackApiException:
+            self.assertEqual(({}, []), (self.links(server), self.switch.ports()))
+            self.api.attach_interface(server["id"], asked)
         self.assert_is_wired(server, port)
         self.restart_at("change container")
         self.api.detach_interface(server["id"], port["id"])
-        self._wait_for_assert(lambda: self.assertEqual([], self.switch.ports()), max_retries=base.PATIENCE)
+        if self.outcome(server, "detach_interface") == "Error":
+            self._reboot_server(server, hard=True)
+            self.api.detach_interface(server["id"], port["id"])
+            self.ended(server, "detach_interface", "Success")
+        self.assertEqual(({}, []), (self.links(server), self.switch.ports()))
         self.assert_runs()
         self.gone(server)
 

@@ -34,17 +34,23 @@ class VolumeServers(base.LxdServers):
         self.ended(server, "detach_volume", result)
 
     def ended(self, server: Mapping[str, Any], action: str, result: str) -> None:
-        """The last of all actions of that name has ended, with that result; nova begins it some time after it was
-        asked for."""
+        self.assertEqual(result, self.outcome(server, action))
+
+    def outcome(self, server: Mapping[str, Any], action: str) -> str:
+        """``Success`` or ``Error``, once the last of all actions of that name has ended; nova begins it some time after
+        it was asked for."""
         self.begun[server["id"], action] += 1
+        results: list[str] = []
 
         def check() -> None:
             found = [one for one in self.admin_api.get_instance_actions(server["id"]) if one["action"] == action]
             self.assertEqual(self.begun[server["id"], action], len(found))
             url = f"/servers/{server['id']}/os-instance-actions/{found[0]['request_id']}"
-            events = self.admin_api.api_get(url).body["instanceAction"]["events"]
-            self.assertEqual([result], [event["result"] for event in events])
+            results[:] = [event["result"] for event in self.admin_api.api_get(url).body["instanceAction"]["events"]]
+            self.assertTrue(results and all(results), results)
         self._wait_for_assert(check, max_retries=LIMIT)
+        (result,) = results
+        return result
 
     def write(self, server: Mapping[str, Any], text: str, path: str = "/dev/vdb") -> None:
         done = self.inside(server, "sh", "-c", f"printf %s {text} | dd of={path} conv=notrunc,fsync")
