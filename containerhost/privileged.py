@@ -96,7 +96,8 @@ class Privileged:
 
     def shape(self, name: str, rate: int, ceiling: int, burst: int) -> None:
         """Limit what the host sends by an interface: bytes per second, at most, and bytes at once."""
-        run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "root", "handle", "1:", "htb", "default", "1"])
+        run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "root", "pfifo"])  # htb cannot take htb's place
+        run(["tc", "qdisc", "replace", "dev", name, "root", "handle", "1:", "htb", "default", "1"])
         run(["tc", "class", "replace", "dev", name, "parent", "1:", "classid", "1:1", "htb", "rate", f"{int(rate)}bps",
              "ceil", f"{int(ceiling)}bps", "burst", f"{int(burst)}b", "cburst", f"{int(burst)}b"])
 

@@ -293,7 +293,8 @@ class PlainTest(PortServers):
 class LimitTest(PortServers):
     def test_a_flavor_limits_what_comes_in(self) -> None:
         port = self.port()
-        self.with_ports(port, flavor=self.flavor(quota__vif_inbound_average="1000", quota__vif_inbound_burst="32"))
+        flavor = self.flavor(quota__vif_inbound_average="1000", quota__vif_inbound_burst="32")
+        self._reboot_server(self.with_ports(port, flavor=flavor), hard=True)
         shown = subprocess.run(["tc", "class", "show", "dev", f"tap{port['id']}"[:14]], check=True, text=True,
                                capture_output=True).stdout
         self.assertIn("rate 8Mbit ceil 8Mbit", shown)

@@ -67,8 +67,8 @@ class PrivsepTest(testtools.TestCase):
         up, no_arp = 0x1, 0x80
         self.assertEqual(up | no_arp, int((folder / "pair0/flags").read_text(), 16) & (up | no_arp))
         self.helper.compute_checksums("pair1")
-        self.helper.shape("pair0", 1000, 2000, 3000)
         for _ in range(2):
+            self.helper.shape("pair0", 1000, 2000, 3000)
             self.helper.shape_sent("pair0", "shaper0", 1000, 2000, 3000)
         self.assertTrue((folder / "shaper0").exists())
         self.assertIn("left alone", str(self.assertRaises(HostActionFailed, self.helper.remove_shaper, "pair0")))
