@@ -31,6 +31,7 @@ class RescueCase(base.LxdServers):
     def rescued(self, server: dict[str, Any], expected: str = "RESCUE", **request: str) -> None:
         self.api.post_server_action(server["id"], {"rescue": {"adminPass": "for-rescue"} | request})
         self._wait_for_state_change(server, expected)
+        self.assertNotIn("does not have the password", self.stdlog.logger.output)
 
     def containers(self) -> dict[str, Status]:
         return {state.name: state.status for state in self.lxd.engine.containers()}
