@@ -106,11 +106,12 @@ class Veths:
     def join(self, host_end: str, bridge: str) -> None:
         self._privileged.enslave(host_end, bridge)
 
-    def shape_received(self, host_end: str, shape: Shape) -> None:
+    def shape(self, host_end: str, shape: Shape) -> None:
+        """Of what the container receives."""
         self._privileged.shape(host_end, shape.rate, shape.ceiling, shape.burst)
 
     def shape_sent(self, host_end: str, shape: Shape) -> None:
-        """For a host end whose frames the kernel itself takes: a bridge, or the host's IP stack."""
+        """Of what it sends, for a host end whose frames the kernel itself takes: a bridge, or the host's IP stack."""
         self._privileged.shape_sent(host_end, shaper(host_end), shape.rate, shape.ceiling, shape.burst)
 
 

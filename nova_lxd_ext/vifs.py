@@ -67,7 +67,7 @@ class Ports(Supplier):
         host_end = vifconfig.host_end(vif)
         specs = instance.flavor.extra_specs
         if received := vifconfig.shape(specs, vifconfig.INBOUND):
-            self._veths.shape_received(host_end, received)
+            self._veths.shape(host_end, received)
         if sent := vifconfig.shape(specs, vifconfig.OUTBOUND):
             self._veths.shape_sent(host_end, sent)
 
