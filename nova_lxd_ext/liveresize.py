@@ -131,7 +131,7 @@ class LiveResize:
             found.append("nova disconnects volumes at a resize")
         if (old.ephemeral_gb, old.swap) != (new.ephemeral_gb, new.swap):
             found.append("ephemeral and swap disks do not change while it runs")
-        if vifconfig.shape(old.extra_specs) != vifconfig.shape(new.extra_specs):
+        if vifconfig.shapes(old.extra_specs) != vifconfig.shapes(new.extra_specs):
             found.append("the limits of its ports (quota:vif_*) do not change while it runs")
         return tuple(found)
 

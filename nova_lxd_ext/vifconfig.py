@@ -163,14 +163,19 @@ def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
                  burst=(burst or max(average // 10, 16)) * KILO)
 
 
+def shapes(extra_specs: Mapping[str, str]) -> tuple[Shape | None, Shape | None]:
+    """Of what a server receives and of what it sends."""
+    return shape(extra_specs, INBOUND), shape(extra_specs, OUTBOUND)
+
+
 def require_holdable(vif: model.VIF, extra_specs: Mapping[str, str]) -> None:
     """:raises SpecError: the flavor's limits cannot be held on the port, or are none"""
-    limited = {direction for direction in (INBOUND, OUTBOUND) if shape(extra_specs, direction)}
+    received, sent = shapes(extra_specs)
     how = kind(vif)
-    if how is Kind.DIRECT and limited:
+    if how is Kind.DIRECT and (received or sent):
         raise errors.SpecError(f"The flavor has quota:vif_*, which cannot be held on port {vif['id']}: its network "
                                f"function is the container's own. Use another flavor.")
-    if how is Kind.SWITCHED and OUTBOUND in limited:
+    if how is Kind.SWITCHED and sent:
         raise errors.SpecError(
             f"The flavor has quota:vif_outbound_*, which cannot be held on port {vif['id']}: Open vSwitch takes what "
             f"is sent before the host could hold it. Use a QoS policy of neutron on the port or the network (openstack "

@@ -65,10 +65,10 @@ class Ports(Supplier):
     def _plug(self, instance: objects.Instance, vif: model.VIF) -> None:
         self._plugs.plug(described(instance), vif)
         host_end = vifconfig.host_end(vif)
-        specs = instance.flavor.extra_specs
-        if received := vifconfig.shape(specs, vifconfig.INBOUND):
+        received, sent = vifconfig.shapes(instance.flavor.extra_specs)
+        if received is not None:
             self._veths.shape(host_end, received)
-        if sent := vifconfig.shape(specs, vifconfig.OUTBOUND):
+        if sent is not None:
             self._veths.shape_sent(host_end, sent)
 
     def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
