@@ -93,12 +93,14 @@ class CloudTest(testtools.TestCase):
 class Server:
     """:ivar id: its uuid
     :ivar container: its container's name
+    :ivar engine: that of its host
     :ivar port: its first port's record
     """
 
     def __init__(self, test: CloudTest, uuid: str) -> None:
         self._test = test
         self._cloud = test.stage.cloud
+        self.engine = self._cloud.engine
         self.id = uuid
         self.container = test.stage.admin.compute.get_server(uuid).instance_name
         self.port = next(iter(test.tenant.network.ports(device_id=uuid)))
@@ -108,7 +110,7 @@ class Server:
         return self.port.fixed_ips[0]["ip_address"]
 
     def inside(self, *command: str) -> Output:
-        return self._cloud.engine.inside(self.container, *command)
+        return self.engine.inside(self.container, *command)
 
     def wait_for_address(self, interface: str = "eth0") -> None:
         """Until DHCP gave the interface the address that Neutron chose."""

@@ -17,8 +17,9 @@ from openstack.connection import Connection
 
 from tools.cloud import guest
 from tools.cloud.cloud import Cloud
+from tools.cloud.configs import HOST
 from tools.cloud.identity import TENANT
-from tools.cloud.layout import CHECKOUT, Layout, Shape
+from tools.cloud.layout import CHECKOUT, SECOND, Layout, Shape
 
 FLAVOR = "small"
 IMAGE = "guest"
@@ -61,7 +62,7 @@ def _attempt() -> Stage | Exception:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     layout = Layout(CHECKOUT / ".networks")
     layout.folder.mkdir(exist_ok=True)
-    shape = Shape(networks=True)
+    shape = Shape(networks=True, second_host=True)
     if layout.in_use:  # what a killed run left
         Cloud(layout, shape=shape).down()
     cloud = Cloud(layout, shape=shape, say=_say)
@@ -73,8 +74,15 @@ def _attempt() -> Stage | Exception:
         return error
 
 
+def let_second_host_have_servers(admin: Connection, enabled: bool) -> None:
+    """Tests look at the first host, so that the second one is for those that ask for it."""
+    (service,) = admin.compute.services(binary="nova-compute", host=HOST + SECOND)
+    (admin.compute.enable_service if enabled else admin.compute.disable_service)(service)
+
+
 def _furnished(cloud: Cloud) -> Stage:
     admin, tenant = cloud.connect("admin"), cloud.connect(TENANT)
+    let_second_host_have_servers(admin, False)
     image = guest.build(cloud.layout.run / "guest.tar.gz")
     admin.create_image(IMAGE, filename=str(image), disk_format="raw", container_format="bare", visibility="public",
                        wait=True, timeout=60)

@@ -1,0 +1,53 @@
+"""Servers that move between two compute hosts, and the networks that go with them."""
+
+from tests.functional_cloud import stage
+from tests.functional_cloud.base import CloudTest, Server, answers
+from tools.cloud.configs import HOST
+from tools.cloud.layout import SECOND
+
+
+class TwoHostsTest(CloudTest):
+    def setUp(self) -> None:
+        super().setUp()
+        stage.let_second_host_have_servers(self.stage.admin, True)
+        self.addCleanup(stage.let_second_host_have_servers, self.stage.admin, False)
+
+    def boot_on_first(self, group: object) -> Server:
+        stage.let_second_host_have_servers(self.stage.admin, False)
+        server = self.boot(group)
+        stage.let_second_host_have_servers(self.stage.admin, True)
+        self.assertEqual(HOST, self.host_of(server))
+        return server
+
+    def host_of(self, server: Server) -> str:
+        return self.stage.admin.compute.get_server(server.id).compute_host
+
+    def move(self, server: Server) -> None:
+        self.stage.admin.compute.migrate_server(server.id)
+        self.settled(server.id, "VERIFY_RESIZE")
+        self.assertEqual(HOST + SECOND, self.host_of(server))
+
+    def test_moved_server_keeps_its_address_and_its_neighbours(self) -> None:
+        group = self.security_group()
+        rule = self.allow(group, "icmp")
+        stays, moves = self.boot_on_first(group), self.boot_on_first(group)
+        self.move(moves)
+        self.tenant.compute.confirm_server_resize(moves.id)
+        self.settled(moves.id, "ACTIVE")
+        moves.engine = self.stage.cloud.engines[1]
+        moves.wait_for_address()
+        self.until("it reaches its neighbour on the other host", lambda: moves.reaches(stays.address))
+        self.tenant.network.delete_security_group_rule(rule)
+        self.until("what is no longer allowed gets to no host", lambda: not moves.reaches(stays.address))
+        self.assertEqual([False] * 3, [moves.reaches(stays.address) for _ in range(3)])
+
+    def test_reverted_server_is_reached_where_it_was(self) -> None:
+        server = self.boot_on_first(self.security_group("icmp"))
+        address = server.floating_address()
+        self.until("it answers", lambda: answers(address))
+        self.move(server)
+        self.until("it answers on its new host", lambda: answers(address))
+        self.tenant.compute.revert_server_resize(server.id)
+        self.settled(server.id, "ACTIVE")
+        self.assertEqual(HOST, self.host_of(server))
+        self.until("it answers on its old host", lambda: answers(address))
