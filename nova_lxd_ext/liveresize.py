@@ -106,6 +106,7 @@ class LiveResize:
             return True
         spec = self._spec(instance, wanted)
         if not self._live.differs(instance.name, spec):
+            self._outfit.trim(instance, spec.grants)  # who was killed may have claimed more
             if resources.generation(resources.parse(self._told(instance))) > 1:
                 self._tell(instance)
             return True

@@ -13,7 +13,7 @@ from containerhost import errors, resources
 from containerhost.engines import Status
 from nova_lxd_ext.wanted import NOTHING, Wanted
 from tests.unit.nova import fakes, ports, records
-from tests.unit.nova.fakes import GPU_1
+from tests.unit.nova.fakes import GPU_0, GPU_1
 from tests.unit.nova.test_migration import MOVE, MovesCase
 
 VOLUME = {"block_device_mapping": [{"connection_info": {
@@ -128,6 +128,14 @@ class LiveResizeTest(LiveCase):
         self.go_back()
         self.assert_as_it_was()
         self.assert_never_stopped()
+
+    def test_killed_before_the_container_changed(self) -> None:
+        with mock.patch.object(self.one.live, "adapt", side_effect=fakes.Killed()), \
+                mock.patch.object(self.one.resize, "_take_back"):
+            self.assertRaises(fakes.Killed, self.leave)
+        self.assertEqual({GPU_0, GPU_1}, self.one.held().keys())
+        self.go_back()
+        self.assert_as_it_was()
 
     def test_memory_in_use_is_refused_whatever_the_flavor_says(self) -> None:
         self.one.live.needed = 300 * units.Mi
