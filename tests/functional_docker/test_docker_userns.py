@@ -33,6 +33,7 @@ class UserNamespaceTest(testtools.TestCase):
             self.addCleanup(subprocess.run, ["umount", f"/etc/{name}"], check=True)
         self.daemon = Daemon(f"--userns-remap={USER}")
         self.addCleanup(self.daemon.remove)
+        self.daemon.base.chmod(0o711)  # as the folders above Docker's own are
         self.daemon.start()
         self.daemon.make_images()
         self.engine = self.daemon.engine()

@@ -200,9 +200,13 @@ class DockerClient:
                     raise refusal(f"load {name}", 500, str(told.get("error") or told["message"]))
 
     def save_image(self, name: str, target: BinaryIO) -> None:
+        """:raises OSError: ``target`` takes no more: that is none of Docker's failures"""
+        for piece in self._saved(name):
+            target.write(piece)
+
+    def _saved(self, name: str) -> Iterator[bytes]:
         with self._asking(f"save image {name}", self.settings.operation_timeout) as api:
-            for piece in api.get_image(name):
-                target.write(piece)
+            yield from api.get_image(name)
 
     def pull_image(self, name: str, digest: str, credentials: tuple[str, str] | None) -> None:
         """Fetch an image of a registry.
