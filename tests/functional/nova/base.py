@@ -17,6 +17,7 @@ import fixtures
 import nova.conf
 from nova import context as nova_context
 from nova import objects
+from nova.compute.manager import ComputeManager
 from oslo_utils import uuidutils
 
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
@@ -73,8 +74,9 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         self.flags(shutdown_retry_interval=2, group="compute")
         # Tests that end containers by themselves decide when nova looks.
         self.flags(handle_virt_lifecycle_events=False, group="workarounds")
-        if "manager_shutdown_timeout" in CONF:
-            # A compute service that is stopped has stopped when it says so: nova keeps this much for its driver.
+        if hasattr(ComputeManager, "_wait_for_in_progress_tasks"):
+            # A compute service that is stopped has stopped when it says so: nova keeps this much for its driver. The
+            # release before would sleep as long at the end of every service.
             self.flags(manager_shutdown_timeout=20)
         self.flags(endpoint=self.lxd.socket, storage_pool=self.lxd.pool, owners_dir=str(self.state / "owners"),
                    rdma_memlock=lxd.memlock(), ready_timeout=0, group="lxd")
