@@ -131,10 +131,25 @@ class PoolDisk:
     pool: str
     volume: str
     path: str
+    io: IoLimit = IoLimit()
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderDisk:
+    """A folder of the host that the *driver* made, such as a mounted image, which the container sees at ``path``.
+
+    :ivar name: tells it from the container's other disks
+    """
+
+    name: str
+    source: str
+    path: str
+    read_only: bool = False
+    io: IoLimit = IoLimit()
 
 
 #: What a container has beside its root disk, and may get and lose while it is stopped or runs.
-Part = Nic | BridgedNic | BlockDevice | PoolDisk | Grant
+Part = Nic | BridgedNic | BlockDevice | PoolDisk | FolderDisk | Grant
 
 
 def grants_of(parts: Iterable[Part]) -> tuple[Grant, ...]:

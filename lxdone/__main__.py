@@ -2,13 +2,15 @@
 
     lxdone vmm ACTION ARGUMENT…     an action, with oned's own arguments and standard input
     lxdone probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor
+    lxdone settle                   what the node does by itself for VMs whose containers stopped by themselves
 """
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from containerhost.errors import ContainerHostError
-from lxdone import backend, conf, refusals
+from lxdone import backend, conf, refusals, vmlock
 from onedriver import actions, program
 from onedriver.node import measure
 
@@ -24,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         case ["probe", name, *_]:
             return program.run(name, lambda: measure.probe(name, lambda: backend.measure(conf.load())),
                                {ContainerHostError: 1})
+        case ["settle"]:
+            return program.run("settle", lambda: backend.settler(conf.load()).settle(), {ContainerHostError: 1})
         case _:
             print(USAGE, file=sys.stderr)
             return 2
@@ -32,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def act(script: str, argv: Sequence[str]) -> str | None:
     call = actions.call(script, argv, sys.stdin.buffer.read())
     refusals.of_action(call.action)
-    return getattr(backend.vmm(conf.load()), call.action)(call)
+    options = conf.load()
+    with vmlock.held(Path(options.state), call.vm_id, options.operation_timeout):
+        return getattr(backend.vmm(options), call.action)(call)
 
 
 if __name__ == "__main__":

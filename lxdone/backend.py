@@ -6,6 +6,7 @@ from containerhost import topology
 from containerhost.devices.scan import Inventory, scan
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.owners import Owners
 from containerhost.possession import Possession
@@ -13,7 +14,10 @@ from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from lxdone.conf import Options
 from lxdone.disks import Disks
+from lxdone.images import Images
 from lxdone.roots import Roots
+from lxdone.rootsaves import RootSaves
+from lxdone.settling import Settler, Settling
 from lxdone.vmm import DRIVER, Vmm
 from onedriver.node.context import Contexts
 from onedriver.node.measure import Measure
@@ -32,12 +36,27 @@ def vmm(options: Options) -> Vmm:
         return scan(host)
 
     possession = Possession(Owners(Path(options.owners)), inventory, Privileged(), lxd.held)
-    state = Path(options.state)
+    state, disks = Path(options.state), disks_of(options, lxd)
     roots = Roots(lxd.client, state, Path(options.datastores), options.operation_timeout)
-    disks = Disks(PoolDisks(lxd.client, options.storage_pool))
-    return Vmm(options, lxd, possession, roots, disks, Contexts(state), inventory,
+    return Vmm(options, lxd, possession, roots, saves_of(options, lxd), disks, Contexts(state), inventory,
                lambda: {node.id: node.cpus for node in topology.read(host).nodes})
 
 
+def disks_of(options: Options, lxd: LxdEngine) -> Disks:
+    images = Images(Path(options.state), Path(options.datastores), lambda name: idmap(lxd.client, name),
+                    options.operation_timeout)
+    return Disks(PoolDisks(lxd.client, options.storage_pool), images)
+
+
+def saves_of(options: Options, lxd: LxdEngine) -> RootSaves:
+    return RootSaves(lxd.client, Path(options.datastores), options.operation_timeout)
+
+
+def settler(options: Options) -> Settler:
+    lxd, state = engine(options), Path(options.state)
+    return Settler(lxd, saves_of(options, lxd), disks_of(options, lxd), Contexts(state), state)
+
+
 def measure(options: Options) -> Measure:
-    return Measure(DRIVER, engine(options), Path(options.owners), Path(options.state), options.pci_filter, Host())
+    seen = Settling(engine(options), settler(options).unsettled)
+    return Measure(DRIVER, seen, Path(options.owners), Path(options.state), options.pci_filter, Host())

@@ -2,7 +2,7 @@
 
 import enum
 
-HEAD = 4096  # bytes that tell
+HEAD = 36864  # bytes that tell; an ISO image begins to after 16 sectors of 2048
 
 
 class Format(enum.Enum):
@@ -10,6 +10,7 @@ class Format(enum.Enum):
     EXT = "ext4"  # which also mounts ext2 and ext3
     XFS = "xfs"
     SQUASHFS = "squashfs"
+    ISO = "iso9660"
     QCOW2 = "qcow2"
     PARTITIONED = "partition table"
     UNKNOWN = "unknown"
@@ -28,6 +29,7 @@ MAGICS = (
     (0, b"hsqs", Format.SQUASHFS),
     (0, b"XFSB", Format.XFS),
     (1080, b"\x53\xef", Format.EXT),
+    (32769, b"CD001", Format.ISO),  # before the partition table that one for USB sticks has too
     (510, b"\x55\xaa", Format.PARTITIONED),
 )
 

@@ -4,10 +4,12 @@ The kernel reads it through a loop device, mounted in a mount namespace that onl
 ends, however it ends, the namespace goes, with it the mount, and with that the loop device: nothing can be left.
 """
 
+import os
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from containerhost.idmounts import OPTIONS
 from lxdone import diskformat
 from lxdone.diskformat import Format
 from onedriver.errors import BadInput, DriverError, NotSupported
@@ -37,8 +39,12 @@ class FileSystem(NamedTuple):
 
     @property
     def options(self) -> str:
-        own = ",nouuid" if self.format is Format.XFS else ""  # clones of one image have one UUID
-        return f"loop,ro,nodev,nosuid,noexec,offset={self.start},sizelimit={self.size}{own}"
+        return f"ro,{self.writable_options}"
+
+    @property
+    def writable_options(self) -> str:
+        own = "".join(f",{key}={value}" if value else f",{key}" for key, value in OPTIONS[self.format.value].items())
+        return f"loop,nodev,nosuid,noexec,offset={self.start},sizelimit={self.size}{own}"
 
 
 def find(disk: Path) -> FileSystem:
@@ -48,19 +54,25 @@ def find(disk: Path) -> FileSystem:
     """
     found = diskformat.of(head(disk))
     if found in diskformat.FILE_SYSTEMS:
-        return FileSystem(found, 0, disk.stat().st_size)
+        return FileSystem(found, 0, length(disk))
     candidates = [FileSystem(diskformat.of(head(disk, start)), start, size) for start, size in partitions(disk)]
     known = [candidate for candidate in candidates if candidate.format in diskformat.FILE_SYSTEMS]
     if not known:
-        raise NotSupported(f"none of the {len(candidates)} partitions of the root disk {disk} has a file system that "
+        raise NotSupported(f"none of the {len(candidates)} partitions of disk {disk} has a file system that "
                            "this driver reads: ext2, ext3, ext4 or xfs")
     return max(known, key=lambda candidate: candidate.size)
+
+
+def length(disk: Path) -> int:
+    """Bytes of a file or block device."""
+    with disk.open("rb") as file:
+        return file.seek(0, os.SEEK_END)
 
 
 def partitions(disk: Path) -> list[tuple[int, int]]:
     """Start and size of each, in bytes."""
     out = run(["partx", "--raw", "--noheadings", "--bytes", "--output", "START,SIZE", str(disk)], PARTITIONS_LIMIT,
-              f"the partitions of the root disk {disk} cannot be read")
+              f"the partitions of disk {disk} cannot be read")
     return [(int(start) * 512, int(size)) for start, size in map(str.split, out.splitlines())]
 
 
@@ -74,7 +86,7 @@ def archive(disk: Path, found: FileSystem, folder: Path, limit: int) -> Path:
     point.mkdir(exist_ok=True)
     try:
         run(["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", ARCHIVE, "sh", found.format.value,
-             found.options, str(disk), str(point), str(tarball)], limit, f"the root disk {disk} cannot be used")
+             found.options, str(disk), str(point), str(tarball)], limit, f"disk {disk} cannot be used")
     except BaseException:
         tarball.unlink(missing_ok=True)
         raise
@@ -89,7 +101,7 @@ def head(disk: Path, start: int = 0) -> bytes:
             file.seek(start)
             return file.read(diskformat.HEAD)
     except OSError as error:
-        raise BadInput(f"the root disk {disk} cannot be read: {error.strerror}") from error
+        raise BadInput(f"disk {disk} cannot be read: {error.strerror}") from error
 
 
 def run(command: list[str], limit: int, problem: str) -> str:

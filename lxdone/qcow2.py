@@ -1,14 +1,16 @@
-"""A qcow2 disk as a raw one, by ``qemu-img``.
+"""A qcow2 disk as a raw one and back, by ``qemu-img``.
 
 A qcow2 file names other files whose content shows through it, and a tenant may have written those names: each file is
 looked at by itself, and the next one is only opened when it is in a datastore.
 """
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lxdone import newfile
 from lxdone.filesystems import run
 from onedriver.errors import NotSupported
 
@@ -17,37 +19,48 @@ LONGEST = 64  # files behind one another
 FORMATS = frozenset({"raw", "qcow2"})
 
 
-def to_raw(disk: Path, datastores: Path, folder: Path, limit: int) -> Path:
-    """The disk's content in a file of its own, which the caller removes.
+def to_raw(disk: Path, datastores: Path, raw: Path, limit: int) -> None:
+    """Write the disk's content into a file of its own, which is there as a whole or not at all.
 
     :param datastores: the folder that everything the disk is made of must be in
     :param limit: seconds it may take
-    :raises NotSupported: it is made of something else
+    :raises NotSupported: it is made of something else, or the node has no qemu-img
     """
     require_within(disk, datastores)
-    raw = folder / "root.raw"
-    try:
-        run(["qemu-img", "convert", "-U", "-f", "qcow2", "-O", "raw", str(disk), str(raw)], limit,
-            f"the root disk {disk} cannot be made a raw one")
-    except BaseException:
-        raw.unlink(missing_ok=True)
-        raise
-    return raw
+    with newfile.instead_of(raw) as unfinished:
+        run(["qemu-img", "convert", "-U", "-f", "qcow2", "-O", "raw", str(disk), str(unfinished)], limit,
+            f"disk {disk} cannot be made a raw one")
 
 
-def require_within(disk: Path, datastores: Path) -> None:
+def from_raw(raw: Path, disk: Path, datastores: Path, limit: int) -> None:
+    """Let a qcow2 disk have the content of ``raw``, over the same backing file as before."""
+    base, kind = require_within(disk, datastores)
+    over = ["-B", str(base), "-F", kind] if base else []
+    with newfile.instead_of(disk.resolve()) as unfinished:
+        run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", *over, str(raw), str(unfinished)], limit,
+            f"disk {disk} cannot be written")
+
+
+def require_within(disk: Path, datastores: Path) -> tuple[Path | None, str]:
+    """:returns: the file right behind the disk and its format
+    """
+    if shutil.which("qemu-img") is None:
+        raise NotSupported(f"disk {disk} is a qcow2 image, but this node has no qemu-img to read it with: install "
+                           "qemu-utils, or let the datastore keep raw images")
+    first: tuple[Path | None, str] | None = None
     file: Path | None = disk
     kind = "qcow2"
     for _ in range(LONGEST):
         if file is None:
-            return
+            return first or (None, "")
         if not file.resolve().is_relative_to(datastores.resolve()):
-            raise NotSupported(f"the root disk {disk} shows the content of {str(file)[:200]!r}, which is not in a "
+            raise NotSupported(f"disk {disk} shows the content of {str(file)[:200]!r}, which is not in a "
                                f"datastore below {datastores}")
         info = json.loads(run(["qemu-img", "info", "-U", "-f", kind, "--output=json", str(file)], INFO_LIMIT,
-                              f"the root disk {disk} cannot be read"))
+                              f"disk {disk} cannot be read"))
         file, kind = behind(info, str(disk))
-    raise NotSupported(f"the root disk {disk} is made of more than {LONGEST} files")
+        first = first or (file, kind)
+    raise NotSupported(f"disk {disk} is made of more than {LONGEST} files")
 
 
 def behind(info: Mapping[str, Any], disk: str) -> tuple[Path | None, str]:
@@ -56,17 +69,17 @@ def behind(info: Mapping[str, Any], disk: str) -> tuple[Path | None, str]:
     :param info: what ``qemu-img info`` prints
     """
     if info.get("encrypted"):
-        raise NotSupported(f"the root disk {disk} is encrypted")
+        raise NotSupported(f"disk {disk} is encrypted")
     if "data-file" in info.get("format-specific", {}).get("data", {}):
-        raise NotSupported(f"the root disk {disk} keeps its content in another file (data_file)")
+        raise NotSupported(f"disk {disk} keeps its content in another file (data_file)")
     name = info.get("full-backing-filename") or info.get("backing-filename")
     if name is None:
         return None, ""
     kind = info.get("backing-filename-format")
     if kind not in FORMATS:
         # Guessing it would let the content of a raw file decide which files are opened.
-        raise NotSupported(f"the root disk {disk} has a backing file whose format is {kind or 'not told'}; it must be "
+        raise NotSupported(f"disk {disk} has a backing file whose format is {kind or 'not told'}; it must be "
                            "raw or qcow2")
     if not name.startswith("/"):
-        raise NotSupported(f"the root disk {disk} has a backing file {name[:200]!r} that is not named by its path")
+        raise NotSupported(f"disk {disk} has a backing file {name[:200]!r} that is not named by its path")
     return Path(name), kind

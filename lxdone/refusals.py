@@ -6,6 +6,7 @@ a part of such a move is refused at its first step, while everything is still as
 
 import re
 
+from lxdone import translate
 from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.vm import Vm
 
@@ -15,6 +16,8 @@ LEAVING = {5: "stopped (onevm stop)", 7: "migrated", 29: "undeployed"}
 STAYING = frozenset({6, 18})
 # … in which a VM starts whose disk is already on this host.
 RESUMING = {19: "unknown", 20: "powered off", 21: "suspended", 22: "stopped", 32: "undeployed"}
+# … in which the core ends it by force and removes its disks (onevm recover --delete or --recreate).
+CLEANUP = frozenset({15, 23})
 SNAPSHOT_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -27,6 +30,26 @@ def of_leaving(vm: Vm) -> None:
 
 def stays(vm: Vm) -> bool:
     return vm.lcm_state in STAYING
+
+
+def of_suspending(vm: Vm) -> None:
+    """:raises NotSupported: OpenNebula may end a suspended VM without telling this driver, and give its persistent
+        images to another VM, while this container would still use them"""
+    kept = [disk.id for disk in vm.disks if disk.save]
+    if kept:
+        raise NotSupported(f"VM {vm.id} cannot be suspended: disk {kept[0]} is a persistent image, which would stay in "
+                           "use; power the VM off instead (onevm poweroff)")
+
+
+def of_resizing(vm: Vm, disk_id: str) -> None:
+    """:raises NotSupported: the disk is an image, whose file system would have to be enlarged too"""
+    if disk_id in {str(disk.id) for disk in translate.images(vm)}:
+        raise NotSupported(f"disk {disk_id} of VM {vm.id} is an image; while the VM runs, its root and its volatile "
+                           "disks can grow")
+
+
+def is_cleanup(vm: Vm) -> bool:
+    return vm.lcm_state in CLEANUP
 
 
 def of_a_new_container(vm: Vm) -> None:

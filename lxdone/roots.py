@@ -7,7 +7,6 @@ that the VMs of one image share it.
 import hashlib
 import io
 import platform
-import shutil
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,6 +26,7 @@ LOCK = ".images"
 METADATA = f"architecture: {platform.machine()}\ncreation_date: 1\n"
 REFUSED = {
     Format.QCOW2: "is a qcow2 image within another",
+    Format.ISO: "is an ISO image, which has no root file system",
     Format.UNKNOWN: "is nothing this driver knows: an LXD image (a tarball with metadata.yaml and rootfs/, plain or "
                     "packed with gzip, xz, zstd or bzip2), a file system (ext2, ext3, ext4, xfs, squashfs), or a disk "
                     "with partitions",
@@ -54,14 +54,12 @@ class Roots:
         """
         if diskformat.of(filesystems.head(disk)) is not Format.QCOW2:
             return self._ensure_raw(disk, folder)
-        if shutil.which("qemu-img") is None:
-            raise NotSupported(f"the root disk {disk} is a qcow2 image, but this node has no qemu-img to read it with: "
-                               "install qemu-utils, or let the datastore keep raw images")
-        raw = qcow2.to_raw(disk, self._datastores, folder, self._timeout)
+        raw = folder / "root.raw"
         try:
+            qcow2.to_raw(disk, self._datastores, raw, self._timeout)
             return self._ensure_raw(raw, folder)
         finally:
-            raw.unlink()
+            raw.unlink(missing_ok=True)
 
     def _ensure_raw(self, disk: Path, folder: Path) -> str:
         found = diskformat.of(filesystems.head(disk))

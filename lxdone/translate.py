@@ -4,7 +4,8 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from containerhost.spec import BridgedNic, ContainerSpec, Mount, PoolDisk, RootDisk, Security
+from containerhost.spec import BridgedNic, ContainerSpec, FolderDisk, IoLimit, Mount, PoolDisk, RootDisk, Security
+from lxdone import cloudinit
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node.limits import cpu, memory
@@ -17,6 +18,8 @@ NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
 VOLATILE = "FS"
 NOT_DISKS = frozenset({"CDROM", "SWAP", VOLATILE})
+IMAGES = frozenset({"FILE", "BLOCK", "RBD", "CDROM"})  # types of disks with content
+NUMBER_OF_DISK = re.compile(r"[0-9]{1,5}")
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
@@ -28,8 +31,9 @@ def spec(vm: Vm, options: Options, node_cpus: Mapping[int, frozenset[int]]) -> C
     """
     return ContainerSpec(
         name=name(vm.id), image="", cpu=cpu(vm, node_cpus), memory=memory(vm),
-        root=RootDisk(options.storage_pool, root(vm).size), security=security(vm.own, options),
-        labels={LABEL: str(vm.id)})
+        root=RootDisk(options.storage_pool, root(vm).size, io_limit(root(vm))),
+        security=security(vm.own, options),
+        cloud_init=cloudinit.documents(vm.context), labels={LABEL: str(vm.id)})
 
 
 def security(own: Mapping[str, str], options: Options) -> Security:
@@ -63,33 +67,59 @@ def root(vm: Vm) -> Disk:
 def require_disks(vm: Vm) -> None:
     """:raises BadInput, NotSupported: a disk is asked for that the container would not have as it should be"""
     first = root(vm)
-    if first.type != "FILE":
-        raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container comes from a "
-                           "datastore of files")
-    if first.save:
-        raise NotSupported(f"disk {first.id} is a persistent image; the root of a container lives in LXD's storage "
-                           "pool and would not be saved back: make the image non-persistent")
+    if first.type not in IMAGES:
+        raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container is an image "
+                           f"({', '.join(sorted(IMAGES))})")
+    if first.type == "RBD" and first.save:
+        raise NotSupported(f"disk {first.id} is a persistent image of Ceph; a root is written back to files alone: "
+                           "make the image non-persistent")
     if first.read_only:
         raise NotSupported(f"disk {first.id} is READONLY; the root of a container is writable")
     for disk in vm.disks:
         if disk is not first:
-            require_volatile(disk)
-            volatile_size(vm.id, disk)
+            require_further(vm.id, disk)
 
 
-def require_volatile(disk: Disk) -> None:
-    """:raises NotSupported: a container cannot have it beside its root"""
-    if disk.type == VOLATILE:
-        return
+def require_further(vm_id: int, disk: Disk) -> None:
+    """:raises BadInput, NotSupported: a container cannot have it beside its root"""
     if disk.type == "SWAP":
-        raise NotSupported(f"disk {disk.id} is swap space, which a container cannot have of its own: MEMORY is all of "
-                           "its memory")
-    raise NotSupported(f"disk {disk.id} is an image (type {disk.type}); beside its root, a container can have volatile "
-                       "disks (TYPE=fs) alone")
+        raise NotSupported(f"disk {disk.id} is swap space, which a container cannot have of its own (it may not "
+                           "swapon): MEMORY is all of its memory")
+    if disk.type == VOLATILE:
+        volatile_size(vm_id, disk)
+    elif disk.type not in IMAGES:
+        raise NotSupported(f"disk {disk.id} is of type {disk.type}; beside its root, a container can have images "
+                           f"({', '.join(sorted(IMAGES))}) and volatile disks (TYPE=fs)")
 
 
 def volatile(vm: Vm) -> tuple[Disk, ...]:
     return tuple(disk for disk in vm.disks if disk.type == VOLATILE)
+
+
+def images(vm: Vm) -> tuple[Disk, ...]:
+    """The disks beside the root that bring content."""
+    first = root(vm)
+    return tuple(disk for disk in vm.disks if disk.type in IMAGES and disk is not first)
+
+
+def context_disk(vm: Vm) -> int:
+    """Number of the disk that the transfer driver made of the context.
+
+    :raises BadInput: OpenNebula made none
+    """
+    number = vm.context.get("DISK_ID", "")
+    if not NUMBER_OF_DISK.fullmatch(number):
+        raise BadInput(f"the context of VM {vm.id} has files, but {number[:60]!r} for the number of the disk with them "
+                       "(DISK_ID)")
+    return int(number)
+
+
+def is_read_only(disk: Disk) -> bool:
+    return disk.read_only or disk.type == "CDROM"
+
+
+def folder_disk(disk: Disk, folder: str) -> FolderDisk:
+    return FolderDisk(str(disk.id), folder, f"/media/{disk.id}", is_read_only(disk), io_limit(disk))
 
 
 def volatile_size(vm_id: int, disk: Disk) -> int:
@@ -100,7 +130,21 @@ def volatile_size(vm_id: int, disk: Disk) -> int:
 
 
 def pool_disk(vm_id: int, disk: Disk, pool: str) -> PoolDisk:
-    return PoolDisk(str(disk.id), pool, f"{name(vm_id)}-disk-{disk.id}", f"/media/{disk.id}")
+    return PoolDisk(str(disk.id), pool, f"{name(vm_id)}-disk-{disk.id}", f"/media/{disk.id}", io_limit(disk))
+
+
+def io_limit(disk: Disk) -> IoLimit:
+    """Control groups count reading and writing apart: a total is the limit of each.
+
+    :raises NotSupported: LXD limits a direction by bytes or by operations, not by both
+    """
+    speed = disk.speed
+    found = IoLimit(*(speed.get(f"{way}_{unit}_SEC", speed.get(f"TOTAL_{unit}_SEC"))
+                      for unit in ("BYTES", "IOPS") for way in ("READ", "WRITE")))
+    if (found.read_bytes and found.read_iops) or (found.write_bytes and found.write_iops):
+        raise NotSupported(f"disk {disk.id} is to be limited to {dict(speed)}; LXD can limit reading, and writing, by "
+                           "bytes or by operations per second, not by both")
+    return found
 
 
 def resized(vm: Vm, disk_id: str, size: str) -> Vm:

@@ -5,6 +5,7 @@ the container's name, the owner records, the folder of its context.
 """
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,16 +13,18 @@ from pathlib import Path
 from containerhost.devices.scan import Inventory
 from containerhost.engines import ContainerState, Status
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.snapshots import Snapshots
 from containerhost.errors import EngineConflict, EngineNotFound
 from containerhost.owners import Owner
 from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
-from lxdone import refusals, translate
+from lxdone import isofiles, refusals, rootfiles, translate
 from lxdone.conf import Options
 from lxdone.disks import Disks
 from lxdone.roots import Roots
+from lxdone.rootsaves import RootSaves
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import context, devices
@@ -39,14 +42,15 @@ class Vmm:
     """:param node_cpus: reads the host's CPUs by NUMA node
     """
 
-    def __init__(self, options: Options, engine: LxdEngine, possession: Possession, roots: Roots, disks: Disks,
-                 contexts: Contexts, inventory: Callable[[], Inventory],
+    def __init__(self, options: Options, engine: LxdEngine, possession: Possession, roots: Roots, saves: RootSaves,
+                 disks: Disks, contexts: Contexts, inventory: Callable[[], Inventory],
                  node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
         self._options = options
         self._engine = engine
         self._snapshots = Snapshots(engine.client)
         self._possession = possession
         self._roots = roots
+        self._saves = saves
         self._disks = disks
         self._contexts = contexts
         self._inventory = inventory
@@ -82,7 +86,11 @@ class Vmm:
         name = self._own_name(call)
         if self._find(name) is not None:
             self._engine.stop(name, timeout=self._options.stop_timeout, force=force)
-        if not refusals.stays(call.vm):
+            if not refusals.is_cleanup(call.vm):
+                self._saves.save(name, self._contexts.home(name))
+        if refusals.stays(call.vm):
+            self._disks.release(call.vm_id)
+        else:
             self._remove(name, owner(call.vm))
 
     def reboot(self, call: Call) -> None:
@@ -93,6 +101,7 @@ class Vmm:
 
     def save(self, call: Call) -> None:
         refusals.of_leaving(call.vm)
+        refusals.of_suspending(call.vm)
         self._engine.freeze(self._existing(call).name)
 
     def restore(self, call: Call) -> None:
@@ -109,21 +118,27 @@ class Vmm:
 
     def attach_disk(self, call: Call) -> None:
         disk = attached_disk(call)
-        name = self._existing(call).name
+        name, part = self._existing(call).name, self._disks.part(call.vm_id, disk)
         with Rollback(f"attaching disk {disk.id} to {name}") as undo:
-            if self._disks.make(call.vm_id, disk):
-                undo.on_error("its space", self._disks.delete, call.vm_id, disk)
-            self._engine.attach(name, self._disks.part(call.vm_id, disk))
+            if self._disks.make(call.vm, disk):
+                undo.on_error("what it needs on the host", self._disks.delete, call.vm_id, disk)
+            undo.on_error("the disk in the container", self._engine.detach, name, part)
+            self._engine.attach(name, part)
 
     def detach_disk(self, call: Call) -> None:
-        """OpenNebula removes a volatile disk that was detached, and so does this."""
+        """OpenNebula removes a volatile disk that was detached, and so does this. A disk that is in use stays."""
         disk = attached_disk(call)
-        self._engine.detach(self._existing(call).name, self._disks.part(call.vm_id, disk))
-        self._disks.delete(call.vm_id, disk)
+        name, part = self._existing(call).name, self._disks.part(call.vm_id, disk)
+        with Rollback(f"detaching disk {disk.id} from {name}") as undo:
+            undo.on_error("the disk in the container", self._engine.attach, name, part)
+            undo.on_error("what it needs on the host", self._disks.make, call.vm, disk)
+            self._engine.detach(name, part)
+            self._disks.delete(call.vm_id, disk)
 
     def resize_disk(self, call: Call) -> None:
         name = self._existing(call).name
         vm = translate.resized(call.vm, call.arguments["disk_id"], call.arguments["size"])
+        refusals.of_resizing(vm, call.arguments["disk_id"])
         spec = self._spec(vm)
         self._disks.provide(vm)
         self._engine.reconfigure(name, self._fitted(vm, spec, self._held(vm)))
@@ -172,7 +187,7 @@ class Vmm:
         self._existing(call)
 
     def reconfigure(self, call: Call) -> None:
-        self._contexts.write(self._existing(call).name, call.vm.context)
+        self._write_context(call.vm, self._root_ids(self._existing(call).name))
 
     def snapshot_create(self, call: Call) -> str:
         """:returns: what LXD calls the snapshot"""
@@ -201,22 +216,43 @@ class Vmm:
 
     # Steps.
 
+    def _root_file(self, vm: Vm) -> Path:
+        return self._file(vm, translate.root(vm).id)
+
+    def _file(self, vm: Vm, disk_id: int) -> Path:
+        return Path(self._options.datastores) / str(vm.system_ds) / str(vm.id) / f"disk.{disk_id}"
+
+    def _write_context(self, vm: Vm, owner: tuple[int, int] | None) -> Path:
+        """The variables come with the VM; files are on the context disk alone, which the transfer driver made."""
+        bring = None
+        if context.has_files(vm.context):
+            bring = functools.partial(isofiles.extract, self._file(vm, translate.context_disk(vm)),
+                                      limit=self._options.operation_timeout)
+        return self._contexts.write(translate.name(vm.id), vm.context, owner, bring)
+
+    def _root_ids(self, name: str) -> tuple[int, int]:
+        ids = idmap(self._engine.client, name)
+        return ids.root if ids else (0, 0)
+
     def _spec(self, vm: Vm) -> ContainerSpec:
         """What can be refused without a look at the host's containers is refused here."""
         translate.require_disks(vm)
-        context.require_possible(vm.context)
         return translate.spec(vm, self._options, self._node_cpus())
 
     def _boot(self, vm: Vm, spec: ContainerSpec, requests: Sequence[devices.Request]) -> None:
-        disk = Path(self._options.datastores) / str(vm.system_ds) / str(vm.id) / f"disk.{translate.root(vm).id}"
-        with Rollback(f"boot of VM {vm.id}") as undo:
+        if translate.root(vm).save:
+            self._saves.require_possible(self._root_file(vm))
+        with Rollback(f"boot of VM {vm.id}") as undo, rootfiles.opened(vm, self._root_file(vm)) as disk:
             undo.on_error("remove the container", self._remove, spec.name, owner(vm))
             grants = self._possession.acquire(requests, owner(vm)) if requests else ()
-            folder = self._contexts.write(spec.name, vm.context)
-            parts: tuple[Part, ...] = (*translate.nics(vm), *self._disks.provide(vm), *grants)
+            folder = self._write_context(vm, None)
+            parts: tuple[Part, ...] = (*translate.nics(vm), *self._disks.provide_volatile(vm), *grants)
             self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)), disk,
                          folder.parent)
-            self._start(spec.name, parts)
+            self._write_context(vm, self._root_ids(spec.name))
+            for part in self._disks.provide_images(vm):
+                self._engine.attach(spec.name, part)
+            self._start(vm, parts)
 
     def _create(self, spec: ContainerSpec, disk: Path, folder: Path) -> None:
         """:param folder: the VM's own"""
@@ -236,12 +272,12 @@ class Vmm:
         requests = devices.requests(vm.pcis, self._inventory(), self._options)
         self._return_others(vm, requests)
         grants = self._possession.acquire(requests, owner(vm)) if requests else ()
-        self._contexts.write(spec.name, vm.context)
+        self._write_context(vm, self._root_ids(spec.name))
         self._disks.provide(vm)
         fitted = self._fitted(vm, spec, grants)
         self._engine.reconfigure(spec.name, fitted)
         self._disks.delete_others(vm)
-        self._start(spec.name, fitted.parts)
+        self._start(vm, fitted.parts)
 
     def _return_others(self, vm: Vm, requests: Sequence[devices.Request]) -> None:
         """While it was powered off, devices may have been detached without a script being called."""
@@ -254,8 +290,11 @@ class Vmm:
         return dataclasses.replace(spec, parts=(*translate.nics(vm), *self._disks.parts(vm), *grants),
                                    labels=dict(spec.labels) | {translate.IMAGE_LABEL: image})
 
-    def _start(self, name: str, parts: Sequence[Part]) -> None:
+    def _start(self, vm: Vm, parts: Sequence[Part]) -> None:
         """One that sees more or less than it was granted is ended again."""
+        name = translate.name(vm.id)
+        if translate.root(vm).save:
+            self._saves.mark(self._contexts.home(name), self._root_file(vm))
         self._engine.start(name)
         grants = grants_of(parts)
         if grants:
@@ -273,9 +312,9 @@ class Vmm:
         state = self._find(name)
         self._engine.delete(name)
         complain(self._possession.give_back(holder))
-        self._disks.delete_all(int(holder.uuid))
         self._contexts.remove(name)
         self._roots.release(state.labels.get(translate.IMAGE_LABEL) if state else None, self._engine.containers())
+        self._disks.delete_all(int(holder.uuid))
 
     # Questions.
 
@@ -328,7 +367,7 @@ def attached_disk(call: Call) -> Disk:
     marked = [disk for disk in call.vm.disks if disk.attach]
     if len(marked) != 1:
         raise BadInput(f"{call.action}: {len(marked)} disks of VM {call.vm_id} are marked ATTACH, but one was expected")
-    translate.require_volatile(marked[0])
+    translate.require_further(call.vm_id, marked[0])
     return marked[0]
 
 

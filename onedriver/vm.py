@@ -6,6 +6,7 @@ MEMORY and SIZE are MiB in OpenNebula and bytes here; CPU is a share of cores in
 import dataclasses
 import decimal
 import re
+from collections.abc import Mapping
 
 from onedriver import pciaddress
 from onedriver.document import Element
@@ -18,6 +19,10 @@ HEX4 = re.compile(r"[0-9A-Fa-f]{4}")
 GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}|[0-9a-f]{2}(:[0-9a-f]{2}){7}")
 UUID = re.compile(r"[A-Za-z0-9-]{1,64}")
 ID_LIST = re.compile(r"[0-9]{1,5}(,[0-9]{1,5})*")
+#: Limits of a disk's speed; 0 is none.
+SPEEDS = tuple(f"{which}_{unit}_SEC" for which in ("TOTAL", "READ", "WRITE") for unit in ("BYTES", "IOPS"))
+CEPH_IMAGE = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}/[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}")
+CEPH_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}")
 CONTEXT_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
@@ -68,11 +73,21 @@ class Pci:
 
 
 @dataclasses.dataclass(frozen=True)
+class Ceph:
+    """:ivar image: ``pool/image``
+    """
+
+    image: str
+    user: str | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Disk:
     """:ivar type: FILE, BLOCK, RBD, CDROM, fs, swap…, upper case
     :ivar size: bytes; None when it is not told
     :ivar save: changes are to be kept (persistent image)
     :ivar attach: it is what attach_disk or detach_disk is about
+    :ivar speed: the limits of :data:`SPEEDS` that it has, in bytes or operations per second
     """
 
     id: int
@@ -86,6 +101,8 @@ class Disk:
     clone: bool
     tm_mad: str | None
     attach: bool = False
+    speed: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    ceph: Ceph | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,7 +253,16 @@ def disk(section: Section) -> Disk:
         format=section.text("FORMAT") or section.text("DRIVER"), source=section.text("SOURCE"),
         size=None if size is None else size * MIB, read_only=section.flag("READONLY") or False,
         save=section.flag("SAVE") or False, clone=section.flag("CLONE") is not False, tm_mad=section.text("TM_MAD"),
-        attach=section.flag("ATTACH") or False)
+        attach=section.flag("ATTACH") or False,
+        speed={key: limit for key in SPEEDS if (limit := section.integer(key))}, ceph=ceph(section))
+
+
+def ceph(section: Section) -> Ceph | None:
+    """Of CEPH_CONF nothing is taken: such a file can have programs write anywhere."""
+    if (section.text("TYPE") or "").upper() != "RBD":
+        return None
+    image = section.matching("SOURCE", CEPH_IMAGE, "pool/image of Ceph")
+    return Ceph(image, section.matching("CEPH_USER", CEPH_USER, "a user of Ceph")) if image else None
 
 
 def topology(template: Section) -> Topology:

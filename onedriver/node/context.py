@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from onedriver.errors import NotSupported
@@ -28,32 +28,67 @@ class Contexts:
     def __init__(self, state: Path) -> None:
         self._state = state
 
+    def home(self, name: str) -> Path:
+        """The VM's own folder."""
+        return self._state / name
+
     def folder(self, name: str) -> Path:
-        return self._state / name / "context"
+        return self.home(name) / "context"
 
-    def write(self, name: str, variables: Mapping[str, str]) -> Path:
-        """Write or replace a container's context; it sees the old file or the new, never a part.
+    def write(self, name: str, variables: Mapping[str, str], owner: tuple[int, int] | None = None,
+              bring: Callable[[Path], None] | None = None) -> Path:
+        """Write or replace a container's context; it sees of each file the old one or the new, never a part.
 
+        :param owner: user and group that the container's root is on the host, who alone may then read the variables:
+            there may be passwords among them. None lets everybody in the container read them
+        :param bring: makes a folder with the files of the context disk
         :returns: the folder
         """
-        require_possible(variables)
+        require_possible(variables, bring is not None)
         folder = self.folder(name)
         self._state.mkdir(parents=True, exist_ok=True)
         self._state.chmod(0o700)
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)  # for the container's users: the mount begins here
+        if bring:
+            self._replace_files(folder, self.home(name) / "files", bring)
         unfinished = folder / f".{FILE}"
         unfinished.write_text(script(variables), encoding="utf-8")
-        unfinished.chmod(0o644)
+        unfinished.chmod(0o600 if owner else 0o644)
+        os.chown(unfinished, *(owner or (-1, -1)))
         os.replace(unfinished, folder / FILE)
         return folder
 
+    @staticmethod
+    def _replace_files(folder: Path, fresh: Path, bring: Callable[[Path], None]) -> None:
+        try:
+            bring(fresh)
+            coming = {entry.name for entry in fresh.iterdir()} - {FILE}
+            for name in {entry.name for entry in folder.iterdir()} - {FILE}:
+                remove(folder / name)
+            for name in coming:
+                os.replace(fresh / name, folder / name)
+        finally:
+            remove(fresh)
+
     def remove(self, name: str) -> None:
-        if (self._state / name).exists():
-            shutil.rmtree(self._state / name)
+        remove(self.home(name))
 
 
-def require_possible(variables: Mapping[str, str]) -> None:
+def remove(path: Path) -> None:
+    """A folder, a file or nothing."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def has_files(variables: Mapping[str, str]) -> bool:
+    return any(variables.get(key) for key in FROM_DATASTORE)
+
+
+def require_possible(variables: Mapping[str, str], files: bool = False) -> None:
+    """:param files: whether the driver can bring files"""
     for key in FROM_DATASTORE:
-        if variables.get(key):
+        if variables.get(key) and not files:
             raise NotSupported(f"CONTEXT has {key}; containers get the variables of their context, not files")

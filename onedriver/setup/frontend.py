@@ -66,6 +66,11 @@ def commands(driver: Driver) -> click.Group:
             click.echo(told(driver, folder, len(files), changes, by_hand, to_remove))
 
     @main.command()
+    def sample() -> None:
+        """Print a node's options, all at their defaults, as the file that an administrator changes."""
+        click.echo(remotes.sample(driver.name).read_text(encoding="utf-8"), nl=False)
+
+    @main.command()
     @click.option("--user", default="oneadmin", show_default=True, help="Who the front-end logs in as.")
     @_json
     def node(user: str, as_json: bool) -> None:

@@ -29,6 +29,11 @@ def source() -> Path:
     raise NotInstalled(f"the driver's scripts are in none of {', '.join(map(str, places))}: install the package anew")
 
 
+def sample(driver: str) -> Path:
+    """The file of a node's options, with every option at its default."""
+    return source().parent / f"{driver}.toml.sample"
+
+
 def files(driver: str) -> list[Path]:
     """A driver's own, relative to ``remotes``: what is below KIND/DRIVER, KIND/DRIVER.d or KIND/DRIVER-probes.d."""
     folder = source() / "remotes"

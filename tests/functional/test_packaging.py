@@ -51,4 +51,7 @@ class PackagingTest(testtools.TestCase):
         for place in (remotes, conf):
             place.mkdir()
         self.run_python("-m", "lxdone.install", "front-end", "--remotes", str(remotes), "--conf", str(conf), path=site)
+        for driver in ("lxdone", "onedock"):
+            self.assertEqual((ROOT / f"etc/{driver}.toml.sample").read_text(),
+                             self.run_python("-m", f"{driver}.install", "sample", path=site))
         self.assertTrue(os.access(remotes / "vmm/lxdone/deploy", os.X_OK), "the wheel must ship OpenNebula's scripts")

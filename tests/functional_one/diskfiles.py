@@ -40,6 +40,12 @@ def partitioned(file_system: Path, file: Path) -> Path:
     return file
 
 
+def iso(content: Path, file: Path) -> Path:
+    subprocess.run(["bsdtar", "--create", "--format=iso9660", "--file", str(file), "--directory", str(content), "."],
+                   check=True, capture_output=True)
+    return file
+
+
 def qcow2(action: str, *arguments: str) -> None:
     subprocess.run(["qemu-img", action, "-q", "-f", "qcow2", *arguments], check=True, capture_output=True)
 

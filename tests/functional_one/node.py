@@ -1,10 +1,13 @@
 """A node of OpenNebula as its front-end sees it: a folder with the scripts that are copied to nodes, called as oned
 calls them, over a shell, on the real LXD."""
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,12 +98,36 @@ class Node(fixtures.Fixture):
     def stop_monitoring(self) -> Result:
         return self._shell(f"cd {self.remotes}/im/lxdone.d; ./monitord-client_control.sh stop lxdone 3 node1\n")
 
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": f"{self._commands}:{os.environ['PATH']}", f"{self.driver.upper()}_CONF": str(self._conf),
+                "HOME": "/nonexistent", "LANG": "C.UTF-8"}
+
     def _shell(self, script: str) -> Result:
-        environment = {"PATH": f"{self._commands}:{os.environ['PATH']}", f"{self.driver.upper()}_CONF": str(self._conf),
-                       "HOME": "/nonexistent", "LANG": "C.UTF-8"}
         done = subprocess.run(["bash", "-s"], input=script, capture_output=True, text=True, timeout=LIMIT, check=False,
-                              env=environment)
+                              env=self._environment)
         return Result(done.returncode, done.stdout, done.stderr)
+
+    @contextlib.contextmanager
+    def stuck(self, command: str, instead: str = "exec sleep 600") -> Iterator[None]:
+        """A program that the driver calls does not end, or something else."""
+        program = self._commands / command
+        program.write_text(f"#!/bin/sh\n{instead}\n")
+        program.chmod(0o755)
+        yield
+        program.unlink()
+
+    @contextlib.contextmanager
+    def begun(self, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> Iterator[subprocess.Popen[bytes]]:
+        """An action that runs; its processes are a group."""
+        argv = [machine.name, *(arguments or ["node1"]), str(machine.id), "node1"]
+        with tempfile.TemporaryFile() as message:
+            message.write(machine.message(lcm).encode())
+            message.seek(0)
+            process = subprocess.Popen([self.remotes / "vmm" / self.driver / action, *argv], stdin=message,
+                                       env=self._environment, start_new_session=True)
+        with process:
+            yield process
 
     def act(self, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> Result:
         """An action with the arguments that oned gives it for this VM."""

@@ -14,6 +14,7 @@ from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.errors import EngineNotFound
 from containerhost.owners import Owners
 from tests.functional.containerhost.base import leftovers
+from tests.functional_one import diskfiles
 from tests.functional_one.node import Node, Result
 from tests.functional_one.vms import Machine
 
@@ -37,7 +38,7 @@ class ActionsCase(testtools.TestCase):
         self.assertEqual({}, Owners(self.node.owners).records())
         self.assertEqual([], self.engine.client.images())
         self.assertEqual((), PoolDisks(self.engine.client, self.node.lxd.pool).all())
-        self.assertEqual([], [entry.name for entry in self.node.state.glob("one-*")])
+        self.assertEqual([], [*self.node.state.glob("one-*"), *self.node.state.glob("disks/*")])
         self.assertEqual([], leftovers(self.node.lxd, "one-1"))
         self.assertEqual(self.before, picture())
 
@@ -239,6 +240,38 @@ class ChangesTest(ActionsCase):
         self.refused("no snapshot snap-0", "snapshot_revert", machine, "snap-0")
         self.refused("is no snapshot", "snapshot_revert", machine, "../../x")
 
+    def test_files_of_the_context_disk(self) -> None:
+        content, disk = self.node.datastores / "content", self.node.datastores / "0/1/disk.2"
+        for folder in (content, disk.parent):
+            folder.mkdir(parents=True)
+        machine = Machine(context=(("DISK_ID", "2"), ("FILES_DS", "/ds/2/a:'init.sh'"), ("PASSWORD", "x")))
+        self.node.give_disk(machine)
+        self.refused("disk.2 cannot be unpacked", "deploy", machine, lcm=BOOT)
+        for name in ("init.sh", "context.sh"):
+            (content / name).write_text("echo hello\n")
+        diskfiles.iso(content, disk)
+        self.deployed(machine)
+        seen = "ls /context; sh /context/init.sh; stat -c '%u %a' /context/context.sh; grep PASS /context/context.sh"
+        self.assertEqual("context.sh\ninit.sh\nhello\n0 600\nPASSWORD='x'\n",
+                         self.inside(machine, "sh", "-c", seen))
+        (content / "init.sh").rename(content / "other.sh")
+        diskfiles.iso(content, disk)
+        self.ok("reconfigure", machine, "sdb", str(disk))
+        self.assertEqual("context.sh\nother.sh\n", self.inside(machine, "ls", "/context"))
+
+    def test_cloud_init_gets_the_context_too(self) -> None:
+        machine = self.deployed(Machine(context=(
+            ("SSH_PUBLIC_KEY", "ssh-ed25519 A"), ("USER_DATA", "#cloud-config\n{}"), ("NETWORK", "YES"),
+            ("ETH0_MAC", "02:00:0a:63:01:00"), ("ETH0_IP", "10.0.0.2"))))
+        config = self.engine.client.instance("one-1")[0]["config"]
+        told = {key.rpartition(".")[2]: text for key, text in config.items()}
+        self.assertEqual(("#cloud-config\n{}", True, True), (
+            told["user-data"], "ssh-ed25519 A" in told["vendor-data"], "10.0.0.2/24" in told["network-config"]))
+        self.ok("cancel", machine, lcm=POWEROFF)
+        self.ok("deploy", machine.changed(context=()), lcm=RESUME)
+        config = self.engine.client.instance("one-1")[0]["config"]
+        self.assertEqual([], [key for key in config if key.endswith(("-data", "network-config"))])
+
     def test_a_new_context_is_seen_at_once(self) -> None:
         machine = self.deployed()
         path = "/var/lib/one//datastores/0/1/disk.2"
@@ -275,13 +308,13 @@ class RefusalsTest(ActionsCase):
         disk = "<DISK><DISK_ID>1</DISK_ID><TYPE>{}</TYPE><SIZE>4</SIZE></DISK>"
         for changed, words in (
             (machine.changed(disks=machine.disks + disk.format("swap")), "disk 1 is swap space"),
-            (machine.changed(disks=machine.disks + disk.format("FILE")), "disk 1 is an image"),
-            (machine.changed(disks=machine.disks.replace("<SAVE><![CDATA[NO]]>", "<SAVE>YES")), "persistent image"),
+            (machine.changed(disks=machine.disks + disk.format("FILE")), "disk.1 cannot be read"),
             (machine.changed(disks=""), "no disk with an image"),
             (machine.changed(more="<LXD_SECURITY_PRIVILEGED>yes</LXD_SECURITY_PRIVILEGED>"), "not allowed on this"),
             (machine.changed(more="<LXD_RAW_LXC>x</LXD_RAW_LXC>"), "the template has LXD_RAW_LXC"),
             (machine.changed(nics=(0,), bridge="no-such-br"), "no-such-br"),
-            (machine.changed(context=(("FILES_DS", "/a"),)), "CONTEXT has FILES_DS"),
+            (machine.changed(context=(("FILES_DS", "/a"),)), "the disk with them (DISK_ID)"),
+            (machine.changed(context=(("NETWORK", "YES"), ("ETH0_MAC", "x"))), "ETH0_MAC of the context"),
             (machine.changed(more="<TOPOLOGY><PIN_POLICY>CORE</PIN_POLICY></TOPOLOGY>"), "the core chose no CPUs"),
         ):
             self.refused(words, "deploy", changed, lcm=BOOT)

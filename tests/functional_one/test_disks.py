@@ -180,7 +180,7 @@ class VolatileTest(ActionsCase):
     def test_what_cannot_be_attached_changes_nothing(self) -> None:
         machine = self.deployed()
         image = f"<DISK>{MARK}<DISK_ID>1</DISK_ID><SIZE>4</SIZE><TYPE>FILE</TYPE></DISK>"
-        for disks, words in ((ROOT, "0 disks"), (ROOT + image, "disk 1 is an image"),
+        for disks, words in ((ROOT, "0 disks"), (ROOT + image, "disk.1 cannot be read"),
                              (ROOT + volatile(0, MARK), "has no SIZE")):
             self.refused(words, "attach_disk", machine.changed(disks=disks), *PLACE, "message")
         self.assertEqual([], self.volumes())

@@ -21,6 +21,7 @@ from containerhost.spec import (
     CloudInit,
     ContainerSpec,
     Cpu,
+    FolderDisk,
     IoLimit,
     Memory,
     Mount,
@@ -250,7 +251,11 @@ def block_device(wanted: BlockDevice) -> Device:
 
 
 def pool_disk(wanted: PoolDisk) -> Device:
-    return {"type": "disk", "pool": wanted.pool, "source": wanted.volume, "path": wanted.path}
+    return {"type": "disk", "pool": wanted.pool, "source": wanted.volume, "path": wanted.path} | io_limits(wanted.io)
+
+
+def folder_disk(wanted: FolderDisk) -> Device:
+    return mount(Mount(wanted.name, wanted.source, wanted.path, wanted.read_only)) | io_limits(wanted.io)
 
 
 def devices_of_all(parts: Iterable[Part], extensions: Collection[str]) -> dict[str, Device]:
@@ -268,6 +273,8 @@ def devices_of(part: Part, extensions: Collection[str]) -> dict[str, Device]:
             return {f"block-{key(part.name)}": block_device(part)}
         case PoolDisk():
             return {f"disk-{key(part.name)}": pool_disk(part)}
+        case FolderDisk():
+            return {f"disk-{key(part.name)}": folder_disk(part)}
         case Grant():
             return devices_of_grant(part, extensions)
 

@@ -1,6 +1,6 @@
 import testtools
 
-from containerhost.spec import BridgedNic, Cpu, Memory, PoolDisk, Security
+from containerhost.spec import BridgedNic, Cpu, FolderDisk, IoLimit, Memory, PoolDisk, Security
 from lxdone import translate
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
@@ -65,13 +65,11 @@ class SecurityTest(testtools.TestCase):
 class DiskTest(testtools.TestCase):
     def test_only_what_the_container_will_have(self) -> None:
         translate.require_disks(machine())
-        for kind, words in (("swap", "swap space"), ("FILE", "an image"), ("CDROM", "an image")):
+        for kind, words in (("swap", "swap space"), ("GLUSTER", "of type GLUSTER")):
             other = machine(("<TYPE><![CDATA[fs]]>", f"<TYPE>{kind}"))
             self.assertIn(f"disk 1 is {words}", str(self.assertRaises(NotSupported, translate.require_disks, other)))
-        persistent = machine(("<SAVE><![CDATA[NO]]>", "<SAVE>YES"))
-        self.assertIn("persistent", str(self.assertRaises(NotSupported, translate.require_disks, persistent)))
-        ceph = machine(("<TYPE><![CDATA[FILE]]>", "<TYPE>RBD"))
-        self.assertIn("type RBD", str(self.assertRaises(NotSupported, translate.require_disks, ceph)))
+        gluster = machine(("<TYPE><![CDATA[FILE]]>", "<TYPE>GLUSTER"))
+        self.assertIn("type GLUSTER", str(self.assertRaises(NotSupported, translate.require_disks, gluster)))
         read_only = machine(("<READONLY><![CDATA[NO]]>", "<READONLY>YES"))
         self.assertIn("READONLY", str(self.assertRaises(NotSupported, translate.require_disks, read_only)))
 
@@ -81,6 +79,25 @@ class DiskTest(testtools.TestCase):
         self.assertEqual(4 * MIB, translate.volatile_size(1, disk))
         sizeless = machine(("<SIZE><![CDATA[4]]></SIZE>", ""))
         self.assertIn("no SIZE", str(self.assertRaises(BadInput, translate.require_disks, sizeless)))
+
+    def test_images_are_seen_beside_volatile_disks(self) -> None:
+        for kind, read_only in (("FILE", False), ("BLOCK", False), ("CDROM", True)):
+            (disk,) = translate.images(machine(("<TYPE><![CDATA[fs]]>", f"<TYPE>{kind}")))
+            self.assertEqual(FolderDisk("1", "/s/1", "/media/1", read_only), translate.folder_disk(disk, "/s/1"))
+        self.assertEqual((), translate.images(machine()))
+
+    def test_limits_of_speed(self) -> None:
+        for more, expected in (("<TOTAL_IOPS_SEC>100</TOTAL_IOPS_SEC>", IoLimit(read_iops=100, write_iops=100)),
+                               ("<TOTAL_BYTES_SEC>9</TOTAL_BYTES_SEC><READ_BYTES_SEC>5</READ_BYTES_SEC>",
+                                IoLimit(read_bytes=5, write_bytes=9)),
+                               ("<READ_BYTES_SEC>5</READ_BYTES_SEC><WRITE_IOPS_SEC>7</WRITE_IOPS_SEC>",
+                                IoLimit(read_bytes=5, write_iops=7)),
+                               ("<READ_BYTES_SEC>0</READ_BYTES_SEC>", IoLimit())):
+            disks = machine(("<TYPE><![CDATA[fs]]>", f"{more}<TYPE>fs")).disks
+            self.assertEqual([IoLimit(), expected], [translate.io_limit(disk) for disk in disks])
+        both = machine(("<TYPE><![CDATA[fs]]>", "<READ_BYTES_SEC>5</READ_BYTES_SEC><TOTAL_IOPS_SEC>7</TOTAL_IOPS_SEC>"
+                                                "<TYPE>fs"))
+        self.assertRaises(NotSupported, translate.io_limit, both.disks[1])
 
     def test_another_size_of_one_disk(self) -> None:
         vm = translate.resized(machine(), "1", "8")

@@ -13,6 +13,7 @@ from containerhost.spec import (
     CloudInit,
     ContainerSpec,
     Cpu,
+    FolderDisk,
     IoLimit,
     Memory,
     Mount,
@@ -220,6 +221,11 @@ class TestGpus(testtools.TestCase):
         self.assertEqual({"disk-ephemeral0": {"type": "disk", "pool": "default", "source": "c1-ephemeral0",
                                               "path": "/ephemeral0"}}, config.devices_of(part, OLD))
 
+    def test_a_folder_of_the_host_as_a_disk(self):
+        part = FolderDisk("3", "/state/disks/one-1/3", "/media/3", read_only=True, io=IoLimit(read_bytes=5))
+        self.assertEqual({"disk-3": {"type": "disk", "source": "/state/disks/one-1/3", "path": "/media/3",
+                                     "readonly": "true", "limits.read": "5"}}, config.devices_of(part, OLD))
+
     def test_a_nic_that_lxd_makes(self):
         plain = {"type": "nic", "nictype": "bridged", "parent": "br0", "name": "eth0", "host_name": "one-1-0",
                  "hwaddr": "02:00:00:00:00:01"}
@@ -231,7 +237,7 @@ class TestGpus(testtools.TestCase):
 
     def test_devices_of_parts_are_known_as_such(self):
         parts = (gpu_grant(), vf_grant(), Nic("eth0", "v"), BlockDevice("a", "/dev/loop1", "/dev/vdb"),
-                 PoolDisk("e", "default", "v", "/e"))
+                 PoolDisk("e", "default", "v", "/e"), FolderDisk("f", "/f", "/media/f"))
         own = config.instance_devices(container(mounts=(Mount("drive", "/a", "/b"),)), OLD)
         self.assertTrue(all(map(config.is_of_part, config.devices_of_all(parts, OLD))))
         self.assertFalse(any(map(config.is_of_part, own)))

@@ -1,0 +1,99 @@
+"""Loop devices: files as block devices (loop(4)).
+
+One made here goes by itself (LO_FLAGS_AUTOCLEAR) with its last user: the process that made it, or a mount of it. So a
+process that is killed leaves none.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from containerhost.errors import HostActionFailed
+
+CONTROL = "/dev/loop-control"
+GET_FREE, CONFIGURE = 0x4C82, 0x4C0A  # ioctl numbers of <linux/loop.h>
+READ_ONLY, AUTOCLEAR = 1, 4
+# struct loop_config: descriptor, block size; of struct loop_info64 the device's, inode's and node's numbers, offset and
+# size limit, number, type, key size and flags, names and keys; what is reserved.
+CONFIG = struct.Struct("=II 3Q QQ 3I I 176x 64x")
+TRIES = 50  # another process may take the free device first
+
+
+@contextlib.contextmanager
+def over(file: Path, start: int, size: int, *, read_only: bool) -> Iterator[str]:
+    """The node of a loop device over a part of a file, for as long as the block lasts or a mount uses it.
+
+    One that is there already over the same part is used: two file systems in memory of one on disk would destroy it.
+
+    :param start, size: bytes
+    """
+    for _ in range(TRIES):
+        present = existing(file)
+        handle, node = join(present, start, size) if present else make(file, start, size, read_only=read_only)
+        if handle is None:
+            continue
+        try:
+            if belongs(node, file):
+                yield node
+                return
+        finally:
+            os.close(handle)
+    raise HostActionFailed(f"no loop device could be had over {file}: others took each free one first")
+
+
+def existing(file: Path) -> str | None:
+    """The node of a loop device over any part of the file."""
+    for folder in Path("/sys/block").glob("loop*/loop"):
+        node = f"/dev/{folder.parent.name}"
+        if belongs(node, file):
+            return node
+    return None
+
+
+def belongs(node: str, file: Path) -> bool:
+    return attribute(node, "backing_file") == str(file.resolve())
+
+
+def attribute(node: str, name: str) -> str | None:
+    """None when the loop device is over no file."""
+    try:
+        return Path(f"/sys/block/{Path(node).name}/loop/{name}").read_text(encoding="utf-8").rstrip("\n")
+    except OSError:
+        return None
+
+
+def join(node: str, start: int, size: int) -> tuple[int | None, str]:
+    if (attribute(node, "offset"), attribute(node, "sizelimit")) != (str(start), str(size)):
+        raise HostActionFailed(f"{node} is over another part of the same file: something else uses it")
+    return os.open(node, os.O_RDONLY | os.O_CLOEXEC), node
+
+
+def make(file: Path, start: int, size: int, *, read_only: bool) -> tuple[int | None, str]:
+    """:returns: no descriptor where another process was faster"""
+    flags = AUTOCLEAR | (READ_ONLY if read_only else 0)
+    try:
+        with contextlib.ExitStack() as stack:
+            control = opened(stack, CONTROL, os.O_RDWR)
+            backing = opened(stack, str(file), os.O_RDONLY if read_only else os.O_RDWR)
+            node = f"/dev/loop{fcntl.ioctl(control, GET_FREE)}"
+            handle = os.open(node, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
+            try:
+                fcntl.ioctl(handle, CONFIGURE, CONFIG.pack(backing, 0, 0, 0, 0, start, size, 0, 0, 0, flags))
+            except BaseException:
+                os.close(handle)
+                raise
+            return handle, node
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return None, ""
+        raise HostActionFailed(f"no loop device can be had over {file}: {error.strerror}") from error
+
+
+def opened(stack: contextlib.ExitStack, path: str, flags: int) -> int:
+    handle = os.open(path, flags | os.O_CLOEXEC)
+    stack.callback(os.close, handle)
+    return handle

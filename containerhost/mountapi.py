@@ -1,0 +1,97 @@
+"""The kernel's mount interface of file descriptors (fsopen(2), fsmount(2), mount_setattr(2), move_mount(2)).
+
+A mount made by it is nowhere until it is moved to its place, and goes with the descriptor: a process that is killed
+leaves none. The C library has no names for these calls yet; their numbers are the same on every machine.
+"""
+
+import ctypes
+import os
+from collections.abc import Mapping
+
+from containerhost.errors import HostActionFailed
+
+MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT, MOUNT_SETATTR = 429, 430, 431, 432, 442
+SET_FLAG, SET_STRING, CREATE = 0, 1, 6
+RDONLY, NOSUID, NODEV, IDMAP = 1, 2, 4, 0x100000
+CLOEXEC, EMPTY_PATH, MOVE_EMPTY_PATH = 1, 0x1000, 4
+HERE = -100  # AT_FDCWD
+NOFOLLOW = 8  # of umount2(2)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Attributes(ctypes.Structure):
+    """struct mount_attr"""
+
+    _fields_ = (("set", ctypes.c_uint64), ("clear", ctypes.c_uint64), ("propagation", ctypes.c_uint64),
+                ("user_namespace", ctypes.c_uint64))
+
+
+def mounted(kind: str, source: str, options: Mapping[str, str | None], attributes: int) -> int:
+    """A file system, mounted nowhere yet.
+
+    :param options: of the file system; None for one that has no value
+    :param attributes: of the mount: RDONLY, NOSUID, NODEV
+    :returns: its descriptor, which the caller closes
+    """
+    context = _call(FSOPEN, f"this kernel has no {kind} file system", kind.encode(), CLOEXEC)
+    try:
+        for key, value in {"source": source, **options}.items():
+            _configure(context, SET_FLAG if value is None else SET_STRING, key, value, source)
+        _configure(context, CREATE, None, None, source)
+        return _call(FSMOUNT, f"{source} cannot be mounted", context, CLOEXEC, attributes)
+    finally:
+        os.close(context)
+
+
+def _configure(context: int, command: int, key: str | None, value: str | None, source: str) -> None:
+    texts = (None if text is None else text.encode() for text in (key, value))
+    try:
+        _call(FSCONFIG, f"{source} cannot be mounted", context, command, *texts, 0)
+    except HostActionFailed as error:
+        raise HostActionFailed(f"{error}{_words(context)}") from error.__cause__
+
+
+def _words(context: int) -> str:
+    """What the file system itself says about its failure: lines that begin with e, w or i."""
+    said = []
+    try:
+        while line := os.read(context, 8192):
+            said.append(line.decode(errors="replace")[2:].strip())
+    except OSError:
+        return f" ({'; '.join(said)})" if said else ""
+    return ""
+
+
+def shift(mount: int, user_namespace: int) -> None:
+    """Let what is in a mount that is nowhere yet belong to the users of a user namespace.
+
+    :param user_namespace: a descriptor of it
+    """
+    wanted = Attributes(IDMAP, 0, 0, user_namespace)
+    _call(MOUNT_SETATTR, "this file system cannot be shown with a container's user ids", mount, b"", EMPTY_PATH,
+          ctypes.byref(wanted), ctypes.sizeof(wanted))
+
+
+def place(mount: int, target: str) -> None:
+    _call(MOVE_MOUNT, f"nothing can be mounted at {target}", mount, b"", HERE, target.encode(), MOVE_EMPTY_PATH)
+
+
+def unmount(target: str) -> None:
+    """:raises HostActionFailed: a process of the host has a file of it open"""
+    if _libc.umount2(target.encode(), NOFOLLOW) < 0:
+        raise _failure(f"{target} cannot be unmounted")
+
+
+def _call(number: int, problem: str, *arguments: object) -> int:
+    result: int = _libc.syscall(number, *arguments)
+    if result < 0:
+        raise _failure(problem)
+    return result
+
+
+def _failure(problem: str) -> HostActionFailed:
+    code = ctypes.get_errno()
+    failed = HostActionFailed(f"{problem}: {os.strerror(code)}")
+    failed.__cause__ = OSError(code, os.strerror(code))
+    return failed

@@ -1,0 +1,56 @@
+"""Images of Ceph as block devices of the node, by the ``rbd`` program and the node's own /etc/ceph/ceph.conf.
+
+Names are those of OpenNebula's ``ceph`` transfer driver: a persistent image is used itself, of another one a clone that
+is called after the VM and the disk.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from lxdone.filesystems import run
+from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.vm import Disk
+
+LIMIT = 60  # s
+
+
+def image(vm_id: int, disk: Disk) -> str:
+    """What the cluster calls it: ``pool/image``.
+
+    :raises NotSupported: the node cannot use images of Ceph
+    """
+    if shutil.which("rbd") is None:
+        raise NotSupported(f"disk {disk.id} is an image of Ceph, but this node has no rbd to map it with: install "
+                           "ceph-common")
+    if disk.ceph is None:
+        raise BadInput(f"disk {disk.id} of VM {vm_id} is of type RBD, but has no SOURCE (pool/image of Ceph)")
+    return f"{disk.ceph.image}-{vm_id}-{disk.id}" if disk.clone and not disk.save else disk.ceph.image
+
+
+def connect(name: str, user: str | None, *, read_only: bool) -> Path:
+    """The image's block device, which is there afterwards.
+
+    :param user: of Ceph; None is its usual one
+    """
+    present = device(name)
+    if present:
+        return present
+    options = [*(["--id", user] if user else []), "device", "map", *(["--read-only"] if read_only else [])]
+    return Path(run(["rbd", *options, name], LIMIT, f"image {name} of Ceph cannot be mapped").strip())
+
+
+def disconnect(name: str) -> None:
+    """Done already when it is not there."""
+    present = device(name)
+    if present:
+        run(["rbd", "device", "unmap", str(present)], LIMIT, f"image {name} of Ceph cannot be unmapped")
+
+
+def device(name: str) -> Path | None:
+    told = run(["rbd", "device", "list", "--format", "json"], LIMIT, "the node's images of Ceph cannot be listed")
+    try:
+        return next((Path(entry["device"]) for entry in json.loads(told or "[]")
+                     if f"{entry['pool']}/{entry['name']}" == name), None)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DriverError(f"`rbd device list` printed what is no list of devices: {told[:200]!r}") from error

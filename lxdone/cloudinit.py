@@ -1,0 +1,142 @@
+"""A context for guests that have cloud-init instead of OpenNebula's context packages. Pure.
+
+LXD hands these documents to cloud-init in the guest (its LXD datasource). The tenant's own document, USER_DATA, stays
+as it is and wins over what is made of the other variables, which goes beside it as the vendor's. Formats: cloud-init's
+cloud-config, written as JSON, which is YAML, and its network config of version 1.
+
+Everybody in the guest may read what LXD hands out: a plain password is not among it, only an encrypted one.
+"""
+
+import base64
+import binascii
+import ipaddress
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from containerhost.spec import CloudInit
+from onedriver.errors import BadInput
+
+START_SCRIPT = "/var/lib/cloud/scripts/per-boot/opennebula-start-script"
+INTERFACE = re.compile(r"ETH([0-9]{1,3})_MAC")
+MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+HOSTNAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+HASH = re.compile(r"[!-9;-~]{1,512}")  # printable, no colon
+Variables = Mapping[str, str]
+
+
+def documents(context: Variables) -> CloudInit:
+    """:raises BadInput: a variable is not what it must be"""
+    vendor = vendor_data(context)
+    return CloudInit(
+        user_data=user_data(context),
+        vendor_data=f"#cloud-config\n{json.dumps(vendor, indent=1)}\n" if vendor else None,
+        network_config=f"{json.dumps(network_config(context), indent=1)}\n" if is_yes(context, "NETWORK") else None)
+
+
+def user_data(context: Variables) -> str | None:
+    for key, coding in (("USER_DATA", "USER_DATA_ENCODING"), ("USERDATA", "USERDATA_ENCODING")):
+        if context.get(key):
+            return decoded(context, key) if context.get(coding, "").lower() == "base64" else context[key]
+    return None
+
+
+def vendor_data(context: Variables) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    keys = [line.strip() for key in ("SSH_PUBLIC_KEY", "EC2_PUBLIC_KEY") for line in context.get(key, "").splitlines()]
+    if any(keys):
+        config |= {"ssh_authorized_keys": [line for line in keys if line], "disable_root": False}
+    crypted = either(context, "CRYPTED_PASSWORD", "CRYPTED_PASSWORD_BASE64")
+    if crypted:
+        user = checked(context.get("USERNAME") or "root", USER, "USERNAME", "a user name")
+        hashed = checked(crypted.strip(), HASH, "CRYPTED_PASSWORD", "an encrypted password")
+        config["chpasswd"] = {"expire": False, "list": [f"{user}:{hashed}"]}
+    if context.get("SET_HOSTNAME"):
+        config["hostname"] = checked(context["SET_HOSTNAME"], HOSTNAME, "SET_HOSTNAME", "a host name")
+    script = either(context, "START_SCRIPT", "START_SCRIPT_BASE64")
+    if script:
+        first = "" if script.startswith("#!") else "#!/bin/sh\n"
+        config["write_files"] = [{"path": START_SCRIPT, "permissions": "0755", "encoding": "b64",
+                                  "content": base64.b64encode((first + script).encode()).decode()}]
+    return config
+
+
+def network_config(context: Variables) -> dict[str, Any]:
+    numbers = sorted(int(found[1]) for key in context if (found := INTERFACE.fullmatch(key)) and context[key])
+    return {"version": 1, "config": [interface(context, f"ETH{number}_", f"eth{number}") for number in numbers]}
+
+
+def interface(context: Variables, prefix: str, name: str) -> dict[str, Any]:
+    def of(key: str) -> str:
+        return context.get(prefix + key, "")
+
+    found: dict[str, Any] = {
+        "type": "physical", "name": name,
+        "mac_address": checked(of("MAC").lower(), MAC, f"{prefix}MAC", "a MAC address"),
+        "subnets": [*subnets(context, prefix, ("IP", "GATEWAY", "METHOD"), of("MASK") or "24", "dhcp"),
+                    *subnets(context, prefix, ("IP6", "IP6_GATEWAY", "IP6_METHOD"),
+                             of("IP6_PREFIX_LENGTH") or "64", "dhcp6")]}
+    if of("MTU"):
+        found["mtu"] = int(checked(of("MTU"), re.compile(r"[1-9][0-9]{1,4}"), f"{prefix}MTU", "a number"))
+    servers = [str(address(word, f"{prefix}DNS")) for word in words(of("DNS"))]
+    domains = [checked(word, HOSTNAME, f"{prefix}SEARCH_DOMAIN", "names of domains") for word in
+               words(of("SEARCH_DOMAIN"))]
+    names = ({"dns_nameservers": servers} if servers else {}) | ({"dns_search": domains} if domains else {})
+    found["subnets"] = [subnet | names for subnet in found["subnets"]]
+    return found
+
+
+def words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+def subnets(context: Variables, prefix: str, keys: tuple[str, str, str], mask: str,
+            dynamic: str) -> list[dict[str, Any]]:
+    """None or one.
+
+    :param keys: of the address, the gateway and the method
+    :param dynamic: what cloud-init calls the method that asks a server
+    """
+    own, gateway, method = (context.get(prefix + key, "") for key in keys)
+    if method == "dhcp":
+        return [{"type": dynamic}]
+    if not own or method == "skip":
+        return []
+    try:
+        place = ipaddress.ip_interface(f"{own}/{mask}")
+    except ValueError as error:
+        raise BadInput(f"{prefix}{keys[0]} of the context is {own[:60]!r} with mask {mask[:60]!r}, which is no "
+                       f"address: {error}") from error
+    subnet = {"type": "static" if place.version == 4 else "static6", "address": str(place)}
+    return [subnet | ({"gateway": str(address(gateway, prefix + keys[1]))} if gateway else {})]
+
+
+def address(text: str, key: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError as error:
+        raise BadInput(f"{key} of the context is {text[:60]!r}, but must be an IP address") from error
+
+
+def either(context: Variables, plain: str, coded: str) -> str:
+    """A variable that may come in base64."""
+    return decoded(context, coded) if context.get(coded) else context.get(plain, "")
+
+
+def decoded(context: Variables, key: str) -> str:
+    try:
+        return base64.b64decode("".join(context[key].split()), validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        raise BadInput(f"{key} of the context is no text in base64: {error}") from error
+
+
+def is_yes(context: Variables, key: str) -> bool:
+    return context.get(key, "").upper() == "YES"
+
+
+def checked(text: str, pattern: re.Pattern[str], key: str, what: str) -> str:
+    if not pattern.fullmatch(text):
+        raise BadInput(f"{key} of the context is {text[:60]!r}, but must be {what}")
+    return text

@@ -1,0 +1,106 @@
+"""The files of an ISO image, in a folder.
+
+An ISO image may be a tenant's. ``bsdtar`` takes it apart, as a user that may do nothing else, and of what it tells only
+plain files, folders and links are made, links last so that nothing is written through one. What would unpack to more
+than the image's own size is refused: an image may name the same content any number of times.
+"""
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from lxdone import filesystems
+from onedriver.errors import DriverError, NotSupported
+
+NOBODY = 65534
+ENTRIES = 100_000  # most files of an image
+
+
+def extract(iso: Path, folder: Path, limit: int) -> None:
+    """Everybody may read what comes into the folder, and nobody but root write it.
+
+    :param folder: is made; what is there is replaced
+    :param limit: seconds it may take
+    :raises DriverError: it cannot be read
+    """
+    links: list[tuple[Path, str]] = []
+    number = -1
+    try:
+        room = filesystems.length(iso)
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(mode=0o755, parents=True)
+        with members(iso, limit) as archive:
+            for number, member in enumerate(archive):
+                room -= member.size
+                if room < 0 or number > ENTRIES:
+                    raise NotSupported(f"disk {iso} is an ISO image that would unpack to more than its own size, or to "
+                                       f"more than {ENTRIES} files")
+                make(archive, member, inside(folder, member.name), links, folder)
+        if number < 0:
+            raise DriverError(f"disk {iso} cannot be read: it has no file, or is damaged")
+        for place, target in links:
+            if not place.exists():
+                place.symlink_to(target)
+    except (tarfile.TarError, OSError) as error:
+        raise DriverError(f"disk {iso} cannot be unpacked: {error}") from error
+
+
+def make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, links: list[tuple[Path, str]],
+         folder: Path) -> None:
+    if member.isdir():
+        place.mkdir(mode=0o755, parents=True, exist_ok=True)
+    elif member.issym():
+        links.append((place, member.linkname))
+    elif member.islnk():  # the same content once more
+        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        os.link(inside(folder, member.linkname), place, follow_symlinks=False)
+    elif member.isfile():
+        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with archive.extractfile(member) or io.BytesIO() as source, place.open("xb") as target:
+            shutil.copyfileobj(source, target)
+        place.chmod(0o755 if member.mode & 0o111 else 0o644)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """:raises NotSupported: the name leads out of the folder"""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise NotSupported(f"the ISO image has a file named {name[:100]!r}, which would lead out of it")
+    return folder / path
+
+
+@contextlib.contextmanager
+def members(iso: Path, limit: int) -> Iterator[tarfile.TarFile]:
+    """The image's content as a tar stream, read once."""
+    program = shutil.which("bsdtar")
+    if program is None:
+        raise NotSupported(f"disk {iso} is an ISO image, but this node has no bsdtar to read it with: install "
+                           "libarchive-tools")
+    command = [program, "--create", "--format=pax", "--file=-", "@-"]
+    out, end = os.pipe()
+    with tempfile.TemporaryFile() as errors, iso.open("rb") as source, open(out, "rb") as stream, subprocess.Popen(
+            command, stdin=source, stdout=end, stderr=errors, cwd="/", env={"LANG": "C.UTF-8"},
+            user=NOBODY, group=NOBODY, extra_groups=()) as process:
+        os.close(end)
+        clock = threading.Timer(limit, process.kill)
+        clock.start()
+        try:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                yield archive
+            while stream.read(1 << 16):
+                pass
+            if process.wait() != 0:
+                errors.seek(0)
+                said = " ".join(errors.read(1000).decode(errors="replace").split())
+                raise DriverError(f"disk {iso} cannot be read: {said or f'not done within {limit} s'}")
+        finally:
+            clock.cancel()
+            process.kill()

@@ -1,0 +1,273 @@
+"""Images as a VM's further disks: real file systems, mounted for containers of the real LXD."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from containerhost.engines import Status
+from tests.functional_one import diskfiles
+from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, SUSPEND, ActionsCase
+from tests.functional_one.test_disks import MARK
+from tests.functional_one.vms import ROOT, Machine
+from tests.waiting import await_that
+
+
+def image(number: int = 1, kind: str = "FILE", mark: str = "", save: bool = True, read_only: bool = False) -> str:
+    return (f"<DISK>{mark}<DISK_ID>{number}</DISK_ID><READONLY>{'YES' if read_only else 'NO'}</READONLY>"
+            f"<SAVE>{'YES' if save else 'NO'}</SAVE><SIZE>32</SIZE><TARGET>sdb</TARGET><TYPE>{kind}</TYPE></DISK>")
+
+
+PLACE = ("/var/lib/one//datastores/0/1/disk.1", "sdb", "1")
+
+
+def rbd(folder: Path) -> str:
+    """What maps, lists and unmaps images as ``rbd device`` does, to files below a folder."""
+    return f"""exec {sys.executable} - "$@" << 'END'
+import json, pathlib, sys
+folder = pathlib.Path({str(folder)!r})
+state, words = folder / "mapped", sys.argv[1:]
+entries = json.loads(state.read_text()) if state.exists() else []
+if words[:2] == ["device", "list"]:
+    print(json.dumps(entries))
+elif words[:2] == ["device", "unmap"]:
+    entries = [entry for entry in entries if entry["device"] != words[2]]
+else:
+    assert words[:4] == ["--id", "libvirt", "device", "map"], words
+    pool, name = words[-1].split("/")
+    if not (folder / pool / name).exists():
+        sys.exit("rbd: error opening image")
+    entries.append({{"pool": pool, "name": name, "device": str(folder / pool / name)}})
+    print(entries[-1]["device"])
+state.write_text(json.dumps(entries))
+END"""
+
+
+class ImagesTest(ActionsCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.store, self.folder = self.node.datastores / "1", self.node.datastores / "0/1"
+        self.store.mkdir(parents=True)
+        self.folder.mkdir(parents=True)
+        content = self.node.datastores / "content"
+        content.mkdir()
+        (content / "file").write_text("content\n")
+        os.chown(content / "file", 12, 34)
+        (content / "file").chmod(0o600)
+        self.content = content
+        self.addCleanup(self.nothing_mounted)
+
+    def nothing_mounted(self) -> None:
+        self.assertEqual([], diskfiles.loops(self.node.datastores) + diskfiles.loops(self.node.state))
+        self.assertNotIn(str(self.node.state), Path("/proc/self/mounts").read_text())
+        self.assertEqual([], list(self.node.state.glob("disks/*")))
+
+    def persistent(self, number: int = 1) -> Path:
+        """An image of a datastore, linked as the ``shared`` transfer driver does."""
+        file = diskfiles.ext4(self.content, self.store / f"image{number}")
+        (self.folder / f"disk.{number}").symlink_to(file)
+        return file
+
+    def in_file(self, file: Path, name: str) -> str:
+        """A file of a file system that nobody has mounted."""
+        return subprocess.run(["debugfs", "-R", f"cat {name}", str(file)], capture_output=True, text=True,
+                              check=True).stdout
+
+    def write(self, machine: Machine, text: str, number: int = 1) -> None:
+        self.assertEqual("", self.inside(machine, "sh", "-c", f"echo {text} > /media/{number}/file"))
+
+    def test_every_kind_from_the_start_to_the_end(self) -> None:
+        raw = self.persistent()
+        diskfiles.qcow2("create", "-b", str(diskfiles.ext4(self.content, self.store / "base")), "-F", "raw",
+                        str(self.folder / "disk.2"))
+        diskfiles.partitioned(diskfiles.ext4(self.content, self.store / "plain"), self.folder / "disk.3")
+        diskfiles.iso(self.content, self.folder / "disk.4")
+        machine = self.deployed(Machine(disks=ROOT + image() + image(2, save=False) + image(3, read_only=True)
+                                        + image(4, "CDROM")))
+        for number, owner in ((1, "12 34 600"), (2, "12 34 600"), (3, "12 34 600"), (4, "65534 65534 644")):
+            self.assertEqual(f"content\n{owner}\n", self.inside(
+                machine, "sh", "-c", f"cat /media/{number}/file; stat -c '%u %g %a' /media/{number}/file"))
+        for number in (3, 4):
+            self.assertIn("Read-only", self.inside(machine, "touch", f"/media/{number}/new"))
+        self.assertEqual("", self.inside(machine, "sh", "-c", "ls /dev/loop* 2>/dev/null"))
+        for number in (1, 2):
+            self.write(machine, "written", number)
+        self.ok("shutdown", machine, lcm=POWEROFF)
+        self.nothing_mounted()
+        self.assertEqual("written\n", self.in_file(raw, "file"))
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual("written\n" * 2, self.inside(machine, "cat", "/media/1/file", "/media/2/file"))
+        self.write(machine, "again")
+        self.ok("cancel", machine, lcm=12)
+        self.assertEqual("again\n", self.in_file(raw, "file"))
+
+    def test_it_comes_and_goes_while_the_vm_runs(self) -> None:
+        file = self.persistent()
+        machine = self.deployed(Machine(devices=(self.gpus[0],)))
+        more = machine.changed(disks=ROOT + image(mark=MARK))
+        before, devices = self.pid(machine), self.devices()
+        for text in ("one", "two"):
+            for _ in range(2):
+                self.ok("attach_disk", more, *PLACE, "message")
+            self.assertEqual("12 34\n", self.inside(machine, "stat", "-c", "%u %g", "/media/1/file"))
+            self.write(machine, text)
+            self.ok("resize", more.changed(memory=256))
+            self.refused("is an image", "resize_disk", more, "1", "64", "message", "node1")
+            for _ in range(2):
+                self.ok("detach_disk", more, *PLACE)
+            self.assertIn("No such file", self.inside(machine, "cat", "/media/1/file"))
+            self.nothing_mounted()
+            self.assertEqual(f"{text}\n", self.in_file(file, "file"))
+        self.assertEqual(before, self.pid(machine))
+        self.assertEqual(devices, self.devices())
+
+    def devices(self) -> set[str]:
+        return set(self.engine.client.instance("one-1")[0]["devices"])
+
+    def test_one_in_use_stays(self) -> None:
+        self.persistent()
+        machine = self.deployed()
+        more = machine.changed(disks=ROOT + image(mark=MARK))
+        self.ok("attach_disk", more, *PLACE, "message")
+        hold = "exec 3> /media/1/held; echo $$ > /root/held; exec sleep 600"
+        with subprocess.Popen(["nsenter", "--target", str(self.pid(machine)), "--all", "sh", "-c", hold],
+                              env={"PATH": "/bin:/usr/bin"}):
+            await_that(lambda: self.inside(machine, "cat", "/root/held").strip().isdecimal(), "the file is open")
+            self.refused("detach_disk: ", "detach_disk", more, *PLACE)
+            self.assertEqual("content\n", self.inside(machine, "cat", "/media/1/file"))
+            self.refused("cannot be suspended", "save", more, lcm=SUSPEND)
+            self.inside(machine, "sh", "-c", "kill -9 $(cat /root/held)")
+        self.ok("detach_disk", more, *PLACE)
+        self.nothing_mounted()
+
+    def test_a_command_that_is_killed_is_repeated_or_taken_back(self) -> None:
+        file = self.persistent()
+        machine = self.deployed()
+        more = machine.changed(disks=ROOT + image(mark=MARK))
+        self.killed_when_mounted(more)
+        self.ok("attach_disk", more, *PLACE, "message")
+        self.assertEqual("content\n", self.inside(machine, "cat", "/media/1/file"))
+        self.assertEqual([str(file)], diskfiles.loops(self.store))
+        self.ok("detach_disk", more, *PLACE)
+        self.nothing_mounted()
+        self.killed_when_mounted(more)
+        self.ok("cancel", machine, lcm=CLEANUP)
+
+    def killed_when_mounted(self, machine: Machine) -> None:
+        """End an attachment by force as soon as the disk is mounted, when LXD is about to hear of it."""
+        point = self.node.state / "disks/one-1/1"
+        with self.node.begun("attach_disk", machine, *PLACE, "message") as process:
+            while process.poll() is None and not point.is_mount():
+                pass
+            os.killpg(process.pid, signal.SIGKILL)
+        self.assertTrue(point.is_mount())
+
+    def test_a_copy_that_is_killed_is_made_anew(self) -> None:
+        machine = self.deployed()
+        more = machine.changed(disks=ROOT + image(kind="CDROM", mark=MARK))
+        diskfiles.iso(self.content, self.folder / "disk.1")
+        with self.node.stuck("bsdtar"), self.node.begun("attach_disk", more, *PLACE, "message") as process:
+            await_that((self.node.state / "disks/one-1/1").exists, "the copy is begun")
+            os.killpg(process.pid, signal.SIGKILL)
+        self.ok("attach_disk", more, *PLACE, "message")
+        self.assertEqual("content\n", self.inside(machine, "cat", "/media/1/file"))
+
+    def test_after_a_restart_of_the_node(self) -> None:
+        raw = self.persistent()
+        diskfiles.qcow2("create", "-b", str(diskfiles.ext4(self.content, self.store / "base")), "-F", "raw",
+                        str(self.folder / "disk.2"))
+        machine = self.deployed(Machine(disks=ROOT + image() + image(2)))
+        for number in (1, 2):
+            self.write(machine, "written", number)
+        # What a restart leaves: containers that do not run, and no mount.
+        self.engine.stop("one-1", timeout=20, force=True)
+        for number in (1, 2):
+            subprocess.run(["umount", str(self.node.state / f"disks/one-1/{number}")], check=True)
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual("written\n" * 2, self.inside(machine, "cat", "/media/1/file", "/media/2/file"))
+        self.ok("cancel", machine, lcm=POWEROFF)
+        self.assertEqual("written\n", self.in_file(raw, "file"))
+
+    def test_what_no_container_can_see_changes_nothing(self) -> None:
+        machine = self.deployed()
+        disk = self.folder / "disk.1"
+        good = diskfiles.ext4(self.content, self.store / "good")
+        outside = diskfiles.ext4(self.content, self.node.state / "outside")
+        writable, iso, cdrom = image(mark=MARK), image(mark=MARK), image(kind="CDROM", mark=MARK)
+        for make, element, words in (
+            (lambda: disk.write_bytes(bytes(4096)), writable, "no file system"),
+            (lambda: disk.write_bytes(good.read_bytes()[:diskfiles.MIB]), writable, "cannot be mounted"),
+            (lambda: diskfiles.iso(self.content, disk), iso, "an ISO image, which cannot be written"),
+            (lambda: disk.write_bytes(diskfiles.iso(self.content, self.store / "iso").read_bytes()[:36864]), cdrom,
+             "cannot be"),
+            (lambda: disk.symlink_to(outside), writable, "is not in a datastore"),
+            (lambda: None, writable, "cannot be read"),
+            (lambda: None, image(kind="swap", mark=MARK), "is swap space"),
+            (lambda: None, image(kind="GLUSTER", mark=MARK), "of type GLUSTER"),
+        ):
+            disk.unlink(missing_ok=True)
+            make()
+            self.refused(words, "attach_disk", machine.changed(disks=ROOT + element), *PLACE, "message")
+            self.assertEqual({"mount-context", "root"}, self.devices())
+            self.nothing_mounted()
+        outside.unlink()
+        self.assertEqual(Status.RUNNING, self.status(machine))
+
+    def test_images_of_ceph(self) -> None:
+        """With a program in the place of ``rbd`` that maps images to files: a cluster is not here."""
+        pool = self.node.datastores / "pool"
+        pool.mkdir()
+        unified = diskfiles.tree(self.node.lxd.images["unified"], self.store)
+        diskfiles.ext4(unified, pool / "one-5-1-0")
+        data = diskfiles.ext4(self.content, pool / "one-6")
+        of_ceph = "<SOURCE>pool/{}</SOURCE><CEPH_USER>libvirt</CEPH_USER><TYPE>RBD"
+        root = ROOT.replace("<TYPE><![CDATA[FILE]]>", of_ceph.format("one-5"))
+        machine = Machine(disks=root)
+        more = machine.changed(disks=root + image(mark=MARK).replace("<TYPE>FILE", of_ceph.format("one-6")))
+        with self.node.stuck("rbd", rbd(self.node.datastores)):
+            self.ok("deploy", machine, lcm=BOOT)
+            self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
+            for _ in range(2):
+                self.ok("attach_disk", more, *PLACE, "message")
+            self.assertEqual(["pool/one-6"], self.mapped())
+            self.write(machine, "written")
+            for _ in range(2):
+                self.ok("detach_disk", more, *PLACE)
+            self.assertEqual(("written\n", []), (self.in_file(data, "file"), self.mapped()))
+            data.write_bytes(bytes(4096))
+            self.refused("no file system", "attach_disk", more, *PLACE, "message")
+            data.unlink()
+            self.refused("cannot be mapped", "attach_disk", more, *PLACE, "message")
+            self.assertEqual([], self.mapped())
+        self.nothing_mounted()
+
+    def mapped(self) -> list[str]:
+        return [f"{entry['pool']}/{entry['name']}"
+                for entry in json.loads((self.node.datastores / "mapped").read_text())]
+
+    def test_limits_of_speed(self) -> None:
+        self.persistent()
+        slow = "<READ_BYTES_SEC>1048576</READ_BYTES_SEC><TOTAL_IOPS_SEC>{}</TOTAL_IOPS_SEC><TYPE>"
+        limited = image().replace("<TYPE>", "<READ_BYTES_SEC>1048576</READ_BYTES_SEC><TYPE>")
+        machine = self.deployed(Machine(disks=ROOT.replace("<TYPE>", "<WRITE_IOPS_SEC>500</WRITE_IOPS_SEC><TYPE>")
+                                        + limited))
+        self.assertEqual({"root": {"limits.write": "500iops"}, "disk-1": {"limits.read": "1048576"}}, {
+            name: {key: text for key, text in device.items() if key.startswith("limits.")}
+            for name, device in self.engine.client.instance("one-1")[0]["devices"].items() if name != "mount-context"})
+        self.assertTrue(self.throttled())
+        self.refused("not by both", "resize", machine.changed(disks=ROOT.replace("<TYPE>", slow.format(5))))
+
+    def throttled(self) -> list[str]:
+        """What the kernel holds groups of the container to."""
+        tables = Path("/sys/fs/cgroup/blkio").rglob("*one-1/**/blkio.throttle.*_device")
+        return [f"{table}: {text}" for table in tables if (text := table.read_text())]
+
+    def test_a_boot_that_fails_leaves_nothing(self) -> None:
+        self.persistent()
+        machine = Machine(disks=ROOT + image() + image(2))
+        self.node.give_disk(machine)
+        self.refused("disk.2 cannot be read", "deploy", machine, lcm=BOOT)
+        self._nothing_is_left()
+        self.nothing_mounted()

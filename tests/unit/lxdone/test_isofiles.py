@@ -1,0 +1,65 @@
+import io
+import os
+import tarfile
+from pathlib import Path
+from unittest import mock
+
+import fixtures
+import testtools
+
+from lxdone import isofiles
+from onedriver.errors import DriverError, NotSupported
+
+LIMIT = 20
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, content: bytes = b"", link: str = "", mode: int = 0o600):
+    member = tarfile.TarInfo(name)
+    member.type, member.size, member.linkname, member.mode = kind, len(content), link, mode
+    return member, io.BytesIO(content)
+
+
+class IsoFilesTest(testtools.TestCase):
+    """What a hostile image can tell; bsdtar itself is tried in the functional tests."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.base = Path(self.useFixture(fixtures.TempDir()).path)
+        self.folder = self.base / "folder"
+        self.iso = self.base / "iso"
+        self.iso.write_bytes(bytes(100))
+
+    def extract(self, *entries) -> None:
+        raw = io.BytesIO()
+        with tarfile.open(fileobj=raw, mode="w") as archive:
+            for member, content in entries:
+                archive.addfile(member, content)
+        with mock.patch.object(isofiles, "members", lambda *_: tarfile.open(fileobj=io.BytesIO(raw.getvalue()),
+                                                                            mode="r|")):
+            isofiles.extract(self.iso, self.folder, LIMIT)
+
+    def test_plain_files_that_everybody_may_read(self) -> None:
+        self.folder.mkdir()
+        (self.folder / "old").write_text("")
+        self.extract(entry("a/b", content=b"x"), entry("run", content=b"y", mode=0o700), entry("same", tarfile.LNKTYPE,
+                     link="run"), entry("link", tarfile.SYMTYPE, link="/etc/passwd"))
+        self.assertEqual({"a", "run", "same", "link"}, set(os.listdir(self.folder)))
+        self.assertEqual(["644", "755", "755"], [f"{(self.folder / name).stat().st_mode & 0o777:o}"
+                                                 for name in ("a/b", "run", "same")])
+
+    def test_nothing_leads_out_and_no_device_is_made(self) -> None:
+        for name in ("../x", "/x", "a/../../x"):
+            self.assertRaises(NotSupported, self.extract, entry(name, content=b"x"))
+        self.assertRaises(NotSupported, self.extract, entry("x", tarfile.LNKTYPE, link="../../etc/passwd"))
+        # Through a link nothing is written: it is made last.
+        self.extract(entry("link", tarfile.SYMTYPE, link=str(self.base)), entry("link/x", content=b"x"))
+        self.assertEqual(["folder", "iso"], sorted(os.listdir(self.base)))
+        self.extract(entry("null", tarfile.CHRTYPE), entry("file"))
+        self.assertEqual(["file"], os.listdir(self.folder))
+
+    def test_no_more_than_its_own_size(self) -> None:
+        self.extract(entry("a", content=bytes(60)), entry("b", content=bytes(40)))
+        self.assertRaises(NotSupported, self.extract, entry("a", content=bytes(60)), entry("b", content=bytes(41)))
+
+    def test_one_without_files_is_damaged(self) -> None:
+        self.assertIn("damaged", str(self.assertRaises(DriverError, self.extract)))
