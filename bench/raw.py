@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 
@@ -30,6 +31,19 @@ class Raw(http.client.HTTPConnection):
         if done["status_code"] != 200:
             raise RuntimeError(f"{method} {path}: {done['err']}")
         return done
+
+    def upload(self, image: Path) -> str:
+        """Import an image of one file.
+
+        :returns: its fingerprint
+        """
+        with image.open("rb") as content:
+            self.request("POST", "/1.0/images", content, {"Content-Type": "application/octet-stream",
+                                                          "Content-Length": str(image.stat().st_size)})
+            answer = json.loads(self.getresponse().read())
+        if answer["type"] == "error":
+            raise RuntimeError(f"import {image}: {answer['error']}")
+        return str(self.call("GET", f"operations/{answer['metadata']['id']}/wait")["metadata"]["fingerprint"])
 
     def begin(self, method: str, path: str, body: Any) -> Any:
         """The operation that the request started, which goes on."""

@@ -23,6 +23,8 @@ class GrantOptions:
     :ivar port_guid: likewise for its port
     :ivar mac: MAC that its physical function makes an Ethernet VF use; None leaves the VF free to choose
     :ivar vlan: VLAN that comes with ``mac``; 0 is none
+    :ivar spoof_check: comes with ``mac``: whether the card drops what is sent from other MACs; None leaves it
+    :ivar trust: likewise, whether the VF may be promiscuous and the like
     """
 
     netdev_name: str | None = None
@@ -33,6 +35,8 @@ class GrantOptions:
     port_guid: str | None = None
     mac: str | None = None
     vlan: int = 0
+    spoof_check: bool | None = None
+    trust: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,8 @@ Used before a container gets the function and after it had it. Every wait has a 
 of a dead network namespace, and makes a newly bound driver's interface, only a moment later.
 """
 
+import json
+import subprocess
 import time
 from collections.abc import Callable
 
@@ -64,10 +66,21 @@ class NetFunction:
         netdev = Netdevs(self._host).of(pci.folder(self._host, self._device.address)).netdev
         return netdev.mac if netdev else None
 
-    def set_port(self, mac: str, vlan: int) -> None:
+    def set_port(self, mac: str, vlan: int, spoof_check: bool | None = None, trust: bool | None = None) -> None:
         """Give an Ethernet VF the MAC and VLAN it must use; zeros and 0 leave it free. :meth:`rebind` makes its driver
         take the MAC."""
-        self._privileged.set_vf_port(*self._parents("MAC and VLAN"), mac, vlan)
+        self._privileged.set_vf_port(*self._parents("MAC and VLAN"), mac, vlan, spoof_check, trust)
+
+    def spoof_check(self) -> bool:
+        """Whether the card drops what the VF sends from other MACs than its own."""
+        netdev, index = self._parents("the check of MACs")
+        done = subprocess.run(["ip", "-json", "link", "show", "dev", netdev], capture_output=True, text=True,
+                              timeout=BIND_LIMIT, check=False)
+        told = json.loads(done.stdout)[0].get("vfinfo_list", ()) if done.returncode == 0 else ()
+        for vf in told:
+            if vf["vf"] == index:
+                return bool(vf.get("spoofchk", False))
+        raise HostActionFailed(f"`ip link show dev {netdev}` does not tell of VF {index}: {done.stderr.strip()}")
 
     def set_link(self, up: bool) -> None:
         """Let a VF have its card's link, or none: then nothing reaches it and it sends nothing."""

@@ -194,8 +194,7 @@ class Possession:
         guids = (options.node_guid or now[0], options.port_guid or now[1])
         if guids != now:
             restore |= {"node_guid": now[0], "port_guid": now[1]}
-        if options.mac is not None:
-            restore |= {"mac": NO_MAC}
+        restore |= port_before(options, function)
         self._owners.remember(device.id, owner, restore)
         changed = guids != now
         if changed:
@@ -203,7 +202,7 @@ class Possession:
             function.rebind()
             function.await_guids(*guids)
         if options.mac is not None:
-            function.set_port(options.mac, options.vlan)
+            function.set_port(options.mac, options.vlan, options.spoof_check, options.trust)
             if function.mac() != options.mac:
                 changed = True
                 function.rebind()
@@ -257,6 +256,14 @@ class Possession:
         parents = inventory.by_address(device.parent) if device.parent else ()
         netdev = parents[0].netdev if parents else None
         return NetFunction(device, netdev, self._privileged, self._host)
+
+
+def port_before(options: GrantOptions, function: NetFunction) -> dict[str, str]:
+    """What of a VF's port is to be set back after ``options``."""
+    if options.mac is None:
+        return {}
+    checked = {} if options.spoof_check is None else {"spoof_check": "on" if function.spoof_check() else "off"}
+    return {"mac": NO_MAC} | checked | ({} if options.trust is None else {"trust": "off"})
 
 
 def with_own_netdev(device: Device, record: Record) -> Device:

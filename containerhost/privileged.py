@@ -67,10 +67,16 @@ class Privileged:
         run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
              "node_guid", by_bytes(check(GUID, node_guid)), "port_guid", by_bytes(check(GUID, port_guid))])
 
-    def set_vf_port(self, netdev: str, index: int, mac: str, vlan: int) -> None:
-        """Give VF ``index`` of the PF ``netdev`` the MAC and VLAN (0 is none) it must use, whatever its holder sets."""
+    def set_vf_port(self, netdev: str, index: int, mac: str, vlan: int, spoof_check: bool | None = None,
+                    trust: bool | None = None) -> None:
+        """Give VF ``index`` of the PF ``netdev`` the MAC and VLAN (0 is none) it must use, whatever its holder sets.
+
+        :param spoof_check, trust: None leaves it
+        """
+        switches = [word for key, value in (("spoofchk", spoof_check), ("trust", trust)) if value is not None
+                    for word in (key, "on" if value else "off")]
         run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
-             "mac", check(MAC, mac), "vlan", str(int(vlan))])
+             "mac", check(MAC, mac), "vlan", str(int(vlan)), *switches])
 
     def set_vf_link(self, netdev: str, index: int, up: bool) -> None:
         """Let VF ``index`` of the PF ``netdev`` have its card's link, or none whatever its holder does."""

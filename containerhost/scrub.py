@@ -15,7 +15,7 @@ USERS_LIMIT = 10.0  # s for the last processes of a killed container to let go o
 
 def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged) -> None:
     """:param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
-        ``port_guid``, ``mac``, ``link``
+        ``port_guid``, ``mac``, ``link``, ``spoof_check``, ``trust``
     :raises ScrubFailed: the device is not clean; it must not be given to anybody
     """
     try:
@@ -36,7 +36,8 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
     if guids:
         function.set_guids(*guids)
     if "mac" in restore:
-        function.set_port(restore["mac"], 0)
+        function.set_port(restore["mac"], 0, *(restore[key] == "on" if key in restore else None
+                                               for key in ("spoof_check", "trust")))
     if "link" in restore:
         function.set_link(True)
     function.rebind(reset=device.role is Role.VF, driver=restore.get("driver"))

@@ -95,6 +95,8 @@ class BridgedNic:
     :ivar host_name: name of its end on the host, by which the cloud's rules find it
     :ivar received: most it may receive, in bits per second; None is no limit
     :ivar sent: likewise what it may send
+    :ivar vlan: that the bridge puts it into, if the bridge knows VLANs; None leaves it as it is
+    :ivar tagged: VLANs whose frames it may send and receive with their tags
     """
 
     name: str
@@ -104,6 +106,8 @@ class BridgedNic:
     mtu: int | None = None
     received: int | None = None
     sent: int | None = None
+    vlan: int | None = None
+    tagged: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,18 +1,20 @@
 """The command ``lxdone``: what the scripts that oned calls run.
 
     lxdone vmm ACTION ARGUMENT…     an action, with oned's own arguments and standard input
-    lxdone probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor
+    lxdone probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor,
+                                    vm/execution
     lxdone settle                   what the node does by itself for VMs whose containers stopped by themselves
+
+What a short call does not need is not imported: most of its time would be that.
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from containerhost.errors import ContainerHostError
-from lxdone import backend, conf, refusals, vmlock
-from onedriver import actions, program
-from onedriver.node import measure
+from lxdone import conf
+from onedriver import program
+from onedriver.node import commands
 
 USAGE = "usage: lxdone vmm ACTION ARGUMENT… | lxdone probe KIND/NAME (see the manual: OpenNebula)"
 
@@ -22,23 +24,49 @@ def main(argv: Sequence[str] | None = None) -> int:
     program.log_to(sys.stderr)
     match words:
         case ["vmm", script, *argv]:
-            return program.run(script, lambda: act(script, argv), {ContainerHostError: 1})
+            return act(script, argv)
+        case ["probe", "vm/execution", *_]:  # often, and without LXD
+            return program.run("vm/execution", lambda: commands.told(Path(conf.load().state)))
         case ["probe", name, *_]:
-            return program.run(name, lambda: measure.probe(name, lambda: backend.measure(conf.load())),
-                               {ContainerHostError: 1})
+            return probe(name)
         case ["settle"]:
-            return program.run("settle", lambda: backend.settler(conf.load()).settle(), {ContainerHostError: 1})
+            return settle()
         case _:
             print(USAGE, file=sys.stderr)
             return 2
 
 
-def act(script: str, argv: Sequence[str]) -> str | None:
-    call = actions.call(script, argv, sys.stdin.buffer.read())
-    refusals.of_action(call.action)
-    options = conf.load()
-    with vmlock.held(Path(options.state), call.vm_id, options.operation_timeout):
-        return getattr(backend.vmm(options), call.action)(call)
+def act(script: str, argv: Sequence[str]) -> int:
+    from containerhost.errors import ContainerHostError  # noqa: PLC0415
+    from lxdone import refusals, vmlock  # noqa: PLC0415
+    from onedriver import actions  # noqa: PLC0415
+
+    def done() -> str | None:
+        call = actions.call(script, argv, sys.stdin.buffer.read())
+        refusals.of_action(call.action)
+        options = conf.load()
+
+        from lxdone import backend  # noqa: PLC0415
+
+        with vmlock.held(Path(options.state), call.vm_id, options.operation_timeout):
+            return getattr(backend.vmm(options), call.action)(call)
+
+    return program.run(script, done, {ContainerHostError: 1})
+
+
+def probe(name: str) -> int:
+    from containerhost.errors import ContainerHostError  # noqa: PLC0415
+    from lxdone import backend  # noqa: PLC0415
+    from onedriver.node import measure  # noqa: PLC0415
+
+    return program.run(name, lambda: measure.probe(name, lambda: backend.measure(conf.load())), {ContainerHostError: 1})
+
+
+def settle() -> int:
+    from containerhost.errors import ContainerHostError  # noqa: PLC0415
+    from lxdone import backend  # noqa: PLC0415
+
+    return program.run("settle", lambda: backend.settler(conf.load()).settle(), {ContainerHostError: 1})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Puts the parts of the driver together from the node's options. Nothing here talks to LXD yet."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from containerhost import topology
 from containerhost.devices.scan import Inventory, scan
@@ -19,8 +20,11 @@ from lxdone.roots import Roots
 from lxdone.rootsaves import RootSaves
 from lxdone.settling import Settler, Settling
 from lxdone.vmm import DRIVER, Vmm
+from onedriver.node.commands import Commands
 from onedriver.node.context import Contexts
-from onedriver.node.measure import Measure
+
+if TYPE_CHECKING:
+    from onedriver.node.measure import Measure
 
 
 def engine(options: Options) -> LxdEngine:
@@ -38,7 +42,8 @@ def vmm(options: Options) -> Vmm:
     possession = Possession(Owners(Path(options.owners)), inventory, Privileged(), lxd.held)
     state, disks = Path(options.state), disks_of(options, lxd)
     roots = Roots(lxd.client, state, Path(options.datastores), options.operation_timeout)
-    return Vmm(options, lxd, possession, roots, saves_of(options, lxd), disks, Contexts(state), inventory,
+    return Vmm(options, lxd, possession, roots, saves_of(options, lxd), disks, Contexts(state),
+               Commands(state, "lxdone.commandrun"), inventory,
                lambda: {node.id: node.cpus for node in topology.read(host).nodes})
 
 
@@ -57,6 +62,10 @@ def settler(options: Options) -> Settler:
     return Settler(lxd, saves_of(options, lxd), disks_of(options, lxd), Contexts(state), state)
 
 
-def measure(options: Options) -> Measure:
+def measure(options: Options) -> "Measure":
+    # Which no action needs, and every action would wait for its import.
+    from onedriver.node.measure import Measure  # noqa: PLC0415
+
     seen = Settling(engine(options), settler(options).unsettled)
-    return Measure(DRIVER, seen, Path(options.owners), Path(options.state), options.pci_filter, Host())
+    return Measure(DRIVER, seen, Path(options.owners), Path(options.state), options.pci_filter, Host(),
+                   Path(options.datastores))

@@ -20,6 +20,7 @@ class Options:
     :ivar stop_timeout: seconds a guest may take to shut down by itself
     :ivar request_timeout: seconds LXD may be silent
     :ivar operation_timeout: seconds an operation of LXD may take
+    :ivar exec_timeout: seconds a command of ``onevm exec`` may take; then it is killed
     :ivar allow_nesting: whether LXD_SECURITY_NESTING=YES is honoured
     :ivar allow_privileged: whether LXD_SECURITY_PRIVILEGED=YES is honoured
     :ivar memlock: locked-memory limit of containers with RDMA: ``unlimited`` or bytes
@@ -37,6 +38,7 @@ class Options:
     stop_timeout: int = 120
     request_timeout: int = 30
     operation_timeout: int = 300
+    exec_timeout: int = 3600
     allow_nesting: bool = False
     allow_privileged: bool = False
     memlock: str = "unlimited"

@@ -76,8 +76,6 @@ def snapshot_number(text: str) -> int:
 UNSUPPORTED = {
     "migrate": "a running container cannot move to another host, and its root disk is in this host's LXD; use onevm "
                "poweroff, or terminate and recreate it",
-    "exec": "commands are not run in containers by this driver; use ssh",
-    "exec_cancel": "commands are not run in containers by this driver",
 }
 
 

@@ -17,6 +17,7 @@ IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
 NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
 VOLATILE = "FS"
+OVS = "openvswitch"
 NOT_DISKS = frozenset({"CDROM", "SWAP", VOLATILE})
 IMAGES = frozenset({"FILE", "BLOCK", "RBD", "CDROM"})  # types of disks with content
 NUMBER_OF_DISK = re.compile(r"[0-9]{1,5}")
@@ -170,8 +171,29 @@ def nic(vm_id: int, wanted: Nic) -> BridgedNic:
     own = f"{name(vm_id)}-{wanted.id}"
     if wanted.target != own:
         raise BadInput(f"NIC {wanted.id} of VM {vm_id} is to be called {wanted.target} on the host, but is {own}")
+    vlan, tagged = vlans(vm_id, wanted)
     received, sent = (None if limit is None else limit * KILOBYTE for limit in wanted.bandwidth)
-    return BridgedNic(f"eth{wanted.id}", wanted.bridge, wanted.target, wanted.mac, wanted.mtu, received, sent)
+    return BridgedNic(f"eth{wanted.id}", wanted.bridge, wanted.target, wanted.mac, wanted.mtu, received, sent,
+                      vlan, tagged)
+
+
+def vlans(vm_id: int, wanted: Nic) -> tuple[int | None, frozenset[int]]:
+    """Of a NIC on Open vSwitch, whose port is a new one at each start of the container: what OpenNebula's network
+    driver makes of it only at a deployment, LXD has to make of it every time. On Linux bridges the driver's VLANs are
+    under the bridge, and its rules know the NIC by its name.
+
+    :raises NotSupported: the driver is to do more than LXD can
+    """
+    if wanted.bridge_type != OVS:
+        return None, frozenset()
+    if wanted.filtered:
+        raise NotSupported(f"NIC {wanted.id} of VM {vm_id} is on Open vSwitch with FILTER_MAC_SPOOFING or "
+                           "FILTER_IP_SPOOFING, which a restart of the container would end: use a network of Linux "
+                           "bridges")
+    if wanted.nested_vlans:
+        raise NotSupported(f"NIC {wanted.id} of VM {vm_id} is on Open vSwitch with CVLANS, which a restart of the "
+                           "container would end")
+    return wanted.vlan_id, wanted.tagged
 
 
 def context_mount(folder: str) -> Mount:

@@ -28,6 +28,7 @@ from lxdone.rootsaves import RootSaves
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import context, devices
+from onedriver.node.commands import Commands
 from onedriver.node.context import Contexts
 from onedriver.vm import Disk, Nic, Pci, Vm
 
@@ -43,7 +44,8 @@ class Vmm:
     """
 
     def __init__(self, options: Options, engine: LxdEngine, possession: Possession, roots: Roots, saves: RootSaves,
-                 disks: Disks, contexts: Contexts, inventory: Callable[[], Inventory],
+                 disks: Disks, contexts: Contexts, commands: Commands,
+                 inventory: Callable[[], Inventory],
                  node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
         self._options = options
         self._engine = engine
@@ -53,6 +55,7 @@ class Vmm:
         self._saves = saves
         self._disks = disks
         self._contexts = contexts
+        self._commands = commands
         self._inventory = inventory
         self._node_cpus = node_cpus
 
@@ -62,7 +65,7 @@ class Vmm:
         """:returns: the deploy id"""
         vm, name = call.vm, translate.name(call.vm_id)
         spec = self._spec(vm)
-        requests = devices.requests(vm.pcis, self._inventory(), self._options)
+        requests = self._requests(vm.pcis)
         state = self._find(name)
         if state is None:
             refusals.of_a_new_container(vm)
@@ -85,6 +88,7 @@ class Vmm:
         refusals.of_leaving(call.vm)
         name = self._own_name(call)
         if self._find(name) is not None:
+            self._commands.cancel(name)
             self._engine.stop(name, timeout=self._options.stop_timeout, force=force)
             if not refusals.is_cleanup(call.vm):
                 self._saves.save(name, self._contexts.home(name))
@@ -149,7 +153,7 @@ class Vmm:
         if isinstance(part, Nic):
             self._engine.attach(name, translate.nic(call.vm_id, part))
             return
-        (request,) = devices.requests([part], self._inventory(), self._options)
+        (request,) = self._requests([part])
         running = self._is_running(name)
         with Rollback(f"attaching {request.address} to {name}") as undo:
             (grant,) = self._possession.acquire([request], owner(call.vm))
@@ -166,7 +170,7 @@ class Vmm:
         if isinstance(part, Nic):
             self._engine.detach(name, translate.nic(call.vm_id, part), self._held(call.vm, part))
             return
-        requests = devices.requests([part], self._inventory(), self._options)
+        requests = self._requests([part])
         if requests[0].address not in self._possession.held_by(owner(call.vm)):
             return
         (grant,) = self._possession.grants(requests, owner(call.vm))
@@ -188,6 +192,13 @@ class Vmm:
 
     def reconfigure(self, call: Call) -> None:
         self._write_context(call.vm, self._root_ids(self._existing(call).name))
+
+    def exec(self, call: Call) -> None:
+        """Done when the command has begun; monitoring tells its end."""
+        self._commands.start(self._existing(call).name, call.arguments["command"], call.arguments.get("stdin", ""))
+
+    def exec_cancel(self, call: Call) -> None:
+        self._commands.cancel(self._own_name(call))
 
     def snapshot_create(self, call: Call) -> str:
         """:returns: what LXD calls the snapshot"""
@@ -269,7 +280,7 @@ class Vmm:
     def _restart(self, vm: Vm, spec: ContainerSpec) -> None:
         """Start a stopped container with what its VM is to have now. On an error it stays stopped, with its devices:
         the disk is in it, and the VM still has them for OpenNebula."""
-        requests = devices.requests(vm.pcis, self._inventory(), self._options)
+        requests = self._requests(vm.pcis)
         self._return_others(vm, requests)
         grants = self._possession.acquire(requests, owner(vm)) if requests else ()
         self._write_context(vm, self._root_ids(spec.name))
@@ -310,6 +321,7 @@ class Vmm:
     def _remove(self, name: str, holder: Owner) -> None:
         """End the container and return what it had; from every state, also when parts of it are gone."""
         state = self._find(name)
+        self._commands.cancel(name)
         self._engine.delete(name)
         complain(self._possession.give_back(holder))
         self._contexts.remove(name)
@@ -317,6 +329,10 @@ class Vmm:
         self._disks.delete_all(int(holder.uuid))
 
     # Questions.
+
+    def _requests(self, pcis: Sequence[Pci]) -> tuple[devices.Request, ...]:
+        """The host's devices are only looked for where some are asked for."""
+        return devices.requests(pcis, self._inventory(), self._options) if pcis else ()
 
     def _find(self, name: str) -> ContainerState | None:
         """:raises EngineConflict: a container of that name is not this driver's"""
@@ -347,7 +363,7 @@ class Vmm:
     def _held(self, vm: Vm, but: Nic | Pci | None = None) -> tuple[Part, ...]:
         """Grants of the devices that the VM holds, without that of ``but``."""
         held = self._possession.held_by(owner(vm))
-        requests = devices.requests([pci for pci in vm.pcis if pci != but], self._inventory(), self._options)
+        requests = self._requests([pci for pci in vm.pcis if pci != but])
         mine = [request for request in requests if request.address in held]
         return self._possession.grants(mine, owner(vm)) if mine else ()
 

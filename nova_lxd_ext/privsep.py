@@ -44,8 +44,9 @@ class Helper(Privileged):
     def set_vf_guids(self, netdev: str, index: int, node_guid: str, port_guid: str) -> None:
         act("set_vf_guids", netdev, index, node_guid, port_guid)
 
-    def set_vf_port(self, netdev: str, index: int, mac: str, vlan: int) -> None:
-        act("set_vf_port", netdev, index, mac, vlan)
+    def set_vf_port(self, netdev: str, index: int, mac: str, vlan: int, spoof_check: bool | None = None,
+                    trust: bool | None = None) -> None:
+        act("set_vf_port", netdev, index, mac, vlan, spoof_check, trust)
 
     def set_vf_link(self, netdev: str, index: int, up: bool) -> None:
         act("set_vf_link", netdev, index, up)

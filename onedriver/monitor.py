@@ -1,7 +1,7 @@
 """Monitor messages: what a probe's client sends to onemonitord, and the answer to the action that starts it. Pure.
 
 A message is ``TYPE SUCCESS|FAILURE host-id epoch base64(zlib(text))`` and a line's end, in a UDP datagram, or over TCP
-where it may not be lost (STATE_VM).
+where it may not be lost (STATE_VM, EXEC_VM) or is too long for one. With keys the text is encrypted first.
 """
 
 import base64
@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable
 from xml.sax import saxutils
 
+from onedriver.cipher import Encrypt
 from onedriver.errors import BadInput
 
 DATAGRAM_LIMIT = 65507  # bytes of an IPv4 datagram
@@ -43,29 +44,33 @@ class Message:
     text: str
 
 
-def wire(message: Message) -> bytes:
-    payload = base64.b64encode(zlib.compress(message.text.encode()))
+def wire(message: Message, encrypt: Encrypt = bytes) -> bytes:
+    payload = base64.b64encode(zlib.compress(encrypt(message.text.encode())))
     result = "SUCCESS" if message.success else "FAILURE"
     return f"{message.type} {result} {message.host} {message.time} ".encode() + payload + b"\n"
 
 
-def datagrams(message: Message) -> list[bytes]:
-    """The message in datagrams: a list of VMs that is too long for one is cut between two lines."""
-    data, lines = wire(message), message.text.splitlines()
+def datagrams(message: Message, encrypt: Encrypt = bytes) -> list[bytes]:
+    """The message in datagrams: a list of VMs that is too long for one is cut between two lines. What cannot be cut may
+    be longer than a datagram."""
+    data, lines = wire(message, encrypt), message.text.splitlines()
     if len(data) <= DATAGRAM_LIMIT or message.type != Type.MONITOR_VM or len(lines) < 2:
         return [data]
     halves = lines[:len(lines) // 2], lines[len(lines) // 2:]
-    return [part for half in halves for part in datagrams(dataclasses.replace(message, text="\n".join(half)))]
+    return [part for half in halves
+            for part in datagrams(dataclasses.replace(message, text="\n".join(half)), encrypt)]
 
 
-def read(data: bytes) -> Message:
-    """:raises BadInput: it is no message"""
+def read(data: bytes, decrypt: Encrypt = bytes) -> Message:
+    """:param decrypt: the other way than what the message was written with
+    :raises BadInput: it is no message
+    """
     match = WIRE.fullmatch(data)
     if match is None:
         raise BadInput(f"{data[:60]!r} is no monitor message")
     unpacker = zlib.decompressobj()
     try:
-        text = unpacker.decompress(base64.b64decode(match["payload"], validate=True), TEXT_LIMIT).decode()
+        text = decrypt(unpacker.decompress(base64.b64decode(match["payload"], validate=True), TEXT_LIMIT)).decode()
     except (zlib.error, binascii.Error, ValueError) as error:
         raise BadInput(f"a monitor message's text cannot be unpacked: {error}") from error
     if not unpacker.eof:

@@ -5,13 +5,15 @@ import re
 from collections.abc import Mapping
 
 from onedriver import document
+from onedriver.cipher import Encrypt, encryption
 from onedriver.document import Element
-from onedriver.errors import BadInput, NotSupported
+from onedriver.errors import BadInput
 from onedriver.monitor import Type
 
 ROOT = "MONITOR_CONFIGURATION"
 AUTO = "auto"
 USUAL_PERIOD = 60  # seconds, of what the configuration does not name
+SHORT_PERIOD = 5  # seconds, likewise, for what somebody waits for
 NUMBER = re.compile(r"-?[0-9]{1,9}")
 HIGHEST_PORT = 65535
 
@@ -26,6 +28,7 @@ FOLDERS: Mapping[Type, str] = {
 class MonitorConfig:
     """:ivar address: of onemonitord: a host name or an IP address
     :ivar host: the node's id in OpenNebula
+    :ivar encrypt: what a message's text goes through first
     :ivar periods: seconds from one round to the next, of every type of message
     """
 
@@ -33,23 +36,25 @@ class MonitorConfig:
     port: int
     host: int
     periods: Mapping[Type, int]
+    encrypt: Encrypt = bytes
 
 
 def monitor_config(data: bytes, ssh_client: str) -> MonitorConfig:
     """:param ssh_client: $SSH_CLIENT: its first word is the front-end, where the configuration says ``auto``
-    :raises BadInput: it is incomplete
-    :raises NotSupported: it wants messages to be encrypted
+    :raises BadInput: it is incomplete, or its key is none
     """
     element = document.parse_either(data, ROOT)
-    if text(element, "NETWORK/PUBKEY"):
-        raise NotSupported("monitord.conf names a PUBKEY, but this client does not encrypt messages: leave PUBKEY and "
-                           "PRIKEY empty, or carry port 4124 through a tunnel")
     port = number(element, "NETWORK/PORT", None)
     if not 0 < port <= HIGHEST_PORT:
         raise BadInput(f"NETWORK/PORT of the monitoring configuration is {port}, which is no port")
+    periods = {kind: max(1, number(element, f"PROBES_PERIOD/{kind}", usual_period(kind))) for kind in FOLDERS}
+    key = text(element, "NETWORK/PUBKEY")
     return MonitorConfig(address(text(element, "NETWORK/MONITOR_ADDRESS"), ssh_client), port,
-                         number(element, "HOST_ID", None),
-                         {kind: max(1, number(element, f"PROBES_PERIOD/{kind}", USUAL_PERIOD)) for kind in FOLDERS})
+                         number(element, "HOST_ID", None), periods, encryption(key) if key else bytes)
+
+
+def usual_period(kind: Type) -> int:
+    return SHORT_PERIOD if kind is Type.EXEC_VM else USUAL_PERIOD
 
 
 def address(configured: str, ssh_client: str) -> str:

@@ -18,6 +18,7 @@ MIB = 1 << 20
 HEX4 = re.compile(r"[0-9A-Fa-f]{4}")
 GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}|[0-9a-f]{2}(:[0-9a-f]{2}){7}")
 UUID = re.compile(r"[A-Za-z0-9-]{1,64}")
+VLANS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
 ID_LIST = re.compile(r"[0-9]{1,5}(,[0-9]{1,5})*")
 #: Limits of a disk's speed; 0 is none.
 SPEEDS = tuple(f"{which}_{unit}_SEC" for which in ("TOTAL", "READ", "WRITE") for unit in ("BYTES", "IOPS"))
@@ -30,6 +31,11 @@ CONTEXT_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 class Nic:
     """:ivar target: its name on the host, made by the core: ``one-<vm>-<nic>``
     :ivar bandwidth: KB/s in and out, averages; None is no limit
+    :ivar bridge_type: linux, openvswitch…, lower case
+    :ivar vlan_id: of its network; what it means depends on the type of the bridge
+    :ivar tagged: VLANs that come with their tags
+    :ivar nested_vlans: whether further VLANs are within its own (CVLANS)
+    :ivar filtered: whether OpenNebula's network driver is to drop what has a MAC or IP address of others
     :ivar attach: it is what attach_nic or detach_nic is about
     """
 
@@ -40,6 +46,11 @@ class Nic:
     vn_mad: str | None
     mtu: int | None = None
     bandwidth: tuple[int | None, int | None] = (None, None)
+    bridge_type: str = "linux"
+    vlan_id: int | None = None
+    tagged: frozenset[int] = frozenset()
+    nested_vlans: bool = False
+    filtered: bool = False
     attach: bool = False
 
 
@@ -49,6 +60,7 @@ class Pci:
     :ivar uuid: of a GPU or slice, as the probe reported it
     :ivar nic_id: of a PCI element that is a network interface to OpenNebula (TYPE=NIC), which is also how any
         device is plugged while the VM runs
+    :ivar spoof_check, trust: of a virtual function; None leaves it as it is
     """
 
     id: int | None
@@ -60,6 +72,8 @@ class Pci:
     nic_id: int | None = None
     mac: str | None = None
     vlan_id: int | None = None
+    spoof_check: bool | None = None
+    trust: bool | None = None
     node_guid: str | None = None
     port_guid: str | None = None
     attach: bool = False
@@ -215,7 +229,20 @@ def nic(section: Section) -> Nic:
         id=section.number("NIC_ID"), mac=section.mac("MAC") or "", bridge=section.interface("BRIDGE"),
         target=section.interface("TARGET") or "", vn_mad=section.text("VN_MAD"), mtu=section.integer("MTU", 68),
         bandwidth=(section.integer("INBOUND_AVG_BW", 1), section.integer("OUTBOUND_AVG_BW", 1)),
+        bridge_type=(section.text("BRIDGE_TYPE") or "linux").lower(), vlan_id=section.integer("VLAN_ID"),
+        tagged=vlans(section, "VLAN_TAGGED_ID"), nested_vlans=section.text("CVLANS") is not None,
+        filtered=bool(section.flag("FILTER_MAC_SPOOFING") or section.flag("FILTER_IP_SPOOFING")),
         attach=section.flag("ATTACH") or False)
+
+
+def vlans(section: Section, key: str) -> frozenset[int]:
+    """Numbers and ranges: ``10,20-22``."""
+    text = section.matching(key, VLANS, "VLANs such as 10,20-22")
+    found = set[int]()
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
 
 
 def pci(section: Section) -> Pci:
@@ -226,6 +253,7 @@ def pci(section: Section) -> Pci:
         vendor=hex4(section, "VENDOR"), device=hex4(section, "DEVICE"), class_code=hex4(section, "CLASS"),
         uuid=section.matching("UUID", UUID, "letters, digits and dashes"),
         nic_id=section.integer("NIC_ID"), mac=section.mac("MAC"), vlan_id=section.integer("VLAN_ID"),
+        spoof_check=section.flag("SPOOFCHK"), trust=section.flag("TRUST"),
         node_guid=guid(section, "NODE_GUID"), port_guid=guid(section, "PORT_GUID"),
         attach=section.flag("ATTACH") or False)
 

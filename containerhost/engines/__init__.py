@@ -108,11 +108,17 @@ class Executed:
     """A command that ended.
 
     :ivar status: its exit status; 127 when there is no such program
-    :ivar output: the beginning of what it printed, errors last
+    :ivar stdout, stderr: the beginning of what it printed
     """
 
     status: int
-    output: bytes
+    stdout: bytes
+    stderr: bytes = b""
+
+    @property
+    def output(self) -> bytes:
+        """Both, errors last."""
+        return self.stdout + self.stderr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +137,22 @@ class Console(Protocol):
 
     def send(self, data: bytes) -> None:
         """:raises EngineUnavailable: the console has ended"""
+
+    def close(self) -> None: ...
+
+
+class Command(Protocol):
+    """A command that runs in a container, until it is closed."""
+
+    def finish(self, stdin: bytes, timeout: int) -> Executed:
+        """Give it all of its input and wait for its end.
+
+        :param timeout: seconds, after which it is killed
+        :raises EngineTimeout: it was killed
+        """
+
+    def kill(self) -> None:
+        """From any thread; done already when it has ended."""
 
     def close(self) -> None: ...
 
@@ -226,6 +248,12 @@ class Engine(Protocol):
         """Run a command in a running container as its root.
 
         :raises EngineTimeout: it did not end in time and was killed
+        """
+
+    def command(self, name: str, command: Sequence[str]) -> Command:
+        """The same, begun: the caller gives it its input, and closes it.
+
+        :raises EngineError: the container does not run
         """
 
     def events(self) -> Events: ...

@@ -6,7 +6,7 @@ not have, or names another device than was asked for, is refused.
 
 from collections.abc import Iterable
 
-from containerhost.devices.model import Device, Kind, LinkLayer
+from containerhost.devices.model import Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import Inventory
 from containerhost.grants import GrantOptions
 from containerhost.possession import Request
@@ -28,12 +28,27 @@ def request(pci: Pci, inventory: Inventory, options: DeviceOptions) -> Request:
     require_same(pci, device)
     if device.kind is not Kind.NET:
         return Request(device.id, GrantOptions(gpu_capabilities=frozenset(options.gpu_capabilities)))
-    if pci.vlan_id:
-        raise NotSupported(f"network function {device.id} is to be in VLAN {pci.vlan_id}; this driver does not set "
-                           "VLANs of functions")
+    switched = is_switched(pci, device)
     return Request(device.id, GrantOptions(
         netdev_name=interface(pci, device), management_nodes=options.management_nodes, memlock=options.memlock,
-        node_guid=pci.node_guid, port_guid=pci.port_guid))
+        node_guid=pci.node_guid, port_guid=pci.port_guid, mac=pci.mac if switched else None,
+        vlan=(pci.vlan_id or 0) if switched else 0, spoof_check=pci.spoof_check if switched else None,
+        trust=pci.trust if switched else None))
+
+
+def is_switched(pci: Pci, device: Device) -> bool:
+    """Whether the card's own switch holds the function to a MAC and a VLAN: an Ethernet VF that is a NIC.
+
+    :raises NotSupported: the element says how it is to be held where it cannot be
+    """
+    if device.role is Role.VF and device.link_layer is LinkLayer.ETHERNET and pci.mac is not None:
+        return True
+    wanted = [f"{key}={value}" for key, value in (("VLAN_ID", pci.vlan_id), ("SPOOFCHK", pci.spoof_check),
+                                                  ("TRUST", pci.trust)) if value]
+    if wanted:
+        raise NotSupported(f"network function {device.id} is to have {', '.join(wanted)}, which only virtual functions "
+                           "of Ethernet cards can that are NICs with a MAC (TYPE=NIC)")
+    return False
 
 
 def require_same(pci: Pci, device: Device) -> None:

@@ -11,6 +11,7 @@ from containerhost import topology
 from containerhost.devices import nvml
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
+from containerhost.diskio import disk_io
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.owners import Owners
 from containerhost.sysfs import Host
@@ -18,11 +19,13 @@ from containerhost.topology import CpuTimes
 from onedriver.errors import BadInput
 from onedriver.node import probes
 from onedriver.node.names import LABEL
-from onedriver.node.probes import Sample
+from onedriver.node.probes import Sample, Space
+from onedriver.template import Value
 
 LAST = "cpu-times.json"  # total and idle nanoseconds of the round before
 SAMPLES = "vm-cpu-times.json"  # of the round before, by container
 WHOLE = "vm-states-told"  # its time is that of the last complete list
+ASKED = ".monitor"  # in a datastore's folder
 WHOLE_PERIOD = 180  # seconds; a complete list costs oned a write to its database
 
 
@@ -44,23 +47,33 @@ class Measure:
     :param owners: folder of the owner records
     :param state: the driver's folder, where it keeps what a round tells the next
     :param pci_filter: which devices are reported: ``VENDOR:DEVICE:CLASS`` with asterisks
+    :param datastores: OpenNebula's; None where their space is nobody's concern
     """
 
     def __init__(self, driver: str, engine: Engine, owners: Path, state: Path, pci_filter: Sequence[str],
-                 host: Host) -> None:
+                 host: Host, datastores: Path | None = None) -> None:
         self._driver = driver
         self._engine = engine
         self._owners = Owners(owners)
         self._state = state
         self._pci_filter = pci_filter
         self._host = host
+        self._datastores = datastores
 
     def host_system(self) -> str:
         records = self._owners.records().values()
         elsewhere = {record.device_id for record in records if record.owner.driver != self._driver or record.blocked}
         found = probes.host_system(self._driver, self._engine.name, self._engine.server(), topology.read(self._host),
                                    scan(self._host), elsewhere, self._pci_filter)
-        return "\n".join(filter(None, (found, probes.wilds(self._engine.containers()))))
+        return "\n".join(filter(None, (found, probes.wilds(self._engine.containers()), self._space())))
+
+    def _space(self) -> str:
+        """Of the datastores whose transfer driver asks for it by a file."""
+        folder = self._datastores
+        if folder is None or not folder.is_dir():
+            return ""
+        asked = sorted(int(file.parent.name) for file in folder.glob(f"*/{ASKED}") if file.parent.name.isdigit())
+        return probes.datastores(space(folder), [space(folder / str(number), number) for number in asked])
 
     def host_monitor(self) -> str:
         host = topology.read(self._host)
@@ -80,8 +93,11 @@ class Measure:
         self._keep(SAMPLES, {state.name: (metrics.pid or 0, metrics.cpu_time, now) for state, metrics in measured})
         gpus = self._gpus()
         return "\n".join(probes.vm_monitor(
-            state, probes.vm_values(metrics, now, before.get(state.name)) | probes.gpu_values(gpus.get(state.name, ())),
-            probes.disk_values(metrics)) for state, metrics in measured)
+            state, probes.vm_values(metrics, now, before.get(state.name)) | self._disk_io(metrics)
+            | probes.gpu_values(gpus.get(state.name, ())), probes.disk_values(metrics)) for state, metrics in measured)
+
+    def _disk_io(self, metrics: Metrics) -> dict[str, Value]:
+        return probes.io_values(disk_io(self._host, metrics.pid) if metrics.pid else None)
 
     def _gpus(self) -> Mapping[str, Sequence[nvml.Use | None]]:
         """Of every GPU and slice in use, by container."""
@@ -158,6 +174,13 @@ def network(host: Host) -> tuple[int, int]:
     received, sent = (sum(host.number(f"/sys/class/net/{name}/statistics/{counter}") or 0 for name in names)
                       for counter in ("rx_bytes", "tx_bytes"))
     return received, sent
+
+
+def space(folder: Path, datastore: int = -1) -> Space:
+    """Of the file system that the folder is in, as df tells it."""
+    found = os.statvfs(folder)
+    size = found.f_frsize
+    return Space(datastore, found.f_blocks * size, (found.f_blocks - found.f_bfree) * size, found.f_bavail * size)
 
 
 PROBES: dict[str, Callable[[Measure], str]] = {

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from containerhost.devices.model import Device, Kind
 from containerhost.devices.nvml import Use
 from containerhost.devices.scan import Inventory
+from containerhost.diskio import DiskIo
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.topology import MemoryUse, NumaNode, Topology
 from onedriver import template
@@ -199,6 +200,13 @@ def vm_values(now: Metrics, moment: float, before: Sample | None) -> dict[str, t
     if before and before.pid == now.pid and moment > before.moment and now.cpu_time >= before.cpu_time:
         values["CPU"] = round((now.cpu_time - before.cpu_time) * 100 / ((moment - before.moment) * SECOND))
     return values
+
+
+def io_values(found: DiskIo | None) -> dict[str, template.Value]:
+    if found is None:
+        return {}
+    return {"DISKRDBYTES": found.read, "DISKWRBYTES": found.written, "DISKRDIOPS": found.reads,
+            "DISKWRIOPS": found.writes}
 
 
 def disk_values(now: Metrics) -> str:

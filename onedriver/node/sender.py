@@ -8,7 +8,7 @@ from onedriver.monitor import Message, Type
 from onedriver.monitorconfig import MonitorConfig
 
 LIMIT = 10  # seconds to be connected
-SURE = frozenset({Type.STATE_VM})
+SURE = frozenset({Type.STATE_VM, Type.EXEC_VM})
 
 
 class Sender:
@@ -18,10 +18,11 @@ class Sender:
     def send(self, kind: Type, success: bool, text: str) -> None:
         """:raises OSError: it cannot be sent"""
         message = Message(kind, success, self._config.host, int(time.time()), text)
-        if kind in SURE:
-            self._connected(monitor.wire(message))
+        parts = monitor.datagrams(message, self._config.encrypt)
+        if kind in SURE or max(map(len, parts)) > monitor.DATAGRAM_LIMIT:
+            self._connected(monitor.wire(message, self._config.encrypt))
         else:
-            self._datagrams(monitor.datagrams(message))
+            self._datagrams(parts)
 
     def _connected(self, data: bytes) -> None:
         with socket.create_connection((self._config.address, self._config.port), LIMIT) as connection:

@@ -237,7 +237,8 @@ def nic(wanted: Nic) -> Device:
 def bridged_nic(wanted: BridgedNic) -> Device:
     device = {"type": "nic", "nictype": "bridged", "parent": wanted.bridge, "name": wanted.name,
               "host_name": wanted.host_name, "hwaddr": wanted.mac}
-    limits = {"mtu": wanted.mtu, "limits.ingress": wanted.received, "limits.egress": wanted.sent}
+    limits = {"mtu": wanted.mtu, "limits.ingress": wanted.received, "limits.egress": wanted.sent, "vlan": wanted.vlan,
+              "vlan.tagged": ",".join(map(str, sorted(wanted.tagged))) or None}
     return device | {key: str(value) for key, value in limits.items() if value is not None}
 
 

@@ -122,7 +122,7 @@ class LxdEngine:
             self.client.instance(name)
             return b""
 
-    # The three that need websockets, whose import a short command without them would wait for.
+    # Those that need websockets, whose import a short command without them would wait for.
 
     def console(self, name: str) -> engines.Console:
         from containerhost.engines.lxd.console import Console  # noqa: PLC0415
@@ -130,9 +130,13 @@ class LxdEngine:
         return Console(self.client, name)
 
     def execute(self, name: str, command: Sequence[str], stdin: bytes, *, timeout: int) -> Executed:
-        from containerhost.engines.lxd.execute import execute  # noqa: PLC0415
+        with contextlib.closing(self.command(name, command)) as begun:
+            return begun.finish(stdin, timeout)
 
-        return execute(self.client, name, command, stdin, timeout)
+    def command(self, name: str, command: Sequence[str]) -> engines.Command:
+        from containerhost.engines.lxd.execute import Command  # noqa: PLC0415
+
+        return Command(self.client, name, command)
 
     def events(self) -> engines.Events:
         from containerhost.engines.lxd.events import Events  # noqa: PLC0415

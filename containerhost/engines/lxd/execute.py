@@ -1,4 +1,4 @@
-"""Runs a command in a container, with bytes for its standard input, and waits for its end.
+"""A command in a container, with bytes for its standard input.
 
 LXD's exec: each of the command's streams is a websocket of the operation; the command begins when all are connected.
 """
@@ -21,26 +21,45 @@ UNRUNNABLE = {"Command not found": 127, "Command not executable": 126}
 STREAMS = ("control", "0", "1", "2")
 
 
-def execute(client: LxdClient, name: str, command: Sequence[str], stdin: bytes, timeout: int) -> Executed:
-    """:param command: program and arguments; they are visible to everybody in the container
-    :param timeout: seconds, after which it is killed
-    :raises EngineTimeout: it was killed
+class Command:
+    """Runs from its making on.
+
+    :param command: program and arguments; they are visible to everybody in the container
+    :raises EngineError: the container does not run
     """
-    asked = f"run {command[0]} in container {name}"
-    body = {"command": list(command), "wait-for-websocket": True, "interactive": False, "environment": {}}
-    operation = document(client.request("post", "instances", name, "exec", asked=asked, json=body), asked)["metadata"]
-    end = time.monotonic() + timeout
-    with contextlib.ExitStack() as stack:
-        path, secrets = f"/1.0/operations/{operation['id']}/websocket", operation["metadata"]["fds"]
-        streams = {key: stack.enter_context(Stream(client.settings, path, {"secret": secrets[key]}, asked))
-                   for key in STREAMS}
-        streams["0"].send(stdin)
-        streams["0"].end_of_input()
-        parts = all_drained([streams["1"], streams["2"]], end)
+
+    def __init__(self, client: LxdClient, name: str, command: Sequence[str]) -> None:
+        self._client = client
+        self._asked = asked = f"run {command[0]} in container {name}"
+        body = {"command": list(command), "wait-for-websocket": True, "interactive": False, "environment": {}}
+        response = client.request("post", "instances", name, "exec", asked=asked, json=body)
+        self._operation = document(response, asked)["metadata"]
+        path, secrets = f"/1.0/operations/{self._operation['id']}/websocket", self._operation["metadata"]["fds"]
+        with contextlib.ExitStack() as stack:
+            self._streams = {key: stack.enter_context(Stream(client.settings, path, {"secret": secrets[key]}, asked))
+                             for key in STREAMS}
+            self._open = stack.pop_all()
+
+    def finish(self, stdin: bytes, timeout: int) -> Executed:
+        """:param timeout: seconds, after which it is killed
+        :raises EngineTimeout: it was killed
+        """
+        end = time.monotonic() + timeout
+        with contextlib.suppress(errors.EngineUnavailable):  # who has ended already reads no more
+            self._streams["0"].send(stdin)
+        self._streams["0"].end_of_input()
+        parts = all_drained([self._streams["1"], self._streams["2"]], end)
         if parts is None:
-            streams["control"].send(KILL)
-            raise errors.EngineTimeout(f"{asked}: not done within {timeout} s; it is killed")
-        return Executed(exit_status(client, operation, asked), b"".join(parts))
+            self.kill()
+            raise errors.EngineTimeout(f"{self._asked}: not done within {timeout} s; it is killed")
+        return Executed(exit_status(self._client, self._operation, self._asked), *parts)
+
+    def kill(self) -> None:
+        with contextlib.suppress(errors.EngineUnavailable):  # it has ended
+            self._streams["control"].send(KILL)
+
+    def close(self) -> None:
+        self._open.close()
 
 
 def exit_status(client: LxdClient, operation: Mapping[str, Any], asked: str) -> int:

@@ -14,7 +14,7 @@ class TestGuest(LxdTestCase):
         for command, stdin, expected in (
             (["cat"], b"hello\0\n", Executed(0, b"hello\0\n")),
             (["cat"], b"", Executed(0, b"")),
-            (["sh", "-c", "echo out; echo err >&2; exit 3"], b"", Executed(3, b"out\nerr\n")),
+            (["sh", "-c", "echo out; echo err >&2; exit 3"], b"", Executed(3, b"out\n", b"err\n")),
             (["no-such-program"], b"", Executed(127, b"")),
             (["/etc/hostname"], b"", Executed(126, b"")),
         ):

@@ -30,7 +30,7 @@ class ScriptsTest(testtools.TestCase):
     def test_there_is_a_script_for_every_probe(self) -> None:
         folder = FOLDER.parents[1] / "im/lxdone-probes.d"
         found = {str(path.parent.relative_to(folder)): path for path in folder.rglob("lxdone")}
-        self.assertEqual({*measure.PROBES, "host/beacon"}, set(found))
+        self.assertEqual({*measure.PROBES, "vm/execution", "host/beacon"}, set(found))
         self.assertLess(set(found), set(FOLDERS.values()))
         for name, path in ((name, path) for name, path in found.items() if name != "host/beacon"):
             self.assertTrue(os.access(path, os.X_OK))

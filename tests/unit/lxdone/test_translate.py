@@ -111,6 +111,18 @@ class DiskTest(testtools.TestCase):
 
 
 class NicTest(testtools.TestCase):
+    def test_vlans_on_open_vswitch_and_nowhere_else(self) -> None:
+        more = "<VLAN_ID>7</VLAN_ID><VLAN_TAGGED_ID>10,20-22</VLAN_TAGGED_ID>"
+        switched = ("<BRIDGE_TYPE><![CDATA[linux]]>", "<BRIDGE_TYPE>openvswitch")
+        (nic,) = translate.nics(machine(switched, ("<NIC>", f"<NIC>{more}")))
+        self.assertEqual((7, {10, 20, 21, 22}), (nic.vlan, nic.tagged))
+        for linux in ("", "<FILTER_MAC_SPOOFING>YES</FILTER_MAC_SPOOFING>", "<CVLANS>1</CVLANS>"):
+            (nic,) = translate.nics(machine(("<NIC>", f"<NIC>{more}{linux}")))
+            self.assertEqual((None, frozenset()), (nic.vlan, nic.tagged))
+            if linux:
+                self.assertRaises(NotSupported, translate.nics, machine(switched, ("<NIC>", f"<NIC>{linux}")))
+        self.assertRaises(BadInput, machine, ("<NIC>", "<NIC><VLAN_TAGGED_ID>1;2</VLAN_TAGGED_ID>"))
+
     def test_a_recorded_nic(self) -> None:
         self.assertEqual((BridgedNic("eth0", "br0", "one-1-0", "02:00:0a:63:00:0a"),), translate.nics(machine()))
 

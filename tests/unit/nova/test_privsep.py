@@ -23,7 +23,8 @@ class PrivsepTest(testtools.TestCase):
     def test_arguments_cross_unchanged(self) -> None:
         calls = {"set_vf_guids": ("ibs1", 0, "a", "b"), "rename_netdev": ("a", "b"), "quieten_netdev": ("a",),
                  "unbind": ("addr", "drv"), "bind": ("addr", "drv"), "reset": ("addr",), "reset_nvidia_gpu": ("addr",),
-                 "set_vf_port": ("pf", 1, "mac", 7), "set_vf_link": ("pf", 1, False),
+                 "set_vf_port": ("pf", 1, "mac", 7, True, None),
+                 "set_vf_link": ("pf", 1, False),
                  "make_veth": ("a", "b", "mac", 1450, "mark", True),
                  "remove_veth": ("a",), "set_link": ("a", False), "enslave": ("a", "br"), "compute_checksums": ("a",),
                  "shape": ("a", 1, 2, 3), "shape_sent": ("a", "ifb", 1, 2, 3), "remove_shaper": ("ifb",)}

@@ -1,9 +1,14 @@
 import base64
 
 import testtools
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from onedriver.errors import BadInput, NotSupported
-from onedriver.monitor import Type
+from onedriver import monitor
+from onedriver.cipher import Encrypt
+from onedriver.errors import BadInput
+from onedriver.monitor import Message, Type
 from onedriver.monitorconfig import monitor_config
 
 CONFIG = ("<MONITOR_CONFIGURATION><DB><CONNECTIONS>15</CONNECTIONS></DB><HOST_ID><![CDATA[3]]></HOST_ID><NETWORK>"
@@ -14,12 +19,19 @@ CONFIG = ("<MONITOR_CONFIGURATION><DB><CONNECTIONS>15</CONNECTIONS></DB><HOST_ID
 CLIENT = "192.0.2.7 51234 22"
 
 
+def decryption(private: rsa.RSAPrivateKey) -> Encrypt:
+    """What the front-end does."""
+    size = private.key_size // 8
+    return lambda data: b"".join(private.decrypt(data[place:place + size], PKCS1v15())
+                                 for place in range(0, len(data), size))
+
+
 class MonitorConfigTest(testtools.TestCase):
     def test_what_onemonitord_tells(self) -> None:
         config = monitor_config(CONFIG.encode(), CLIENT)
         self.assertEqual(("192.0.2.7", 4124, 3), (config.address, config.port, config.host))
         self.assertEqual({"BEACON_HOST": 30, "MONITOR_HOST": 120, "MONITOR_VM": 30, "STATE_VM": 5, "SYSTEM_HOST": 600,
-                          "EXEC_VM": 60, "SNAPSHOT_VM": 60}, dict(config.periods))
+                          "EXEC_VM": 5, "SNAPSHOT_VM": 60}, dict(config.periods))
         self.assertEqual(config, monitor_config(base64.b64encode(CONFIG.encode()), CLIENT))
 
     def test_an_address_that_is_configured(self) -> None:
@@ -37,6 +49,17 @@ class MonitorConfigTest(testtools.TestCase):
             self.assertIn(words, str(error))
         self.assertIn("SSH_CLIENT", str(self.assertRaises(BadInput, monitor_config, CONFIG.encode(), "")))
 
-    def test_messages_are_not_encrypted(self) -> None:
-        self.assertRaises(NotSupported, monitor_config,
-                          CONFIG.replace("<PUBKEY>", "<PUBKEY>-----BEGIN RSA PUBLIC KEY-----").encode(), CLIENT)
+    def test_a_key_that_is_none_is_refused(self) -> None:
+        for key in ("/etc/one/key.pub", "-----BEGIN RSA PUBLIC KEY-----", "-----BEGIN PUBLIC KEY-----AAAA"
+                    "-----END PUBLIC KEY-----", "-----BEGIN PUBLIC KEY-----A-----END RSA PUBLIC KEY-----"):
+            self.assertRaises(BadInput, monitor_config, CONFIG.replace("<PUBKEY>", f"<PUBKEY>{key}").encode(), CLIENT)
+
+    def test_what_only_the_front_end_can_read(self) -> None:
+        private = rsa.generate_private_key(65537, 2048)
+        for kind in (PublicFormat.PKCS1, PublicFormat.SubjectPublicKeyInfo):
+            pem = private.public_key().public_bytes(Encoding.PEM, kind).decode()
+            for key in (pem, pem.replace("\n", " ")):
+                config = monitor_config(CONFIG.replace("<PUBKEY>", f"<PUBKEY>{key}").encode(), CLIENT)
+                for text in ("", "x", "y" * 245, "ü" * 1000):
+                    data = monitor.wire(Message(Type.STATE_VM, True, 3, 5, text), config.encrypt)
+                    self.assertEqual(text, monitor.read(data, decryption(private)).text)

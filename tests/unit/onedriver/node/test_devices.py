@@ -49,6 +49,18 @@ class RequestsTest(testtools.TestCase):
                           GrantOptions(netdev_name="eth3", memlock="1024", management_nodes=True)),
                          tuple(request.options for request in found))
 
+    def test_a_virtual_function_that_is_a_nic_is_held_to_its_mac_and_vlan(self) -> None:
+        nic = {"nic_id": 3, "mac": "02:00:00:00:00:07"}
+        for more, expected in (({}, (0, None, None)), ({"vlan_id": 7}, (7, None, None)),
+                               ({"spoof_check": True, "trust": False}, (0, True, False))):
+            (found,) = self.requests(pci("0000:5e:00:2", **nic, **more))
+            self.assertEqual((nic["mac"], *expected), (found.options.mac, found.options.vlan, found.options.spoof_check,
+                                                       found.options.trust))
+        # InfiniBand's have neither, and one that is no NIC is free.
+        for free in (pci("0000:5e:00:1", **nic), pci("0000:5e:00:2")):
+            (found,) = self.requests(free)
+            self.assertIsNone(found.options.mac)
+
     def test_what_is_not_the_device_that_was_asked_for_is_refused(self) -> None:
         for wrong, error in ((pci(None), BadInput), (pci("0000:99:00:0"), DeviceNotFound),
                              (pci("0000:17:00:0", device="20b0"), BadInput),
@@ -56,5 +68,7 @@ class RequestsTest(testtools.TestCase):
                              (pci("0000:17:00:0", class_code="0207"), BadInput),
                              (pci("0000:17:00:0", uuid="GPU-9"), BadInput),
                              (pci("0000:17:00:0:mig3", device="2330"), BadInput),
-                             (pci("0000:5e:00:1", vlan_id=7), NotSupported)):
+                             (pci("0000:5e:00:1", vlan_id=7, mac="02:00:00:00:00:07"), NotSupported),
+                             (pci("0000:5e:00:2", vlan_id=7), NotSupported),
+                             (pci("0000:5e:00:2", trust=True), NotSupported)):
             self.assertRaises(error, self.requests, wrong)

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import fixtures
@@ -32,6 +33,13 @@ class MeasureTest(testtools.TestCase):
             self.assertEqual(found, measure.samples(file))
         file.unlink()
         self.assertEqual({}, measure.samples(file))
+
+    def test_space_of_a_file_system(self) -> None:
+        folder = self.useFixture(fixtures.TempDir()).path
+        found, (total, used, free) = measure.space(Path(folder), 7), shutil.disk_usage(folder)
+        self.assertEqual((7, total), (found.datastore, found.total))
+        self.assertAlmostEqual(used, found.used, delta=64 << 20)
+        self.assertAlmostEqual(free, found.free, delta=64 << 20)
 
     def test_a_probe_that_there_is_not(self) -> None:
         self.assertRaises(BadInput, measure.probe, "host/../x", self.fail)

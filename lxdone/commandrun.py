@@ -1,0 +1,85 @@
+"""The process beside a command in a container: begins it, waits for its end, and leaves what came of it.
+
+Called with the container's name and the handle of a socket that holds the place of the container's one command; who
+connects to it ends the command. Standard input is the command and its input as JSON: neither is for the eyes of others
+on the host. On standard output it tells that the command has begun, or why not.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from containerhost import engines
+from containerhost.errors import ContainerHostError
+from lxdone import backend, conf
+from onedriver.errors import DriverError
+from onedriver.node import commands, onlyone
+from onedriver.node.commands import BEGUN, Outcome
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    name, handle = sys.argv[1:] if argv is None else argv
+    task = json.load(sys.stdin)
+    with socket.socket(fileno=int(handle)) as listener:
+        try:
+            options = conf.load()
+            begun = backend.engine(options).command(name, task["command"])
+        except (ContainerHostError, DriverError) as error:
+            print(error)
+            return 1
+        with contextlib.closing(begun):
+            tell_and_hang_up()
+            stay(begun, task, options, listener, name)
+    return 0
+
+
+def tell_and_hang_up() -> None:
+    """Who reads the answer waits until nobody can add to it."""
+    print(BEGUN, end="", flush=True)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def stay(begun: engines.Command, task: dict[str, Any], options: conf.Options, listener: socket.socket,
+         name: str) -> None:
+    """Until the command ends, or somebody wants it to."""
+    over, found = threading.Event(), list[Outcome]()
+
+    def finish() -> None:
+        found.append(outcome(begun, base64.b64decode(task["stdin"]), options.exec_timeout))
+        over.set()
+
+    def await_end() -> None:
+        # Not even the interpreter's own end closes it, only the kernel after it: then nothing of this is left.
+        onlyone.await_end(listener).detach()
+        over.set()
+
+    for work in (finish, await_end):
+        threading.Thread(target=work, daemon=True).start()
+    over.wait()
+    if not found:
+        begun.kill()
+        return
+    commands.leave(Path(options.state) / name, found[0])
+    # At once: who sees the outcome may begin the next command, and the interpreter would take its time to let go.
+    os._exit(0)
+
+
+def outcome(begun: engines.Command, stdin: bytes, timeout: int) -> Outcome:
+    try:
+        done = begun.finish(stdin, timeout)
+    except ContainerHostError as error:
+        return Outcome("ERROR", 1, b"", str(error).encode())
+    return Outcome("DONE", done.status, done.stdout, done.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

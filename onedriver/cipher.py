@@ -1,0 +1,38 @@
+"""Encryption of monitor messages, where monitord.conf names a pair of keys: RSA, PKCS #1 v1.5, block by block."""
+
+import re
+from collections.abc import Callable
+
+from onedriver.errors import BadInput
+
+PADDING = 11  # bytes of a block that PKCS #1 v1.5 takes
+PEM = re.compile(r"-+BEGIN (?P<kind>(RSA )?PUBLIC KEY)-+(?P<body>[A-Za-z0-9+/=\s]+)-+END (?P=kind)-+")
+
+Encrypt = Callable[[bytes], bytes]
+
+
+def encryption(pem: str) -> Encrypt:
+    """:param pem: the public key; onemonitord may have made its line ends spaces
+    :raises BadInput: it is none
+    """
+    # Only clients of a front-end with keys load this large library.
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import padding, rsa  # noqa: PLC0415
+
+    match = PEM.search(pem)
+    if match is None:
+        raise BadInput("PUBKEY of monitord.conf is no public key in PEM format")
+    kind, body = match["kind"], "\n".join(match["body"].split())
+    try:
+        key = serialization.load_pem_public_key(f"-----BEGIN {kind}-----\n{body}\n-----END {kind}-----\n".encode())
+    except ValueError as error:
+        raise BadInput(f"PUBKEY of monitord.conf cannot be read: {error}") from error
+    if not isinstance(key, rsa.RSAPublicKey):
+        raise BadInput("PUBKEY of monitord.conf is no RSA key")
+    step = key.key_size // 8 - PADDING
+
+    def encrypt(data: bytes) -> bytes:
+        return b"".join(key.encrypt(data[place:place + step], padding.PKCS1v15())
+                        for place in range(0, len(data), step))
+
+    return encrypt

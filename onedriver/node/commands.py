@@ -1,0 +1,151 @@
+"""Commands that OpenNebula has run in containers (``onevm exec``): one at a time in each.
+
+oned waits only until a command has begun. A process of its own on the host stays with it and leaves what came of it in
+the VM's folder, where the next round of monitoring finds it.
+"""
+
+import base64
+import binascii
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from onedriver import template
+from onedriver.errors import BadInput, DriverError
+from onedriver.node import onlyone
+
+FILE = "command.json"
+FOLDER = re.compile(r"one-(?P<id>[0-9]{1,9})")
+CANCEL_LIMIT = 30  # seconds
+
+
+class CommandFailed(DriverError):
+    """The command did not begin."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """:ivar status: DONE when the command ended by itself, else ERROR, with the reason in ``stderr``
+    """
+
+    status: str
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Commands:
+    """:param state: the driver's folder
+    :param module: the driver's program that begins a command and stays with it
+    """
+
+    def __init__(self, state: Path, module: str) -> None:
+        self._state = state
+        self._module = module
+
+    def start(self, name: str, command: str, stdin: str) -> None:
+        """:param name: of a container of this driver
+        :param command: program and arguments, quoted as for a shell; no shell sees them
+        :param stdin: base64
+        :raises BadInput: one of these cannot be read
+        :raises CommandFailed: the container does not run, or has a command already
+        """
+        task = json.dumps({"command": words(command), "stdin": base64.b64encode(decoded(stdin)).decode()})
+        try:
+            listener = onlyone.take(holder(name))
+        except onlyone.NotAlone as error:
+            raise CommandFailed(f"container {name} runs a command already; wait for its end or cancel it "
+                                "(onevm exec-cancel)") from error
+        with listener:
+            (self._state / name / FILE).unlink(missing_ok=True)
+            problem = begun(self._module, name, listener, task)
+        if problem:
+            raise CommandFailed(problem)
+
+    def cancel(self, name: str) -> None:
+        """End the container's command; done already when it has none. Nothing more is told of it.
+
+        :raises NotAlone: it does not end
+        """
+        onlyone.end(holder(name), CANCEL_LIMIT)
+        (self._state / name / FILE).unlink(missing_ok=True)
+
+
+def leave(folder: Path, outcome: Outcome) -> None:
+    """For the next round of monitoring; not of a VM that has ended meanwhile.
+
+    :param folder: the VM's
+    """
+    if folder.is_dir():
+        unfinished = folder / f".{FILE}"
+        unfinished.write_text(json.dumps({
+            "STATUS": outcome.status, "RETURN_CODE": outcome.code,
+            "STDOUT": base64.b64encode(outcome.stdout).decode(),
+            "STDERR": base64.b64encode(outcome.stderr).decode()}), encoding="utf-8")
+        os.replace(unfinished, folder / FILE)
+
+
+def told(state: Path) -> str:
+    """vm/execution: the outcomes that were not told yet."""
+    return "\n".join(taken(state))
+
+
+def taken(state: Path) -> Iterator[str]:
+    for file in sorted(state.glob(f"*/{FILE}")):
+        vm = FOLDER.fullmatch(file.parent.name)
+        own = file.with_suffix(".told")
+        with contextlib.suppress(FileNotFoundError):  # a new command, or the VM's end, removed it
+            os.rename(file, own)
+            outcome = json.loads(own.read_text(encoding="utf-8"))
+            own.unlink()
+            if vm:
+                yield template.vector("VM", {"ID": vm["id"], **outcome})
+
+
+def words(command: str) -> list[str]:
+    try:
+        found = shlex.split(command)
+    except ValueError as error:
+        raise BadInput(f"the command {command[:80]!r} cannot be split into words: {error}") from error
+    if not found:
+        raise BadInput("the command is empty")
+    return found
+
+
+def decoded(stdin: str) -> bytes:
+    try:
+        return base64.b64decode(stdin, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadInput(f"the command's input is not in base64: {error}") from error
+
+
+def holder(name: str) -> str:
+    return f"one-command/{name}"
+
+
+def begun(module: str, name: str, listener: socket.socket, task: str) -> str:
+    """:returns: why the command did not begin; empty when it did"""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, name, str(listener.fileno())], cwd="/", stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, pass_fds=[listener.fileno()],
+        text=True)
+    if process.stdin is None or process.stdout is None:
+        raise CommandFailed("no pipes to the process that runs the command")
+    with process.stdin as pipe:
+        pipe.write(task)
+    with process.stdout as answer:
+        told = answer.read()
+    if told.startswith(BEGUN):
+        return ""
+    return told.strip() or "the process that runs the command died"
+
+
+BEGUN = "begun\n"

@@ -1,0 +1,58 @@
+"""What of commands needs no container: words, input, and how outcomes are told."""
+
+import base64
+from pathlib import Path
+
+import fixtures
+import testtools
+
+from onedriver.errors import BadInput
+from onedriver.node import commands
+from onedriver.node.commands import Commands, Outcome
+
+DONE = Outcome("DONE", 3, b'say "hi"\n', b"\0err")
+
+
+class CommandsTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.state = Path(self.useFixture(fixtures.TempDir()).path)
+
+    def test_words_are_split_as_a_shell_does_and_nothing_else(self) -> None:
+        for text, words in (("echo hi", ["echo", "hi"]), ("sh -c 'a; b $x'", ["sh", "-c", "a; b $x"]),
+                            ('x "a b" c\\ d', ["x", "a b", "c d"])):
+            self.assertEqual(words, commands.words(text))
+        for text in ("", "  ", "echo 'x"):
+            self.assertRaises(BadInput, commands.words, text)
+
+    def test_input_is_base64(self) -> None:
+        self.assertEqual(b"", commands.decoded(""))
+        self.assertEqual(b"x\n", commands.decoded("eAo="))
+        for text in ("x", "eAo", "e'Ao="):
+            self.assertRaises(BadInput, commands.decoded, text)
+
+    def test_an_outcome_is_told_once(self) -> None:
+        (self.state / "one-7").mkdir()
+        commands.leave(self.state / "one-7", DONE)
+        stdout, stderr = (base64.b64encode(part).decode() for part in (DONE.stdout, DONE.stderr))
+        self.assertEqual(f'VM=[ ID="7", STATUS="DONE", RETURN_CODE="3", STDOUT="{stdout}", STDERR="{stderr}" ]',
+                         commands.told(self.state))
+        self.assertEqual("", commands.told(self.state))
+        self.assertEqual([], list((self.state / "one-7").iterdir()))
+
+    def test_outcomes_of_many(self) -> None:
+        for name in ("one-1", "one-2", "other"):
+            (self.state / name).mkdir()
+            commands.leave(self.state / name, DONE)
+        self.assertEqual(['VM=[ ID="1"', 'VM=[ ID="2"'],
+                         [line.partition(",")[0] for line in commands.told(self.state).splitlines()])
+
+    def test_of_a_vm_that_has_ended_nothing_is_left(self) -> None:
+        commands.leave(self.state / "one-9", DONE)
+        self.assertEqual([], list(self.state.iterdir()))
+
+    def test_a_cancelled_one_is_not_told(self) -> None:
+        (self.state / "one-7").mkdir()
+        commands.leave(self.state / "one-7", DONE)
+        Commands(self.state, "x").cancel("one-7")
+        self.assertEqual("", commands.told(self.state))
