@@ -4,17 +4,26 @@ import socket
 import threading
 
 import fixtures
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from onedriver import monitor
 from onedriver.monitor import Message, Type
+from tests.unit.onedriver.test_monitorconfig import decryption
 
 ADDRESS = "127.0.0.1"
 POLL = 0.2  # s between two looks for the end
 
 
 class FrontEnd(fixtures.Fixture):
-    """:ivar messages: what came, and over what: ``udp`` or ``tcp``
+    """:param private: its key, for messages that only it can read
+    :ivar messages: what came, and over what: ``udp`` or ``tcp``
     """
+
+    def __init__(self, private: rsa.RSAPrivateKey | None = None) -> None:
+        super().__init__()
+        self._decrypt = decryption(private) if private else bytes
+        self._key = private.public_key().public_bytes(Encoding.PEM, PublicFormat.PKCS1).decode() if private else ""
 
     def _setUp(self) -> None:
         self.messages: list[tuple[str, Message]] = []
@@ -41,10 +50,10 @@ class FrontEnd(fixtures.Fixture):
     def _accept(self) -> None:
         connection, _ = self._tcp.accept()
         with connection, connection.makefile("rb") as stream:
-            self.messages.append(("tcp", monitor.read(stream.read())))
+            self.messages.append(("tcp", monitor.read(stream.read(), self._decrypt)))
 
     def _receive(self) -> None:
-        self.messages.append(("udp", monitor.read(self._udp.recv(monitor.DATAGRAM_LIMIT))))
+        self.messages.append(("udp", monitor.read(self._udp.recv(monitor.DATAGRAM_LIMIT), self._decrypt)))
 
     def texts(self, kind: Type, success: bool = True) -> list[str]:
         return [message.text for _, message in self.messages if (message.type, message.success) == (kind, success)]
@@ -52,7 +61,7 @@ class FrontEnd(fixtures.Fixture):
     def configuration(self, address: str = ADDRESS) -> str:
         """As onemonitord writes it, with the shortest periods."""
         periods = "".join(f"<{kind}>1</{kind}>" for kind in ("BEACON_HOST", "MONITOR_HOST", "MONITOR_VM", "STATE_VM",
-                                                             "SYNC_STATE_VM", "SYSTEM_HOST"))
+                                                             "SYNC_STATE_VM", "SYSTEM_HOST", "EXEC_VM"))
         return (f"<MONITOR_CONFIGURATION><HOST_ID>3</HOST_ID><NETWORK><ADDRESS>0.0.0.0</ADDRESS><MONITOR_ADDRESS>"
-                f"{address}</MONITOR_ADDRESS><PORT>{self.port}</PORT><PUBKEY/></NETWORK><PROBES_PERIOD>{periods}"
+                f"{address}</MONITOR_ADDRESS><PORT>{self.port}</PORT><PUBKEY>{self._key}</PUBKEY></NETWORK><PROBES_PERIOD>{periods}"
                 "</PROBES_PERIOD></MONITOR_CONFIGURATION>")

@@ -18,6 +18,7 @@ class Machine:
     """:ivar more: elements of its template
     :ivar attach: the last of its devices or NICs is what attach_nic or detach_nic is about
     :ivar context: variables for its guest
+    :ivar nic_more: elements of each of its NICs
     """
 
     id: int = 1
@@ -31,6 +32,7 @@ class Machine:
     more: str = ""
     context: tuple[tuple[str, str], ...] = (("NETWORK", "YES"),)
     bridge: str = "one-br0"
+    nic_more: str = ""
 
     @property
     def name(self) -> str:
@@ -65,7 +67,7 @@ class Machine:
 
     def nic(self, number: int) -> str:
         return (f"<NIC><BRIDGE>{self.bridge}</BRIDGE><MAC>{self.mac(number)}</MAC><NIC_ID>{number}</NIC_ID>"
-                f"<TARGET>{self.name}-{number}</TARGET><VN_MAD>dummy</VN_MAD></NIC>")
+                f"<TARGET>{self.name}-{number}</TARGET><VN_MAD>dummy</VN_MAD>{self.nic_more}</NIC>")
 
     def mac(self, number: int) -> str:
         return f"02:00:0a:63:{self.id:02x}:{number:02x}"
