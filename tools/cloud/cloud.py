@@ -67,6 +67,7 @@ class Cloud:
         """
         self._refuse_taken_ports()
         self.layout.run.chmod(0o700)
+        self.daemons.bring_up(lxcfs.needed(self.layout.run))  # the second host sees what was mounted before it
         if self.second:
             self.second.create()
         with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -141,7 +142,7 @@ class Cloud:
                             "listens there, or, if it is an earlier cloud, run: sudo tools/demo down")
 
     def _start_engines(self) -> None:
-        self.daemons.bring_up([*lxcfs.needed(self.layout.run), self.engine.daemon()])
+        self.daemons.bring_up([self.engine.daemon()])
         if self.second:
             self.daemons.bring_up([self.second.daemon(self.engines[1].daemon())])
             for engine, address in zip(self.engines, SERVICES, strict=True):
