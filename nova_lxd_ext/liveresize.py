@@ -88,7 +88,8 @@ class LiveResize:
 
         :returns: whether it is; if not, it has to stop, and what is missing is done when it starts
         """
-        if direct(wanted) or volumeconfig.volumes(wanted.block_device_info):
+        if (direct(wanted) or volumeconfig.volumes(wanted.block_device_info)
+                or fixed_differences(instance.old_flavor, instance.flavor)):
             return False
         allocations = self._possessions.allocations(instance.old_flavor, move.uuid)
         try:
@@ -126,15 +127,10 @@ class LiveResize:
         """What nova itself does in a resize, and what the ports' and disks' own keys would change."""
         if not is_at_home(move):
             return (f"nova's scheduler chose another host, {move.dest_compute}, for it",)
-        old, new = instance.flavor, flavor
         found = [f"nova gives port {port} another network function" for port in direct(wanted)]
         if volumeconfig.volumes(wanted.block_device_info):
             found.append("nova disconnects volumes at a resize")
-        if (old.ephemeral_gb, old.swap) != (new.ephemeral_gb, new.swap):
-            found.append("ephemeral and swap disks do not change while it runs")
-        if vifconfig.shapes(old.extra_specs) != vifconfig.shapes(new.extra_specs):
-            found.append("the limits of its ports (quota:vif_*) do not change while it runs")
-        return tuple(found)
+        return (*found, *fixed_differences(instance.flavor, flavor))
 
     def _users(self, server: objects.Instance, spec: ContainerSpec) -> tuple[str, ...]:
         users = self._possessions.users_of_others(server, spec.grants)
@@ -187,6 +183,16 @@ def require_allowed(flavor: objects.Flavor, obstacles: Sequence[str]) -> None:
         raise errors.SpecError(f"Flavor {flavor.name} (lxd:live_resize=required) is only for a resize during which the "
                                f"server goes on, and it cannot: {'; '.join(obstacles)}. Stop the server first, or "
                                "choose another flavor.")
+
+
+def fixed_differences(old: objects.Flavor, new: objects.Flavor) -> tuple[str, ...]:
+    """What of two flavors only a server that is off can change, in words."""
+    found = []
+    if (old.ephemeral_gb, old.swap) != (new.ephemeral_gb, new.swap):
+        found.append("ephemeral and swap disks do not change while it runs")
+    if vifconfig.shapes(old.extra_specs) != vifconfig.shapes(new.extra_specs):
+        found.append("the limits of its ports (quota:vif_*) do not change while it runs")
+    return tuple(found)
 
 
 def direct(wanted: Wanted) -> tuple[str, ...]:

@@ -70,11 +70,12 @@ class RestartTest(Interrupted, PortServers, VolumeServers):
         self.gone(server)
 
     def test_a_resize_succeeds_or_changes_nothing(self) -> None:
-        large = self.flavor(memory_mb=160, pci_passthrough__alias=f"{base.GPU_ALIAS}:1")
+        other = self.flavor(memory_mb=160, lxd__nested_allowed="true",  # not while it runs
+                            pci_passthrough__alias=f"{base.GPU_ALIAS}:1")
         for asked in ("stop container", "change container"):
             with self.subTest(asked):
                 self.restart_at(asked)
-                self.resize(self.the_server, large)
+                self.resize(self.the_server, other)
                 self.restart_at("change container")
                 self.revert(self.the_server)
                 self.assert_runs()
