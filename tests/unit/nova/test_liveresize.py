@@ -4,6 +4,7 @@ import json
 from typing import Any
 from unittest import mock
 
+import testtools
 from nova import exception, objects
 from nova.compute import task_states, vm_states
 from nova.network import model
@@ -11,6 +12,7 @@ from oslo_utils import units
 
 from containerhost import errors, resources
 from containerhost.engines import Status
+from nova_lxd_ext import liveresize
 from nova_lxd_ext.wanted import NOTHING, Wanted
 from tests.unit.nova import fakes, ports, records
 from tests.unit.nova.fakes import GPU_0, GPU_1
@@ -198,3 +200,13 @@ class LiveResizeTest(LiveCase):
 
     def test_a_word_that_is_none(self) -> None:
         self.assertIn("lxd:live_resize must be", self.refusal(records.flavor({"lxd:live_resize": "yes"})))
+
+
+class FixedDifferencesTest(testtools.TestCase):
+    def test_what_only_a_server_that_is_off_can_change(self) -> None:
+        plain, limited = records.flavor(), records.flavor({"quota:vif_outbound_average": "10"})
+        for other, word in ((records.flavor(ephemeral_gb=1), "ephemeral"), (limited, "limits of its ports")):
+            for old, new in ((plain, other), (other, plain)):
+                (said,) = liveresize.fixed_differences(old, new)
+                self.assertIn(word, said)
+        self.assertEqual((), liveresize.fixed_differences(plain, records.flavor(memory_mb=1024)))
