@@ -1,8 +1,10 @@
 """Files and folders as a stream between hosts: what `tar` writes, so that zeros need not travel."""
 
 import contextlib
+import errno
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -57,5 +59,8 @@ def tar(words: list[str], problem: str, source: BinaryIO | int = subprocess.DEVN
         except FileNotFoundError as error:
             raise DriverError(f"{problem}: there is no program tar; install it") from error
         complaints.seek(0)
+        if status == -signal.SIGPIPE:
+            raise BrokenPipeError(errno.EPIPE, "the other side wants no more")  # and says why
         if status:
-            raise DriverError(f"{problem}: {' '.join(complaints.read(2000).decode(errors='replace').split())[:300]}")
+            said = " ".join(complaints.read(2000).decode(errors="replace").split())[:300]
+            raise DriverError(f"{problem}: {said or f'tar ended with status {status}'}")

@@ -174,6 +174,18 @@ class RefusalsTest(TransferTestCase):
         (self.base / "bin/onedock").chmod(0o755)
         self.refused("instead of what make asked for", "mkimage", 1, "raw", self.place("disk.1"))
 
+    def test_a_node_that_takes_no_more_says_why(self) -> None:
+        source = self.block(16)
+        with source.open("rb+") as file:
+            file.write(os.urandom(8 << 20))
+        limit = "#!/bin/sh\nulimit -f 2048\ntrap '' XFSZ\n"  # a file may have 1 MiB
+        command = self.base / "bin/onedock"
+        command.write_text(command.read_text().replace("#!/bin/sh\n", limit))
+        self.refused("disk.1 cannot be received: tar ended", "clone", f"front-end:{source}",
+                     self.place("disk.1"))
+        self.assertEqual([], self.left(self.folder()))
+        self.assertEqual([], [path.name for path in self.folder().iterdir()])
+
     def test_a_disk_that_is_not_there(self) -> None:
         self.refused("cannot be read", "cpds", self.place(), f"{self.datastore}/{'0' * 32}.image", "raw", -1)
         for action, arguments in (("mvds", (self.place("disk.7"), self.block())), ("resize", (self.place("disk.7"), 3)),
