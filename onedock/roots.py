@@ -20,6 +20,7 @@ from onedriver.vm import Vm
 ROOT = "root"
 KEPT = "kept"
 SNAPSHOT = "snap-"
+DISK = "disk."  # the transfer driver's, see nodeimages.py
 LOCK = ".images"
 #: Machines as Go, and so Docker, calls them, by the kernel's names.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -81,9 +82,11 @@ class Roots:
         return self.ref(vm).vm == vm.id
 
     def release(self, vm_id: int) -> None:
-        """Remove what the VM alone needed."""
+        """Remove what the VM alone needed, but what its disks name: that goes with them, by the transfer driver."""
         with self._lock.held():
             for tag in sorted(self._images.names(repository(vm_id))):
+                if tag.startswith(DISK):
+                    continue
                 self._images.remove(f"{repository(vm_id)}:{tag}")
 
     # Snapshots.

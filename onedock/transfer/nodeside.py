@@ -127,6 +127,8 @@ def delete(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Req
     if disk is None:
         if engine_is_there():
             as_root(["drop", str(vm)])
+            for left in sorted(found for found in path.glob("disk.*") if found.suffix[1:].isdecimal()):
+                as_root(["release", str(vm), left.name])
         datafiles.remove(path)
         return {}
     archive = archive_of(path)

@@ -1,0 +1,262 @@
+"""From a datastore to a VM and back, by the installed scripts, on a real dockerd."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import BinaryIO
+
+from onedock import imageref
+from onedock.datastore.store import Store
+from tests.functional_one.node import Result
+from tests.functional_one.vms import Machine
+from tests.functional_onedock.base import BOOT, CLEANUP, SHUTDOWN, UNDEPLOY, OnedockCase
+from tests.functional_onedock.frontend import FrontEnd
+from tests.functional_onedock.registry import HOST, USER, WORD, Registry
+from tests.functional_onedock.test_life import SAVED
+from tests.unit.onedock.images import tarball
+
+DATA = ("<DISK><DISK_ID>1</DISK_ID><TYPE>FILE</TYPE><FORMAT>raw</FORMAT><READONLY>NO</READONLY><SAVE>YES</SAVE>"
+        "<SIZE>8</SIZE><TARGET>sdb</TARGET></DISK><DISK><DISK_ID>2</DISK_ID><TYPE>fs</TYPE><FORMAT>raw</FORMAT>"
+        "<SIZE>8</SIZE><TARGET>sdc</TARGET></DISK>")
+
+
+class TransferCase(OnedockCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.front = self.useFixture(FrontEnd(self.node))
+
+    def nothing_is_left(self) -> None:
+        super().nothing_is_left()
+        self.assertEqual([], self.front.left())
+
+    def did(self, result: Result) -> str:
+        self.assertEqual((0, ""), (result.status, result.reason), result.err)
+        return result.out.strip()
+
+    def failed(self, words: str, result: Result) -> None:
+        self.assertNotEqual(0, result.status, result.out)
+        self.assertIn(words, result.reason)
+        self.assertTrue(result.reason.endswith("."), result.reason)
+        self.assertNotIn("Traceback", result.err)
+
+    def made(self) -> str:
+        """An image like no other, for which the engine has no name."""
+        api = self.node.docker.daemon.api()
+        container = api.create_container("polite", ["/bin/true"])["Id"]
+        api.put_archive(container, "/", tarball({"fresh": os.urandom(8).hex().encode()}))
+        image = api.commit(container, conf={"Cmd": api.inspect_image("polite")["Config"]["Cmd"]})["Id"]
+        api.remove_container(container)
+        return str(image)
+
+    def fresh(self) -> Path:
+        """An archive of an image that the engine does not have any more."""
+        api, image = self.node.docker.daemon.api(), self.made()
+        path = self.front.files / "fresh.tar"
+        with path.open("wb") as file:
+            for piece in api.get_image(image):
+                file.write(piece)
+        api.remove_image(image)
+        return path
+
+    def registered(self, path: Path | str, **attributes: str) -> str:
+        source, format = self.did(self.front.ds("cp", {"PATH": str(path)}, **attributes)).split()
+        self.assertEqual("raw", format)
+        self.addCleanup(lambda: self.did(self.front.ds("rm", {"SOURCE": source})))
+        return source
+
+    def cloned(self, source: str, machine: Machine, how: str = "clone") -> None:
+        """The first disk, until the VM is gone."""
+        self.addCleanup(lambda: self.did(self.front.tm("delete", self.front.place("", vm=machine.id), vm=machine.id)))
+        self.did(self.front.tm(how, f"front-end:{source}", self.front.place(vm=machine.id), vm=machine.id))
+
+    def run_vm(self, source: str, machine: Machine | None = None, how: str = "clone") -> Machine:
+        machine = machine or Machine()
+        self.cloned(source, machine, how)
+        self.ok("deploy", machine, lcm=BOOT)
+        return machine
+
+    def held(self) -> set[str]:
+        return {name for name in self.image_names() if name.startswith("onedock/")}
+
+
+class ImagesTest(TransferCase):
+    def test_an_archive_becomes_a_running_vm(self) -> None:
+        source = self.registered(self.fresh())
+        record = self.front.record(source)
+        machine = self.run_vm(source)
+        self.assertEqual(record.image, self.inspect(machine)["Image"])
+        self.assertEqual(16, len(self.inside(machine, "cat", "/fresh")))
+        found = imageref.read(self.file(machine, "disk.0"))
+        self.assertEqual((record.image, record.reference, None), (found.image, found.reference, found.archive))
+        self.ok("cancel", machine, lcm=CLEANUP)
+
+    def test_vms_of_one_image_share_it_and_the_last_takes_it_along(self) -> None:
+        source = self.registered(self.fresh())
+        image = self.front.record(source).image
+        self.cloned(source, Machine(1))
+        # What is there is not sent again: the layers are away meanwhile.
+        store = Store(self.front.datastore)
+        folder = store.folder(self.front.record(source))
+        folder.rename(folder.with_name("away"))
+        self.cloned(source, Machine(2))
+        folder.with_name("away").rename(folder)
+        self.assertEqual({"onedock/one-1:disk.0", "onedock/one-2:disk.0"}, self.held())
+        self.did(self.front.tm("delete", self.front.place()))
+        self.assertIn(image, self.image_names())
+        self.did(self.front.tm("delete", self.front.place(vm=2), vm=2))
+        self.assertNotIn(image, self.image_names())
+
+    def test_a_persistent_image_becomes_what_its_vm_made_of_it(self) -> None:
+        source = self.registered(self.fresh())
+        before = self.front.record(source)
+        machine = self.run_vm(source, Machine(disks=SAVED), "ln")
+        self.shell(machine, "echo changed > /changed; rm /fresh")
+        self.ok("shutdown", machine, lcm=SHUTDOWN)
+        self.did(self.front.tm("mvds", self.front.place(), source))
+        after = self.front.record(source)
+        self.assertNotEqual(before.image, after.image)
+        self.assertEqual(before.reference, after.reference)
+        self.assertEqual({"onedock/one-1:disk.0"}, self.held())
+        self.did(self.front.tm("delete", self.front.place("")))
+        self.assertEqual(set(), self.held())
+        again = self.run_vm(source, Machine(2))
+        self.assertEqual("changed\n", self.inside(again, "cat", "/changed"))
+        self.assertIn("No such file", self.inside(again, "cat", "/fresh"))
+        self.ok("cancel", again, lcm=CLEANUP)
+
+    def test_one_that_was_not_run_stays_what_it_was(self) -> None:
+        source = self.registered(self.fresh())
+        before = self.front.record(source)
+        self.cloned(source, Machine(), "ln")
+        self.did(self.front.tm("mvds", self.front.place(), source))
+        self.assertEqual(before, self.front.record(source))
+
+    def test_a_running_vm_is_saved_as_an_image(self) -> None:
+        machine = self.run_vm(self.registered(self.fresh()))
+        self.shell(machine, "echo saved > /saved")
+        target = self.did(self.front.ds("mkfs", {"FORMAT": "save_as"}))
+        self.addCleanup(lambda: self.did(self.front.ds("rm", {"SOURCE": target})))
+        self.did(self.front.tm("cpds", self.front.place(), target, "raw", "-1"))
+        self.assertEqual({"onedock/one-1:disk.0", "onedock/one-1:root"}, self.held())
+        self.failed("disk snapshots", self.front.tm("cpds", self.front.place(), target, "0"))
+        other = self.run_vm(target, Machine(2))
+        self.assertEqual("saved\n", self.inside(other, "cat", "/saved"))
+        for one in (machine, other):
+            self.ok("cancel", one, lcm=CLEANUP)
+
+    def test_a_vm_moves_to_another_host_with_what_it_wrote(self) -> None:
+        machine = self.run_vm(self.registered(self.fresh()))
+        self.shell(machine, "echo moved > /moved")
+        self.ok("cancel", machine, lcm=UNDEPLOY)
+        self.did(self.front.tm("mv", self.front.place(), self.front.place(host="node2")))
+        self.did(self.front.tm("mv", self.front.place(""), self.front.place("", "node2")))
+        self.assertFalse((self.front.folder() / "1").exists())
+        self.assertEqual(set(), self.held())
+        moved = self.front.folder("node2") / "1"
+        self.assertEqual(["disk.0", "disk.0.tar"], sorted(os.listdir(moved)))
+        self.did(self.front.tm("mv", self.front.place("", "node2"), self.front.place("")))
+        self.ok("deploy", machine, lcm=32)
+        self.assertEqual("moved\n", self.inside(machine, "cat", "/moved"))
+        self.ok("cancel", machine, lcm=CLEANUP)
+
+    def test_images_that_there_are_not(self) -> None:
+        for action, arguments in (
+            ("clone", (f"front-end:{self.front.datastore}/{'0' * 32}.image", self.front.place())),
+            ("ln", (f"front-end:{self.front.datastore}/{'0' * 32}.raw", self.front.place())),
+            ("clone", ("front-end:/etc/passwd", self.front.place())),
+        ):
+            self.assertNotEqual(0, self.front.tm(action, *arguments).status)
+        self.failed("cannot be reached over ssh", self.front.tm(
+            "clone", f"front-end:{self.registered(self.fresh())}", self.front.place(host="node9")))
+
+    def test_a_layer_that_was_damaged_in_the_datastore_is_refused_by_the_engine(self) -> None:
+        source = self.registered(self.fresh())
+        folder = Store(self.front.datastore).folder(self.front.record(source))
+        # Docker reads no layer that it has; the one on top is like no other.
+        with min(folder.glob("?" * 64), key=lambda path: path.stat().st_size).open("rb+") as file:
+            flip(file, 520)
+        self.failed("", self.front.tm("clone", f"front-end:{source}", self.front.place()))
+        self.assertEqual(set(), self.held())
+
+
+def flip(file: BinaryIO, place: int) -> None:
+    file.seek(place)
+    (byte,) = file.read(1)
+    file.seek(place)
+    file.write(bytes([byte ^ 1]))
+
+
+class RegistryTest(TransferCase):
+    def pushed(self, registry: Registry) -> str:
+        """:returns: the digest of what was pushed, which the engine does not have any more"""
+        self.useFixture(registry)
+        api = self.node.docker.daemon.api()
+        api.tag(self.made(), f"{HOST}/team/tool", "1")
+        told = list(api.push(f"{HOST}/team/tool", "1", stream=True, decode=True,
+                             auth_config={"username": USER, "password": WORD}))
+        api.remove_image(f"{HOST}/team/tool:1")
+        return next(line["aux"]["Digest"] for line in told if "aux" in line)
+
+    def credentials(self) -> dict[str, str]:
+        path = self.front.files.parent / "credentials.json"
+        path.write_text(json.dumps({"auths": {HOST: {"username": USER, "password": WORD}}}))
+        path.chmod(0o600)
+        return {"ONEDOCK_CREDENTIALS_FILE": str(path), "ONEDOCK_PLAIN_HOSTS": HOST}
+
+    def test_an_image_of_a_registry_is_pinned_and_run(self) -> None:
+        digest = self.pushed(Registry())
+        source = self.registered(f"docker://{HOST}/team/tool:1", ONEDOCK_PLAIN_HOSTS=HOST)
+        self.assertEqual(f"docker://{HOST}/team/tool:1@{digest}", self.front.record(source).reference)
+        self.ok("cancel", self.run_vm(source), lcm=CLEANUP)
+
+    def test_credentials_open_a_registry_and_are_told_nobody(self) -> None:
+        self.pushed(Registry(closed=True))
+        path = {"PATH": f"docker://{HOST}/team/tool:1"}
+        self.failed("ONEDOCK_CREDENTIALS_FILE", self.front.ds("cp", path, ONEDOCK_PLAIN_HOSTS=HOST))
+        self.registered(path["PATH"], **self.credentials())
+        self.failed("there is no image", self.front.ds("cp", {"PATH": f"docker://{HOST}/team/tool:2"},
+                                                       **self.credentials()))
+        self.assertIn(int(self.did(self.front.ds("stat", path, **self.credentials()))), range(1, 10))
+
+    def test_a_node_fetches_it_itself(self) -> None:
+        self.pushed(Registry(closed=True))
+        source = self.registered(f"docker://{HOST}/team/tool:1", ONEDOCK_KEEP_LAYERS="NO", **self.credentials())
+        self.assertEqual([source], [str(path) for path in self.front.datastore.rglob("*") if path.is_file()])
+        machine = self.run_vm(source)
+        self.assertEqual({"onedock/one-1:disk.0", "onedock/one-1:root"}, self.held())
+        self.ok("cancel", machine, lcm=CLEANUP)
+
+
+class DataTest(TransferCase):
+    def block(self) -> str:
+        source = self.did(self.front.ds("mkfs", {"TYPE": "2", "SIZE": "8", "FS": "ext4"}))
+        self.addCleanup(lambda: self.did(self.front.ds("rm", {"SOURCE": source})))
+        self.addCleanup(lambda: self.did(self.front.tm("delete", self.front.place(""))))
+        return source
+
+    def test_a_vm_with_disks_of_data(self) -> None:
+        kept = self.block()
+        machine = Machine(disks=Machine().disks + DATA)
+        self.cloned(self.registered(self.fresh()), machine)
+        self.did(self.front.tm("ln", f"front-end:{kept}", self.front.place("disk.1")))
+        self.did(self.front.tm("mkimage", 8, "raw", self.front.place("disk.2")))
+        self.ok("deploy", machine, lcm=BOOT)
+        for number in (1, 2):
+            self.assertEqual("", self.shell(machine, f"echo hello > /media/{number}/hello"))
+        self.ok("shutdown", machine, lcm=SHUTDOWN)
+        self.did(self.front.tm("mvds", self.front.place("disk.1"), kept))
+        found = subprocess.run(["debugfs", "-R", "cat /hello", kept], capture_output=True, text=True, check=True)
+        self.assertEqual("hello\n", found.stdout)
+
+    def test_a_disk_that_is_full(self) -> None:
+        full = self.node.base / "node2"
+        full.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", full], check=True)
+        self.addCleanup(subprocess.run, ["umount", full], check=True)
+        source = self.block()
+        with Path(source).open("rb+") as file:
+            file.seek(1 << 20)
+            file.write(os.urandom(2 << 20))
+        self.failed("No space left", self.front.tm("clone", f"front-end:{source}", self.front.place("disk.1", "node2")))
+        self.assertEqual([], [path for path in full.rglob("*") if path.is_file() and path.name != ".monitor"])
