@@ -81,6 +81,12 @@ class Daemons:
         self._home.remove()
 
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """With which other programs find it."""
+        return {"OVS_RUNDIR": str(self._folder)}
+
+
 @functools.cache
 def _shared() -> Daemons:
     daemons = Daemons()
@@ -92,14 +98,18 @@ def _shared() -> Daemons:
 _lock = threading.Lock()
 
 
+def shared() -> Daemons:
+    with _lock:
+        return _shared()
+
+
 class OpenVSwitch(fixtures.Fixture):
     """Configures os-vif to use the switch, and acts in this process instead of its privileged daemon."""
 
     bridge = BRIDGE
 
     def _setUp(self) -> None:
-        with _lock:
-            self._daemons = _shared()
+        self._daemons = shared()
         os_vif.initialize()
         cfg.CONF.set_override("ovsdb_connection", self._daemons.connection, "os_vif_ovs")
         self.addCleanup(cfg.CONF.clear_override, "ovsdb_connection", "os_vif_ovs")
