@@ -4,6 +4,7 @@ calls them, over a shell, on the real LXD."""
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -102,6 +103,17 @@ class Node(fixtures.Fixture):
     def _environment(self) -> dict[str, str]:
         return {"PATH": f"{self._commands}:{os.environ['PATH']}", f"{self.driver.upper()}_CONF": str(self._conf),
                 "HOME": "/nonexistent", "LANG": "C.UTF-8"}
+
+    def limited(self, command: list[str], stdin: str, limit: float | None) -> Result:
+        """A script without a shell, all of whose processes are killed after some seconds."""
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, env=self._environment, start_new_session=True)
+        try:
+            out, err = process.communicate(stdin, timeout=limit or LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+        return Result(process.returncode, out, err)
 
     def _shell(self, script: str) -> Result:
         done = subprocess.run(["bash", "-s"], input=script, capture_output=True, text=True, timeout=LIMIT, check=False,
