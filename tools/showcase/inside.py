@@ -5,6 +5,12 @@ from tools.cloud.engine import Engine, Output
 # Device nodes that accelerators and network cards have; the rest of /dev is every container's.
 FOLDERS = "find /dev -type c ( -name nvidia* -o -path /dev/dri/* -o -path /dev/infiniband/* -o -name kfd )"
 
+COUNT = """echo $$ > /root/counter; i=0
+while :; do i=$((i+1)); echo $i $(cut -d' ' -f1 /proc/uptime) >> /root/numbers; sleep 0.1; done"""
+
+START = """setsid sh -c "$0" > /dev/null 2>&1 < /dev/null &
+until [ -s /root/numbers ]; do sleep 0.1; done"""
+
 
 class Guest:
     """:param name: the container's name"""
@@ -47,6 +53,19 @@ class Guest:
 
     def ping(self, address: str) -> Output:
         return self._inside("ping", "-c", "3", "-w", "6", address)
+
+    def start_counting(self) -> None:
+        """A process that writes the next number and the time, ten times in a second, until the server ends."""
+        self._inside("sh", "-c", START, COUNT)
+
+    def counted(self) -> list[tuple[int, float]]:
+        """The numbers so far, and when they were written, in seconds; the last line may not be whole yet."""
+        lines = self._inside("cat", "/root/numbers").out.splitlines()[:-1]
+        return [(int(number), float(when)) for number, when in map(str.split, lines)]
+
+    def life(self) -> str:
+        """When the kernel started its first process and the one that counts, in ticks since the host's boot."""
+        return self._inside("sh", "-c", "cut -d' ' -f1,22 /proc/1/stat /proc/$(cat /root/counter)/stat").out
 
     def _inside(self, *command: str) -> Output:
         return self._engine.inside(self.name, *command)

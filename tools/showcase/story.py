@@ -1,7 +1,7 @@
 """The story of the demo. Each method is one chapter; what it shows is checked and noted in the report."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from openstack.compute.v2.server import Server
@@ -14,6 +14,7 @@ from tools.cloud.hardware import Offer, Pair
 from tools.cloud.identity import TENANT
 from tools.showcase import host, placement
 from tools.showcase.inside import Guest, cpu_set
+from tools.showcase.live import Live
 from tools.showcase.report import Report
 
 FLAVOR = "hpc.gpu1.ib1"
@@ -54,6 +55,8 @@ class Story:
         self.ping()
         self.refuse_a_third()
         self.delete_all()
+        self.resize_live()
+        self.delete_all()
         self.show_everything_free()
 
     def offer(self) -> None:
@@ -93,8 +96,7 @@ class Story:
             self._report.check(server.name, "is ACTIVE", told(server), server.status == "ACTIVE")
         if any(server.status != "ACTIVE" for server in self._servers):
             raise RuntimeError("Without two running servers there is nothing more to show.")
-        self._guests = [Guest(self._cloud.engine, self._admin.compute.get_server(server.id).instance_name)
-                        for server in self._servers]
+        self._guests = [self._guest(server) for server in self._servers]
 
     def show_numa_nodes(self) -> None:
         self._report.chapter("Where they are")
@@ -203,6 +205,14 @@ class Story:
                 self._tenant.compute.delete_server(server)
             for server in self._servers:
                 self._tenant.compute.wait_for_delete(server, interval=0.2, wait=60)
+        self._servers = []
+
+    def resize_live(self) -> None:
+        live = Live(self._admin, self._tenant, self._report, self._create, self._settled, self._guest)
+        self._servers.append(live.tell(FLAVOR))
+
+    def _guest(self, server: Server) -> Guest:
+        return Guest(self._cloud.engine, self._admin.compute.get_server(server.id).instance_name)
 
     def show_everything_free(self) -> None:
         self._report.chapter("Every device is free again")
@@ -225,16 +235,15 @@ class Story:
                    if view.devices.get(name) != self._before.devices.get(name)]
         return f"changed: {listed(changed)}" if changed else f"{len(view.devices)} devices unchanged", not changed
 
-    def _create(self, name: str) -> Server:
-        self._report.command(f"openstack server create --flavor {FLAVOR} --image {IMAGE} --nic none {name}")
-        flavor = self._tenant.compute.find_flavor(FLAVOR, ignore_missing=False)
+    def _create(self, name: str, flavor_name: str = FLAVOR) -> Server:
+        self._report.command(f"openstack server create --flavor {flavor_name} --image {IMAGE} --nic none {name}")
+        flavor = self._tenant.compute.find_flavor(flavor_name, ignore_missing=False)
         found = self._tenant.image.find_image(IMAGE, ignore_missing=False)
         return self._tenant.compute.create_server(name=name, flavor_id=flavor.id, image_id=found.id, networks="none")
 
-    def _settled(self, server: Server) -> Server:
-        """The server once it is ACTIVE or has failed; after a minute, as it is."""
-        return wait_for(lambda: self._tenant.compute.get_server(server.id),
-                        lambda now: now.status in {"ACTIVE", "ERROR"})
+    def _settled(self, server: Server, states: Collection[str] = ("ACTIVE", "ERROR")) -> Server:
+        """The server once it has one of the states; after a minute, as it is."""
+        return wait_for(lambda: self._tenant.compute.get_server(server.id), lambda now: now.status in states)
 
 
 def wait_for(ask: Callable[[], Value], enough: Callable[[Value], bool], limit: float = 60) -> Value:

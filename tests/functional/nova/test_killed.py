@@ -99,7 +99,7 @@ def killed_at(step: int, action: Callable[[], None]) -> bool:
     return False
 
 
-class KilledTest(testtools.TestCase):
+class KilledCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.lxd = self.useFixture(lxd.Lxd())
@@ -168,6 +168,8 @@ class KilledTest(testtools.TestCase):
         self.assertEqual([], left, f"files after step {step}")
         self.assertEqual([], [point for point in lxd.mounts_below(self.state)], f"mounts after step {step}")
 
+
+class KilledTest(KilledCase):
     def test_boot(self) -> None:
         """After the restart nothing of an unfinished boot is left, although nobody has deleted the server yet."""
         for step in range(MOST_STEPS):

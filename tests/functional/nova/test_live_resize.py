@@ -1,6 +1,7 @@
 """A running server's size changes on its host: its processes go on, its interfaces stay, its devices come and go."""
 
 import itertools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +19,12 @@ TICK = 0.05  # s
 LONGEST_GAP = 10.0  # s between two ticks; a container that was stopped, or frozen for good, misses more or all of them
 COUNT = f"""echo $$ > /root/pid; i=0
 while :; do i=$((i+1)); echo $i $(cut -d' ' -f1 /proc/uptime) >> /root/ticks; sleep {TICK}; done"""
+# What containerhost-guest does, in an image without Python.
+LET_GO = """cd /run/containerhost || mkdir -p /run/containerhost && cd /run/containerhost
+echo '{"generation": 1}' > ack.json
+while ! grep '"announced": {' resources.json > /root/announced; do sleep 0.1; done
+rm /heap/ballast; echo '{"generation": 2}' > ack.json"""
+BALLAST = "mkdir -p /heap && mount -t tmpfs tmpfs /heap && dd if=/dev/zero of=/heap/ballast bs=1M count=120"
 
 
 class LiveServers(PortServers):
@@ -124,6 +131,50 @@ class LiveResizeTest(LiveServers):
         self._confirm_resize(server)
         self.assert_went_on(server)
         self.delete(server)
+
+    def test_reverted_both_ways(self) -> None:
+        server = self.counting(self.equipped)
+        held = self.held()
+        self.resize(server, self.flavor(memory_mb=96, disk=2))
+        self.assert_size(server, 96, 1, 2)
+        self.assertEqual(((0, 0), {}), (self.accelerators(server), self.held()))
+        self.revert(server)
+        self.assert_size(server, 192, 2, 2)
+        self.assertEqual(((1, 1), held), (self.accelerators(server), self.held()))
+        self.assert_went_on(server)
+        self.delete(server)
+
+    def test_other_devices_of_the_same_kind(self) -> None:
+        """Nova claims others for the new flavor, even if it asks for the same: one interface takes the other's name."""
+        server = self.counting(self.equipped)
+        before = self.held()
+        self.resize(server, self.flavor(vcpu=2, memory_mb=192, disk=2,
+                                        pci_passthrough__alias=f"{base.GPU_ALIAS}:1,{base.VF_ALIAS}:2"))
+        self.assertEqual((1, 2), self.accelerators(server))
+        self.assertEqual(3, len(self.held()))
+        self.assertTrue(before.keys().isdisjoint(self.held()))
+        self.revert(server)
+        self.assertEqual(((1, 1), before), (self.accelerators(server), self.held()))
+        self.assert_went_on(server)
+        self.delete(server)
+
+    def test_memory_in_use_is_not_taken_before_the_guest_lets_go(self) -> None:
+        server = self.counting(self.large)
+        self.execute(server, BALLAST)
+        smaller = self.flavor(memory_mb=96, disk=2)
+        self.refused(server, smaller, "of memory")
+        self.assert_size(server, 192, 2, 2)
+        self.execute(server, 'setsid sh -c "$0" > /dev/null 2>&1 < /dev/null &', LET_GO)
+        self.resize(server, smaller)
+        self.assert_size(server, 96, 1, 2)
+        self.assert_went_on(server)
+        announced, told = (json.loads(self.inside(server, "cat", file).output)
+                           for file in ("/root/announced", "/run/containerhost/resources.json"))
+        self.assertEqual((1, 192 * MIB, 2, 96 * MIB), (announced["generation"], announced["memory"], *(
+            announced["announced"][key] for key in ("generation", "memory"))))
+        self.assertEqual((2, 96 * MIB, 1, None), (told["generation"], told["memory"], told["cpus"]["count"],
+                                                  told["announced"]))
+        self.assertEqual(told, json.loads(self.container(server).labels["containerhost.resources"]), "by the guest API")
 
     def test_what_cannot_be_done_live_stops_the_server_or_is_refused(self) -> None:
         server = self.counting(self.small)

@@ -1,0 +1,62 @@
+"""Running containers that change: what LXD says and what they have, kernel limits, files for the guest."""
+
+import contextlib
+
+from containerhost import errors
+from containerhost.engines.lxd.guestfiles import GuestFiles
+from containerhost.engines.lxd.live import Live
+from containerhost.privileged import Privileged
+from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from tests.functional.containerhost.test_lxd_devices import DeviceTestCase
+from tests.functional.lxd import POOL
+from tests.waiting import await_that
+
+MIB = 2**20
+HELD = "ulimit -S -n 100; echo $$ > /root/pid; exec sleep 1000"
+
+
+class LiveTest(DeviceTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.live = Live(self.engine, Privileged())
+
+    def test_a_container_that_has_not_what_lxd_says_is_given_all_anew(self) -> None:
+        grants = self.acquired("c1", self.requests(0))
+        self.inside("c1", "umount", "/dev/nvidia0")
+        self.assertRaises(errors.NotAsGranted, self.engine.verify, "c1", grants)
+        spec = ContainerSpec("c1", "", Cpu(1), Memory(64 * MIB), RootDisk(POOL), parts=grants)
+        self.live.renew("c1", spec)
+        self.engine.verify("c1", grants)
+
+    def test_limits_of_processes_that_run(self) -> None:
+        self.running("c1")
+        script = 'setsid sh -c "$0" > /dev/null 2>&1 < /dev/null &'
+        self.engine.execute("c1", ["sh", "-c", script, HELD], b"", timeout=30)
+        await_that(lambda: self.soft_limit() == "100", "the process has its limit")
+        first = self.engine.metrics("c1").pid
+        Privileged().raise_limits(first, {"nofile": "200"})
+        self.assertEqual("200", self.soft_limit())
+        error = self.assertRaises(errors.HostActionFailed, Privileged().raise_limits, first, {"nosuch": "1"})
+        self.assertIn("nosuch", str(error))
+        self.assertRaises(errors.HostActionFailed, Privileged().raise_limits, 1, {"nofile": "200"})
+
+    def soft_limit(self) -> str | None:
+        status, output = self.inside("c1", "sh", "-c", "grep 'open files' /proc/$(cat /root/pid)/limits")
+        return output.split()[3] if status == 0 else None
+
+    def test_files_stay_in_the_container(self) -> None:
+        self.running("c1")
+        files = GuestFiles(self.engine.client)
+        self.assertIsNone(files.read("c1", "/run/containerhost/ack.json"))
+        for content in (b"first and longer", b"second"):
+            files.write("c1", "/run/containerhost/resources.json", content)
+            self.assertEqual(content, files.read("c1", "/run/containerhost/resources.json"))
+        outside = self.lxd.daemon.base / "outside"
+        outside.write_text("the host's")
+        self.addCleanup(outside.unlink)
+        self.inside("c1", "sh", "-c", f"cd /run/containerhost && rm * && ln -s {outside} resources.json")
+        with contextlib.suppress(errors.EngineError):  # in the container there is no such folder
+            files.write("c1", "/run/containerhost/resources.json", b"tenant's")
+        self.assertEqual("the host's", outside.read_text())
+        self.inside("c1", "sh", "-c", "dd if=/dev/zero of=/run/containerhost/ack.json bs=1M count=2")
+        self.assertEqual(64 << 10, len(files.read("c1", "/run/containerhost/ack.json") or b""))
