@@ -12,7 +12,7 @@ from containerhost import engines, errors
 from containerhost.blocknodes import NodeMissing
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, InterfaceMetrics, Metrics, PoolUsage, ServerInfo, Status
-from containerhost.engines.lxd import config, held, operations, salvage
+from containerhost.engines.lxd import config, cores, held, operations, salvage
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.creation import Creation
 from containerhost.engines.verify import complaints
@@ -340,6 +340,7 @@ class LxdEngine:
             self.client.replace_instance(name, instance | {"config": own | wanted, "devices": kept | devices}, etag)
 
         self.change(name, change)
+        cores.settle(self.client, self.change, self._host, name)
 
     def change(self, name: str, change: Callable[[dict[str, Any], str], None]) -> None:
         """Read, change and write back; again when somebody else wrote in between, or the daemon restarted: nobody else

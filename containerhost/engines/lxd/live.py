@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from containerhost.engines.lxd import config, memoryuse
+from containerhost.engines.lxd import config, cores, memoryuse
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.privileged import Privileged
@@ -103,6 +103,7 @@ class Live:
             self._privileged.raise_limits(pid, kernel)
         self._write(name, memory, wanted)
         self._write(name, limits, wanted)
+        cores.settle(self._client, self._engine.change, self._host, name)
         self._exchange(name, wanted, kept=wanted.granted)
 
     def renew(self, name: str, spec: ContainerSpec) -> None:

@@ -82,8 +82,7 @@ class LiveServers(PortServers):
         self.assert_is_plugged(server, ports[0], f"tap{ports[0]['id']}"[:14])
 
     def assert_size(self, server: Mapping[str, Any], *expected: int) -> None:
-        """LXD moves containers to other cores a moment later."""
-        await_that(lambda: self.size(server) == expected, f"the size is {expected}")
+        self.assertEqual(expected, self.size(server))
 
     def size(self, server: Mapping[str, Any]) -> tuple[int, int, int]:
         """Memory in MiB, CPUs, root disk in GiB, as the running container has them in force."""

@@ -169,6 +169,7 @@ class RefusalsTest(TransferTestCase):
 
     def test_a_node_without_the_driver(self) -> None:
         (self.base / "bin/onedock").unlink()
+        self.useFixture(fixtures.EnvironmentVariable("PATH", f"{self.base}/bin:/usr/bin:/bin"))
         self.refused("onedock", "mkimage", 1, "raw", self.place("disk.1"))
         (self.base / "bin/onedock").write_text("#!/bin/sh\necho hello\n")
         (self.base / "bin/onedock").chmod(0o755)

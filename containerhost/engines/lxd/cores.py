@@ -1,0 +1,60 @@
+"""Which CPUs a running container's processes are on: LXD moves them beside the request that changes the limit, and now
+and then looks at the limit of before when it does (lxc/incus#1936). Then they stay where they were until a limit is
+written again.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.idlist import id_list
+from containerhost.sysfs import Host
+
+LOG = logging.getLogger(__name__)
+LIMIT = "limits.cpu"
+PATIENCE = 1.0  # s that LXD has to move them
+PAUSE = 0.05
+TRIES = 3
+
+Change = Callable[[str, Callable[[dict[str, Any], str], None]], None]
+
+
+def settle(client: LxdClient, change: Change, host: Host, name: str) -> None:
+    """Return when the container runs on the CPUs that its limit says; with a warning when LXD does not have it so.
+
+    :param change: reads, changes and writes back a container: :meth:`LxdEngine.change`
+    """
+    limit, pid = client.instance(name)[0]["config"].get(LIMIT), client.state(name)["pid"]
+    if not limit or pid <= 0:
+        return
+    for _ in range(TRIES):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if in_force(host, pid, limit):
+                return
+            time.sleep(PAUSE)
+        for words in (in_other_words(limit), limit):
+            change(name, lambda instance, etag, words=words: client.replace_instance(  # type: ignore[misc]
+                name, instance | {"config": instance["config"] | {LIMIT: words}}, etag))
+    LOG.warning("LXD has not let container %s run on what %s=%s says", name, LIMIT, limit)
+
+
+def in_force(host: Host, pid: int, limit: str) -> bool:
+    """:param limit: a number of CPUs, or which
+    :returns: whether the process may run on just those; true of one that is gone
+    """
+    allowed = next((id_list(line.split()[1]) for line in host.lines(f"/proc/{pid}/status")
+                    if line.startswith("Cpus_allowed_list:")), None)
+    if allowed is None:
+        return True
+    if not limit.isdigit():
+        return allowed == id_list(limit)
+    return len(allowed) == min(int(limit), len(id_list(host.text("/sys/devices/system/cpu/online"))))
+
+
+def in_other_words(limit: str) -> str:
+    """The same limit as another text: LXD does nothing when the text stays."""
+    return re.sub(r"[0-9]+", r"0\g<0>", limit)

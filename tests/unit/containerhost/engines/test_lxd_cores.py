@@ -1,0 +1,79 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import fixtures
+import testtools
+
+from containerhost.engines.lxd import cores
+from containerhost.sysfs import Host
+
+
+class LateClient:
+    """LXD whose processes move only when a limit is written for the third time."""
+
+    def __init__(self, root: Path, limit: str, after: int) -> None:
+        self._root = root
+        self._after = after
+        self.limit = limit
+        self.written: list[str] = []
+
+    def instance(self, name: str) -> tuple[dict[str, Any], str]:
+        return {"name": name, "config": {"limits.cpu": self.limit, "user.x": "y"}}, "etag"
+
+    def state(self, name: str) -> dict[str, Any]:
+        return {"pid": 7}
+
+    def replace_instance(self, name: str, body: dict[str, Any], etag: str) -> None:
+        self.limit = body["config"]["limits.cpu"]
+        self.written.append(self.limit)
+        if len(self.written) == self._after:
+            run_on(self._root, "0")
+
+
+def run_on(root: Path, allowed: str) -> None:
+    (root / "proc/7").mkdir(parents=True, exist_ok=True)
+    (root / "proc/7/status").write_text(f"Name:\tinit\nCpus_allowed:\tff\nCpus_allowed_list:\t{allowed}\n")
+
+
+class CoresTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.root = Path(self.useFixture(fixtures.TempDir()).path)
+        (self.root / "sys/devices/system/cpu").mkdir(parents=True)
+        (self.root / "sys/devices/system/cpu/online").write_text("0-3\n")
+        self.host = Host(self.root)
+        self.useFixture(fixtures.MockPatchObject(cores, "PATIENCE", 0.01))
+
+    def settle(self, client: LateClient) -> list[str]:
+        def change(name: str, write: Callable[[dict[str, Any], str], None]) -> None:
+            write(*client.instance(name))
+
+        cores.settle(client, change, self.host, "c")  # type: ignore[arg-type]
+        return client.written
+
+    def test_what_is_in_force_is_left_alone(self) -> None:
+        run_on(self.root, "2")
+        self.assertEqual([], self.settle(LateClient(self.root, "1", after=0)))
+
+    def test_a_step_behind(self) -> None:
+        run_on(self.root, "0-3")
+        self.assertEqual(["01", "1"], self.settle(LateClient(self.root, "1", after=1)))
+
+    def test_it_does_not_try_for_ever(self) -> None:
+        run_on(self.root, "0-3")
+        with mock.patch.object(cores.LOG, "warning") as warning:
+            self.assertEqual(["02", "2"] * cores.TRIES, self.settle(LateClient(self.root, "2", after=99)))
+        warning.assert_called_once()
+
+    def test_in_force(self) -> None:
+        run_on(self.root, "0-1")
+        for limit, expected in (("2", True), ("1", False), ("0-1", True), ("0,1", True), ("2-3", False)):
+            self.assertEqual(expected, cores.in_force(self.host, 7, limit), limit)
+        self.assertTrue(cores.in_force(self.host, 8, "1"))
+        run_on(self.root, "0-3")
+        self.assertTrue(cores.in_force(self.host, 7, "64"))
+
+    def test_in_other_words(self) -> None:
+        self.assertEqual(("08", "00-03,07"), (cores.in_other_words("8"), cores.in_other_words("0-3,7")))
