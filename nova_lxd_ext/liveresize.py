@@ -105,6 +105,7 @@ class LiveResize:
         """
         if direct(wanted):
             return True
+        self._live.await_changes(instance.name)
         spec = self._spec(instance, wanted)
         if not self._live.differs(instance.name, spec):
             self._outfit.trim(instance, spec.grants)  # who was killed may have claimed more

@@ -75,10 +75,13 @@ class Live:
             found += (f"a root disk in pool {pool} ({driver}) shrinks only while it is not mounted",)
         return found
 
-    def differs(self, name: str, spec: ContainerSpec) -> bool:
-        """Whether the running container is not what ``spec`` says, once the changes of a caller that is gone have
-        ended."""
+    def await_changes(self, name: str) -> None:
+        """Wait for changes of the container that a caller which is gone began: meanwhile a device may be on its way,
+        without a driver."""
         self._engine.await_changes(name)
+
+    def differs(self, name: str, spec: ContainerSpec) -> bool:
+        """Whether the running container is not what ``spec`` says."""
         instance, _ = self._client.instance(name)
         wanted = self._target(spec)
         if obstacles(instance["config"], config.instance_config(spec, self._client.extensions)):

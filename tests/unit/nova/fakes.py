@@ -201,6 +201,9 @@ class FakeLive:
     def memory_in_use(self, name: str) -> int:
         return self.needed
 
+    def await_changes(self, name: str) -> None:
+        self._engine._called("await_changes", name)
+
     def differs(self, name: str, spec: ContainerSpec) -> bool:
         return self._adapted(name, spec) != self._engine.specs[name]
 
