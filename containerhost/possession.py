@@ -129,6 +129,17 @@ class Possession:
         complaint = self._give_back(record, self._inventory()) if record else None
         return (complaint,) if complaint else ()
 
+    def mend(self, owner: Owner) -> None:
+        """Bind the drivers of the owner's functions that somebody unbound to clean them, and was killed.
+
+        :raises HostActionFailed: one does not come back
+        """
+        inventory = self._inventory()
+        for record in self._owners.held_by(owner):
+            device = next((device for device in inventory.devices if device.id == record.device_id), None)
+            if device and device.kind is Kind.NET and not device.driver and not record.blocked:
+                self._function(device, inventory).rebind(driver=record.restore.get("driver"))
+
     def reconcile(self, driver: str, engine: str, alive: Collection[str]) -> tuple[str, ...]:
         """Give back what containers hold that are not among ``alive`` any more, of this driver and engine only."""
         gone = {record.owner for record in self._owners.records().values()

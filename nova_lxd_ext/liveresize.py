@@ -106,6 +106,7 @@ class LiveResize:
         if direct(wanted):
             return True
         self._live.await_changes(instance.name)
+        self._possessions.mend(instance)
         spec = self._spec(instance, wanted)
         if not self._live.differs(instance.name, spec):
             self._outfit.trim(instance, spec.grants)  # who was killed may have claimed more

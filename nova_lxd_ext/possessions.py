@@ -68,6 +68,10 @@ class Possessions(Supplier):
         """What Placement holds for a consumer, as far as it matters for a server of this flavor."""
         return self._slices.allocations(flavor, consumer)
 
+    def mend(self, instance: objects.Instance) -> None:
+        """Bring back what somebody was cleaning when it was killed."""
+        self._possession.mend(owner(instance))
+
     def prospects(self, instance: objects.Instance, wanted: Wanted) -> tuple[Grant, ...]:
         """What :meth:`put_on` would give, as far as a look tells; changes nothing."""
         return self._possession.prospects(self._requests(instance, wanted), owner(instance))

@@ -1,6 +1,7 @@
 """Possession on a described host without privileges: all that happens before and after a device is touched."""
 
 import atexit
+import dataclasses
 import functools
 import pathlib
 import shutil
@@ -11,7 +12,7 @@ import testtools
 
 from containerhost import errors
 from containerhost.devices.model import Kind, Role
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import Inventory, scan
 from containerhost.grants import GrantOptions
 from containerhost.owners import Owner, Owners
 from containerhost.possession import Possession, Request
@@ -45,6 +46,16 @@ class Linked(Willing):
 
     def set_vf_link(self, netdev, index, up):
         self.links[index] = up
+
+
+class Binding(Willing):
+    """:ivar bound: what was bound, by address; each function's interface is there at once"""
+
+    def __init__(self):
+        self.bound = {}
+
+    def bind(self, address, driver):
+        self.bound[address] = driver
 
 
 @functools.cache
@@ -198,3 +209,17 @@ class TestBrokenHost(PossessionTestCase):
             error = self.assertRaises(errors.DeviceUnhealthy, self.acquire, "c1", device.id)
             self.assertIn(device.health[0], str(error))
         self.assertEqual({}, self.owners.records())
+
+
+class MendTest(PossessionTestCase):
+    def test_a_function_that_was_unbound_to_be_cleaned_is_bound_again(self):
+        vf, other = self.vfs[:2]
+        vfs = {device.id: device for device in (vf, other)}
+        self.owners.claim([vf, other], owner("c"), lambda device: ())
+        self.owners.remember(vf.id, owner("c"), {"driver": vf.driver})
+        binding = Binding()
+        devices = [dataclasses.replace(device, driver=None) if device.id == vf.id else device
+                   for device in scan(self.host).devices]
+        possession = Possession(self.owners, lambda: Inventory(tuple(devices)), binding, lambda wanted: {}, self.host)
+        possession.mend(owner("c"))
+        self.assertEqual({vfs[vf.id].address: vf.driver}, binding.bound)
