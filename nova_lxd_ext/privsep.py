@@ -11,6 +11,14 @@ from typing import Any
 from oslo_privsep import capabilities, priv_context
 
 from containerhost.privileged import Inside, Privileged
+from containerhost.sysfs import Host
+
+
+def of_this_machine(capability: int) -> list[int]:
+    """Itself, if root has it here: in a container root may lack it, and the daemon would not start for asking."""
+    bounding = next((line.split()[1] for line in Host().lines("/proc/self/status") if line.startswith("CapBnd:")), "0")
+    return [capability] if int(bounding, 16) >> capability & 1 else []
+
 
 context = priv_context.PrivContext(
     "nova_lxd_ext",
@@ -24,7 +32,7 @@ context = priv_context.PrivContext(
         capabilities.CAP_CHOWN,            # owners of block nodes in containers
         capabilities.CAP_FOWNER,           # and their modes
         capabilities.CAP_SYS_PTRACE,       # looking at what a container's processes see
-        capabilities.CAP_SYS_RESOURCE,     # limits of processes that run
+        *of_this_machine(capabilities.CAP_SYS_RESOURCE),  # limits of processes that run
     ])
 
 ACTIONS = frozenset(name for name in vars(Privileged) if not name.startswith("_"))

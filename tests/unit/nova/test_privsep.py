@@ -20,6 +20,10 @@ class PrivsepTest(testtools.TestCase):
         own = {name for name in vars(privsep.Helper) if not name.startswith("_")}
         self.assertEqual(privsep.ACTIONS, own)
 
+    def test_a_capability_that_root_lacks_is_not_asked_for(self) -> None:
+        with mock.patch.object(privsep.Host, "lines", return_value=["Name:\tx", "CapBnd:\t000001fffeffffff"]):
+            self.assertEqual(([], [12]), (privsep.of_this_machine(24), privsep.of_this_machine(12)))
+
     def test_arguments_cross_unchanged(self) -> None:
         calls = {"set_vf_guids": ("ibs1", 0, "a", "b"), "rename_netdev": ("a", "b"), "quieten_netdev": ("a",),
                  "unbind": ("addr", "drv"), "bind": ("addr", "drv"), "reset": ("addr",), "reset_nvidia_gpu": ("addr",),
