@@ -4,21 +4,17 @@ A container's root disk and memory are in LXD and cannot follow a VM to another 
 a part of such a move is refused at its first step, while everything is still as it was.
 """
 
-import re
-
 from lxdone import translate
-from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.errors import DriverError, NotSupported
+from onedriver.node import changes
 from onedriver.vm import Vm
 
 # LCM states (OpenNebula's VirtualMachine.h) in which the VM is to leave its host with what it has.
 LEAVING = {5: "stopped (onevm stop)", 7: "migrated", 29: "undeployed"}
 # … in which it stays: poweroff; suspend; a hot change.
 STAYING = frozenset({6, 18})
-# … in which a VM starts whose disk is already on this host.
-RESUMING = {19: "unknown", 20: "powered off", 21: "suspended", 22: "stopped", 32: "undeployed"}
 # … in which the core ends it by force and removes its disks (onevm recover --delete or --recreate).
 CLEANUP = frozenset({15, 23})
-SNAPSHOT_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def of_leaving(vm: Vm) -> None:
@@ -54,23 +50,10 @@ def is_cleanup(vm: Vm) -> bool:
 
 def of_a_new_container(vm: Vm) -> None:
     """:raises DriverError: the VM ran before, so a new container would silently lose what it had written"""
-    before = RESUMING.get(vm.lcm_state)
+    before = changes.RESUMING.get(vm.lcm_state)
     if before:
         raise DriverError(f"VM {vm.id} was {before}, but its container, with its disk, is not on this host any more; "
                           "recreate it (onevm recover --recreate) if its content may be lost")
-
-
-def of_shrinking(name: str, size: int, used: int) -> None:
-    """:param size, used: bytes"""
-    if used > size:
-        raise DriverError(f"container {name} uses {used >> 20} MiB of memory, more than the {size >> 20} MiB it is to "
-                          "have; nothing was changed")
-
-
-def snapshot_number(text: str) -> int:
-    if not SNAPSHOT_NUMBER.fullmatch(text):
-        raise BadInput(f"{text[:60]!r} is no snapshot of this driver")
-    return int(text)
 
 
 UNSUPPORTED = {

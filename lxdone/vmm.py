@@ -6,7 +6,6 @@ the container's name, the owner records, the folder of its context.
 
 import dataclasses
 import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -27,12 +26,11 @@ from lxdone.roots import Roots
 from lxdone.rootsaves import RootSaves
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError
-from onedriver.node import context, devices
+from onedriver.node import changes, context, devices
 from onedriver.node.commands import Commands
 from onedriver.node.context import Contexts
+from onedriver.node.holding import attached, attached_disk, complain, own_name, owner
 from onedriver.vm import Disk, Nic, Pci, Vm
-
-LOG = logging.getLogger(__name__)
 
 DRIVER = "lxdone"  # in the owner records
 IMAGE_TRIES = 3  # another VM's end may remove the image between its import and its use
@@ -86,7 +84,7 @@ class Vmm:
     def _end(self, call: Call, *, force: bool) -> None:
         """A VM that stays on this host keeps its container, which is where its disk is, and its devices."""
         refusals.of_leaving(call.vm)
-        name = self._own_name(call)
+        name = own_name(call)
         if self._find(name) is not None:
             self._commands.cancel(name)
             self._engine.stop(name, timeout=self._options.stop_timeout, force=force)
@@ -95,7 +93,7 @@ class Vmm:
         if refusals.stays(call.vm):
             self._disks.release(call.vm_id)
         else:
-            self._remove(name, owner(call.vm))
+            self._remove(name, self._owner(call.vm_id))
 
     def reboot(self, call: Call) -> None:
         self._stop_and_start(call, force=False)
@@ -121,7 +119,7 @@ class Vmm:
     # Disks, network interfaces and devices of a VM that exists.
 
     def attach_disk(self, call: Call) -> None:
-        disk = attached_disk(call)
+        disk = self._attached_disk(call)
         name, part = self._existing(call).name, self._disks.part(call.vm_id, disk)
         with Rollback(f"attaching disk {disk.id} to {name}") as undo:
             if self._disks.make(call.vm, disk):
@@ -131,7 +129,7 @@ class Vmm:
 
     def detach_disk(self, call: Call) -> None:
         """OpenNebula removes a volatile disk that was detached, and so does this. A disk that is in use stays."""
-        disk = attached_disk(call)
+        disk = self._attached_disk(call)
         name, part = self._existing(call).name, self._disks.part(call.vm_id, disk)
         with Rollback(f"detaching disk {disk.id} from {name}") as undo:
             undo.on_error("the disk in the container", self._engine.attach, name, part)
@@ -156,8 +154,8 @@ class Vmm:
         (request,) = self._requests([part])
         running = self._is_running(name)
         with Rollback(f"attaching {request.address} to {name}") as undo:
-            (grant,) = self._possession.acquire([request], owner(call.vm))
-            undo.on_error("possession", self._possession.give_back_one, grant.device.id, owner(call.vm))
+            (grant,) = self._possession.acquire([request], self._owner(call.vm_id))
+            undo.on_error("possession", self._possession.give_back_one, grant.device.id, self._owner(call.vm_id))
             others = self._held(call.vm, part)
             undo.on_error("the device in the container", self._engine.detach, name, grant, others)
             self._engine.attach(name, grant)
@@ -171,11 +169,11 @@ class Vmm:
             self._engine.detach(name, translate.nic(call.vm_id, part), self._held(call.vm, part))
             return
         requests = self._requests([part])
-        if requests[0].address not in self._possession.held_by(owner(call.vm)):
+        if requests[0].address not in self._possession.held_by(self._owner(call.vm_id)):
             return
-        (grant,) = self._possession.grants(requests, owner(call.vm))
+        (grant,) = self._possession.grants(requests, self._owner(call.vm_id))
         self._engine.detach(name, grant, self._held(call.vm, part))
-        complain(self._possession.give_back_one(grant.device.id, owner(call.vm)))
+        complain(self._possession.give_back_one(grant.device.id, self._owner(call.vm_id)))
 
     # Changes.
 
@@ -183,7 +181,7 @@ class Vmm:
         name = self._existing(call).name
         spec = self._spec(call.vm)
         if self._is_running(name):
-            refusals.of_shrinking(name, spec.memory.size, self._engine.metrics(name).memory)
+            changes.of_shrinking(name, spec.memory.size, self._engine.metrics(name).memory)
         self._engine.reconfigure(name, self._fitted(call.vm, spec, self._held(call.vm)))
 
     def prereconfigure(self, call: Call) -> None:
@@ -198,12 +196,12 @@ class Vmm:
         self._commands.start(self._existing(call).name, call.arguments["command"], call.arguments.get("stdin", ""))
 
     def exec_cancel(self, call: Call) -> None:
-        self._commands.cancel(self._own_name(call))
+        self._commands.cancel(own_name(call))
 
     def snapshot_create(self, call: Call) -> str:
         """:returns: what LXD calls the snapshot"""
         name = self._existing(call).name
-        snapshot = f"{SNAPSHOT}{refusals.snapshot_number(call.arguments['snapshot'])}"
+        snapshot = f"{SNAPSHOT}{changes.snapshot_number(call.arguments['snapshot'])}"
         if snapshot not in self._snapshots.names(name):
             self._snapshots.create(name, snapshot)
         return snapshot
@@ -223,7 +221,7 @@ class Vmm:
         self._snapshots.delete(self._existing(call).name, self._snapshot(call))
 
     def _snapshot(self, call: Call) -> str:
-        return f"{SNAPSHOT}{refusals.snapshot_number(call.arguments['snapshot'].removeprefix(SNAPSHOT))}"
+        return f"{SNAPSHOT}{changes.snapshot_number(call.arguments['snapshot'].removeprefix(SNAPSHOT))}"
 
     # Steps.
 
@@ -254,8 +252,8 @@ class Vmm:
         if translate.root(vm).save:
             self._saves.require_possible(self._root_file(vm))
         with Rollback(f"boot of VM {vm.id}") as undo, rootfiles.opened(vm, self._root_file(vm)) as disk:
-            undo.on_error("remove the container", self._remove, spec.name, owner(vm))
-            grants = self._possession.acquire(requests, owner(vm)) if requests else ()
+            undo.on_error("remove the container", self._remove, spec.name, self._owner(vm.id))
+            grants = self._possession.acquire(requests, self._owner(vm.id)) if requests else ()
             folder = self._write_context(vm, None)
             parts: tuple[Part, ...] = (*translate.nics(vm), *self._disks.provide_volatile(vm), *grants)
             self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)), disk,
@@ -282,7 +280,7 @@ class Vmm:
         the disk is in it, and the VM still has them for OpenNebula."""
         requests = self._requests(vm.pcis)
         self._return_others(vm, requests)
-        grants = self._possession.acquire(requests, owner(vm)) if requests else ()
+        grants = self._possession.acquire(requests, self._owner(vm.id)) if requests else ()
         self._write_context(vm, self._root_ids(spec.name))
         self._disks.provide(vm)
         fitted = self._fitted(vm, spec, grants)
@@ -293,8 +291,8 @@ class Vmm:
     def _return_others(self, vm: Vm, requests: Sequence[devices.Request]) -> None:
         """While it was powered off, devices may have been detached without a script being called."""
         wanted = {request.address for request in requests}
-        for device_id in sorted(self._possession.held_by(owner(vm)) - wanted):
-            complain(self._possession.give_back_one(device_id, owner(vm)))
+        for device_id in sorted(self._possession.held_by(self._owner(vm.id)) - wanted):
+            complain(self._possession.give_back_one(device_id, self._owner(vm.id)))
 
     def _fitted(self, vm: Vm, spec: ContainerSpec, grants: Sequence[Part]) -> ContainerSpec:
         image = self._engine.container(spec.name).labels.get(translate.IMAGE_LABEL, "")
@@ -330,6 +328,9 @@ class Vmm:
 
     # Questions.
 
+    def _owner(self, vm_id: int) -> Owner:
+        return owner(DRIVER, self._engine.name, vm_id)
+
     def _requests(self, pcis: Sequence[Pci]) -> tuple[devices.Request, ...]:
         """The host's devices are only looked for where some are asked for."""
         return devices.requests(pcis, self._inventory(), self._options) if pcis else ()
@@ -344,14 +345,14 @@ class Vmm:
             raise EngineConflict(f"there is a container {name} that OpenNebula did not make: rename or remove it")
         return state
 
-    def _own_name(self, call: Call) -> str:
-        name = translate.name(call.vm_id)
-        if call.deploy_id not in ("", "-", name):
-            raise BadInput(f"VM {call.vm_id} has the deploy id {call.deploy_id[:60]!r}, but its container is {name}")
-        return name
+    @staticmethod
+    def _attached_disk(call: Call) -> Disk:
+        disk = attached_disk(call)
+        translate.require_further(call.vm_id, disk)
+        return disk
 
     def _existing(self, call: Call) -> ContainerState:
-        name = self._own_name(call)
+        name = own_name(call)
         state = self._find(name)
         if state is None:
             raise EngineNotFound(f"this host has no container {name}")
@@ -362,36 +363,7 @@ class Vmm:
 
     def _held(self, vm: Vm, but: Nic | Pci | None = None) -> tuple[Part, ...]:
         """Grants of the devices that the VM holds, without that of ``but``."""
-        held = self._possession.held_by(owner(vm))
+        held = self._possession.held_by(self._owner(vm.id))
         requests = self._requests([pci for pci in vm.pcis if pci != but])
         mine = [request for request in requests if request.address in held]
-        return self._possession.grants(mine, owner(vm)) if mine else ()
-
-
-def attached(call: Call) -> Nic | Pci:
-    """The NIC or device that attach_nic or detach_nic is about."""
-    everything: tuple[Nic | Pci, ...] = (*call.vm.nics, *call.vm.pcis)
-    marked = [part for part in everything if part.attach]
-    if len(marked) != 1:
-        raise BadInput(f"{call.action}: {len(marked)} NICs and PCI devices of VM {call.vm_id} are marked ATTACH, but "
-                       "one was expected")
-    return marked[0]
-
-
-def attached_disk(call: Call) -> Disk:
-    """The disk that attach_disk or detach_disk is about."""
-    marked = [disk for disk in call.vm.disks if disk.attach]
-    if len(marked) != 1:
-        raise BadInput(f"{call.action}: {len(marked)} disks of VM {call.vm_id} are marked ATTACH, but one was expected")
-    translate.require_further(call.vm_id, marked[0])
-    return marked[0]
-
-
-def owner(vm: Vm) -> Owner:
-    return Owner(driver=DRIVER, engine="lxd", container=translate.name(vm.id), uuid=str(vm.id))
-
-
-def complain(complaints: Sequence[str]) -> None:
-    """A device that could not be cleaned stays blocked; the VM's end does not wait for its repair."""
-    for complaint in complaints:
-        LOG.error("A device came back, but is not used again: %s", complaint)
+        return self._possession.grants(mine, self._owner(vm.id)) if mine else ()

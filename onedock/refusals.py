@@ -3,9 +3,8 @@
 A container's root follows its VM as an image; its memory cannot.
 """
 
-import re
-
-from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.errors import DriverError, NotSupported
+from onedriver.node import changes
 from onedriver.vm import Vm
 
 # LCM states (OpenNebula's VirtualMachine.h).
@@ -13,9 +12,6 @@ SHUTDOWN = 12  # the VM ends; what a persistent image is to keep is saved
 WITH_MEMORY = {5: "stopped (onevm stop)", 7: "migrated with its memory"}
 LEAVING = frozenset({7, 29})  # a shut-down VM goes to another host, or is undeployed
 STAYING = frozenset({6, 18})  # suspend, poweroff
-# … in which a VM starts that ran before.
-RESUMING = {19: "unknown", 20: "powered off", 21: "suspended", 22: "stopped", 32: "undeployed"}
-SNAPSHOT_NUMBER = re.compile(r"[0-9]{1,9}")
 
 UNSUPPORTED = {
     "migrate": "a running container cannot move to another host; migrate it powered off (onevm migrate --poff)",
@@ -49,20 +45,7 @@ def of_a_new_container(vm: Vm, kept: bool) -> None:
     """:param kept: its disk is what the VM wrote before
     :raises DriverError: it is not, so a new container would silently lose that
     """
-    before = RESUMING.get(vm.lcm_state)
+    before = changes.RESUMING.get(vm.lcm_state)
     if before and not kept:
         raise DriverError(f"VM {vm.id} was {before}, but its container, with what it wrote, is not on this host any "
                           "more; recreate it (onevm recover --recreate) if its content may be lost")
-
-
-def of_shrinking(name: str, size: int, used: int) -> None:
-    """:param size, used: bytes"""
-    if used > size:
-        raise DriverError(f"container {name} uses {used >> 20} MiB of memory, more than the {size >> 20} MiB it is to "
-                          "have; nothing was changed")
-
-
-def snapshot_number(text: str) -> int:
-    if not SNAPSHOT_NUMBER.fullmatch(text):
-        raise BadInput(f"{text[:60]!r} is no snapshot of this driver")
-    return int(text)

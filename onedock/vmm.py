@@ -23,8 +23,8 @@ from onedock.nics import Nics
 from onedock.roots import SNAPSHOT, Roots
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError
-from onedriver.node import devices
-from onedriver.node.holding import attached, attached_disk, complain, owner
+from onedriver.node import changes, devices
+from onedriver.node.holding import attached, attached_disk, complain, own_name, owner
 from onedriver.node.names import LABEL, name
 from onedriver.vm import Nic, Pci, Vm
 
@@ -74,7 +74,7 @@ class Vmm:
 
     def _end(self, call: Call, *, force: bool) -> None:
         """A VM that stays on this host keeps its container, with what it wrote, and its devices."""
-        own = self._own_name(call)
+        own = own_name(call)
         found = self._find(own) is not None
         if found:
             self._engine.stop(own, timeout=self._options.stop_timeout, force=force)
@@ -182,7 +182,7 @@ class Vmm:
         own = self._existing(call).name
         _, spec = self._spec(call.vm)
         if self._is_running(own):
-            refusals.of_shrinking(own, spec.memory.size, self._engine.metrics(own).memory)
+            changes.of_shrinking(own, spec.memory.size, self._engine.metrics(own).memory)
         self._engine.reconfigure(own, spec)
 
     def prereconfigure(self, call: Call) -> None:
@@ -201,7 +201,7 @@ class Vmm:
     def snapshot_create(self, call: Call) -> str:
         """:returns: what the snapshot is called on this host"""
         self._existing(call)
-        snapshot = f"{SNAPSHOT}{refusals.snapshot_number(call.arguments['snapshot'])}"
+        snapshot = f"{SNAPSHOT}{changes.snapshot_number(call.arguments['snapshot'])}"
         if snapshot not in self._roots.snapshots(call.vm_id):
             self._roots.create_snapshot(call.vm_id, snapshot)
         return snapshot
@@ -233,7 +233,7 @@ class Vmm:
         self._roots.delete_snapshot(call.vm_id, self._snapshot(call))
 
     def _snapshot(self, call: Call) -> str:
-        return f"{SNAPSHOT}{refusals.snapshot_number(call.arguments['snapshot'].removeprefix(SNAPSHOT))}"
+        return f"{SNAPSHOT}{changes.snapshot_number(call.arguments['snapshot'].removeprefix(SNAPSHOT))}"
 
     # Steps.
 
@@ -343,14 +343,8 @@ class Vmm:
             return None
         return self._engine.container(own)
 
-    def _own_name(self, call: Call) -> str:
-        own = name(call.vm_id)
-        if call.deploy_id not in ("", "-", own):
-            raise BadInput(f"VM {call.vm_id} has the deploy id {call.deploy_id[:60]!r}, but its container is {own}")
-        return own
-
     def _existing(self, call: Call) -> ContainerState:
-        own = self._own_name(call)
+        own = own_name(call)
         state = self._find(own)
         if state is None:
             raise EngineNotFound(f"this host has no container {own}")

@@ -17,6 +17,17 @@ def owner(driver: str, engine: str, vm_id: int) -> Owner:
     return Owner(driver=driver, engine=engine, container=name(vm_id), uuid=str(vm_id))
 
 
+def own_name(call: Call) -> str:
+    """Of the VM's container.
+
+    :raises BadInput: OpenNebula knows it by another
+    """
+    own = name(call.vm_id)
+    if call.deploy_id not in ("", "-", own):
+        raise BadInput(f"VM {call.vm_id} has the deploy id {call.deploy_id[:60]!r}, but its container is {own}")
+    return own
+
+
 def complain(complaints: Sequence[str]) -> None:
     """A device that could not be cleaned stays blocked; the VM's end does not wait for its repair."""
     for complaint in complaints:

@@ -2,7 +2,7 @@ import testtools
 
 from lxdone import refusals
 from onedriver import actions
-from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.errors import DriverError, NotSupported
 from tests.unit.lxdone.machines import machine
 
 
@@ -24,15 +24,6 @@ class RefusalsTest(testtools.TestCase):
         for lcm in (19, 20, 21, 22, 32):
             self.assertRaises(DriverError, refusals.of_a_new_container, in_state(lcm))
         refusals.of_a_new_container(in_state(2))
-
-    def test_memory_that_is_in_use_is_not_taken(self) -> None:
-        self.assertRaises(DriverError, refusals.of_shrinking, "one-1", 1 << 20, 2 << 20)
-        refusals.of_shrinking("one-1", 2 << 20, 1 << 20)
-
-    def test_snapshots_are_numbers(self) -> None:
-        self.assertEqual(7, refusals.snapshot_number("7"))
-        for text in ("", "../x", "-1", "snap"):
-            self.assertRaises(BadInput, refusals.snapshot_number, text)
 
     def test_what_is_not_supported_is_an_action(self) -> None:
         self.assertLess(set(refusals.UNSUPPORTED), set(actions.ARGUMENTS))

@@ -1,0 +1,15 @@
+import testtools
+
+from onedriver.errors import BadInput, DriverError
+from onedriver.node import changes
+
+
+class ChangesTest(testtools.TestCase):
+    def test_memory_that_is_in_use_is_not_taken(self) -> None:
+        self.assertRaises(DriverError, changes.of_shrinking, "one-1", 1 << 20, 2 << 20)
+        changes.of_shrinking("one-1", 2 << 20, 1 << 20)
+
+    def test_snapshots_are_numbers(self) -> None:
+        self.assertEqual(7, changes.snapshot_number("7"))
+        for text in ("", "../x", "-1", "snap"):
+            self.assertRaises(BadInput, changes.snapshot_number, text)
