@@ -40,10 +40,11 @@ def act(script: str, argv: Sequence[str]) -> int:
     from containerhost.errors import ContainerHostError  # noqa: PLC0415
     from lxdone import refusals, vmlock  # noqa: PLC0415
     from onedriver import actions  # noqa: PLC0415
+    from onedriver.node import changes  # noqa: PLC0415
 
     def done() -> str | None:
         call = actions.call(script, argv, sys.stdin.buffer.read())
-        refusals.of_action(call.action)
+        changes.of_action(call.action, refusals.UNSUPPORTED)
         options = conf.load()
 
         from lxdone import backend  # noqa: PLC0415

@@ -19,7 +19,7 @@ from lxdone.images import Images
 from lxdone.roots import Roots
 from lxdone.rootsaves import RootSaves
 from lxdone.settling import Settler, Settling
-from lxdone.vmm import DRIVER, Vmm
+from lxdone.vmm import Vmm
 from onedriver.node.commands import Commands
 from onedriver.node.context import Contexts
 
@@ -67,5 +67,5 @@ def measure(options: Options) -> "Measure":
     from onedriver.node.measure import Measure  # noqa: PLC0415
 
     seen = Settling(engine(options), settler(options).unsettled)
-    return Measure(DRIVER, seen, Path(options.owners), Path(options.state), options.pci_filter, Host(),
+    return Measure(Vmm.driver, seen, Path(options.owners), Path(options.state), options.pci_filter, Host(),
                    Path(options.datastores))

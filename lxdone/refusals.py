@@ -5,14 +5,11 @@ a part of such a move is refused at its first step, while everything is still as
 """
 
 from lxdone import translate
-from onedriver.errors import DriverError, NotSupported
-from onedriver.node import changes
+from onedriver.errors import NotSupported
 from onedriver.vm import Vm
 
 # LCM states (OpenNebula's VirtualMachine.h) in which the VM is to leave its host with what it has.
 LEAVING = {5: "stopped (onevm stop)", 7: "migrated", 29: "undeployed"}
-# … in which it stays: poweroff; suspend; a hot change.
-STAYING = frozenset({6, 18})
 # … in which the core ends it by force and removes its disks (onevm recover --delete or --recreate).
 CLEANUP = frozenset({15, 23})
 
@@ -22,10 +19,6 @@ def of_leaving(vm: Vm) -> None:
     if what:
         raise NotSupported(f"VM {vm.id} cannot be {what}: the content of its root disk is in this host's LXD and would "
                            "not follow; power it off (onevm poweroff) or terminate it instead")
-
-
-def stays(vm: Vm) -> bool:
-    return vm.lcm_state in STAYING
 
 
 def of_suspending(vm: Vm) -> None:
@@ -48,20 +41,7 @@ def is_cleanup(vm: Vm) -> bool:
     return vm.lcm_state in CLEANUP
 
 
-def of_a_new_container(vm: Vm) -> None:
-    """:raises DriverError: the VM ran before, so a new container would silently lose what it had written"""
-    before = changes.RESUMING.get(vm.lcm_state)
-    if before:
-        raise DriverError(f"VM {vm.id} was {before}, but its container, with its disk, is not on this host any more; "
-                          "recreate it (onevm recover --recreate) if its content may be lost")
-
-
 UNSUPPORTED = {
     "migrate": "a running container cannot move to another host, and its root disk is in this host's LXD; use onevm "
                "poweroff, or terminate and recreate it",
 }
-
-
-def of_action(action: str) -> None:
-    if action in UNSUPPORTED:
-        raise NotSupported(UNSUPPORTED[action])

@@ -15,8 +15,8 @@ from containerhost.veth import Veths
 from onedock.conf import Options
 from onedock.guest import Guests
 from onedock.nics import Nics
-from onedock.roots import Roots
-from onedock.vmm import DRIVER, Vmm
+from onedock.roots import Roots, Snapshots
+from onedock.vmm import Vmm
 from onedriver.node.measure import Measure
 
 
@@ -33,11 +33,12 @@ def vmm(options: Options) -> Vmm:
 
     possession = Possession(Owners(Path(options.owners)), inventory, privileged, docker.held)
     state, datastores = Path(options.state), Path(options.datastores)
-    roots = Roots(Images(docker.client), datastores, state, options.operation_timeout)
-    return Vmm(options, docker, possession, roots, Guests(state, datastores, docker.root_ids),
+    images = Images(docker.client)
+    roots = Roots(images, datastores, state, options.operation_timeout)
+    return Vmm(options, docker, possession, roots, Snapshots(images), Guests(state, datastores, docker.root_ids),
                Nics(Veths(privileged, host)), inventory,
                lambda: {node.id: node.cpus for node in topology.read(host).nodes})
 
 
 def measure(options: Options) -> Measure:
-    return Measure(DRIVER, engine(options), Path(options.owners), Path(options.state), options.pci_filter, Host())
+    return Measure(Vmm.driver, engine(options), Path(options.owners), Path(options.state), options.pci_filter, Host())

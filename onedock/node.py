@@ -13,7 +13,7 @@ from onedock.roots import LOCK
 from onedock.transfer.nodeside import NOT_THERE
 from onedriver import actions, program
 from onedriver.errors import BadInput
-from onedriver.node import measure
+from onedriver.node import changes, measure
 
 
 def vmm(script: str, argv: list[str], stdin: bytes, out: TextIO | None = None, err: TextIO | None = None) -> int:
@@ -25,7 +25,7 @@ def vmm(script: str, argv: list[str], stdin: bytes, out: TextIO | None = None, e
     """
     def act() -> str | None:
         call = actions.call(script, argv, stdin, attributes.PREFIX)
-        refusals.of_action(call.action)
+        changes.of_action(call.action, refusals.UNSUPPORTED)
         return getattr(backend.vmm(conf.load()), call.action)(call)
 
     return run(script, act, out, err)

@@ -15,11 +15,11 @@ from onedock import imageref, translate
 from onedock.imageref import ImageRef
 from onedriver.errors import BadInput
 from onedriver.node.names import name
+from onedriver.node.vmm import SNAPSHOT
 from onedriver.vm import Vm
 
 ROOT = "root"
 KEPT = "kept"
-SNAPSHOT = "snap-"
 DISK = "disk."  # the transfer driver's, see nodeimages.py
 LOCK = ".images"
 #: Machines as Go, and so Docker, calls them, by the kernel's names.
@@ -89,22 +89,35 @@ class Roots:
                     continue
                 self._images.remove(f"{repository(vm_id)}:{tag}")
 
-    # Snapshots.
-
-    def snapshots(self, vm_id: int) -> dict[str, str]:
-        """Name -> image."""
-        return {tag: image for tag, image in self._images.names(repository(vm_id)).items() if tag.startswith(SNAPSHOT)}
-
-    def create_snapshot(self, vm_id: int, snapshot: str) -> None:
-        self._images.commit(name(vm_id), repository(vm_id), snapshot)
-
-    def delete_snapshot(self, vm_id: int, snapshot: str) -> None:
-        self._images.remove(f"{repository(vm_id)}:{snapshot}")
-
     def hold(self, vm_id: int, image: str) -> None:
         """The VM's container is made of this image now."""
         self._images.tag(image, repository(vm_id), ROOT)
 
 
+class Snapshots:
+    """Of containers' roots, each an image beside that of its VM's container."""
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+
+    def images(self, container: str) -> dict[str, str]:
+        """Name -> image."""
+        tags = self._images.names(repository_of(container))
+        return {tag: image for tag, image in tags.items() if tag.startswith(SNAPSHOT)}
+
+    def names(self, container: str) -> frozenset[str]:
+        return frozenset(self.images(container))
+
+    def create(self, container: str, name: str) -> None:
+        self._images.commit(container, repository_of(container), name)
+
+    def delete(self, container: str, name: str) -> None:
+        self._images.remove(f"{repository_of(container)}:{name}")
+
+
 def repository(vm_id: int) -> str:
-    return f"onedock/{name(vm_id)}"
+    return repository_of(name(vm_id))
+
+
+def repository_of(container: str) -> str:
+    return f"onedock/{container}"

@@ -1,7 +1,8 @@
 """What every container engine offers, in no engine's words.
 
-A driver codes against :class:`Engine` and the records here; ``engines/<name>/`` translates. Times are seconds, sizes
-bytes. Every method has a time limit and raises only :mod:`containerhost.errors`.
+A driver codes against :class:`Containers`, or :class:`Engine` where it needs more, and the records here;
+``engines/<name>/`` translates. Times are seconds, sizes bytes. Every method has a time limit and raises only
+:mod:`containerhost.errors`.
 """
 
 import dataclasses
@@ -168,12 +169,12 @@ class Events(Protocol):
     def close(self) -> None: ...
 
 
-class Engine(Protocol):
+class Containers(Protocol):
+    """What every engine does with its containers."""
+
     name: str
 
     def server(self) -> ServerInfo: ...
-
-    def pool(self, name: str) -> PoolUsage: ...
 
     def containers(self) -> tuple[ContainerState, ...]:
         """All containers of this engine's project, from one request."""
@@ -184,9 +185,6 @@ class Engine(Protocol):
     def exists(self, name: str) -> bool: ...
 
     def create(self, spec: ContainerSpec) -> None: ...
-
-    def require_salvageable(self, name: str) -> None:
-        """:raises SpecError: another container cannot have this one's root disk beside its own"""
 
     def rename(self, name: str, new: str) -> None:
         """Give a stopped container another name."""
@@ -218,12 +216,6 @@ class Engine(Protocol):
         :raises DeviceInUse: it is a block device that somebody in the running container uses; it stays
         """
 
-    def withheld(self, name: str, disk: BlockDevice) -> AbstractContextManager[None]:
-        """Encloses what must not happen while the container uses the disk: in the block nobody in it can open it.
-
-        :raises DeviceInUse: somebody uses it
-        """
-
     def refit(self, name: str, parts: Sequence[Part]) -> None:
         """Let a stopped container have exactly these parts, as the host calls them now."""
 
@@ -240,6 +232,21 @@ class Engine(Protocol):
 
     def console_log(self, name: str) -> bytes:
         """What its console printed since it started; empty when there is nothing."""
+
+
+class Engine(Containers, Protocol):
+    """What LXD does with its containers."""
+
+    def pool(self, name: str) -> PoolUsage: ...
+
+    def require_salvageable(self, name: str) -> None:
+        """:raises SpecError: another container cannot have this one's root disk beside its own"""
+
+    def withheld(self, name: str, disk: BlockDevice) -> AbstractContextManager[None]:
+        """Encloses what must not happen while the container uses the disk: in the block nobody in it can open it.
+
+        :raises DeviceInUse: somebody uses it
+        """
 
     def console(self, name: str) -> Console:
         """:raises EngineError: it does not run"""

@@ -1,12 +1,36 @@
 """What of a VM's changes is refused, the same with every engine. Pure."""
 
 import re
+from collections.abc import Mapping
 
-from onedriver.errors import BadInput, DriverError
+from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.vm import Vm
 
-# LCM states (OpenNebula's VirtualMachine.h) in which a VM starts that ran before.
+# LCM states (OpenNebula's VirtualMachine.h) in which a VM's container is to stay on its host: poweroff; suspend.
+STAYING = frozenset({6, 18})
+# … in which a VM starts that ran before.
 RESUMING = {19: "unknown", 20: "powered off", 21: "suspended", 22: "stopped", 32: "undeployed"}
 SNAPSHOT_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def of_action(action: str, unsupported: Mapping[str, str]) -> None:
+    """:param unsupported: why, by action"""
+    if action in unsupported:
+        raise NotSupported(unsupported[action])
+
+
+def stays(vm: Vm) -> bool:
+    return vm.lcm_state in STAYING
+
+
+def of_a_new_container(vm: Vm, kept: bool = False) -> None:
+    """:param kept: its disk is what the VM wrote before
+    :raises DriverError: it is not, so a new container would silently lose that
+    """
+    before = RESUMING.get(vm.lcm_state)
+    if before and not kept:
+        raise DriverError(f"VM {vm.id} was {before}, but its container, with what it wrote, is not on this host any "
+                          "more; recreate it (onevm recover --recreate) if its content may be lost")
 
 
 def of_shrinking(name: str, size: int, used: int) -> None:

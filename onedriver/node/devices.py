@@ -11,19 +11,19 @@ from containerhost.devices.scan import Inventory
 from containerhost.grants import GrantOptions
 from containerhost.possession import Request
 from onedriver.errors import BadInput, NotSupported
-from onedriver.node.options import DeviceOptions
+from onedriver.node.options import NodeOptions
 from onedriver.pciaddress import slice_product
 from onedriver.vm import Pci
 
 
-def requests(pcis: Iterable[Pci], inventory: Inventory, options: DeviceOptions) -> tuple[Request, ...]:
+def requests(pcis: Iterable[Pci], inventory: Inventory, options: NodeOptions) -> tuple[Request, ...]:
     """:raises DeviceNotFound: an address is not of this host
     :raises BadInput: an address is missing, or belongs to another kind of device than was asked for
     """
     return tuple(request(pci, inventory, options) for pci in pcis)
 
 
-def request(pci: Pci, inventory: Inventory, options: DeviceOptions) -> Request:
+def request(pci: Pci, inventory: Inventory, options: NodeOptions) -> Request:
     device = inventory.get(pci.chosen().device_id)
     require_same(pci, device)
     if device.kind is not Kind.NET:

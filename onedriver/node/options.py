@@ -7,7 +7,7 @@ would otherwise be none.
 import dataclasses
 import tomllib
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from onedriver.errors import DriverError
 
@@ -18,22 +18,34 @@ class BadOptions(DriverError):
     """The options cannot be used."""
 
 
-class DeviceOptions(Protocol):
-    """What of the options is about devices.
+@dataclasses.dataclass(frozen=True)
+class NodeOptions:
+    """What every driver has.
 
+    :ivar endpoint: the engine's socket
+    :ivar datastores: folder of OpenNebula's datastores on this node
+    :ivar state: folder of what the driver keeps for each VM
+    :ivar owners: folder of the records that say which container has which device; all drivers of the node share it
+    :ivar stop_timeout: seconds a guest may take to shut down by itself
+    :ivar request_timeout: seconds the engine may be silent
+    :ivar operation_timeout: seconds an operation of the engine may take
     :ivar memlock: locked-memory limit of containers with RDMA: ``unlimited`` or bytes
     :ivar management_nodes: give umad and issm with InfiniBand functions
     :ivar gpu_capabilities: which of the GPU driver's libraries come with a GPU (``compute``, ``utility``…)
+    :ivar pci_filter: which devices the host probe reports: ``VENDOR:DEVICE:CLASS``, an asterisk for any
     """
 
-    @property
-    def memlock(self) -> str: ...
-
-    @property
-    def management_nodes(self) -> bool: ...
-
-    @property
-    def gpu_capabilities(self) -> tuple[str, ...]: ...
+    endpoint: str = ""
+    datastores: str = "/var/lib/one/datastores"
+    state: str = ""
+    owners: str = "/var/lib/containerhost/owners"
+    stop_timeout: int = 120
+    request_timeout: int = 30
+    operation_timeout: int = 300
+    memlock: str = "unlimited"
+    management_nodes: bool = False
+    gpu_capabilities: tuple[str, ...] = ()
+    pci_filter: tuple[str, ...] = ("*:*:*",)
 
 
 Options = TypeVar("Options")

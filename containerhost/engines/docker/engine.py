@@ -1,7 +1,7 @@
 """DockerEngine: containers on Docker. Thin: configuration is made in ``config``, requests in ``client``.
 
-Of :class:`containerhost.engines.Engine` it has what Docker can do. Pools, pool disks, block devices, live consoles and
-events are not among it.
+Of :class:`containerhost.engines.Engine` it has :class:`containerhost.engines.Containers`: no pools, pool disks, block
+devices, live consoles and events.
 """
 
 import datetime

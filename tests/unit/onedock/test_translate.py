@@ -4,6 +4,7 @@ from containerhost.spec import Cpu, Memory, Program, Security
 from onedock import attributes, refusals, translate
 from onedock.conf import Options
 from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.node import changes
 from tests.unit.onedock.machines import machine
 
 MIB = 1 << 20
@@ -59,6 +60,6 @@ class RefusalsTest(testtools.TestCase):
 
     def test_a_vm_that_ran_before_needs_what_it_wrote(self) -> None:
         for number in (19, 20, 21, 22, 32):
-            self.assertRaises(DriverError, refusals.of_a_new_container, self.in_state(number), False)
-            refusals.of_a_new_container(self.in_state(number), True)
-        refusals.of_a_new_container(self.in_state(2), False)
+            self.assertRaises(DriverError, changes.of_a_new_container, self.in_state(number), False)
+            changes.of_a_new_container(self.in_state(number), True)
+        changes.of_a_new_container(self.in_state(2), False)

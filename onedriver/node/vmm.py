@@ -1,0 +1,247 @@
+"""What oned can have done with a VM's container, as far as it is the same with every engine: one method for each
+action, each of which may be repeated. A driver adds what its engine alone has: images, disks, interfaces.
+
+What a VM has on this host is always found by its id: the container's name, the owner records, the folder of its
+context.
+"""
+
+import abc
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+from containerhost.devices.scan import Inventory
+from containerhost.engines import Containers, ContainerState, Status
+from containerhost.errors import EngineConflict, EngineNotFound
+from containerhost.grants import Grant
+from containerhost.owners import Owner
+from containerhost.possession import Possession
+from containerhost.rollback import Rollback
+from containerhost.spec import ContainerSpec, grants_of
+from onedriver.actions import Call
+from onedriver.errors import DriverError
+from onedriver.node import changes, devices
+from onedriver.node.holding import attached, complain, own_name, owner
+from onedriver.node.names import LABEL, name
+from onedriver.node.options import NodeOptions
+from onedriver.vm import Nic, Pci, Vm
+
+SNAPSHOT = "snap-"
+
+
+class Snapshots(Protocol):
+    """Of containers' root disks, by the containers' names."""
+
+    def names(self, container: str) -> Collection[str]: ...
+
+    def create(self, container: str, name: str) -> None: ...
+
+    def delete(self, container: str, name: str) -> None:
+        """Done already when it is gone."""
+
+
+class BaseVmm(abc.ABC):
+    """:cvar driver: its name in the owner records
+    :param node_cpus: reads the host's CPUs by NUMA node
+    """
+
+    driver: ClassVar[str]
+
+    def __init__(self, options: NodeOptions, engine: Containers, possession: Possession, snapshots: Snapshots,
+                 inventory: Callable[[], Inventory], node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
+        self._options = options
+        self._engine = engine
+        self._possession = possession
+        self._snapshots = snapshots
+        self._inventory = inventory
+        self._node_cpus = node_cpus
+
+    # Life.
+
+    def deploy(self, call: Call) -> str:
+        """:returns: the deploy id"""
+        vm, own = call.vm, name(call.vm_id)
+        spec = self._spec(vm)
+        state = self._find(own)
+        if state is None:
+            self._boot(vm, spec)
+        elif state.status is Status.FROZEN:
+            self._engine.unfreeze(own)
+        elif state.status is not Status.RUNNING:
+            self._restart(vm, spec)
+        return own
+
+    def shutdown(self, call: Call) -> None:
+        """It is asked to end by itself; it may refuse, and then it runs on."""
+        self._end(call, force=False)
+
+    def cancel(self, call: Call) -> None:
+        self._end(call, force=True)
+
+    def reboot(self, call: Call) -> None:
+        self._stop_and_start(call, force=False)
+
+    def reset(self, call: Call) -> None:
+        self._stop_and_start(call, force=True)
+
+    def _stop_and_start(self, call: Call, *, force: bool) -> None:
+        own, spec = self._existing(call).name, self._spec(call.vm)
+        self._stop(own, force=force)
+        self._restart(call.vm, spec)
+
+    def save(self, call: Call) -> None:
+        self._require_suspendable(call.vm)
+        self._engine.freeze(self._existing(call).name)
+
+    def restore(self, call: Call) -> None:
+        state = self._existing(call)
+        if state.status is Status.RUNNING:
+            return
+        if state.status is not Status.FROZEN:
+            raise DriverError(f"container {state.name} was suspended, but is {state.status.value}: the host restarted "
+                              "meanwhile and its memory is lost; its disk is not: power the VM off (onevm recover "
+                              "--failure, then onevm poweroff --hard) and resume it")
+        self._engine.unfreeze(state.name)
+
+    # Network interfaces and devices of a VM that exists.
+
+    def attach_nic(self, call: Call) -> None:
+        part = attached(call)
+        own = self._existing(call).name
+        if isinstance(part, Nic):
+            self._attach_interface(call.vm, part)
+            return
+        (request,) = self._requests([part])
+        running = self._is_running(own)
+        with Rollback(f"attaching {request.address} to {own}") as undo:
+            (grant,) = self._possession.acquire([request], self._owner(call.vm_id))
+            undo.on_error("possession", self._possession.give_back_one, grant.device.id, self._owner(call.vm_id))
+            others = self._held(call.vm, part)
+            undo.on_error("the device in the container", self._engine.detach, own, grant, others)
+            self._engine.attach(own, grant)
+            if running:
+                self._engine.verify(own, grants_of((*others, grant)))
+
+    def detach_nic(self, call: Call) -> None:
+        part = attached(call)
+        own = self._existing(call).name
+        if isinstance(part, Nic):
+            self._detach_interface(call.vm, part)
+            return
+        requests = self._requests([part])
+        if requests[0].address not in self._possession.held_by(self._owner(call.vm_id)):
+            return
+        (grant,) = self._possession.grants(requests, self._owner(call.vm_id))
+        self._engine.detach(own, grant, self._held(call.vm, part))
+        complain(self._possession.give_back_one(grant.device.id, self._owner(call.vm_id)))
+
+    # Changes.
+
+    def resize(self, call: Call) -> None:
+        own, spec = self._existing(call).name, self._spec(call.vm)
+        if self._is_running(own):
+            changes.of_shrinking(own, spec.memory.size, self._engine.metrics(own).memory)
+        self._reconfigure(call.vm, spec)
+
+    def prereconfigure(self, call: Call) -> None:
+        """The context is a folder: nothing has to let go of it before it changes."""
+        self._existing(call)
+
+    def snapshot_create(self, call: Call) -> str:
+        """:returns: what the snapshot is called on this host"""
+        own = self._existing(call).name
+        snapshot = f"{SNAPSHOT}{changes.snapshot_number(call.arguments['snapshot'])}"
+        if snapshot not in self._snapshots.names(own):
+            self._snapshots.create(own, snapshot)
+        return snapshot
+
+    def snapshot_delete(self, call: Call) -> None:
+        self._snapshots.delete(self._existing(call).name, self._snapshot(call))
+
+    def _snapshot(self, call: Call) -> str:
+        return f"{SNAPSHOT}{changes.snapshot_number(call.arguments['snapshot'].removeprefix(SNAPSHOT))}"
+
+    # What the engine alone has.
+
+    @abc.abstractmethod
+    def _spec(self, vm: Vm) -> ContainerSpec:
+        """What can be refused without a look at the host's containers is refused here."""
+
+    @abc.abstractmethod
+    def _boot(self, vm: Vm, spec: ContainerSpec) -> None:
+        """Make and start its first container. Every step can be undone, and undoes itself on an error."""
+
+    @abc.abstractmethod
+    def _restart(self, vm: Vm, spec: ContainerSpec) -> None:
+        """Start a stopped container with what its VM is to have now. On an error it stays stopped, with its devices:
+        what it wrote is in it, and the VM still has them for OpenNebula."""
+
+    @abc.abstractmethod
+    def _reconfigure(self, vm: Vm, spec: ContainerSpec) -> None:
+        """Let its container, stopped or running, have the limits of ``spec``."""
+
+    @abc.abstractmethod
+    def _end(self, call: Call, *, force: bool) -> None:
+        """A VM that stays on this host keeps its container, with what it wrote, and its devices."""
+
+    @abc.abstractmethod
+    def _require_suspendable(self, vm: Vm) -> None:
+        """:raises NotSupported: OpenNebula would do with it what a suspended container cannot"""
+
+    @abc.abstractmethod
+    def _attach_interface(self, vm: Vm, nic: Nic) -> None: ...
+
+    @abc.abstractmethod
+    def _detach_interface(self, vm: Vm, nic: Nic) -> None: ...
+
+    # Steps.
+
+    def _stop(self, own: str, *, force: bool) -> None:
+        self._engine.stop(own, timeout=self._options.stop_timeout, force=force)
+
+    def _acquire(self, vm: Vm, requests: Sequence[devices.Request]) -> tuple[Grant, ...]:
+        return self._possession.acquire(requests, self._owner(vm.id)) if requests else ()
+
+    def _acquire_anew(self, vm: Vm) -> tuple[Grant, ...]:
+        """Of a stopped container: while it was powered off, devices may have been detached without a script being
+        called."""
+        requests = self._requests(vm.pcis)
+        wanted = {request.address for request in requests}
+        for device_id in sorted(self._possession.held_by(self._owner(vm.id)) - wanted):
+            complain(self._possession.give_back_one(device_id, self._owner(vm.id)))
+        return self._acquire(vm, requests)
+
+    # Questions.
+
+    def _owner(self, vm_id: int) -> Owner:
+        return owner(self.driver, self._engine.name, vm_id)
+
+    def _requests(self, pcis: Sequence[Pci]) -> tuple[devices.Request, ...]:
+        """The host's devices are only looked for where some are asked for."""
+        return devices.requests(pcis, self._inventory(), self._options) if pcis else ()
+
+    def _find(self, own: str) -> ContainerState | None:
+        """:raises EngineConflict: a container of that name is not this driver's"""
+        try:
+            state = self._engine.container(own)
+        except EngineNotFound:
+            return None
+        if LABEL not in state.labels:
+            raise EngineConflict(f"there is a container {own} that OpenNebula did not make: rename or remove it")
+        return state
+
+    def _existing(self, call: Call) -> ContainerState:
+        own = own_name(call)
+        state = self._find(own)
+        if state is None:
+            raise EngineNotFound(f"this host has no container {own}")
+        return state
+
+    def _is_running(self, own: str) -> bool:
+        return self._engine.container(own).status is Status.RUNNING
+
+    def _held(self, vm: Vm, but: Nic | Pci | None = None) -> tuple[Grant, ...]:
+        """Of the devices that the VM holds, without that of ``but``."""
+        held = self._possession.held_by(self._owner(vm.id))
+        requests = self._requests([pci for pci in vm.pcis if pci != but])
+        mine = [request for request in requests if request.address in held]
+        return self._possession.grants(mine, self._owner(vm.id)) if mine else ()
