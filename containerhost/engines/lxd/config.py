@@ -45,7 +45,7 @@ NODE_MODE = "0666"
 # Whoever reads a disk reads everybody's files on it: that is for the container's root, as on any other machine.
 BLOCK_MODE = "0600"
 
-# Nodes that LXD's gpu device brings by itself.
+# Nodes that LXD's gpu device brings by itself, and CDI does.
 GPU_NODES = re.compile(r"/dev/(nvidia.*|dri/.*)")
 
 
@@ -282,14 +282,15 @@ def devices_of(part: Part, extensions: Collection[str]) -> dict[str, Device]:
 
 def devices_of_grant(grant: Grant, extensions: Collection[str]) -> dict[str, Device]:
     devices: dict[str, Device] = {}
-    if grant.gpu:
-        devices[f"gpu-{key(grant.device.id)}"] = gpu(grant.gpu, grant, extensions)
+    by_gpu = gpu(grant.gpu, grant, extensions) if grant.gpu else None
+    if by_gpu:
+        devices[f"gpu-{key(grant.device.id)}"] = by_gpu
     if grant.netdev:
         # ``infiniband`` devices would bring issm and umad along; a physical nic brings the interface alone.
         devices[f"net-{key(grant.device.id)}"] = {
             "type": "nic", "nictype": "physical", "parent": grant.netdev.host_name, "name": grant.netdev.name}
     for node in grant.nodes:
-        if not (grant.gpu and GPU_NODES.fullmatch(node.path)):
+        if not (by_gpu and GPU_NODES.fullmatch(node.path)):
             devices[f"node-{key(node.path.removeprefix('/dev/'))}"] = char_node(node)
     return devices
 
@@ -317,23 +318,19 @@ def char_node(node: CharNode) -> Device:
     return {"type": "unix-char", "source": node.path, "path": node.path, "mode": NODE_MODE}
 
 
-def gpu(wanted: GpuGrant, grant: Grant, extensions: Collection[str]) -> Device:
-    """A whole GPU by PCI address, never by number: ``id=0`` brings every NVIDIA card's node along."""
+def gpu(wanted: GpuGrant, grant: Grant, extensions: Collection[str]) -> Device | None:
+    """A whole GPU by PCI address, never by number: ``id=0`` brings every NVIDIA card's node along.
+
+    :returns: None for a slice that does not come by CDI: it is its nodes. LXD's own way (``gputype=mig``) is
+        nvidia.runtime's, by which a slice comes when the container starts and not later
+    """
     if grant.device.slice:
-        return gpu_slice(wanted, grant, extensions)
+        by_cdi = uses_cdi(wanted, extensions)
+        return {"type": "gpu", "gputype": "mig", "id": f"nvidia.com/mig={wanted.uuid}"} if by_cdi else None
     name = qualified_name(grant.device)
     if name and uses_cdi(wanted, extensions):
         return {"type": "gpu", "gputype": "physical", "id": name}
     return {"type": "gpu", "gputype": "physical", "pci": wanted.address, "mode": NODE_MODE}
-
-
-def gpu_slice(wanted: GpuGrant, grant: Grant, extensions: Collection[str]) -> Device:
-    part = grant.device.slice
-    if part is None:
-        raise SpecError(f"{grant.device.id} is no slice of a GPU")
-    if uses_cdi(wanted, extensions):
-        return {"type": "gpu", "gputype": "mig", "id": f"nvidia.com/mig={wanted.uuid}"}
-    return {"type": "gpu", "gputype": "mig", "pci": wanted.address, "mig.gi": str(part.gi), "mig.ci": str(part.ci)}
 
 
 def uses_cdi(wanted: GpuGrant, extensions: Collection[str]) -> bool:
@@ -345,15 +342,12 @@ def libraries(gpus: Iterable[GpuGrant | None], extensions: Collection[str]) -> d
     """The instance keys that bring NVIDIA's libraries where CDI does not."""
     wanted = [gpu for gpu in gpus if gpu and gpu.vendor_id == NVIDIA and not uses_cdi(gpu, extensions)]
     capabilities = sorted({name for gpu in wanted for name in gpu.libraries})
-    slices = [gpu for gpu in wanted if gpu.slice_id]
-    if not capabilities and not slices:
+    if not capabilities:
         return {}
-    asker = (slices or wanted)[0].address
     if "nvidia_runtime" not in extensions:
-        raise SpecError(f"GPU {asker} needs NVIDIA's libraries in the container, but this daemon can bring them "
-                        "neither by CDI (extension gpu_cdi) nor by nvidia.runtime")
-    # A slice cannot start without nvidia.runtime; ``utility`` is the least that makes it visible.
-    return runtime(capabilities or ["utility"])
+        raise SpecError(f"GPU {wanted[0].address} needs NVIDIA's libraries in the container, but this daemon can bring "
+                        "them neither by CDI (extension gpu_cdi) nor by nvidia.runtime")
+    return runtime(capabilities)
 
 
 def prepared_libraries(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
@@ -373,8 +367,3 @@ def runtime(capabilities: Iterable[str]) -> dict[str, str]:
 
 def is_cdi(device: Device) -> bool:
     return device["type"] == "gpu" and "=" in device.get("id", "")
-
-
-def is_plain_slice(device: Device) -> bool:
-    """A slice of a GPU that NVIDIA's toolkit brings, which it does when the container starts and not later."""
-    return device.get("gputype") == "mig" and not is_cdi(device)

@@ -26,12 +26,24 @@ def held(instances: Iterable[Mapping[str, Any]], devices: Iterable[Device], proj
     for instance in instances:
         home = instance.get("project") or "default"
         name = instance["name"] if home == project else f"{home}/{instance['name']}"
-        for part, config in (instance.get("expanded_devices") or {}).items():
-            volatile = {key: instance["config"].get(f"volatile.{part}.{key}", "") for key in VOLATILE}
-            for device in known:
-                if names(config, volatile, device, netdevs):
-                    found.setdefault(device.id, name)
+        for device_id in named(instance, known, netdevs):
+            found.setdefault(device_id, name)
     return found
+
+
+def named(instance: Mapping[str, Any], known: Iterable[Device], netdevs: Mapping[str, str]) -> set[str]:
+    """Whoever has a slice by its nodes has the node of its GPU, too, which opens nothing of the GPU but that slice."""
+    by_node, otherwise = set[str](), set[str]()
+    cut = set[str]()
+    for part, config in (instance.get("expanded_devices") or {}).items():
+        volatile = {key: instance["config"].get(f"volatile.{part}.{key}", "") for key in VOLATILE}
+        found = [device for device in known if names(config, volatile, device, netdevs)]
+        if config.get("type") == "unix-char":
+            by_node.update(device.id for device in found)
+            cut.update(device.parent for device in found if device.slice and device.parent)
+        else:
+            otherwise.update(device.id for device in found)
+    return otherwise | (by_node - cut)
 
 
 def names(config: Config, volatile: Config, device: Device, netdevs: Mapping[str, str]) -> bool:

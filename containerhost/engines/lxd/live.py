@@ -191,14 +191,10 @@ def device_obstacles(present: Mapping[str, Device], wanted: Mapping[str, Device]
     """:param present: the container's devices
     :param wanted: those of the grants that it is to have
     """
-    going = [device for key, device in present.items() if config.is_of_grant(key) and wanted.get(key) != device]
     coming = [device for key, device in wanted.items() if present.get(key) != device]
-    found = []
-    if any(config.is_plain_slice(device) for device in (*going, *coming)):
-        found.append("slices of a GPU come and go when it starts")
-    if CDI_HOTPLUG not in extensions and any(config.is_cdi(device) for device in coming):
-        found.append(f"this daemon brings a GPU with its driver's libraries when it starts (no {CDI_HOTPLUG})")
-    return tuple(found)
+    if CDI_HOTPLUG in extensions or not any(config.is_cdi(device) for device in coming):
+        return ()
+    return (f"this daemon brings a GPU with its driver's libraries when it starts (no {CDI_HOTPLUG})",)
 
 
 def has_libraries(present: Mapping[str, str], capabilities: Collection[str]) -> bool:

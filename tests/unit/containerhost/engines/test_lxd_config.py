@@ -196,14 +196,14 @@ class TestGpus(testtools.TestCase):
 
     def test_slice(self):
         part = dataclasses.replace(GPU, id="0000:3b:00.0/gi1/ci0", kind=Kind.GPU_SLICE, uuid="MIG-1", slice=Slice(1, 0))
-        grant = gpu_grant(device=part, slice_id="gi1/ci0")
-        body = config.instance(container(parts=(grant,)), OLD)
-        self.assertEqual({"type": "gpu", "gputype": "mig", "pci": "0000:3b:00.0", "mig.gi": "1", "mig.ci": "0"},
-                         body["devices"]["gpu-0000-3b-00-0-gi1-ci0"])
-        self.assertEqual("true", body["config"]["nvidia.runtime"])
-        grant = gpu_grant(self.libraries, device=part, slice_id="gi1/ci0")
-        self.assertEqual({"type": "gpu", "gputype": "mig", "id": "nvidia.com/mig=MIG-1"},
-                         config.devices_of(grant, NEW)["gpu-0000-3b-00-0-gi1-ci0"])
+        nodes = (CharNode("/dev/nvidia-caps/nvidia-cap13", 508, 13), CharNode("/dev/nvidia0", 195, 0, NodeUse.SHARED))
+        for libraries, runtime in ((frozenset(), None), (self.libraries, "true")):
+            grant = dataclasses.replace(gpu_grant(libraries, device=part, slice_id="gi1/ci0"), nodes=nodes)
+            body = config.instance(container(parts=(grant,)), OLD)
+            self.assertEqual({"node-nvidia-caps-nvidia-cap13", "node-nvidia0", "root"}, body["devices"].keys())
+            self.assertEqual(runtime, body["config"].get("nvidia.runtime"))
+        self.assertEqual({"gpu-0000-3b-00-0-gi1-ci0": {"type": "gpu", "gputype": "mig", "id": "nvidia.com/mig=MIG-1"}},
+                         config.devices_of(grant, NEW))
 
     def test_amd_brings_kfd_beside_the_gpu(self):
         device = dataclasses.replace(GPU, vendor_id="1002", plugin="amd")

@@ -60,6 +60,15 @@ class TestHeld(testtools.TestCase):
         ):
             self.assertEqual(expected, set(held([instance(device)], ALL, "default")), device)
 
+    def test_who_has_a_slice_by_its_nodes_has_its_gpus_node_but_not_the_gpu(self):
+        gpus, capability = ({"type": "unix-char", "source": path} for path in
+                            ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3"))
+        for devices, expected in (({"a": gpus}, {GPU.id}), ({"a": gpus, "b": capability}, {PART.id}),
+                                  ({"a": gpus, "b": capability, "c": {"type": "gpu", "id": "nvidia.com/gpu=GPU-AA-1"}},
+                                   {GPU.id, PART.id})):
+            one = instance({}) | {"expanded_devices": devices}
+            self.assertEqual(expected, set(held([one], ALL, "default")))
+
     def test_a_vf_that_lxd_chose(self):
         chosen = instance({"type": "nic", "nictype": "sriov", "parent": "ibs1"},
                           **{"volatile.d.last_state.vf.parent": "ibs1", "volatile.d.last_state.vf.id": "1"})

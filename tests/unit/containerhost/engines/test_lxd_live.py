@@ -68,12 +68,10 @@ class ObstaclesTest(testtools.TestCase):
         self.assertIn("security.nesting=true", self.obstacles(instance()["config"], security=Security(nesting=True)))
 
     def test_what_comes_at_the_start_only(self) -> None:
-        mig = {"type": "gpu", "gputype": "mig", "pci": "0000:3b:00.0", "mig.gi": "1", "mig.ci": "0"}
         cdi = {"type": "gpu", "gputype": "physical", "id": "nvidia.com/gpu=GPU-1"}
         plain = {"type": "gpu", "gputype": "physical", "pci": "0000:3b:00.0"}
         for name, present, wanted, extensions, words in (
-                ("slice comes", {}, {"gpu-1": mig}, OLD, "slices"), ("slice goes", {"gpu-1": mig}, {}, OLD, "slices"),
-                ("slice stays", {"gpu-1": mig}, {"gpu-1": mig, "gpu-2": plain}, OLD, ""),
+                ("by address", {}, {"gpu-2": plain}, OLD, ""), ("goes", {"gpu-2": plain}, {}, OLD, ""),
                 ("by CDI", {}, {"gpu-1": cdi}, NEW, "gpu_cdi_hotplug"), ("goes", {"gpu-1": cdi}, {}, NEW, ""),
                 ("hot by CDI", {}, {"gpu-1": cdi}, NEW | {"gpu_cdi_hotplug"}, ""),
                 ("others'", {"nic-eth0": {"type": "nic"}}, {}, OLD, "")):
