@@ -52,6 +52,7 @@ class LiveResize:
         """Let a running server be what the move under way makes of it, if it can go on meanwhile.
 
         :param flavor: the new one
+        :param wanted: what it is to have with the old one
         :param state: the container's
         :returns: whether it has changed; if not it is as it was, to be resized while it is off
         :raises SpecError: the flavor demands a live resize, and it cannot be
@@ -63,8 +64,9 @@ class LiveResize:
         coming = as_it_will_be(instance)
         obstacles = self._obstacles_on_the_way(instance, flavor, wanted, move)
         if not obstacles:
-            self._outfit.require_possible(coming, wanted)
-            spec = self._spec(coming, wanted)
+            then = self.wanted(wanted, flavor, instance.uuid)
+            self._outfit.require_possible(coming, then)
+            spec = self._spec(coming, then)
             obstacles = self._live.obstacles(coming.name, spec)
         require_allowed(flavor, obstacles)
         if not obstacles:
@@ -78,7 +80,7 @@ class LiveResize:
                 require_allowed(flavor, obstacles)
                 if not obstacles:
                     undo.on_error("its former size", self._take_back, context, instance, wanted)
-                    self._converge(context, coming, wanted)
+                    self._converge(context, coming, then)
                     return True
         LOG.info("Server %s is resized while it is off: %s", instance.uuid, "; ".join(obstacles))
         return False
@@ -91,9 +93,8 @@ class LiveResize:
         if (direct(wanted) or volumeconfig.volumes(wanted.block_device_info)
                 or fixed_differences(instance.old_flavor, instance.flavor)):
             return False
-        allocations = self._possessions.allocations(instance.old_flavor, move.uuid)
         try:
-            return self.settle(context, as_it_was(instance), dataclasses.replace(wanted, allocations=allocations))
+            return self.settle(context, as_it_was(instance), self.wanted(wanted, instance.old_flavor, move.uuid))
         except errors.ContainerHostError:
             LOG.exception("Server %s has to stop to be what it was", instance.uuid)
             return False
@@ -122,6 +123,10 @@ class LiveResize:
         self._converge(context, instance, wanted)
         self._tell(instance)
         return True
+
+    def wanted(self, wanted: Wanted, flavor: objects.Flavor, consumer: str) -> Wanted:
+        """With what Placement holds for one of the two sizes: that of before is the move's while nova has both."""
+        return dataclasses.replace(wanted, allocations=self._possessions.allocations(flavor, consumer))
 
     @staticmethod
     def _obstacles_on_the_way(instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted,

@@ -73,6 +73,7 @@ class Moves:
         with unharmed(instance):
             move = objects.Migration.get_by_id(context, instance.migration_context.migration_id)
             state = self._states.require(instance)
+            wanted = self._live.wanted(wanted, instance.flavor, move.uuid)
             if self._live.change(context, instance, flavor, wanted, move, state):
                 return
             self._require_possible(instance, flavor, wanted, move)
@@ -93,7 +94,7 @@ class Moves:
         self._require_fits(instance, flavor)
         if is_at_home(move):
             coming = as_it_will_be(instance)
-            self._outfit.require_possible(coming, wanted)
+            self._outfit.require_possible(coming, self._live.wanted(wanted, flavor, instance.uuid))
             self._lifecycle.spec(coming)
         elif self._address is None:
             raise exception.MigrationError(reason=(
@@ -193,7 +194,7 @@ class Moves:
             self._outfit.fit_back(instance, wanted)
         elif not is_at_home(move):
             return
-        self.arrive(context, instance, wanted, power_on)
+        self.arrive(context, instance, self._live.wanted(wanted, instance.flavor, move.uuid), power_on)
 
     def settle(self, instance: objects.Instance, move: objects.Migration) -> None:
         """The server stays where and as it is now: remove what its old host kept."""

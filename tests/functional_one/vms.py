@@ -4,6 +4,7 @@ import dataclasses
 from xml.sax import saxutils
 
 from containerhost.devices.model import Device
+from onedriver.node.devices import product
 from onedriver.pciaddress import from_device_id
 
 MESSAGE = ("<VMM_DRIVER_ACTION_DATA><HOST>node1</HOST><MIGR_HOST/><DEPLOY_ID>{name}</DEPLOY_ID>{vm}"
@@ -75,4 +76,4 @@ class Machine:
     @staticmethod
     def pci(place: int, device: Device) -> str:
         return (f"<PCI><ADDRESS>{from_device_id(device.id).address}</ADDRESS><CLASS>{device.class_code[:4]}</CLASS>"
-                f"<DEVICE>{device.product_id}</DEVICE><PCI_ID>{place}</PCI_ID><VENDOR>{device.vendor_id}</VENDOR></PCI>")
+                f"<DEVICE>{product(device)}</DEVICE><PCI_ID>{place}</PCI_ID><VENDOR>{device.vendor_id}</VENDOR></PCI>")

@@ -176,7 +176,8 @@ class LiveResizeTest(LiveCase):
             "network function": ({}, Wanted.of(model.NetworkInfo([ports.direct()])), self.move),
             "volumes": ({}, Wanted.of(block_device_info=VOLUME), self.move),
             "ephemeral": ({"ephemeral_gb": 1}, NOTHING, self.move),
-            "another host, two": ({}, NOTHING, objects.Migration(id=MOVE, source_compute="one", dest_compute="two")),
+            "another host, two": ({}, NOTHING, objects.Migration(
+                id=MOVE, uuid=records.UUID, source_compute="one", dest_compute="two")),
         }
         for words, (changes, wanted, move) in table.items():
             with self.subTest(words):

@@ -88,7 +88,8 @@ class MovesCase(testtools.TestCase):
             new_pci_requests=self.server.pci_requests, new_pci_devices=objects.PciDeviceList(objects=[
                 objects.PciDevice(address=GPU_1, request_id=self.server.pci_requests.requests[0].request_id,
                                   compute_node_id=records.NODE)]))
-        self.move = objects.Migration(id=MOVE, source_compute="one", dest_compute="two", status="migrating")
+        self.move = objects.Migration(id=MOVE, uuid=records.UUID, source_compute="one", dest_compute="two",
+                                      status="migrating")
         self.useFixture(fixtures.MockPatchObject(objects.Migration, "get_by_id", side_effect=lambda *_: self.move))
 
     def moves(self, world: fakes.World) -> Moves:
@@ -253,7 +254,7 @@ class WithDisksTest(MovesCase):
 class OnOneHostTest(MovesCase):
     def setUp(self) -> None:
         super().setUp()
-        self.move = objects.Migration(id=MOVE, source_compute="one", dest_compute="one")
+        self.move = objects.Migration(id=MOVE, uuid=records.UUID, source_compute="one", dest_compute="one")
 
     def test_resized_and_confirmed(self) -> None:
         self.leave()

@@ -1,0 +1,131 @@
+"""Slices of a GPU come to a running container and go again, under every driver; its processes go on."""
+
+from tests.functional.nova.test_live_resize import LiveServers  # isort: skip (decides how nova runs)
+
+from typing import Any, ClassVar
+
+from containerhost.devices.model import Kind
+from containerhost.devices.scan import scan
+from containerhost.owners import Owners
+from containerhost.possession import Request
+from onedriver.pciaddress import from_device_id
+from tests.functional.containerhost import test_lxd_devices as devices
+from tests.functional.nvml import Nvml
+from tests.functional_docker import test_docker_devices as docker_devices
+from tests.functional_mixed.test_slice_flavors import FIRST, GPU, LARGE, PROFILES, SECOND, SMALL
+from tests.functional_one.test_actions import ActionsCase
+
+THIRD, FOURTH = f"{GPU}/gi5/ci0", f"{GPU}/gi5/ci1"
+LISTED = "ls -d /dev/nvidia[0-9]* /dev/nvidia-caps/* 2>/dev/null || true"
+
+
+def own_nodes(*ids: str) -> set[str]:
+    """The nodes by which slices are told apart, and their GPU's."""
+    inventory = scan()
+    return {node.path for name in ids for node in inventory.get(name).nodes
+            if node.path.startswith(("/dev/nvidia-caps/", "/dev/nvidia1"))}
+
+
+class EngineTest(devices.DeviceTestCase):
+    def test_two_of_one_gpu_come_and_go_one_by_one(self) -> None:
+        self.running("c1")
+        first, second = self.possession.acquire([Request(THIRD), Request(FOURTH)], devices.owner("c1"))
+        for comes, there in ((first, [first]), (second, [first, second])):
+            self.engine.attach("c1", comes)
+            self.engine.verify("c1", there)
+        self.engine.detach("c1", first, [second])
+        self.engine.verify("c1", [second])
+        self.assertEqual((), self.possession.give_back_one(THIRD, devices.owner("c1")))
+        # The other half of the same GPU instance is free for somebody else, whose container names the same GPU's node.
+        others = self.acquired("c2", (Request(THIRD),))
+        self.engine.verify("c2", others)
+        self.engine.detach("c1", second, [])
+        self.engine.verify("c1", [])
+
+    def test_one_that_came_hot_is_there_after_a_restart(self) -> None:
+        self.running("c1")
+        grants = self.possession.acquire([Request(FIRST)], devices.owner("c1"))
+        self.engine.attach("c1", grants[0])
+        self.engine.restart("c1", timeout=20, force=True)
+        self.engine.verify("c1", grants)
+
+
+class DockerTest(docker_devices.DeviceTestCase):
+    def test_two_of_one_gpu_come_and_go_one_by_one(self) -> None:
+        self.engine.create(self.spec("c1"))
+        self.engine.start("c1")
+        first, second = self.possession.acquire([Request(THIRD), Request(FOURTH)], docker_devices.owner("c1"))
+        for comes, there in ((first, [first]), (second, [first, second])):
+            self.engine.attach("c1", comes)
+            self.engine.verify("c1", there)
+        self.engine.detach("c1", first, [second])
+        self.engine.verify("c1", [second])
+        self.engine.detach("c1", second, [])
+        self.engine.verify("c1", [])
+
+
+class NovaTest(LiveServers):
+    options: ClassVar = {(None, "allow_resize_to_same_host"): True}
+
+    def setUp(self) -> None:
+        self.useFixture(Nvml(PROFILES))
+        super().setUp()
+        self.one, self.two = self.sized(**{SMALL: 1}), self.sized(**{LARGE: 2})
+
+    def sized(self, **resources: int) -> str:
+        return self.flavor(memory_mb=96, lxd__live_resize="required",
+                           **{f"resources__{name}": str(count) for name, count in resources.items()})
+
+    def assert_has(self, server: Any, *ids: str) -> None:
+        """The host's records, what the container sees and what Placement counts agree, and it was never stopped."""
+        self.assertEqual(set(ids), {device for device, uuid in self.held().items() if uuid == server["id"]})
+        self.assertEqual(own_nodes(*ids), set(self.inside(server, "sh", "-c", LISTED).output.split()))
+        self.assert_went_on(server)
+
+    def used(self, server: Any) -> dict[str, int]:
+        found = self._get_allocations_by_server_uuid(server["id"])
+        return {name: count for provider in found.values() for name, count in provider["resources"].items()
+                if name.startswith("CUSTOM_MIG_")}
+
+    def test_a_running_server_gains_changes_and_loses_slices(self) -> None:
+        server = self.counting(self.small)
+        for flavor, ids, used in ((self.one, (FIRST,), {SMALL: 1}), (self.two, (THIRD, FOURTH), {LARGE: 2}),
+                                  (self.small, (), {})):
+            self.resize(server, flavor)
+            self.assert_has(server, *ids)
+            self._confirm_resize(server)
+            self.assert_has(server, *ids)
+            self.assertEqual(used, self.used(server))
+        self.delete(server)
+
+    def test_reverted(self) -> None:
+        server = self.counting(self.one)
+        for flavor, ids in ((self.two, (THIRD, FOURTH)), (self.small, ()), (self.sized(**{SMALL: 2}), (FIRST, SECOND))):
+            self.resize(server, flavor)
+            self.assert_has(server, *ids)
+            self.revert(server)
+            self.assert_has(server, FIRST)
+            self.assertEqual({SMALL: 1}, self.used(server))
+        self.delete(server)
+
+
+class LxdoneTest(ActionsCase):
+    def test_nic_attach_and_detach(self) -> None:
+        first, second = [device for device in scan().devices if device.kind is Kind.GPU_SLICE][:2]
+        machine = self.deployed()
+        before = self.pid(machine)
+        place = machine.changed(devices=(first, second), attach="pci")
+        self.assertIn(f"<ADDRESS>{from_device_id(second.id).address}</ADDRESS>", place.message(3))
+        only = machine.changed(devices=(first,), attach="pci")
+        for change, there in ((only, (first,)), (place, (first, second))):
+            for _ in range(2):
+                self.ok("attach_nic", change, machine.mac(9), "-", "-", "dummy", "one-1-9")
+            self.assertEqual({device.id for device in there}, set(Owners(self.node.owners).records()))
+            self.assertEqual(own_nodes(*(device.id for device in there)),
+                             set(self.inside(machine, "sh", "-c", LISTED).split()))
+        for change, there in ((place, (first,)), (only, ())):
+            for _ in range(2):
+                self.ok("detach_nic", change, machine.mac(9))
+            self.assertEqual(own_nodes(*(device.id for device in there)),
+                             set(self.inside(machine, "sh", "-c", LISTED).split()))
+        self.assertEqual(before, self.pid(machine))
