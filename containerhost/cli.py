@@ -1,4 +1,4 @@
-"""The command ``containerhost``: look at a host the way the drivers do. Needs no privileges except to unblock."""
+"""The command ``containerhost``: look at a host the way the drivers do. Needs no privileges but to change something."""
 
 import dataclasses
 import json
@@ -12,6 +12,7 @@ from containerhost import owners, report, topology
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
 from containerhost.errors import ContainerHostError, OwnersUnreadable
+from containerhost.mig.cli import mig
 from containerhost.sysfs import Host
 
 _root = click.option("--root", default="/", metavar="DIR",
@@ -35,6 +36,9 @@ class Commands(click.Group):
 @click.group(cls=Commands)
 def main() -> None:
     """One host's devices, topology and health, as containers are given them."""
+
+
+main.add_command(mig)
 
 
 @main.command("list")

@@ -83,11 +83,16 @@ def query(limit: float = TIME_LIMIT) -> dict[str, Gpu]:
 
     :param limit: seconds
     """
+    return _ASKER.ask(limit) if available() else {}
+
+
+def available() -> bool:
+    """Whether this host has the library."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError:
-        return {}
-    return _ASKER.ask(limit)
+        return False
+    return True
 
 
 def _ask(answer: dict[str, Gpu]) -> None:
@@ -107,8 +112,8 @@ def _gpus(library: Any) -> Iterator[tuple[str, Gpu]]:
     for index in range(library.nvmlDeviceGetCount()):
         try:
             handle = library.nvmlDeviceGetHandleByIndex(index)
-            yield _address(library.nvmlDeviceGetPciInfo(handle)), Gpu(
-                uuid=_text(library.nvmlDeviceGetUUID(handle)), model=_text(library.nvmlDeviceGetName(handle)),
+            yield address_of(library.nvmlDeviceGetPciInfo(handle)), Gpu(
+                uuid=text(library.nvmlDeviceGetUUID(handle)), model=text(library.nvmlDeviceGetName(handle)),
                 memory=library.nvmlDeviceGetMemoryInfo(handle).total, slices=dict(_slices(library, handle)),
                 use=_use(library, handle))
         except library.NVMLError as error:
@@ -140,15 +145,15 @@ def _slices(library: Any, handle: Any) -> Iterator[tuple[tuple[int, int], MigSli
             continue
         key = library.nvmlDeviceGetGpuInstanceId(part), library.nvmlDeviceGetComputeInstanceId(part)
         # "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
-        profile = _text(library.nvmlDeviceGetName(part)).rpartition(" MIG ")[2] or None
-        yield key, MigSlice(_text(library.nvmlDeviceGetUUID(part)), profile,
+        profile = text(library.nvmlDeviceGetName(part)).rpartition(" MIG ")[2] or None
+        yield key, MigSlice(text(library.nvmlDeviceGetUUID(part)), profile,
                             library.nvmlDeviceGetMemoryInfo(part).total)
 
 
-def _address(info: Any) -> str:
+def address_of(info: Any) -> str:
     """The kernel writes at least four digits of the domain, NVML eight."""
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
 
 
-def _text(value: str | bytes) -> str:
+def text(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -11,7 +11,7 @@ import os
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 ENVIRONMENT = "FAKEHOST_CONTROL"
@@ -65,6 +65,10 @@ class FakeHostControl:
     def set_nodes(self, address: str, there: bool) -> None:
         """Take a function's nodes out of /dev, or put them back."""
         self._call("set_nodes", address=address, there=there)
+
+    def set_mig(self, address: str, instances: Sequence[tuple[int, int]]) -> None:
+        """Cut a GPU anew: pairs of GPU instance and compute instance; none leave it uncut."""
+        self._call("set_mig", address=address, instances=[list(pair) for pair in instances])
 
     def set_link(self, address: str, up: bool) -> None:
         self._call("set_link", address=address, up=up)

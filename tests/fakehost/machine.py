@@ -168,6 +168,15 @@ class Machine:
         """Take a function's nodes out of /dev, or put them back."""
         self._replace(address, nodes=there)
 
+    def set_mig(self, address: str, instances: list[list[int]]) -> None:
+        """Cut a GPU anew: pairs of GPU instance and compute instance."""
+        with self._lock:
+            function = self._get(address)
+            if not isinstance(function, GpuFunction) or function.gpu.vendor != "nvidia":
+                raise OSError(errno.EINVAL, f"{address} is no GPU that can be cut")
+            pairs = tuple((int(gi), int(ci)) for gi, ci in instances)
+            self._put(dataclasses.replace(function, gpu=dataclasses.replace(function.gpu, mig=pairs)))
+
     def set_link(self, address: str, up: bool) -> None:
         with self._lock:
             self._net(address)

@@ -1,0 +1,58 @@
+"""Files in which an operator says something of single GPUs: YAML, one mapping of PCI addresses.
+
+Every scalar is read as the text that stands there: YAML 1.1 would take 0000:17:00.0 for a number in base sixty.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from containerhost.errors import SpecError
+
+LIMIT = 1 << 20  # bytes
+ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+
+
+class _Loader(yaml.BaseLoader):
+    """Knows texts, lists and mappings alone, and refuses a key that stands twice: one of the two would be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"{', '.join(twice)} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """What the file says of each GPU, by address as the kernel writes it.
+
+    :raises SpecError: it cannot be read, or is no such mapping
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LIMIT + 1)
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > LIMIT:
+        raise SpecError(f"{path} is larger than {LIMIT} bytes, which no file about a host's GPUs is")
+    return parse(data, str(path))
+
+
+def parse(data: bytes, name: str) -> dict[str, Any]:
+    """:param name: of the file, for errors"""
+    try:
+        found = yaml.load(data, _Loader)  # noqa: S506  (makes nothing but texts, lists and mappings)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise SpecError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
+    if found in (None, ""):
+        return {}
+    if not isinstance(found, dict):
+        raise SpecError(f"{name} is no mapping: each line must be a GPU's PCI address, a colon, and what is said of it")
+    for address in found:
+        if not isinstance(address, str) or not ADDRESS.fullmatch(address):
+            raise SpecError(f"{name}: {address!r} is no PCI address as `containerhost list` shows it, such as "
+                            "0000:3b:00.0")
+    return found

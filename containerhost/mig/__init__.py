@@ -1,0 +1,1 @@
+"""MIG: into which slices a host's NVIDIA GPUs are cut, and cutting them anew when their operator says so."""

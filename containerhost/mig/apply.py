@@ -1,0 +1,137 @@
+"""Cutting GPUs anew: everything is looked at first, then done under a lock, and taken back on an error.
+
+While it is at work the operator holds what is to change, by the host's own records, so that no driver hands it out.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from containerhost.devices.scan import Inventory
+from containerhost.errors import DeviceHeld, DeviceNotFound, HostActionFailed, SpecError
+from containerhost.filelock import FileLock
+from containerhost.mig import wanted
+from containerhost.mig.geometry import Geometry, Piece, Placement
+from containerhost.mig.library import Library
+from containerhost.mig.plan import Add, AddPart, Plan, Remove, RemovePart, SetMode, plan
+from containerhost.owners import Owner, Owners
+from containerhost.rollback import Rollback
+
+OPERATOR = Owner("containerhost", "host", "mig-apply", "mig-apply")
+LOCK_LIMIT = 1.0  # seconds
+
+
+class Cutter:
+    """:param folder: of the ownership records
+    :param inventory: scans the host; called at each question
+    """
+
+    def __init__(self, library: Library, folder: Path, inventory: Callable[[], Inventory]) -> None:
+        self._library = library
+        self._owners = Owners(folder)
+        self._lock = FileLock(folder / ".mig", LOCK_LIMIT)
+        self._inventory = inventory
+
+    def plans(self, lists: Mapping[str, Sequence[str]]) -> tuple[Plan, ...]:
+        """One for each GPU of the file, in its order.
+
+        :raises DeviceNotFound, DeviceHeld, SpecError: a GPU cannot be cut so; nothing was changed
+        """
+        known = {geometry.address: geometry for geometry in self._library.read()}
+        held = {name for name, record in self._owners.records().items() if record.owner != OPERATOR}
+        return tuple(plan(geometry, pieces, held) for geometry, pieces in _wanted(known, lists))
+
+    def apply(self, lists: Mapping[str, Sequence[str]]) -> tuple[Plan, ...]:
+        """:returns: what was done
+        :raises DeviceNotFound, DeviceHeld, SpecError: nothing was changed
+        :raises HostActionFailed: a step failed, and those before it were taken back
+        """
+        with self._alone():
+            plans = self.plans(lists)
+            changes = [each for each in plans if each.steps]
+            try:
+                for each in changes:
+                    self._claim(each)
+                with Rollback("cutting GPUs anew") as undo:
+                    for each in changes:
+                        self._carry_out(each, undo)
+                    self._require_as_wanted(changes, lists)
+            finally:
+                for record in self._owners.held_by(OPERATOR):
+                    self._owners.release(record.device_id, OPERATOR)
+            return plans
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._lock.held())
+            except TimeoutError as error:
+                raise DeviceHeld(f"GPUs of this host are being cut already: {error}") from error
+            yield
+
+    def _claim(self, each: Plan) -> None:
+        """The whole GPU, if nobody has a part of it that stays; else the parts that go.
+
+        :raises DeviceHeld: somebody took one of them since the look
+        """
+        inventory = self._inventory()
+        try:
+            self._owners.claim([inventory.get(each.address)], OPERATOR, inventory.related)
+        except DeviceHeld:
+            there = {device.id: device for device in inventory.by_address(each.address)}
+            parts = [there[name] for name in each.removed if name in there]
+            self._owners.claim(parts, OPERATOR, lambda device: ())
+
+    def _carry_out(self, each: Plan, undo: Rollback) -> None:
+        address, library = each.address, self._library
+        now: dict[int, int] = {}  # numbers of instances that were taken back
+
+        def part_back(gi: int, slices: int) -> None:
+            library.create_part(address, now.get(gi, gi), slices)
+
+        def back(gi: int, profile: str, placement: Placement) -> None:
+            now[gi] = library.create(address, library.geometry(address).profile(profile), placement)
+
+        for step in each.steps:
+            match step:
+                case SetMode():
+                    library.set_mode(address, step.enabled)
+                    undo.on_error(f"MIG mode of {address}", library.set_mode, address, not step.enabled)
+                case RemovePart():
+                    library.destroy_part(address, step.gi, step.ci)
+                    undo.on_error(f"slice {step.name} of {address}", part_back, step.gi, step.slices)
+                case Remove():
+                    library.destroy(address, step.gi)
+                    undo.on_error(f"GPU instance {step.profile} of {address}", back, step.gi, step.profile,
+                                  step.placement)
+                case Add():
+                    gi = library.create(address, library.geometry(address).profile(step.profile), step.placement)
+                    undo.on_error(f"new GPU instance {gi} of {address}", library.destroy, address, gi)
+                    for slices in step.parts:
+                        self._add_part(address, gi, slices, undo)
+                case AddPart():
+                    self._add_part(address, step.gi, step.slices, undo)
+
+    def _add_part(self, address: str, gi: int, slices: int, undo: Rollback) -> None:
+        ci = self._library.create_part(address, gi, slices)
+        undo.on_error(f"new slice gi{gi}/ci{ci} of {address}", self._library.destroy_part, address, gi, ci)
+
+    def _require_as_wanted(self, changes: Sequence[Plan], lists: Mapping[str, Sequence[str]]) -> None:
+        for each in changes:
+            geometry = self._library.geometry(each.address)
+            left = plan(geometry, wanted.pieces(geometry, lists[each.address]), ())
+            if left.steps:
+                raise HostActionFailed(f"GPU {each.address} was cut, but not as wanted; what is missing: "
+                                       f"{', '.join(map(str, left.steps))}")
+
+
+def _wanted(known: Mapping[str, Geometry], lists: Mapping[str, Sequence[str]]
+            ) -> Iterator[tuple[Geometry, tuple[Piece, ...]]]:
+    for address, names in lists.items():
+        if address not in known:
+            raise DeviceNotFound(f"NVIDIA's driver knows no GPU {address}: it knows {', '.join(known) or 'none'}")
+        geometry = known[address]
+        if names and not geometry.profiles:
+            raise SpecError(f"GPU {address} ({geometry.model}) cannot be cut into slices")
+        yield geometry, wanted.pieces(geometry, names)

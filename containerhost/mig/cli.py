@@ -1,0 +1,63 @@
+"""``containerhost mig``: how this host's GPUs are cut into slices, and cutting them as a file says."""
+
+import json
+from pathlib import Path
+
+import click
+
+from containerhost import gpufile, owners
+from containerhost.devices.scan import scan
+from containerhost.mig import report, wanted
+from containerhost.report import printable
+
+_owners = click.option("--owners", "folder", metavar="DIR", default=owners.FOLDER,
+                       type=click.Path(file_okay=False, path_type=Path), help="Folder of the ownership records.")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def mig(context: click.Context) -> None:
+    """Show how NVIDIA GPUs are cut into slices (MIG), or cut them anew."""
+    if context.invoked_subcommand is None:
+        context.invoke(show, as_json=False, folder=owners.FOLDER)
+
+
+@mig.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_owners
+def show(as_json: bool, folder: Path) -> None:
+    """Show each GPU's MIG mode, the profiles it can have, and its slices with who holds them."""
+    from containerhost.mig.library import Library  # noqa: PLC0415  (the other commands need no NVML)
+
+    with Library() as library:
+        geometries = library.read()
+    holders = {name: str(record.owner) for name, record in owners.Owners(folder).records().items()}
+    if as_json:
+        click.echo(json.dumps([report.to_dict(geometry, holders) for geometry in geometries], indent=1))
+    else:
+        click.echo(report.show(geometries, holders))
+
+
+@mig.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Check everything and print the plan, but change nothing.")
+@_owners
+def apply(file: Path, dry_run: bool, folder: Path) -> None:
+    """Cut GPUs as FILE says: a line for each GPU, `0000:3b:00.0: [1g.5gb, 2g.10gb]`; an empty list is a whole one.
+
+    Only what differs is changed. A slice that a container holds is never touched: a file that would remove one is
+    refused before anything changes. If a step fails, those before it are taken back.
+    """
+    from containerhost.mig.apply import Cutter  # noqa: PLC0415
+    from containerhost.mig.library import Library  # noqa: PLC0415
+
+    lists = wanted.lists(gpufile.load(file))
+    with Library() as library:
+        cutter = Cutter(library, folder, scan)
+        if dry_run:
+            click.echo(report.steps(cutter.plans(lists)))
+            return
+        click.echo(report.steps(cutter.apply(lists)))
+    for device in scan().devices:
+        if device.slice and device.address in lists and not device.healthy:
+            click.echo(printable(f"{device.id} cannot be used yet: {'; '.join(device.health)}"), err=True)

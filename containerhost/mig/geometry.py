@@ -1,0 +1,111 @@
+"""How one GPU is cut, and how it could be: plain records.
+
+Words and rules are those of NVIDIA's MIG user guide ("Concepts", "Supported MIG Profiles"): a *GPU instance* has a
+share of memory and of compute slices, in whole memory slices at a *placement*; it is divided into one or more *compute
+instances*, each of which is what a container gets: a slice.
+"""
+
+import dataclasses
+import re
+
+from containerhost.errors import SpecError
+
+# ``1g.5gb``, ``1g.10gb+me``, ``1c.3g.20gb``: compute slices of the slice where they are not all of its GPU instance's,
+# compute slices and memory of the GPU instance, and what of media engines it has.
+PROFILE = re.compile(r"(?:(?P<part>[1-7])c\.)?(?P<whole>(?P<slices>[1-8])g\.[0-9]{1,3}gb(?:[+-][a-z.]{1,12})?)")
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Placement:
+    """In memory slices of the GPU."""
+
+    start: int
+    size: int
+
+    def overlaps(self, other: "Placement") -> bool:
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """Of GPU instances.
+
+    :ivar id: the driver's number of it
+    :ivar slices: compute slices
+    :ivar memory: MiB
+    :ivar most: how many an uncut GPU can have
+    :ivar free: how many more there can be now; None where the driver does not tell
+    :ivar placements: where they can be; empty where the driver does not tell (of a GPU that is not in MIG mode)
+    """
+
+    id: int
+    name: str
+    slices: int
+    memory: int
+    most: int
+    free: int | None = None
+    placements: tuple[Placement, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputeInstance:
+    """:ivar slices: compute slices"""
+
+    id: int
+    slices: int
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuInstance:
+    id: int
+    profile: str
+    placement: Placement
+    parts: tuple[ComputeInstance, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """:ivar enabled: whether the GPU is in MIG mode
+    :ivar pending: whether it will be after its next reset
+    """
+
+    address: str
+    model: str
+    enabled: bool
+    pending: bool
+    profiles: tuple[Profile, ...]
+    instances: tuple[GpuInstance, ...] = ()
+
+    def profile(self, name: str) -> Profile:
+        """:raises SpecError: the GPU knows none of that name"""
+        found = next((profile for profile in self.profiles if profile.name == name), None)
+        if found is None:
+            raise SpecError(f"GPU {self.address} ({self.model}) cannot have a slice {name}: it can have "
+                            f"{', '.join(profile.name for profile in self.profiles) or 'none at all'}")
+        return found
+
+    @property
+    def slices(self) -> int:
+        """Compute slices of the whole GPU."""
+        return max((profile.slices for profile in self.profiles), default=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A GPU instance as it is wanted.
+
+    :ivar parts: compute slices of each of its compute instances
+    """
+
+    profile: str
+    parts: tuple[int, ...]
+
+
+def slice_id(address: str, gi: int, ci: int) -> str:
+    """As the host's inventory calls it."""
+    return f"{address}/gi{gi}/ci{ci}"
+
+
+def slice_name(profile: str, whole: int, part: int) -> str:
+    """As NVIDIA's tools name a slice: ``1c.3g.20gb`` for one of three compute slices of a ``3g.20gb``."""
+    return profile if part == whole else f"{part}c.{profile}"

@@ -1,0 +1,205 @@
+"""MIG as NVIDIA's management library reads and changes it. Changing needs root.
+
+Every call runs in a thread of its own with a time limit: one for a card that has died may never come back. Sources: the
+NVML reference, chapter "Multi Instance GPU Management".
+"""
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pynvml
+
+from containerhost.devices.nvml import address_of, text
+from containerhost.errors import DeviceNotFound, HostActionFailed
+from containerhost.mig.geometry import ComputeInstance, Geometry, GpuInstance, Placement, Profile
+
+READ_LIMIT = 30.0  # seconds
+CHANGE_LIMIT = 120.0  # seconds; turning MIG mode on resets the GPU
+MOST = 64  # instances or placements that are asked for at once; no GPU has as many
+ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+
+
+class Library:
+    """Context manager: the library is there while the block runs.
+
+    :raises HostActionFailed: from every method, with the library's own words
+    """
+
+    def __enter__(self) -> "Library":
+        self._handles: dict[str, Any] = {}
+        _call(READ_LIMIT, "be asked", pynvml.nvmlInit)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _call(READ_LIMIT, "end", pynvml.nvmlShutdown)
+
+    # Reading
+
+    def read(self) -> tuple[Geometry, ...]:
+        """Every GPU that the driver knows, those without MIG too."""
+        return _call(READ_LIMIT, "tell how the GPUs are cut", lambda: tuple(self._geometries()))
+
+    def geometry(self, address: str) -> Geometry:
+        return _call(READ_LIMIT, f"tell how GPU {address} is cut", self._geometry, address, self._handle(address))
+
+    def _geometries(self) -> Iterator[Geometry]:
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            address = address_of(pynvml.nvmlDeviceGetPciInfo(handle))
+            self._handles[address] = handle
+            yield self._geometry(address, handle)
+
+    def _geometry(self, address: str, handle: Any) -> Geometry:
+        model = text(pynvml.nvmlDeviceGetName(handle))
+        mode = _unless_absent(pynvml.nvmlDeviceGetMigMode, handle)
+        if mode is None:
+            return Geometry(address, model, False, False, ())
+        enabled, pending = (value == pynvml.NVML_DEVICE_MIG_ENABLE for value in mode)
+        profiles = tuple(_profiles(handle))
+        return Geometry(address, model, enabled, pending, profiles,
+                        tuple(_instances(handle, profiles)) if enabled else ())
+
+    # Changing
+
+    def set_mode(self, address: str, enabled: bool) -> None:
+        """:raises HostActionFailed: also where it would hold only after a reset that the driver cannot make now; then
+        nothing is changed
+        """
+        what = f"turn MIG mode of GPU {address} {'on' if enabled else 'off'}"
+        handle, mode = self._handle(address), int(enabled)
+        _call(CHANGE_LIMIT, what, pynvml.nvmlDeviceSetMigMode, handle, mode)
+        now, _ = _call(READ_LIMIT, what, pynvml.nvmlDeviceGetMigMode, handle)
+        if now != mode:
+            _call(CHANGE_LIMIT, what, pynvml.nvmlDeviceSetMigMode, handle, now)
+            raise HostActionFailed(
+                f"NVML cannot {what} now, only at the GPU's next reset: something uses it. End what does (monitoring, "
+                f"the persistence daemon) and try again, or run `nvidia-smi -i {address} -mig {mode}` and restart the "
+                "host")
+
+    def create(self, address: str, profile: Profile, placement: Placement | None) -> int:
+        """:returns: number of the new GPU instance, which has no compute instance yet"""
+        what = f"make a GPU instance {profile.name} on GPU {address}"
+        handle = self._handle(address)
+        if placement is None:
+            made = _call(CHANGE_LIMIT, what, pynvml.nvmlDeviceCreateGpuInstance, handle, profile.id)
+        else:
+            place = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
+            made = _call(CHANGE_LIMIT, what, pynvml.nvmlDeviceCreateGpuInstanceWithPlacement, handle, profile.id,
+                         ctypes.byref(place))
+        return int(_call(READ_LIMIT, what, pynvml.nvmlGpuInstanceGetInfo, made).id)
+
+    def destroy(self, address: str, gi: int) -> None:
+        _call(CHANGE_LIMIT, f"remove GPU instance {gi} of GPU {address}", pynvml.nvmlGpuInstanceDestroy,
+              self._instance(address, gi))
+
+    def create_part(self, address: str, gi: int, slices: int) -> int:
+        """:returns: number of the new compute instance"""
+        what = f"make a slice of {slices} compute slices in GPU instance {gi} of GPU {address}"
+        instance = self._instance(address, gi)
+        kind = next((kind for kind in _call(READ_LIMIT, what, lambda: list(_kinds(instance)))
+                     if kind.sliceCount == slices), None)
+        if kind is None:
+            raise HostActionFailed(f"NVML cannot {what}: it knows none of that size")
+        made = _call(CHANGE_LIMIT, what, pynvml.nvmlGpuInstanceCreateComputeInstance, instance, kind.id)
+        return int(_call(READ_LIMIT, what, pynvml.nvmlComputeInstanceGetInfo_v2, made).id)
+
+    def destroy_part(self, address: str, gi: int, ci: int) -> None:
+        what = f"remove slice gi{gi}/ci{ci} of GPU {address}"
+        part = _call(READ_LIMIT, what, pynvml.nvmlGpuInstanceGetComputeInstanceById, self._instance(address, gi), ci)
+        _call(CHANGE_LIMIT, what, pynvml.nvmlComputeInstanceDestroy, part)
+
+    def _handle(self, address: str) -> Any:
+        if address not in self._handles:
+            self.read()
+        if address not in self._handles:
+            raise DeviceNotFound(f"NVIDIA's driver knows no GPU {address}: it knows "
+                                 f"{', '.join(self._handles) or 'none'}")
+        return self._handles[address]
+
+    def _instance(self, address: str, gi: int) -> Any:
+        return _call(READ_LIMIT, f"find GPU instance {gi} of GPU {address}", pynvml.nvmlDeviceGetGpuInstanceById,
+                     self._handle(address), gi)
+
+
+def _profiles(handle: Any) -> Iterator[Profile]:
+    for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        info = _unless_absent(pynvml.nvmlDeviceGetGpuInstanceProfileInfoV, handle, number)
+        if info is not None:
+            yield Profile(info.id, text(info.name).removeprefix("MIG "), info.sliceCount, info.memorySizeMB,
+                          info.instanceCount,
+                          _unless_absent(pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity, handle, info.id),
+                          _placements(handle, info.id))
+
+
+def _placements(handle: Any, profile: int) -> tuple[Placement, ...]:
+    count, places = ctypes.c_uint(MOST), (pynvml.c_nvmlGpuInstancePlacement_t * MOST)()
+    if _unless_absent(pynvml.nvmlDeviceGetGpuInstancePossiblePlacements, handle, profile, places,
+                      ctypes.byref(count)) is None:
+        return ()
+    return tuple(sorted(Placement(place.start, place.size) for place in places[:count.value]))
+
+
+def _instances(handle: Any, profiles: tuple[Profile, ...]) -> Iterator[GpuInstance]:
+    for profile in profiles:
+        count, found = ctypes.c_uint(MOST), (pynvml.c_nvmlGpuInstance_t * MOST)()
+        if _unless_absent(pynvml.nvmlDeviceGetGpuInstances, handle, profile.id, found, ctypes.byref(count)) is None:
+            continue
+        for instance in found[:count.value]:
+            info = pynvml.nvmlGpuInstanceGetInfo(instance)
+            yield GpuInstance(info.id, profile.name, Placement(info.placement.start, info.placement.size),
+                              tuple(sorted(_parts(instance), key=lambda part: part.id)))
+
+
+def _parts(instance: Any) -> Iterator[ComputeInstance]:
+    for kind in _kinds(instance):
+        count, found = ctypes.c_uint(MOST), (pynvml.c_nvmlComputeInstance_t * MOST)()
+        if _unless_absent(pynvml.nvmlGpuInstanceGetComputeInstances, instance, kind.id, found,
+                          ctypes.byref(count)) is not None:
+            for part in found[:count.value]:
+                yield ComputeInstance(pynvml.nvmlComputeInstanceGetInfo_v2(part).id, kind.sliceCount)
+
+
+def _kinds(instance: Any) -> Iterator[Any]:
+    """The profiles of compute instances that a GPU instance can have."""
+    for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        kind = _unless_absent(pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo, instance, number,
+                              pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+        if kind is not None:
+            yield kind
+
+
+def _unless_absent(call: Callable[..., Any], *arguments: Any) -> Any:
+    """None where the GPU, or this version of the driver, does not have what is asked for."""
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in ABSENT:
+            return None
+        raise
+
+
+def _call(limit: float, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """:param limit: seconds
+    :param what: the library is to do, in words
+    """
+    answers: list[Any] = []
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            answers.append(call(*arguments))
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=ask, name="nvml-mig", daemon=True)
+    thread.start()
+    thread.join(limit)
+    if answers:
+        return answers[0]
+    if not failures:
+        raise HostActionFailed(f"NVML did not {what} within {limit:g} s: the GPU may have died; see the kernel's log")
+    if isinstance(failures[0], pynvml.NVMLError):
+        raise HostActionFailed(f"NVML cannot {what}: {failures[0]}") from failures[0]
+    raise failures[0]

@@ -1,0 +1,71 @@
+"""From the operator's file to the GPU instances that are wanted. Pure.
+
+::
+
+    0000:3b:00.0: [1g.5gb, 1g.5gb, 2g.10gb, 3g.20gb]
+    0000:3c:00.0: [1c.3g.20gb, 2c.3g.20gb, 4g.20gb]   # two slices of one GPU instance
+    0000:3d:00.0: []                                  # not cut: the whole GPU
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from containerhost.errors import SpecError
+from containerhost.mig.geometry import PROFILE, Geometry, Piece
+
+MOST = 64  # slices in a list; a GPU has 7
+
+
+def lists(content: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The profiles of each GPU.
+
+    :param content: of the file (:mod:`containerhost.gpufile`)
+    :raises SpecError: something else than lists of profiles
+    """
+    return {address: _profiles(address, value) for address, value in content.items()}
+
+
+def _profiles(address: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MOST:
+        raise SpecError(f"GPU {address}: {value!r} is no list of profiles such as [1g.5gb, 2g.10gb]; an empty list "
+                        "leaves the GPU whole")
+    for name in value:
+        if not isinstance(name, str) or not PROFILE.fullmatch(name):
+            raise SpecError(f"GPU {address}: {name!r} is no profile of a slice, such as 1g.5gb or 1c.3g.20gb")
+    return tuple(value)
+
+
+def pieces(geometry: Geometry, names: Sequence[str]) -> tuple[Piece, ...]:
+    """Slices that are parts of a GPU instance (``1c.…``) fill one after the other, each the first with room for it.
+
+    :raises SpecError: the GPU has no such profile, or not room for all
+    """
+    found: list[tuple[str, list[int]]] = []
+    for name in names:
+        match = PROFILE.fullmatch(name)
+        if match is None:
+            raise SpecError(f"{name!r} is no profile of a slice")
+        whole = geometry.profile(match["whole"])
+        part = int(match["part"] or whole.slices)
+        if part > whole.slices:
+            raise SpecError(f"GPU {geometry.address}: {name} would be {part} of {whole.slices} compute slices")
+        place = next((parts for profile, parts in found
+                      if profile == whole.name and sum(parts) + part <= whole.slices), None)
+        if place is None:
+            found.append((whole.name, [part]))
+        else:
+            place.append(part)
+    _require_room(geometry, [profile for profile, _ in found])
+    return tuple(Piece(profile, tuple(sorted(parts))) for profile, parts in found)
+
+
+def _require_room(geometry: Geometry, names: Sequence[str]) -> None:
+    """What needs no placements to be known; the rest the plan finds, or the driver."""
+    needed = sum(geometry.profile(name).slices for name in names)
+    if needed > geometry.slices:
+        raise SpecError(f"GPU {geometry.address} ({geometry.model}) has {geometry.slices} compute slices; "
+                        f"{', '.join(names)} need {needed}")
+    for name in sorted(set(names)):
+        if names.count(name) > geometry.profile(name).most:
+            raise SpecError(f"GPU {geometry.address} ({geometry.model}) can have {geometry.profile(name).most} GPU "
+                            f"instances {name}, not {names.count(name)}")

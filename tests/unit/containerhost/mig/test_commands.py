@@ -1,0 +1,176 @@
+"""``containerhost mig`` on emulated GPUs, whose NVML stands below pynvml."""
+
+import json
+from pathlib import Path
+
+import fixtures
+import testtools
+from click.testing import CliRunner, Result
+
+from containerhost.cli import main
+from containerhost.devices import nvml
+from containerhost.devices.model import Device, Kind, Slice
+from containerhost.devices.scan import Inventory
+from containerhost.owners import Owner, Owners
+from tests.fakehost.nvml import Nvml
+
+WHOLE, CUT, OLD = "0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0"
+THREE = [(0, "1g.5gb", (1,)), (2, "2g.10gb", (1, 1)), (4, "3g.20gb", (3,))]
+SERVER = Owner("nova", "lxd", "c1", "uuid-1")
+
+
+class MigCase(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.nvml = self.useFixture(Nvml({WHOLE: None, CUT: THREE, OLD: None}))
+        self.nvml.gpu(OLD).can_mig = False
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.owners = Owners(self.folder / "owners")
+        self.useFixture(fixtures.MonkeyPatch("containerhost.mig.cli.scan", self.inventory))
+
+    def inventory(self) -> Inventory:
+        """As sysfs and /proc show it."""
+        def device(address: str, **more: object) -> Device:
+            return Device(address, address, Kind.GPU, "10de", "20b0", "030200", "nvidia", **more)  # type: ignore[arg-type]
+
+        parts = [Device(f"{gpu.address}/gi{gi}/ci{ci}", gpu.address, Kind.GPU_SLICE, "10de", "20b0", "030200", "nvidia",
+                        parent=gpu.address, slice=Slice(gi, ci)) for gpu in self.nvml.gpus for gi, ci in gpu.pairs()]
+        return Inventory((*(device(gpu.address) for gpu in self.nvml.gpus), *parts))
+
+    def hold(self, name: str) -> None:
+        inventory = self.inventory()
+        self.owners.claim([inventory.get(name)], SERVER, inventory.related)
+
+    def run_command(self, *words: str) -> Result:
+        return CliRunner().invoke(main, ["mig", *words, "--owners", str(self.folder / "owners")])
+
+    def apply(self, text: str, *options: str, status: int = 0) -> str:
+        file = self.folder / "gpus.yaml"
+        file.write_text(text)
+        result = self.run_command("apply", str(file), *options)
+        self.assertEqual(status, result.exit_code, result.output)
+        return result.output
+
+
+class ShowTest(MigCase):
+    def test_people(self) -> None:
+        self.hold(f"{CUT}/gi2/ci1")
+        shown = self.run_command("show").output
+        for words in (f"{WHOLE} NVIDIA A100-SXM4-40GB: MIG mode off", f"{OLD} NVIDIA A100-SXM4-40GB: cannot be cut",
+                      "3g.20gb    3               20096  2     0     0-3 4-7",
+                      f"{CUT}/gi2/ci1  1c.2g.10gb  2-3    lxd container c1"):
+            self.assertIn(words, shown)
+
+    def test_programs(self) -> None:
+        self.hold(f"{CUT}/gi1/ci0")
+        whole, found, old = json.loads(self.run_command("show", "--json").output)
+        self.assertEqual((True, True, 7), (found["mig"], found["enabled"], len(found["profiles"])))
+        self.assertEqual(["1g.5gb", "1c.2g.10gb", "1c.2g.10gb", "3g.20gb"], [one["profile"] for one in found["slices"]])
+        self.assertEqual([str(SERVER), None, None, None], [one["owner"] for one in found["slices"]])
+        self.assertEqual((True, False, []), (whole["mig"], whole["enabled"], whole["profiles"][0]["placements"]))
+        self.assertEqual((False, []), (old["mig"], old["profiles"]))
+
+    def test_the_inventory_is_told_the_same(self) -> None:
+        slices = nvml.query()[CUT].slices
+        self.assertEqual({(1, 0): "1g.5gb", (2, 0): "1c.2g.10gb", (2, 1): "1c.2g.10gb", (3, 0): "3g.20gb"},
+                         {key: one.profile for key, one in slices.items()})
+
+    def test_a_library_that_fails(self) -> None:
+        self.nvml.failing["nvmlDeviceGetCount_v2"] = 0
+        result = self.run_command("show")
+        self.assertEqual((1, True), (result.exit_code, "NVML cannot tell how the GPUs are cut" in result.output))
+
+
+class ApplyTest(MigCase):
+    def assert_unchanged(self) -> None:
+        self.assertEqual((THREE, [], False), (self.nvml.cut(CUT), self.nvml.cut(WHOLE), self.nvml.gpu(WHOLE).enabled))
+        self.assertEqual([], [name for name, record in self.owners.records().items() if record.owner != SERVER])
+
+    def test_only_what_differs(self) -> None:
+        text = f"{WHOLE}: [4g.20gb, 1g.5gb, 1c.2g.10gb]\n{CUT}: [1g.5gb, 1g.5gb, 3g.20gb, 1c.2g.10gb, 1c.2g.10gb]\n"
+        planned = self.apply(text, "--dry-run")
+        self.assert_unchanged()
+        self.assertEqual(planned, self.apply(text))
+        self.assertEqual([(0, "4g.20gb", (4,)), (4, "2g.10gb", (1,)), (6, "1g.5gb", (1,))], self.nvml.cut(WHOLE))
+        self.assertEqual(sorted([*THREE, (1, "1g.5gb", (1,))]), self.nvml.cut(CUT))
+        self.assertIn("make GPU instance 1g.5gb at 1", planned)
+        self.assertEqual({}, self.owners.records())
+        self.nvml.calls.clear()
+        self.assertEqual(f"{WHOLE}: as wanted, nothing to do\n{CUT}: as wanted, nothing to do\n", self.apply(text))
+        self.assertEqual([], [name for name in self.nvml.calls if "Create" in name or "Destroy" in name])
+
+    def test_whole_again(self) -> None:
+        self.assertIn("turn MIG mode off", self.apply(f"{CUT}: []"))
+        self.assertEqual(([], False), (self.nvml.cut(CUT), self.nvml.gpu(CUT).enabled))
+
+    def test_what_is_held_is_refused_or_left_alone(self) -> None:
+        self.hold(f"{CUT}/gi3/ci0")
+        for text, words in ((f"{WHOLE}: [1g.5gb]\n{CUT}: [1g.5gb]", "gi3/ci0 would go"), (f"{CUT}: []", "would go")):
+            self.assertIn(words, self.apply(text, status=1))
+            self.assert_unchanged()
+        self.apply(f"{CUT}: [3g.20gb]")
+        self.assertEqual([(4, "3g.20gb", (3,))], self.nvml.cut(CUT))
+        self.assertEqual([f"{CUT}/gi3/ci0"], list(self.owners.records()))
+        self.hold(WHOLE)
+        self.assertIn("held as a whole", self.apply(f"{WHOLE}: [1g.5gb]", status=1))
+
+    def test_bad_files_change_nothing(self) -> None:
+        for text, words in (
+                ("0000:99:00.0: [1g.5gb]", "knows no GPU 0000:99:00.0"), (f"{OLD}: [1g.5gb]", "cannot be cut"),
+                (f"{WHOLE}: [1g.5gb]\n{CUT}: [9g.5gb]", "is no profile"),
+                (f"{WHOLE}: [1g.5gb]\n{CUT}: [1g.6gb]", "1g.6gb"),
+                (f"{WHOLE}: {{a: b}}", "no list of profiles"), (f"{CUT}: [4g.20gb, 4g.20gb]", "compute slices")):
+            with self.subTest(text):
+                self.assertIn(words, self.apply(text, status=1))
+                self.assert_unchanged()
+
+    def test_any_step_that_fails_is_taken_back(self) -> None:
+        text = f"{WHOLE}: [3g.20gb, 1c.2g.10gb, 1c.2g.10gb]\n{CUT}: [7g.40gb]\n"
+        steps = ("nvmlDeviceSetMigMode", "nvmlDeviceCreateGpuInstance", "nvmlGpuInstanceCreateComputeInstance",
+                 "nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy", "nvmlDeviceCreateGpuInstanceWithPlacement")
+        failed = 0
+        for name in steps:
+            for after in range(4):
+                with self.subTest(f"{name} {after}"):
+                    self.nvml.failing = {name: after}
+                    result = self.run_command("apply", str(self._file(text)))
+                    if not self.nvml.failing:
+                        failed += 1
+                        self.assertEqual(1, result.exit_code, result.output)
+                        self.assertIn("NVML cannot", result.output)
+                        self.assert_unchanged()
+                    else:
+                        self.nvml.failing = {}
+                        self._as_before()
+        self.assertGreater(failed, 8)
+
+    def _file(self, text: str) -> Path:
+        file = self.folder / "gpus.yaml"
+        file.write_text(text)
+        return file
+
+    def _as_before(self) -> None:
+        self.nvml.gpus[:] = Nvml({WHOLE: None, CUT: THREE, OLD: None}).gpus
+        self.nvml.gpu(OLD).can_mig = False
+
+    def test_a_slice_that_a_process_uses(self) -> None:
+        """NVML refuses; what went before comes back."""
+        self.nvml.gpu(CUT).instances[1].parts[1].used = True
+        self.assertIn("In use by another client", self.apply(f"{CUT}: []", status=1).replace("\n", " "))
+        self.assertEqual([(0, "1g.5gb", (1,)), (2, "2g.10gb", (1, 1)), (4, "3g.20gb", (3,))], self.nvml.cut(CUT))
+
+    def test_a_mode_that_needs_a_reset(self) -> None:
+        self.nvml.gpu(WHOLE).needs_reset = True
+        self.assertIn("only at the GPU's next reset", self.apply(f"{WHOLE}: [1g.5gb]", status=1))
+        self.assert_unchanged()
+        self.assertFalse(self.nvml.gpu(WHOLE).pending)
+
+    def test_after_a_kill_the_next_run_ends_it(self) -> None:
+        """Whoever was killed left the operator's claim, and half of the work."""
+        inventory = self.inventory()
+        self.owners.claim([inventory.get(CUT)], Owner("containerhost", "host", "mig-apply", "mig-apply"),
+                          inventory.related)
+        self.nvml.gpu(CUT).instances.pop()
+        self.apply(f"{CUT}: [1g.5gb, 3g.20gb]")
+        self.assertEqual([(0, "1g.5gb", (1,)), (4, "3g.20gb", (3,))], self.nvml.cut(CUT))
+        self.assertEqual({}, self.owners.records())

@@ -1,0 +1,36 @@
+from pathlib import Path
+
+import fixtures
+import testtools
+
+from containerhost import gpufile
+from containerhost.errors import SpecError
+
+
+class GpuFileTest(testtools.TestCase):
+    def test_every_scalar_is_text(self) -> None:
+        for text, expected in (
+                ("0000:17:00.0: [1g.5gb, 2g.10gb]", {"0000:17:00.0": ["1g.5gb", "2g.10gb"]}),
+                ("'0000:17:00.0': {containers: 4}", {"0000:17:00.0": {"containers": "4"}}),
+                ("0000:17:00.0: []\n0000:18:00.0: [1e3]", {"0000:17:00.0": [], "0000:18:00.0": ["1e3"]}),
+                ("0000:17:00.0: !!python/object:os.system {}", {"0000:17:00.0": {}}),
+                ("# nothing yet\n", {}), ("", {})):
+            with self.subTest(text):
+                self.assertEqual(expected, gpufile.parse(text.encode(), "file"))
+
+    def test_what_is_no_such_file(self) -> None:
+        for text, words in (
+                ("[1, 2]", "no mapping"), ("just words", "no mapping"), ("gpu0: [1g.5gb]", "'gpu0' is no PCI address"),
+                ("0000:17:00.0: [1g.5gb]\n0000:17:00.0: []", "stands twice"), ("a: [", "not YAML"),
+                ("\xff\xfe\x00\x80", "no mapping"),
+                ("? [0000]\n: x", "not YAML"), ("[" * 5000, "not YAML")):
+            with self.subTest(text[:20]):
+                error = self.assertRaises(SpecError, gpufile.parse, text.encode("latin-1", "replace"), "the file")
+                self.assertIn("the file", str(error))
+                self.assertIn(words, str(error))
+
+    def test_a_file_that_cannot_be_read(self) -> None:
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        (folder / "large").write_bytes(b"#" * (gpufile.LIMIT + 1))
+        for name, words in (("none", "No such file"), ("large", "larger than")):
+            self.assertIn(words, str(self.assertRaises(SpecError, gpufile.load, folder / name)))
