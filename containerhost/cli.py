@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from containerhost import doctor as diagnosis
-from containerhost import owners, report, topology
+from containerhost import owners, report, sharing, topology
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
 from containerhost.errors import ContainerHostError, OwnersUnreadable
@@ -76,7 +76,9 @@ def show_topology(as_json: bool, root: Path) -> None:
 def doctor(root: Path, owners_folder: Path | None) -> None:
     """Say what is wrong with this host; status 1 if anything is."""
     host = Host(root)
-    complaints = diagnosis.complaints(scan(host), topology.read(host), _folder(root, owners_folder))
+    inventory = scan(host)
+    complaints = [*diagnosis.complaints(inventory, topology.read(host), _folder(root, owners_folder)),
+                  *sharing.strangers(sharing.read(host), inventory.devices)]
     for complaint in complaints:
         click.echo(report.printable(complaint))
     if complaints:

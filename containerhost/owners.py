@@ -23,8 +23,11 @@ FOLDER = Path("/var/lib/containerhost/owners")
 LOCK_LIMIT = 30.0  # seconds; a holder of the lock writes a few small files
 _LOCK, _JOURNAL, _UNFINISHED = ".lock", ".claim", ".unfinished"
 _SUFFIX = ".json"
-# A device id is a PCI address and perhaps a slice; as a file name its slashes are pluses.
+# A device id is a PCI address and perhaps a part; as a file name its slashes are pluses.
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]*(?:/[0-9A-Za-z][0-9A-Za-z:._-]*)*")
+
+# ``gi`` of gi1/ci0, ``share`` of share0, nothing of a whole device.
+_DIVISION = re.compile(r"[a-z]*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -250,15 +253,24 @@ class Owners:
 
 
 def _refuse_if_taken(records: Mapping[str, Record], device: Device, owner: Owner, related: Iterable[Device]) -> None:
-    for other in (device, *related):
-        record = records.get(other.id)
+    concerned = dict.fromkeys([device.id, *(other.id for other in related)])
+    # A GPU may be cut or shared anew while containers have what it was: the records know of it, the host does not.
+    concerned |= dict.fromkeys(name for name in records if excludes(device.id, name))
+    for name in concerned:
+        record = records.get(name)
         if record is None:
             continue
-        what = f"device {device.id}" if other.id == device.id else f"device {device.id}, related to {other.id}"
+        what = f"device {device.id}" if name == device.id else f"device {device.id}, related to {name}"
         if record.blocked is not None:
-            raise DeviceHeld(f"{what}, cannot be given to {owner}: {other.id} is blocked: {record.blocked}")
+            raise DeviceHeld(f"{what}, cannot be given to {owner}: {name} is blocked: {record.blocked}")
         if record.owner != owner:
-            raise DeviceHeld(f"{what}, cannot be given to {owner}: {record.owner} holds {other.id}")
+            raise DeviceHeld(f"{what}, cannot be given to {owner}: {record.owner} holds {name}")
+
+
+def excludes(one: str, other: str) -> bool:
+    """Whether two ids of devices are a whole and its part, or parts of one GPU that was divided in two ways."""
+    (whole, _, part), (others_whole, _, others_part) = one.partition("/"), other.partition("/")
+    return whole == others_whole and _DIVISION.match(part)[0] != _DIVISION.match(others_part)[0]  # type: ignore[index]
 
 
 def _file_name(device_id: str) -> str:

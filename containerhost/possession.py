@@ -8,7 +8,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from containerhost.devices.model import Device, Kind, Role
+from containerhost.devices.model import CharNode, Device, Kind, NodeUse, Role
 from containerhost.devices.scan import Inventory
 from containerhost.devices.vendors import make_grant
 from containerhost.errors import (
@@ -65,7 +65,7 @@ class Possession:
         inventory = self._inventory()
         mine = self._records(owner)
         wanted = [(self._usable(inventory, request, mine), request.options) for request in requests]
-        require_distinct(wanted)
+        require_distinct(wanted, mine)
         self._refuse_foreign(inventory, wanted, owner)
         for device, options in wanted:
             make_grant(device, options)  # whatever cannot be granted is refused before anything changes
@@ -95,8 +95,13 @@ class Possession:
         return tuple(make_grant(device, options) for device, options in wanted)
 
     def users(self, grants: Iterable[Grant]) -> tuple[str, ...]:
-        """The processes in containers that have a device of ``grants`` open, in words."""
-        own = [(node.major, node.minor) for grant in grants for node in grant.own_nodes]
+        """The processes in containers that have a device of ``grants`` open, in words. Of a place on a shared GPU: the
+        whole GPU, because nobody can tell by which place a process has it."""
+        inventory, nodes = self._inventory(), list[CharNode]()
+        for grant in grants:
+            shared = grant.device.kind is Kind.GPU_SHARE and grant.device.parent
+            nodes += own_nodes(inventory.get(shared)) if shared else grant.own_nodes
+        own = [(node.major, node.minor) for node in nodes]
         return self._privileged.users(own) if own else ()
 
     def held(self, owner: Owner) -> tuple[Grant, ...]:
@@ -284,12 +289,22 @@ def with_own_netdev(device: Device, record: Record) -> Device:
     return device
 
 
-def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]]) -> None:
-    """:raises SpecError: one device or one interface name is asked for twice"""
+def own_nodes(device: Device) -> tuple[CharNode, ...]:
+    return tuple(node for node in device.nodes if node.use is NodeUse.OWN)
+
+
+def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]], mine: Iterable[str] = ()) -> None:
+    """:param mine: ids of what the container has already
+    :raises SpecError: one device or one interface name is asked for twice
+    """
     devices, names = set(), set()
+    places = {name.partition("/share")[0]: name for name in mine if "/share" in name}
     for device, options in wanted:
         if device.id in devices:
             raise SpecError(f"device {device.id} is asked for twice by one container")
+        if device.kind is Kind.GPU_SHARE and places.setdefault(device.address, device.id) != device.id:
+            raise SpecError(f"one container would have two places on GPU {device.address}, {places[device.address]} "
+                            f"and {device.id}, which are no more than one: choose places on two GPUs")
         if options.netdev_name in names:
             raise SpecError(f"two devices of one container would be called {options.netdev_name}")
         devices.add(device.id)

@@ -6,8 +6,9 @@ A JSON object:
 - ``generation``: a number that grows with every change
 - ``cpus``: ``count``, and ``cores``: the host's cores it is bound to, none when the engine chooses
 - ``memory``: bytes
-- ``devices``: of each ``id`` (PCI address, or slice), ``kind`` (``gpu``, ``gpu_slice``, ``net``), ``vendor`` (PCI id),
-  ``uuid`` (null where it has none), ``nodes`` (paths in /dev), ``interface`` (null or its name in the container)
+- ``devices``: of each ``id`` (PCI address, or that of a slice or place), ``kind`` (``gpu``, ``gpu-slice``,
+  ``gpu-share``, ``net``), ``vendor`` (PCI id), ``uuid`` (null where it has none), ``nodes`` (paths in /dev),
+  ``interface`` (null or its name in the container)
 - ``announced``: null, or what will be when the guest has acknowledged or ``until`` (seconds since 1970) has passed:
   the same keys ``generation``, ``cpus``, ``memory`` and ``devices``
 """

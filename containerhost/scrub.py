@@ -49,10 +49,11 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
 
 
 def scrub_gpu(device: Device, privileged: Privileged) -> None:
-    """No process of a container may be left on it. A whole NVIDIA GPU is reset; the others' drivers clear memory when
-    they hand it out, and resetting a GPU under its driver is only safe with the vendor's tool."""
+    """No process of a container may be left on it; a place on a shared GPU has no nodes of its own. A whole NVIDIA GPU
+    is reset; the others' drivers clear memory when they hand it out, and resetting a GPU under its driver is only safe
+    with the vendor's tool."""
     own = tuple((node.major, node.minor) for node in device.nodes if node.use is NodeUse.OWN)
     if not wait_for(lambda: not privileged.users(own), USERS_LIMIT):
         raise HostActionFailed(f"still in use by {', '.join(privileged.users(own))}")
-    if device.vendor_id == NVIDIA and not device.slice:
+    if device.vendor_id == NVIDIA and device.kind is Kind.GPU:
         privileged.reset_nvidia_gpu(device.address)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from nova.objects.fields import PciDeviceType
 
-from containerhost.devices.model import Device, Kind, Role
+from containerhost.devices.model import PARTS, Device, Role
 from containerhost.devices.scan import Inventory
 from containerhost.owners import Record
 
@@ -22,14 +22,14 @@ def passthrough(inventory: Inventory, records: Mapping[str, Record],
                 one_time_use: Callable[[Mapping[str, Any]], bool] = lambda entry: False) -> list[dict[str, Any]]:
     """The whole PCI functions that nova may give to servers, those its servers hold included.
 
-    A GPU that is cut into slices is no use as a whole.
+    A GPU that is cut into slices, or shared, is no use as a whole.
 
     :param records: who holds what, by device id
     :param one_time_use: whether an entry is a device whose reservation would be lost if it were not reported
     """
-    cut = {device.parent for device in inventory.devices if device.kind is Kind.GPU_SLICE}
+    cut = {device.parent for device in inventory.devices if device.kind in PARTS}
     whole = ((device, _entry(device)) for device in inventory.devices
-             if device.kind is not Kind.GPU_SLICE and device.id not in cut)
+             if device.kind not in PARTS and device.id not in cut)
     return [entry for device, entry in whole if _for_nova(device, records.get(device.id)) or one_time_use(entry)]
 
 

@@ -1,7 +1,9 @@
-"""MIG slices in Placement: one provider per GPU that is cut, below the host, counting slices by profile. Pure.
+"""Parts of GPUs in Placement: one provider per GPU that is cut into slices (MIG) or shared, below the host, counting
+slices by profile and places by model. Pure.
 
-A flavor asks with ``resources:CUSTOM_MIG_1G_5GB=1``. Placement answers with a provider, that is a GPU; which of its
-slices a server gets is decided on the host (:mod:`nova_lxd_ext.slices`).
+A flavor asks with ``resources:CUSTOM_MIG_1G_5GB=1`` or ``resources:CUSTOM_SHARED_GPU_NVIDIA_A100_SXM4_40GB=1``.
+Placement answers with a provider, that is a GPU; which of its parts a server gets is decided on the host
+(:mod:`nova_lxd_ext.slices`).
 """
 
 import collections
@@ -15,24 +17,25 @@ import os_resource_classes as orc
 import os_traits
 from nova.compute.provider_tree import ProviderTree
 
-from containerhost.devices.model import Device, Kind
+from containerhost.devices.model import PARTS, Device, Kind
 from containerhost.devices.scan import Inventory
 
-PREFIX: Final = "CUSTOM_MIG_"
+MIG: Final = "CUSTOM_MIG_"
+SHARED: Final = "CUSTOM_SHARED_GPU_"
 NUMA_TRAIT: Final = "CUSTOM_NUMA_NODE_"
 GPU_TRAIT: Final = "CUSTOM_GPU_"
 
 # Names the providers' uuids: the same GPU of the same host always has the same, so nothing need be remembered.
 _NAMESPACE: Final = uuid.UUID("5d0c3f0e-7e55-5b0e-9d1c-6f2b1f6b8a10")
 # nova.scheduler.utils.ResourceRequest: resources, perhaps of a group
-_ASKED: Final = re.compile(r"resources[a-zA-Z0-9_-]{0,64}:(CUSTOM_MIG_[A-Z0-9_]+)")
+_ASKED: Final = re.compile(r"resources[a-zA-Z0-9_-]{0,64}:(CUSTOM_(?:MIG|SHARED_GPU)_[A-Z0-9_]+)")
 
 Used = Callable[[str], Mapping[str, int]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """``count`` slices of one profile, on one GPU of this host."""
+    """``count`` slices of one profile, or places, on one GPU of this host."""
 
     gpu: str
     resource_class: str
@@ -40,18 +43,25 @@ class Need:
 
 
 def resource_class(device: Device) -> str | None:
-    """CUSTOM_MIG_1G_5GB for a slice of profile 1g.5gb; None when the host cannot tell the profile."""
+    """CUSTOM_MIG_1G_5GB for a slice of profile 1g.5gb; None when the host cannot tell the profile. For a place the
+    GPU's model, or its PCI ids where the host cannot tell that."""
+    if device.kind is Kind.GPU_SHARE:
+        return SHARED + _normal(device.model or f"{device.vendor_id}_{device.product_id}")
     if device.kind is not Kind.GPU_SLICE or device.slice is None or not device.slice.profile:
         return None
-    return PREFIX + orc.normalize_name(device.slice.profile).removeprefix("CUSTOM_")
+    return MIG + _normal(device.slice.profile)
 
 
-def provider_name(nodename: str, gpu: str) -> str:
-    return f"{nodename}_mig_{gpu}"
+def _normal(name: str) -> str:
+    return str(orc.normalize_name(name).removeprefix("CUSTOM_"))
 
 
-def provider_uuid(nodename: str, gpu: str) -> str:
-    return str(uuid.uuid5(_NAMESPACE, provider_name(nodename, gpu)))
+def provider_name(nodename: str, gpu: str, kind: Kind = Kind.GPU_SLICE) -> str:
+    return f"{nodename}_{'mig' if kind is Kind.GPU_SLICE else 'shared'}_{gpu}"
+
+
+def provider_uuid(nodename: str, gpu: str, kind: Kind = Kind.GPU_SLICE) -> str:
+    return str(uuid.uuid5(_NAMESPACE, provider_name(nodename, gpu, kind)))
 
 
 def asked(extra_specs: Mapping[str, str]) -> collections.Counter[str]:
@@ -78,44 +88,45 @@ def needs(allocations: Mapping[str, Any], nodename: str, inventory: Inventory) -
     :param allocations: by uuid of the provider, as nova passes them to spawn
     """
     found = []
-    for gpu in sorted(_by_gpu(inventory)):
-        resources = allocations.get(provider_uuid(nodename, gpu), {}).get("resources", {})
-        found += [Need(gpu, name, count) for name, count in sorted(resources.items()) if name.startswith(PREFIX)]
+    for gpu, kind in sorted(_by_gpu(inventory)):
+        resources = allocations.get(provider_uuid(nodename, gpu, kind), {}).get("resources", {})
+        found += [Need(gpu, name, count) for name, count in sorted(resources.items())
+                  if name.startswith((MIG, SHARED))]
     return tuple(found)
 
 
 def update(tree: ProviderTree, nodename: str, inventory: Inventory, unusable: Collection[str], used: Used) -> None:
-    """Write the GPUs that are cut into ``tree``. What is no longer there goes once no server has an allocation of it;
-    until then it is reserved, so that Placement gives nothing more of it.
+    """Write the GPUs that are cut or shared into ``tree``. What is no longer there goes once no server has an
+    allocation of it; until then it is reserved, so that Placement gives nothing more of it.
 
     :param unusable: ids of slices that no server can be given now
     :param used: what servers have of a provider, by resource class; asked only of one that something vanished from
     """
     by_gpu = _by_gpu(inventory)
-    for gpu, slices in by_gpu.items():
-        name = provider_name(nodename, gpu)
+    for (gpu, kind), slices in by_gpu.items():
+        name = provider_name(nodename, gpu, kind)
         if not tree.exists(name):
-            tree.new_child(name, nodename, uuid=provider_uuid(nodename, gpu))
+            tree.new_child(name, nodename, uuid=provider_uuid(nodename, gpu, kind))
         _write(tree, name, _totals(slices, unusable), used)
         _write_traits(tree, name, _traits(slices[0]))
-    for name in sorted(_own_names(tree, nodename) - {provider_name(nodename, gpu) for gpu in by_gpu}):
+    for name in sorted(_own_names(tree, nodename) - {provider_name(nodename, *key) for key in by_gpu}):
         _write(tree, name, {}, used)
         if not tree.data(name).inventory:
             tree.remove(name)
 
 
-def _by_gpu(inventory: Inventory) -> dict[str, list[Device]]:
-    """The slices whose profile is known, by their GPU's address."""
-    found: dict[str, list[Device]] = {}
+def _by_gpu(inventory: Inventory) -> dict[tuple[str, Kind], list[Device]]:
+    """The slices whose profile is known, and places, by their GPU's address."""
+    found: dict[tuple[str, Kind], list[Device]] = {}
     for device in inventory.devices:
         if resource_class(device) is not None:
-            found.setdefault(device.address, []).append(device)
+            found.setdefault((device.address, device.kind), []).append(device)
     return found
 
 
 def _own_names(tree: ProviderTree, nodename: str) -> set[str]:
     names = (tree.data(provider).name for provider in tree.get_provider_uuids(nodename))
-    return {name for name in names if name.startswith(provider_name(nodename, ""))}
+    return {name for name in names if name.startswith(tuple(provider_name(nodename, "", kind) for kind in PARTS))}
 
 
 def _totals(slices: Iterable[Device], unusable: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -125,8 +136,10 @@ def _totals(slices: Iterable[Device], unusable: Collection[str]) -> dict[str, di
         name = str(resource_class(part))
         totals[name] += 1
         reserved[name] += part.id in unusable
-    return {name: {"total": total, "reserved": reserved[name], "min_unit": 1, "max_unit": total, "step_size": 1,
-                   "allocation_ratio": 1.0} for name, total in totals.items()}
+    # Two places on one GPU are no more than one.
+    return {name: {"total": total, "reserved": reserved[name], "min_unit": 1,
+                   "max_unit": 1 if name.startswith(SHARED) else total, "step_size": 1, "allocation_ratio": 1.0}
+            for name, total in totals.items()}
 
 
 def _write(tree: ProviderTree, name: str, wanted: dict[str, dict[str, Any]], used: Used) -> None:

@@ -5,6 +5,9 @@ so a slice of a GPU is a device too, ``0000:17:00:0:mig3`` for GPU instance 3, a
 1. A slice needs a product number of its own, so that who asks for a whole GPU does not get a part of one: it is made
 from the slice's profile, ``f`` + compute slices + GB of memory in hexadecimal (``2g.10gb`` is ``f20a``), and begins
 with ``e`` for profiles with media engines (``1g.10gb+me``).
+
+A place on a shared GPU is ``0000:17:00:0:share0``, and its product number that of the GPU with a ``d`` in front, which
+no GPU's own begins with (``20b0`` becomes ``d0b0``).
 """
 
 import dataclasses
@@ -13,15 +16,16 @@ import re
 from onedriver.errors import BadInput
 
 ADDRESS = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<slot>[01][0-9a-f])[:.](?P<function>[0-7])"
-                     r"(:mig(?P<gi>[0-9]{1,3})(c(?P<ci>[0-9]{1,3}))?)?")
+                     r"(:mig(?P<gi>[0-9]{1,3})(c(?P<ci>[0-9]{1,3}))?|:share(?P<share>[0-9]{1,3}))?")
 DEVICE_ID = re.compile(r"(?P<function>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
-                       r"(/gi(?P<gi>[0-9]+)/ci(?P<ci>[0-9]+))?")
+                       r"(/gi(?P<gi>[0-9]+)/ci(?P<ci>[0-9]+)|/share(?P<share>[0-9]+))?")
 PROFILE = re.compile(r"(?P<slices>[1-7])g\.(?P<memory>[0-9]{1,3})gb(?P<media>\+me(\.all)?)?")
 
 
 @dataclasses.dataclass(frozen=True)
 class PciAddress:
-    """:ivar slice: GPU instance and compute instance of a slice; None for a whole function
+    """:ivar slice: GPU instance and compute instance of a slice; None for what is none
+    :ivar share: number of a place on a shared GPU; None for what is none
     """
 
     domain: str
@@ -29,11 +33,14 @@ class PciAddress:
     slot: str
     function: str
     slice: tuple[int, int] | None = None
+    share: int | None = None
 
     @property
     def device_id(self) -> str:
         """As the host's inventory calls it: ``0000:17:00.0``, ``0000:17:00.0/gi3/ci0``."""
         whole = f"{self.domain}:{self.bus}:{self.slot}.{self.function}"
+        if self.share is not None:
+            return f"{whole}/share{self.share}"
         return whole if self.slice is None else f"{whole}/gi{self.slice[0]}/ci{self.slice[1]}"
 
     @property
@@ -49,6 +56,8 @@ class PciAddress:
 
     @property
     def _part(self) -> str:
+        if self.share is not None:
+            return f":share{self.share}"
         if self.slice is None:
             return ""
         gi, ci = self.slice
@@ -60,9 +69,9 @@ def from_opennebula(text: str) -> PciAddress:
     match = ADDRESS.fullmatch(text.lower())
     if match is None:
         raise BadInput(f"PCI address {text[:60]!r} is none: 0000:17:00:0 was expected, or 0000:17:00:0:mig3 for a "
-                       "slice")
+                       "slice, 0000:17:00:0:share0 for a place on a shared GPU")
     part = None if match["gi"] is None else (int(match["gi"]), int(match["ci"] or 0))
-    return PciAddress(match["domain"], match["bus"], match["slot"], match["function"], part)
+    return PciAddress(match["domain"], match["bus"], match["slot"], match["function"], part, number(match["share"]))
 
 
 def from_device_id(text: str) -> PciAddress:
@@ -73,7 +82,11 @@ def from_device_id(text: str) -> PciAddress:
     domain, bus, rest = match["function"].split(":")
     slot, function = rest.split(".")
     part = None if match["gi"] is None else (int(match["gi"]), int(match["ci"]))
-    return PciAddress(domain, bus, slot, function, part)
+    return PciAddress(domain, bus, slot, function, part, number(match["share"]))
+
+
+def number(text: str | None) -> int | None:
+    return None if text is None else int(text)
 
 
 def slice_product(profile: str | None) -> str:
@@ -82,3 +95,11 @@ def slice_product(profile: str | None) -> str:
     if match is None or int(match["memory"]) > 0xFF:
         return "f000"
     return f"{'e' if match['media'] else 'f'}{match['slices']}{int(match['memory']):02x}"
+
+
+def share_product(gpu: str) -> str:
+    """The product number of a place on a shared GPU.
+
+    :param gpu: the GPU's own, four hexadecimal digits
+    """
+    return f"d{gpu[1:]}"

@@ -15,7 +15,12 @@ NVIDIA = "10de"  # the PCI vendor whose GPUs bring libraries, slices and a reset
 class Kind(enum.StrEnum):
     GPU = "gpu"
     GPU_SLICE = "gpu-slice"
+    GPU_SHARE = "gpu-share"
     NET = "net"
+
+
+#: What a GPU can be divided into: slices (MIG), or places for containers that share it.
+PARTS = frozenset({Kind.GPU_SLICE, Kind.GPU_SHARE})
 
 
 class Role(enum.StrEnum):
@@ -100,9 +105,10 @@ class PciFunction:
 class Device:
     """Something a container can be given.
 
-    :ivar id: unique on the host: the PCI address, or ``<address>/gi<N>/ci<N>`` for a slice
+    :ivar id: unique on the host: the PCI address, or ``<address>/gi<N>/ci<N>`` for a slice, ``<address>/share<N>`` for
+        a place on a shared GPU
     :ivar numa_node: None when the host does not say (the kernel's -1)
-    :ivar parent: the physical function of a VF, or the GPU of a slice, as an address
+    :ivar parent: the physical function of a VF, or the GPU of a slice or place, as an address
     :ivar netdev: the interface's name on the host; None when it is in a container or has none
     :ivar netdev_away: it has an interface, in another network namespace: a container has it. The device is healthy
     :ivar nodes: every character node it comes with; a slice's include what it shares with its GPU

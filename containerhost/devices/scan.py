@@ -3,8 +3,9 @@
 import logging
 from collections.abc import Iterator
 
+from containerhost import sharing
 from containerhost.devices import pci, vendors
-from containerhost.devices.model import Device, Kind, PciFunction
+from containerhost.devices.model import PARTS, Device, Kind, PciFunction
 from containerhost.devices.vendors.base import Vendor
 from containerhost.devices.vendors.base import device as describe_plainly
 from containerhost.errors import DeviceNotFound
@@ -36,9 +37,9 @@ class Inventory:
         return device
 
     def by_address(self, address: str) -> tuple[Device, ...]:
-        """The function at ``address`` and its slices; empty when there is none."""
+        """The function at ``address`` and its parts; empty when there is none."""
         found = self._by_id.get(address.lower())
-        return (found, *self._slices(found)) if found else ()
+        return (found, *self._parts(found)) if found else ()
 
     def related(self, device: Device) -> tuple[Device, ...]:
         """The devices that no other container may hold beside this one: what it is a part of, and its parts.
@@ -59,8 +60,8 @@ class Inventory:
         found.pop(device.id, None)
         return tuple(sorted(found.values(), key=lambda device: device.id))
 
-    def _slices(self, gpu: Device) -> Iterator[Device]:
-        return (part for part in self._children.get(gpu.id, ()) if part.kind is Kind.GPU_SLICE)
+    def _parts(self, gpu: Device) -> Iterator[Device]:
+        return (part for part in self._children.get(gpu.id, ()) if part.kind in PARTS)
 
 
 def scan(host: Host | None = None) -> Inventory:
@@ -70,7 +71,8 @@ def scan(host: Host | None = None) -> Inventory:
     """
     host = host or Host()
     plugins = [vendor(host) for vendor in vendors.load()]
-    return Inventory(tuple(device for function in pci.functions(host) for device in _describe(plugins, function)))
+    found = tuple(device for function in pci.functions(host) for device in _describe(plugins, function))
+    return Inventory(sharing.divided(found, sharing.read(host)))
 
 
 def _describe(plugins: list[Vendor], function: PciFunction) -> tuple[Device, ...]:

@@ -12,7 +12,7 @@ from containerhost.grants import GrantOptions
 from containerhost.possession import Request
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node.options import NodeOptions
-from onedriver.pciaddress import slice_product
+from onedriver.pciaddress import share_product, slice_product
 from onedriver.vm import Pci
 
 
@@ -62,6 +62,8 @@ def require_same(pci: Pci, device: Device) -> None:
 
 
 def product(device: Device) -> str:
+    if device.kind is Kind.GPU_SHARE:
+        return share_product(device.product_id)
     return slice_product(device.slice.profile) if device.slice else device.product_id
 
 

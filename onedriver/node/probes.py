@@ -154,6 +154,8 @@ def pci_attributes(device: Device) -> dict[str, str | int | None]:
 def device_name(device: Device) -> str:
     if device.slice:
         return f"{device.model or 'GPU'} MIG {device.slice.profile or ''}".strip()
+    if device.kind is Kind.GPU_SHARE:
+        return f"{device.model or 'GPU'} shared"
     if device.kind is Kind.NET:
         return f"{device.link_layer or 'network'} {'virtual ' if device.parent else ''}function"
     return device.model or product(device)

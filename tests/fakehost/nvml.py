@@ -81,19 +81,19 @@ class Gpu:
 
 
 class Nvml(fixtures.Fixture):
-    """:param gpus: how each is cut, by address: (start, profile, compute slices of the parts); None is no MIG mode
+    """:param gpus: how each is cut, by address: number, start, profile and compute slices of the parts of each GPU
+        instance; None is no MIG mode
     :param changed: is told of a GPU's address and pairs of instances when they change
     :ivar failing: names of C functions -> how many calls of each go well before one fails
     """
 
-    def __init__(self, gpus: Mapping[str, Sequence[tuple[int, str, Sequence[int]]] | None],
-                 changed: Callable[[str, Sequence[tuple[int, int]]], None] = lambda address, pairs: None,
-                 first: int = 1) -> None:
+    def __init__(self, gpus: Mapping[str, Sequence[tuple[int, int, str, Sequence[int]]] | None],
+                 changed: Callable[[str, Sequence[tuple[int, int]]], None] = lambda address, pairs: None) -> None:
         self._changed = changed
         self.failing: dict[str, int] = {}
         self.calls: list[str] = []
         self._objects: list[Any] = [None]
-        self.gpus = [self._gpu(address, cut, first) for address, cut in gpus.items()]
+        self.gpus = [self._gpu(address, cut) for address, cut in gpus.items()]
 
     def _setUp(self) -> None:
         for name, value in (("_LoadNvmlLibrary", lambda: None), ("_nvmlGetFunctionPointer", self._function)):
@@ -109,10 +109,10 @@ class Nvml(fixtures.Fixture):
                       for one in self.gpu(address).instances)
 
     @staticmethod
-    def _gpu(address: str, cut: Sequence[tuple[int, str, Sequence[int]]] | None, first: int) -> Gpu:
+    def _gpu(address: str, cut: Sequence[tuple[int, int, str, Sequence[int]]] | None) -> Gpu:
         instances = [Instance(number, next(kind for kind in A100 if kind.name == name), start,
                               [Part(index, slices) for index, slices in enumerate(parts)])
-                     for number, (start, name, parts) in enumerate(cut or (), first)]
+                     for number, start, name, parts in cut or ()]
         return Gpu(address, cut is not None, None, instances)
 
     # Handles are the places of objects in a list.

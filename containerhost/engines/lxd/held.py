@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from containerhost.devices.model import NVIDIA, Device, Kind, NodeUse
+from containerhost.engines.lxd.config import key
 
 Config = Mapping[str, str]
 
@@ -37,13 +38,19 @@ def named(instance: Mapping[str, Any], known: Iterable[Device], netdevs: Mapping
     cut = set[str]()
     for part, config in (instance.get("expanded_devices") or {}).items():
         volatile = {key: instance["config"].get(f"volatile.{part}.{key}", "") for key in VOLATILE}
-        found = [device for device in known if names(config, volatile, device, netdevs)]
+        found = [device for device in known if is_place(part, device)] or [
+            device for device in known if names(config, volatile, device, netdevs)]
         if config.get("type") == "unix-char":
             by_node.update(device.id for device in found)
             cut.update(device.parent for device in found if device.slice and device.parent)
         else:
             otherwise.update(device.id for device in found)
     return otherwise | (by_node - cut)
+
+
+def is_place(part: str, device: Device) -> bool:
+    """Whether a device entry is this project's own for a place on a shared GPU: of others it names none."""
+    return device.kind is Kind.GPU_SHARE and part == f"gpu-{key(device.id)}"
 
 
 def names(config: Config, volatile: Config, device: Device, netdevs: Mapping[str, str]) -> bool:

@@ -16,13 +16,14 @@ from tests.fakehost.nvml import Nvml
 
 WHOLE, CUT, OLD = "0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0"
 THREE = [(0, "1g.5gb", (1,)), (2, "2g.10gb", (1, 1)), (4, "3g.20gb", (3,))]
+GPUS = {WHOLE: None, CUT: [(number, *one) for number, one in enumerate(THREE, 1)], OLD: None}
 SERVER = Owner("nova", "lxd", "c1", "uuid-1")
 
 
 class MigCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.nvml = self.useFixture(Nvml({WHOLE: None, CUT: THREE, OLD: None}))
+        self.nvml = self.useFixture(Nvml(GPUS))
         self.nvml.gpu(OLD).can_mig = False
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
         self.owners = Owners(self.folder / "owners")
@@ -150,7 +151,7 @@ class ApplyTest(MigCase):
         return file
 
     def _as_before(self) -> None:
-        self.nvml.gpus[:] = Nvml({WHOLE: None, CUT: THREE, OLD: None}).gpus
+        self.nvml.gpus[:] = Nvml(GPUS).gpus
         self.nvml.gpu(OLD).can_mig = False
 
     def test_a_slice_that_a_process_uses(self) -> None:

@@ -1,0 +1,25 @@
+"""The operator's file about shared GPUs, on the emulated host alone."""
+
+import subprocess
+from pathlib import Path
+
+import fixtures
+
+from containerhost.sharing import FILE
+
+
+class SharingFile(fixtures.Fixture):
+    """A file system of its own, in the emulated host's mount namespace, hides what the machine has in the folder."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def _setUp(self) -> None:
+        folder = Path(FILE).parent
+        folder.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "sharing", folder], check=True)
+        self.addCleanup(subprocess.run, ["umount", folder], check=True)
+        self.write(self._text)
+
+    def write(self, text: str) -> None:
+        Path(FILE).write_text(text, encoding="utf-8")
