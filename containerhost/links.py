@@ -151,6 +151,11 @@ def within(namespace: str, act: Callable[[], object]) -> None:
         raise error
 
 
+def load() -> None:
+    """What the first of these actions loads, for who has the time now."""
+    import pyroute2  # noqa: F401, PLC0415
+
+
 def disable_ipv6(name: str) -> None:
     """Before the link is up: it would get a link-local address."""
     path = f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6"

@@ -52,7 +52,7 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | None = None
         self._runtime = self.base / "runtime"
         self._runtime.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m "
-                                 f"containerhost.engines.docker.runtime --records {self.records} \"$@\"\n")
+                                 f"containerhost.ociruntime --records {self.records} \"$@\"\n")
         self._runtime.chmod(0o755)
 
     def start(self) -> None:

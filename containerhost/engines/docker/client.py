@@ -1,37 +1,23 @@
-"""Docker's Engine API: one method per call, and one place where its failures get this project's names.
+"""Docker's Engine API: one method per call. Every request and every wait has a limit.
 
-Built on the docker SDK, one connection per thread (a requests session must not be shared). Every request and every
-wait has a limit.
+What is asked and answered at once goes by :mod:`containerhost.engines.docker.plain`, what streams by the docker SDK,
+which is loaded only then: its load would be most of a short action's time.
 """
 
 import contextlib
 import dataclasses
-import re
+import json
 import threading
+import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
-
-import docker
-import docker.errors
-import requests
-import urllib3.exceptions
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from containerhost import errors
-from containerhost.engines.timeouts import is_timeout
+from containerhost.engines.docker import plain
+from containerhost.engines.docker.refusals import refusal
 
-# Docker reports these as plain 400 or 500: only the words tell them apart.
-TEXTS: tuple[tuple[re.Pattern[str], type[errors.EngineError]], ...] = (
-    (re.compile(r"no space left|disk quota exceeded", re.I), errors.StorageFull),
-    (re.compile(r"removal of container \S+ is already in progress", re.I), errors.EngineBusy),
-    (re.compile(r"context deadline exceeded|timed? ?out", re.I), errors.EngineTimeout),
-)
-
-STATUSES: Mapping[int, type[errors.EngineError]] = {
-    404: errors.EngineNotFound,
-    409: errors.EngineConflict,
-    503: errors.EngineUnavailable,
-    504: errors.EngineTimeout,
-}
+if TYPE_CHECKING:
+    import docker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,123 +34,103 @@ class Settings:
     operation_timeout: int = 120
 
 
-def refusal(asked: str, status: int, text: str) -> errors.EngineError:
-    """The error for an answer that is not a success: by its words where they tell more, else by its status."""
-    known = next((kind for words, kind in TEXTS if words.search(text)), None)
-    kind = known or STATUSES.get(status, errors.EngineError)
-    return kind(f"{asked}: Docker says: {text.strip() or f'HTTP status {status}'}")
-
-
-@contextlib.contextmanager
-def translated(asked: str, endpoint: str) -> Iterator[None]:
-    """Every failure of a request leaves as an EngineError that says what was asked and where."""
-    try:
-        yield
-    except docker.errors.APIError as error:
-        raise refusal(asked, error.response.status_code if error.response is not None else 0,
-                      str(error.explanation or error)) from error
-    except (requests.RequestException, docker.errors.DockerException, urllib3.exceptions.HTTPError,
-            OSError) as error:
-        # The SDK hides what went wrong with its first request in an error of its own.
-        if is_timeout(error):
-            raise errors.EngineTimeout(f"{asked}: no answer from {endpoint} in time") from error
-        raise errors.EngineUnavailable(
-            f"{asked}: cannot talk to {endpoint} ({error}); is the daemon running, and may this user reach it?"
-        ) from error
-    except ValueError as error:
-        raise errors.EngineError(f"{asked}: the answer of {endpoint} is not Docker's: {error}") from error
-
-
 class DockerClient:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
+        self._version: str | None = None
         self._local = threading.local()
 
-    # The choke point.
+    # The choke points.
 
-    @contextlib.contextmanager
-    def _asking(self, asked: str, limit: float | None = None) -> Iterator[docker.APIClient]:
+    def _ask(self, asked: str, method: str, path: str, body: Mapping[str, Any] | None = None,
+             query: Mapping[str, object] | None = None, limit: float | None = None) -> Any:
         """:param limit: seconds without an answer; None is ``request_timeout``
+        :returns: the answer; None when it has no content
         """
+        limit = limit or self.settings.request_timeout
         try:
-            with translated(asked, self.settings.endpoint):
-                api = self._connection()
-                api.timeout = limit or self.settings.request_timeout
-                yield api
+            self._version = self._version or plain.version(asked, self.settings.endpoint, limit)
+            return plain.ask(asked, self.settings.endpoint, method, f"/v{self._version}{path}", limit, body, query)
         except errors.EngineUnavailable:
             # The daemon that comes back may be another version: look at it anew.
-            self._local.api = None
+            self._version = None
             raise
 
-    def _connection(self) -> docker.APIClient:
-        if getattr(self._local, "api", None) is None:
-            self._local.api = docker.APIClient(self.settings.endpoint, version="auto",
-                                               timeout=self.settings.request_timeout)
-        return self._local.api
+    def _act(self, asked: str, method: str, path: str, body: Mapping[str, Any] | None = None,
+             query: Mapping[str, object] | None = None) -> Any:
+        return self._ask(asked, method, path, body, query, self.settings.operation_timeout)
+
+    @contextlib.contextmanager
+    def _streaming(self, asked: str, limit: float | None = None) -> Iterator["docker.APIClient"]:
+        """Docker's SDK, one connection per thread: a requests session must not be shared.
+
+        :param limit: seconds without an answer; None is ``request_timeout``
+        """
+        from containerhost.engines.docker import sdk  # noqa: PLC0415
+        try:
+            with sdk.translated(asked, self.settings.endpoint):
+                if getattr(self._local, "api", None) is None:
+                    self._local.api = sdk.connection(self.settings.endpoint, self.settings.request_timeout)
+                self._local.api.timeout = limit or self.settings.request_timeout
+                yield self._local.api
+        except errors.EngineUnavailable:
+            self._local.api = None
+            raise
 
     # The server.
 
     def info(self) -> Mapping[str, Any]:
-        with self._asking("read the daemon's description") as api:
-            return api.info()
+        return self._ask("read the daemon's description", "GET", "/info")
 
     # Containers.
 
     def containers(self) -> Sequence[Mapping[str, Any]]:
         """Summaries of all containers, running or not."""
-        with self._asking("list containers") as api:
-            return api.containers(all=True)
+        return self._ask("list containers", "GET", "/containers/json", query={"all": 1})
 
     def container(self, name: str) -> Mapping[str, Any]:
-        with self._asking(f"read container {name}") as api:
-            return api.inspect_container(name)
+        return self._ask(f"read container {name}", "GET", f"/containers/{quoted(name)}/json")
 
     def create(self, name: str, body: Mapping[str, Any]) -> str:
         """:returns: the container's id"""
-        with self._asking(f"create container {name}", self.settings.operation_timeout) as api:
-            return api.create_container_from_config(dict(body), name)["Id"]
+        return self._act(f"create container {name}", "POST", "/containers/create", body, {"name": name})["Id"]
 
     def start(self, name: str) -> None:
-        with self._asking(f"start container {name}", self.settings.operation_timeout) as api:
-            api.start(name)
+        self._act(f"start container {name}", "POST", f"/containers/{quoted(name)}/start")
 
     def signal(self, name: str, signal: str) -> None:
-        with self._asking(f"send {signal} to container {name}") as api:
-            api.kill(name, signal)
+        self._ask(f"send {signal} to container {name}", "POST", f"/containers/{quoted(name)}/kill",
+                  query={"signal": signal})
 
     def await_end(self, name: str, timeout: float) -> int:
         """:returns: the exit status of its program
         :raises EngineTimeout: it still runs after ``timeout`` seconds
         """
-        with self._asking(f"wait for the end of container {name}", timeout) as api:
-            return int(api.wait(name, timeout=timeout, condition="not-running")["StatusCode"])
+        return int(self._ask(f"wait for the end of container {name}", "POST", f"/containers/{quoted(name)}/wait",
+                             query={"condition": "not-running"}, limit=timeout)["StatusCode"])
 
     def pause(self, name: str) -> None:
-        with self._asking(f"freeze container {name}", self.settings.operation_timeout) as api:
-            api.pause(name)
+        self._act(f"freeze container {name}", "POST", f"/containers/{quoted(name)}/pause")
 
     def unpause(self, name: str) -> None:
-        with self._asking(f"unfreeze container {name}", self.settings.operation_timeout) as api:
-            api.unpause(name)
+        self._act(f"unfreeze container {name}", "POST", f"/containers/{quoted(name)}/unpause")
 
     def rename(self, name: str, new: str) -> None:
-        with self._asking(f"rename container {name} to {new}") as api:
-            api.rename(name, new)
+        self._ask(f"rename container {name} to {new}", "POST", f"/containers/{quoted(name)}/rename",
+                  query={"name": new})
 
     def remove(self, name: str) -> None:
         """With its anonymous volumes; what runs is killed."""
-        with self._asking(f"delete container {name}", self.settings.operation_timeout) as api:
-            api.remove_container(name, v=True, force=True)
+        self._act(f"delete container {name}", "DELETE", f"/containers/{quoted(name)}", query={"v": 1, "force": 1})
 
     def stats(self, name: str) -> Mapping[str, Any]:
         """What it uses now, at once: Docker would else look twice, a second apart."""
-        with self._asking(f"read what container {name} uses") as api:
-            return api.stats(name, stream=False, one_shot=True)
+        path = f"/containers/{quoted(name)}/stats"
+        return self._ask(f"read what container {name} uses", "GET", path,
+                         query={"stream": 0, "one-shot": 1})
 
     def update(self, name: str, body: Mapping[str, Any]) -> None:
-        """Change limits; the SDK's own call knows only some of them."""
-        with self._asking(f"change the limits of container {name}", self.settings.operation_timeout) as api:
-            api._result(api._post_json(api._url("/containers/{0}/update", name), data=dict(body)), json=True)
+        self._act(f"change the limits of container {name}", "POST", f"/containers/{quoted(name)}/update", body)
 
     def commit(self, name: str, repository: str, tag: str, config: Mapping[str, Any]) -> str:
         """Make an image of what is in its root now; it stands still meanwhile.
@@ -172,29 +138,29 @@ class DockerClient:
         :param config: what the image says about its program, in place of what the container was made with
         :returns: the image's id
         """
-        with self._asking(f"make an image of container {name}", self.settings.operation_timeout) as api:
-            return api.commit(name, repository=repository, tag=tag, conf=dict(config))["Id"]
+        return self._act(f"make an image of container {name}", "POST", "/commit", config,
+                         {"container": name, "repo": repository, "tag": tag})["Id"]
 
     def logs(self, name: str, lines: int) -> bytes:
         """The last lines of what it printed."""
-        with self._asking(f"read what container {name} printed") as api:
+        with self._streaming(f"read what container {name} printed") as api:
             return api.logs(name, stdout=True, stderr=True, tail=lines)
 
     # Images.
 
     def images(self, repository: str | None = None) -> Sequence[Mapping[str, Any]]:
         """All, or those with a name in the repository."""
-        with self._asking(f"list the images of {repository}" if repository else "list images") as api:
-            return api.images(repository)
+        query = {"filters": json.dumps({"reference": [repository]})} if repository else {}
+        return self._ask(f"list the images of {repository}" if repository else "list images", "GET", "/images/json",
+                         query=query)
 
     def image(self, name: str) -> Mapping[str, Any]:
-        with self._asking(f"read image {name}") as api:
-            return api.inspect_image(name)
+        return self._ask(f"read image {name}", "GET", f"/images/{quoted(name)}/json")
 
     def load_image(self, archive: BinaryIO, name: str) -> None:
         """:param name: of the archive, for people
         """
-        with self._asking(f"load {name}", self.settings.operation_timeout) as api:
+        with self._streaming(f"load {name}", self.settings.operation_timeout) as api:
             for told in api.load_image(archive):
                 if told.get("error") or told.get("message"):
                     raise refusal(f"load {name}", 500, str(told.get("error") or told["message"]))
@@ -205,7 +171,7 @@ class DockerClient:
             target.write(piece)
 
     def _saved(self, name: str) -> Iterator[bytes]:
-        with self._asking(f"save image {name}", self.settings.operation_timeout) as api:
+        with self._streaming(f"save image {name}", self.settings.operation_timeout) as api:
             yield from api.get_image(name)
 
     def pull_image(self, name: str, digest: str, credentials: tuple[str, str] | None) -> None:
@@ -215,16 +181,20 @@ class DockerClient:
         :param credentials: user and password for the registry
         """
         auth = {"username": credentials[0], "password": credentials[1]} if credentials else {}
-        with self._asking(f"fetch {name}@{digest}", self.settings.operation_timeout) as api:
+        with self._streaming(f"fetch {name}@{digest}", self.settings.operation_timeout) as api:
             for told in api.pull(name, tag=digest, auth_config=auth, stream=True, decode=True):
                 if told.get("error"):
                     raise refusal(f"fetch {name}@{digest}", 500, str(told["error"]))
 
     def tag_image(self, name: str, repository: str, tag: str) -> None:
-        with self._asking(f"name image {name} {repository}:{tag}") as api:
-            api.tag(name, repository, tag)
+        self._ask(f"name image {name} {repository}:{tag}", "POST", f"/images/{quoted(name)}/tag",
+                  query={"repo": repository, "tag": tag})
 
     def remove_image(self, name: str) -> None:
         """The name, and the image when that was its last."""
-        with self._asking(f"remove image {name}", self.settings.operation_timeout) as api:
-            api.remove_image(name)
+        self._act(f"remove image {name}", "DELETE", f"/images/{quoted(name)}")
+
+
+def quoted(name: str) -> str:
+    """As a part of a path; an image's name has parts itself."""
+    return urllib.parse.quote(name, safe="/:")

@@ -15,7 +15,7 @@ from typing import Any
 from containerhost import errors
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
-from containerhost.engines.docker import config, held, usage
+from containerhost.engines.docker import begin, config, held, usage
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.engines.docker.record import FOLDER, Record, Records
@@ -167,11 +167,17 @@ class DockerEngine:
                 raise errors.EngineTimeout(f"container {name} did not end within {timeout} s and still runs") from error
             raise
 
-    def await_end(self, name: str, timeout: float) -> int:
-        """:returns: the exit status of its program, which has ended
-        :raises EngineTimeout: it still runs after ``timeout`` seconds
+    def await_begin(self, name: str, timeout: float) -> int | None:
+        """Wait until the program of a container that was just started has ended, or has begun: it waits for something,
+        or runs on after ``timeout`` seconds.
+
+        :returns: its exit status; None for one that runs on
         """
-        return self.client.await_end(name, timeout)
+        container = self.client.container(name)
+        pid = container["State"]["Pid"]
+        if pid and not begin.ends(self._host, container["Id"], pid, timeout):
+            return None
+        return self.client.await_end(name, self.client.settings.request_timeout)
 
     def restart(self, name: str, *, timeout: int, force: bool = False) -> None:
         """Stop and start; a stopped container is started."""

@@ -3,14 +3,12 @@
 import re
 
 from containerhost import addresses, charnodes, links
+from containerhost.ociruntime import NODE_MODE
 from containerhost.privileged import INTERFACE, NODE_FOLDERS, Privileged, check
 from containerhost.spec import NicSetup
 
 FOLDERS = "|".join("/".join(folder) + "/" for folder in NODE_FOLDERS if folder)
 CHAR_NODE = re.compile(rf"/dev/({FOLDERS})?(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{1,64}}")
-
-# The container is the boundary: whatever user runs in it may use what it was given.
-NODE_MODE = 0o666
 
 
 class DockerPrivileged(Privileged):

@@ -7,16 +7,15 @@ all, and holds only names and numbers.
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from containerhost.errors import EngineError, EngineNotFound
+from containerhost import recordfiles
+from containerhost.errors import EngineError
 from containerhost.spec import NicSetup
 
-FOLDER = Path("/var/lib/containerhost/docker")
-_ID = re.compile(r"[0-9a-f]{64}")
+FOLDER = Path(recordfiles.FOLDER)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -77,15 +76,11 @@ class Records:
         """:raises EngineNotFound: there is none
         :raises EngineError: it cannot be read
         """
-        path = self._path(container)
+        data = recordfiles.data(str(self.folder), container)
         try:
-            return parsed(json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError as error:
-            raise EngineNotFound(f"there is no record {path} of what the container has: this driver did not make it, "
-                                 "or somebody removed the record; delete the container and make it anew") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise EngineError(f"record {path} of what the container has cannot be trusted ({error!r}): "
-                              "delete the container and make it anew") from error
+            return parsed(data)
+        except (ValueError, KeyError, TypeError) as error:
+            raise recordfiles.untrusted(str(self._path(container)), error) from error
 
     def write(self, container: str, record: Record) -> None:
         path = self._path(container)
@@ -105,17 +100,15 @@ class Records:
 
     def all(self) -> dict[str, Record]:
         """Record by container id."""
-        ids = [path.stem for path in self.folder.glob("*.json") if _ID.fullmatch(path.stem)]
+        ids = [path.stem for path in self.folder.glob("*.json") if recordfiles.is_id(path.stem)]
         return {container: self.read(container) for container in sorted(ids)}
 
     def namespace(self, container: str) -> Path:
         """Where the runtime keeps the network namespace of a running container."""
-        return self._path(container).with_suffix(".net")
+        return Path(recordfiles.namespace(str(self.folder), container))
 
     def _path(self, container: str) -> Path:
-        if not _ID.fullmatch(container):
-            raise EngineNotFound(f"{container!r} is no id of a container")
-        return self.folder / f"{container}.json"
+        return Path(recordfiles.path(str(self.folder), container))
 
 
 def parsed(data: Any) -> Record:

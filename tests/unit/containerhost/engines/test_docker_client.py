@@ -7,7 +7,7 @@ import requests
 import testtools
 
 from containerhost import errors
-from containerhost.engines.docker import client
+from containerhost.engines.docker import refusals, sdk
 from containerhost.engines.docker.client import DockerClient, Settings
 
 
@@ -24,7 +24,7 @@ class RefusalsTest(testtools.TestCase):
             (400, "Invalid container name", errors.EngineError),
             (500, "OCI runtime create failed", errors.EngineError),
         ):
-            error = client.refusal("start container c1", status, text)
+            error = refusals.refusal("start container c1", status, text)
             self.assertIs(expected, type(error), text)
             self.assertIn("start container c1", str(error))
 
@@ -44,7 +44,7 @@ class RefusalsTest(testtools.TestCase):
             self.assertIs(expected, type(error))
 
     def _fail(self, failure):
-        with client.translated("ask", "unix:///s"):
+        with sdk.translated("ask", "unix:///s"):
             raise failure
 
 

@@ -3,24 +3,24 @@
 Docker fixes a container's devices when it makes it. Here they are added each time it starts, before its first program
 runs, so that it has exactly what it was last given, whoever starts it; and its interfaces are back on the host by the
 time Docker says that it has stopped. Only ``create`` and ``delete`` are more than runc's own.
+
+Docker waits for each of these processes. So little is loaded at first, and what concerns interfaces while runc works.
 """
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from containerhost import addresses, links
-from containerhost.engines.docker.privileged import NODE_MODE
-from containerhost.engines.docker.record import FOLDER, Record, Records
+from containerhost import recordfiles
 from containerhost.errors import ContainerHostError
-from containerhost.privileged import run
-from containerhost.rollback import Rollback
 
 RUNC = "runc"
+
+# The container is the boundary: whatever user runs in it may use what it was given.
+NODE_MODE = 0o666
 
 # Options of runc, before its command, that are followed by a value.
 VALUED = ("--root", "--log", "--log-format", "--criu", "--rootless")
@@ -29,7 +29,7 @@ VALUED = ("--root", "--log", "--log-format", "--criu", "--rootless")
 def main(arguments: Sequence[str] | None = None) -> int:
     """``containerhost-docker-runtime [--records FOLDER] RUNC-ARGUMENTS``"""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    records = Records(Path(words[1]) if words[:1] == ["--records"] else FOLDER)
+    records = words[1] if words[:1] == ["--records"] else recordfiles.FOLDER
     if words[:1] == ["--records"]:
         words = words[2:]
     command = command_of(words)
@@ -41,76 +41,82 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return failed(words, str(error))
 
 
-def create(records: Records, words: Sequence[str]) -> int:
+def create(records: str, words: Sequence[str]) -> int:
     container = words[-1]
-    record = records.read(container)
-    bring_back(records, container)  # what a killed runtime left
-    rewrite(Path(value_of(words, "--bundle") or ".", "config.json"), record)
-    status = runc(words)
+    nodes = recordfiles.nodes(records, container)
+    if os.path.exists(recordfiles.namespace(records, container)):
+        bring_back(records, container)  # what a killed runtime left
+    rewrite(os.path.join(value_of(words, "--bundle") or ".", "config.json"), nodes)
+    status = runc(words, lambda: load(records, container))
     if status:
         return status
+
+    from containerhost.rollback import Rollback  # noqa: PLC0415
     with Rollback(f"creation of container {container}") as undo:
         undo.on_error("its creation", runc, [*common(words), "delete", "--force", container])
         undo.on_error("its interfaces", bring_back, records, container)
-        lend(records, container, record, Path(value_of(words, "--pid-file") or "").read_text(encoding="ascii"))
+        with open(value_of(words, "--pid-file") or "", encoding="ascii") as file:
+            lend(records, container, int(file.read()))
     return 0
 
 
-def delete(records: Records, words: Sequence[str]) -> int:
-    status = runc(words)
+def delete(records: str, words: Sequence[str]) -> int:
+    container = words[-1]
+    if not os.path.exists(recordfiles.namespace(records, container)):
+        return runc(words)
+    status = runc(words, lambda: load(records, container))
     if status == 0 or "--force" in words:
-        bring_back(records, words[-1])
+        bring_back(records, container)
     return status
 
 
-def lend(records: Records, container: str, record: Record, pid: str) -> None:
-    """Move the interfaces in, and keep the network namespace: the kernel would keep it only as long as its processes,
-    and with it every interface that comes later."""
-    place = records.namespace(container)
-    place.touch()
-    run(["mount", "--bind", f"/proc/{int(pid)}/ns/net", str(place)])
-    for netdev in sorted(record.netdevs):
-        links.lend(netdev.host_name, str(place), netdev.name)
-        if netdev.setup:
-            addresses.apply(str(place), netdev.name, netdev.setup)
+def load(records: str, container: str) -> None:
+    """What will be needed for its interfaces."""
+    from containerhost.engines.docker import lending  # noqa: PLC0415
+    lending.load(records, container)
 
 
-def bring_back(records: Records, container: str) -> None:
-    place = records.namespace(container)
-    if not place.exists():
-        return
-    if os.path.ismount(place):
-        for netdev in sorted(records.read(container).netdevs):
-            if netdev.name in links.names_in(str(place)):
-                links.fetch(netdev.name, str(place), netdev.host_name)
-        run(["umount", str(place)])
-    place.unlink()
+def lend(records: str, container: str, pid: int) -> None:
+    from containerhost.engines.docker import lending  # noqa: PLC0415
+    lending.lend(records, container, pid)
 
 
-def rewrite(path: Path, record: Record) -> None:
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(with_nodes(config, record)), encoding="utf-8")
+def bring_back(records: str, container: str) -> None:
+    from containerhost.engines.docker import lending  # noqa: PLC0415
+    lending.bring_back(records, container)
 
 
-def with_nodes(config: dict[str, Any], record: Record) -> dict[str, Any]:
-    """An OCI runtime configuration (config-linux.md, "Devices") with the nodes of a record. Pure."""
+def rewrite(path: str, nodes: Sequence[tuple[str, int, int]]) -> None:
+    with open(path, encoding="utf-8") as source:
+        config = json.load(source)
+    with open(path, "w", encoding="utf-8") as target:
+        json.dump(with_nodes(config, nodes), target)
+
+
+def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
+    """An OCI runtime configuration (config-linux.md, "Devices") with these character nodes. Pure.
+
+    :param nodes: path, major and minor of each
+    """
     linux = config["linux"]
     resources = linux.get("resources") or {}
-    nodes = sorted(record.nodes)
     return config | {"linux": linux | {
         "devices": [*(linux.get("devices") or ()), *(
-            {"path": node.path, "type": "c", "major": node.major, "minor": node.minor, "fileMode": NODE_MODE,
-             "uid": 0, "gid": 0} for node in nodes)],
+            {"path": path, "type": "c", "major": major, "minor": minor, "fileMode": NODE_MODE, "uid": 0, "gid": 0}
+            for path, major, minor in nodes)],
         "resources": resources | {"devices": [*(resources.get("devices") or ()), *(
-            {"allow": True, "type": "c", "major": node.major, "minor": node.minor, "access": "rwm"}
-            for node in nodes)]}}}
+            {"allow": True, "type": "c", "major": major, "minor": minor, "access": "rwm"}
+            for _, major, minor in nodes)]}}}
 
 
 # runc's command line.
 
 
-def runc(words: Sequence[str]) -> int:
-    return subprocess.run([RUNC, *words], check=False).returncode
+def runc(words: Sequence[str], meanwhile: Callable[[], None] | None = None) -> int:
+    with subprocess.Popen([RUNC, *words]) as process:
+        if meanwhile:
+            meanwhile()
+        return process.wait()
 
 
 def command_of(words: Sequence[str]) -> str | None:

@@ -7,12 +7,12 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost.engines.docker import runtime
-from containerhost.engines.docker.record import Node, Record, Records
+from containerhost import ociruntime
+from containerhost.engines.docker.record import Record, Records
 
 ID = "cd" * 32
 COMMON = ["--root", "/run/x", "--log", "/run/log.json", "--log-format", "json"]
-RECORD = Record(nodes=frozenset({Node("/dev/nvidia0", 195, 0)}))
+NODES = [("/dev/nvidia0", 195, 0)]
 DEVICE = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "fileMode": 0o666, "uid": 0, "gid": 0}
 RULE = {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rwm"}
 
@@ -26,25 +26,25 @@ class CommandLineTest(testtools.TestCase):
             (["--root"], None),
             ([], None),
         ):
-            self.assertEqual(command, runtime.command_of(words))
+            self.assertEqual(command, ociruntime.command_of(words))
 
     def test_values_and_common_options(self):
         words = [*COMMON, "create", "--bundle", "/b", "--pid-file", "/p", ID]
         self.assertEqual(("/b", "/p", None),
-                         tuple(runtime.value_of(words, name) for name in ("--bundle", "--pid-file", "--criu")))
-        self.assertEqual(COMMON, runtime.common(words))
+                         tuple(ociruntime.value_of(words, name) for name in ("--bundle", "--pid-file", "--criu")))
+        self.assertEqual(COMMON, ociruntime.common(words))
 
     def test_everything_else_is_runcs(self):
         with mock.patch("os.execvp", side_effect=SystemExit) as replaced:
             for words in (["--version"], [*COMMON, "kill", ID, "9"]):
-                self.assertRaises(SystemExit, runtime.main, ["--records", "/r", *words])
+                self.assertRaises(SystemExit, ociruntime.main, ["--records", "/r", *words])
                 self.assertEqual(["runc", *words], replaced.call_args.args[1])
 
     def test_docker_is_told_why(self):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         log = folder / "log.json"
         with contextlib.redirect_stderr(io.StringIO()):
-            status = runtime.main(["--records", str(folder), "--log", str(log), "create", "--bundle", "/b", ID])
+            status = ociruntime.main(["--records", str(folder), "--log", str(log), "create", "--bundle", "/b", ID])
         self.assertEqual(1, status)
         line = json.loads(log.read_text())
         self.assertEqual("error", line["level"])
@@ -62,22 +62,32 @@ class RuncTest(testtools.TestCase):
 
     def test_a_creation_that_fails_afterwards_is_taken_back(self):
         self.records.write(ID, Record())
-        with mock.patch.object(runtime, "runc", return_value=0) as runc, \
-                mock.patch.object(runtime, "lend", side_effect=OSError("no")):
-            self.assertRaises(OSError, runtime.create, self.records, self.words)
+        with mock.patch.object(ociruntime, "runc", return_value=0) as runc, \
+                mock.patch.object(ociruntime, "lend", side_effect=OSError("no")):
+            self.assertRaises(OSError, ociruntime.create, str(self.folder), self.words)
         self.assertEqual([self.words, [*COMMON, "delete", "--force", ID]], [call.args[0] for call in runc.mock_calls])
 
     def test_runcs_own_failure_is_passed_on(self):
         self.records.write(ID, Record())
-        with mock.patch.object(runtime, "runc", return_value=3), mock.patch.object(runtime, "lend") as lend:
-            self.assertEqual(3, runtime.create(self.records, self.words))
+        with mock.patch.object(ociruntime, "runc", return_value=3), mock.patch.object(ociruntime, "lend") as lend:
+            self.assertEqual(3, ociruntime.create(str(self.folder), self.words))
         lend.assert_not_called()
 
+    def test_what_the_interfaces_need_is_there_when_runc_ends(self):
+        self.records.write(ID, Record())
+        order = []
+        with mock.patch.object(ociruntime, "RUNC", "true"), \
+                mock.patch.object(ociruntime, "lend", side_effect=lambda *_: order.append("lend")), \
+                mock.patch.object(ociruntime, "load", side_effect=lambda *_: order.append("load")):
+            self.assertEqual(0, ociruntime.create(str(self.folder), self.words))
+        self.assertEqual(["load", "lend"], order)
+
     def test_a_refused_deletion_leaves_the_interfaces(self):
+        self.records.namespace(ID).touch()
         for status, more, back in ((0, [], 1), (1, [], 0), (1, ["--force"], 1)):
-            with mock.patch.object(runtime, "runc", return_value=status), \
-                    mock.patch.object(runtime, "bring_back") as bring_back:
-                self.assertEqual(status, runtime.delete(self.records, [*COMMON, "delete", *more, ID]))
+            with mock.patch.object(ociruntime, "runc", return_value=status), \
+                    mock.patch.object(ociruntime, "bring_back") as bring_back:
+                self.assertEqual(status, ociruntime.delete(str(self.folder), [*COMMON, "delete", *more, ID]))
                 self.assertEqual(back, bring_back.call_count)
 
 
@@ -89,9 +99,9 @@ class NodesTest(testtools.TestCase):
         self.assertEqual(
             {"process": {"args": ["x"]}, "linux": {"devices": [{"path": "/dev/fuse"}, DEVICE], "seccomp": {},
                                                     "resources": {"pids": {"limit": 1}, "devices": [deny, RULE]}}},
-            runtime.with_nodes(config, RECORD))
+            ociruntime.with_nodes(config, NODES))
 
     def test_docker_may_want_none(self):
         for linux in ({}, {"devices": None, "resources": None}, {"resources": {"devices": None}}):
-            found = runtime.with_nodes({"linux": linux}, RECORD)["linux"]
+            found = ociruntime.with_nodes({"linux": linux}, NODES)["linux"]
             self.assertEqual(([DEVICE], [RULE]), (found["devices"], found["resources"]["devices"]))
