@@ -1,18 +1,19 @@
 """What the tests on Docker share: the daemon, and a small container's spec."""
 
+from pathlib import Path
 from typing import Any
-
-import testtools
 
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
-from tests.functional_docker.dockerd import Docker
+from tests.functional import contract
+from tests.functional.contract import MiB
+from tests.functional_docker.dockerd import Docker, leftovers
 from tests.waiting import await_that
 
-MiB = 1 << 20
 
+class DockerTestCase(contract.EngineFrame):
+    label = "one.id"
 
-class DockerTestCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.docker = self.useFixture(Docker())
@@ -20,16 +21,21 @@ class DockerTestCase(testtools.TestCase):
 
     def spec(self, name: str = "c1", **more: Any) -> ContainerSpec:
         parts: dict[str, Any] = {"image": "polite", "cpu": Cpu(1), "memory": Memory(64 * MiB), "root": RootDisk("any"),
-                                 "labels": {"one.id": f"id-of-{name}"}}
+                                 "labels": {self.label: f"of-{name}"}}
         return ContainerSpec(name=name, **(parts | more))
-
-    def running(self, name: str = "c1", **more: Any) -> str:
-        self.engine.create(self.spec(name, **more))
-        self.engine.start(name)
-        return name
 
     def printed(self, name: str, text: bytes) -> None:
         await_that(lambda: text in self.engine.console_log(name), f"container {name} prints {text!r}")
+
+    def up(self, name: str = "c1") -> None:
+        self.printed(name, b"up")
+
+    def left(self, name: str = "c1") -> list[str]:
+        """Of all containers: none may be there any more."""
+        return leftovers(self.docker.daemon)
+
+    def folder(self) -> Path:
+        return self.docker.daemon.base
 
     def inside(self, name: str, *command: str) -> tuple[int, str]:
         return self.docker.inside(name, *command)

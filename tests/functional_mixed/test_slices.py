@@ -24,5 +24,5 @@ class SliceTest(devices.DeviceTestCase):
         first, parent = self.slices[0], self.slices[0].parent
         self.acquired("c1", (Request(first.id),))
         for taken in (first.id, parent):
-            self.assertRaises(errors.DeviceHeld, self.possession.acquire, (Request(taken),), devices.owner("c2"))
-        self.possession.acquire((Request(self.slices[2].id),), devices.owner("c2"))
+            self.assertRaises(errors.DeviceHeld, self.possession.acquire, (Request(taken),), self.owner("c2"))
+        self.possession.acquire((Request(self.slices[2].id),), self.owner("c2"))

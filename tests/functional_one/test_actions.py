@@ -14,6 +14,7 @@ from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.errors import EngineNotFound
 from containerhost.owners import Owners
 from tests.functional.containerhost.base import leftovers
+from tests.functional.contract import picture
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Node, Result
 from tests.functional_one.vms import Machine
@@ -78,11 +79,6 @@ class ActionsCase(testtools.TestCase):
         while not condition():
             self.assertLess(time.monotonic(), end, "it did not come to be")
             time.sleep(0.1)
-
-
-def picture() -> dict[str, tuple[object, ...]]:
-    return {device.id: (device.netdev, device.mac, device.rdma, device.nodes, device.health, device.host_use)
-            for device in scan().devices}
 
 
 class LifeTest(ActionsCase):

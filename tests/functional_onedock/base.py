@@ -10,6 +10,7 @@ from containerhost.devices.scan import scan
 from containerhost.engines import Status
 from containerhost.owners import Owners
 from containerhost.sysfs import Host
+from tests.functional.contract import picture
 from tests.functional.lxd import mounts_below
 from tests.functional_docker.dockerd import leftovers
 from tests.functional_one.diskfiles import loops
@@ -96,11 +97,6 @@ class OnedockCase(testtools.TestCase):
 
     def file(self, machine: Machine, name: str) -> Path:
         return self.node.folder(machine) / name
-
-
-def picture() -> dict[str, tuple[object, ...]]:
-    return {device.id: (device.netdev, device.mac, device.rdma, device.nodes, device.health, device.host_use)
-            for device in scan().devices}
 
 
 def own(**attributes: str) -> str:

@@ -5,7 +5,6 @@ search. Packages add theirs under the entry point group ``containerhost.vendors`
 """
 
 import functools
-import importlib.metadata
 import logging
 
 from containerhost.devices.model import Device
@@ -29,6 +28,8 @@ def load() -> tuple[type[Vendor], ...]:
 
     Searched for once in each process: it means reading what every installed package says of itself.
     """
+    import importlib.metadata  # noqa: PLC0415  (most calls of a driver look for no device)
+
     names = {vendor.name for vendor in OWN}
     others = sorted((point for point in importlib.metadata.entry_points(group=GROUP) if point.name not in names),
                     key=lambda point: point.name)

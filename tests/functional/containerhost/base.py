@@ -3,18 +3,19 @@
 import os
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
-
-import testtools
 
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from tests.functional import contract
+from tests.functional.contract import MiB
 from tests.functional.lxd import POOL, Lxd
 
-MiB = 1 << 20
 
+class LxdTestCase(contract.EngineFrame):
+    label = "nova.uuid"
 
-class LxdTestCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.lxd = self.useFixture(Lxd())
@@ -23,13 +24,17 @@ class LxdTestCase(testtools.TestCase):
     def spec(self, name: str = "c1", **more: Any) -> ContainerSpec:
         parts: dict[str, Any] = {
             "image": self.lxd.imported(), "cpu": Cpu(1), "memory": Memory(128 * MiB), "root": RootDisk(POOL),
-            "labels": {"nova.uuid": f"uuid-of-{name}"}}
+            "labels": {self.label: f"of-{name}"}}
         return ContainerSpec(name=name, **(parts | more))
 
-    def running(self, name: str = "c1", **more: Any) -> str:
-        self.engine.create(self.spec(name, **more))
-        self.engine.start(name)
-        return name
+    def up(self, name: str = "c1") -> None:
+        """LXD asks an init that begins too."""
+
+    def left(self, name: str = "c1") -> list[str]:
+        return leftovers(self.lxd, name)
+
+    def folder(self) -> Path:
+        return self.lxd.daemon.base
 
     def inside(self, name: str, *command: str) -> tuple[int, str]:
         """Exit status and output of a command in the container."""
