@@ -65,13 +65,15 @@ def enter() -> None:
         os.execv(sys.executable, [sys.executable, str(tool), "--host", "small", "--", sys.executable, *sys.argv])
 
 
-def starts(node: Node, runs: int) -> dict[str, float]:
-    path = node.remotes / "lxd.socket"
+def starts(node: Node, runs: int, scheme: str = "") -> dict[str, float]:
+    """:param scheme: begins the endpoint in the driver's options
+    """
+    path = node.remotes / "engine.socket"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
         listener.settimeout(LIMIT)
-        node._conf.write_text(f'endpoint = "{path}"\nstate = "{node.state}"\nowners = "{node.owners}"\n')
+        node._conf.write_text(f'endpoint = "{scheme}{path}"\nstate = "{node.state}"\nowners = "{node.owners}"\n')
         with futures.ThreadPoolExecutor(1) as pool:
             times = [start(node, listener, pool) for _ in range(runs)]
     path.unlink()
@@ -85,7 +87,7 @@ def start(node: Node, listener: socket.socket, pool: futures.Executor) -> float:
     connection, _ = listener.accept()
     found = time.perf_counter() - begin
     connection.close()
-    # The action goes on to fail, as there is no LXD; a second try of it is none of a start.
+    # The action goes on to fail, as there is no engine; a second try of it is none of a start.
     listener.setblocking(False)
     while not action.done():
         try:

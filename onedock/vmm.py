@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from containerhost.devices.scan import Inventory
 from containerhost.engines import ContainerState, Status
 from containerhost.engines.docker.engine import DockerEngine
-from containerhost.errors import EngineNotFound, EngineTimeout
+from containerhost.errors import EngineNotFound
 from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
@@ -188,11 +188,8 @@ class Vmm(BaseVmm):
 
     def _require_begun(self, own: str) -> None:
         """:raises DriverError: its program ended at once, and not well"""
-        try:
-            status = self._engine.await_end(own, self._options.settle)
-        except EngineTimeout:
-            return
-        if status != 0:
+        status = self._engine.await_begin(own, self._options.settle)
+        if status:
             last = " ".join(self._engine.console_log(own).decode(errors="replace").split())[-LAST_WORDS:]
             raise DriverError(f"container {own} started, but its program ended at once with status {status}; its last "
                               f"words: {last or 'none'}")

@@ -51,8 +51,10 @@ class Daemon:
         self._log = self.base / "daemon.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._runtime = self.base / "runtime"
-        self._runtime.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m "
-                                 f"containerhost.ociruntime --records {self.records} \"$@\"\n")
+        # As the installed command does.
+        begin = "import sys; from containerhost.ociruntime import main; sys.exit(main())"
+        self._runtime.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -c '{begin}' "
+                                 f"--records {self.records} \"$@\"\n")
         self._runtime.chmod(0o755)
 
     def start(self) -> None:

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""OpenNebula's driver for Docker: what its start costs, a deployment, a device for a running VM, one round of monitoring.
+
+    sudo .venv/bin/python bench/onedock.py [--containers N] [--running N] [--runs N] [--json]
+
+Start: from the call of the installed script ``reset`` to the first connection to Docker, of which this program plays
+the part; aim <= 0.25 s for the median. Deployment: a VM with a GPU and a network function by the script ``deploy``,
+against `docker create` with the GPU's and the function's nodes, `docker start` and `ip link set` for its interface by
+hand, in turns; aim <= 1.3 times. What the same costs as bare requests of Docker's API is told beside it. Hot: a GPU
+that appears in a running container, once it is the VM's; aim <= 0.15 s; the whole action is told beside it. Round:
+vm/status and vm/monitor, each against the one raw request to the real Docker that it makes; aim <= 1.3 times and 0.1 s
+more; medians. Containers beyond --running are made and not started. Python's bytecode is there, as where the driver is
+installed.
+"""
+
+import argparse
+import compileall
+import http.client
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
+
+from opennebula import AIM_DEPLOY, AIM_MORE, AIM_ROUND, AIM_START, REPOSITORY, compared, enter, starts, timed
+
+from containerhost.devices.model import Device, Kind, Role
+from containerhost.devices.scan import scan
+from containerhost.possession import Request
+from onedock import backend, conf
+from tests.functional_one.vms import Machine
+from tests.functional_onedock.node import DockerNode
+
+AIM_ATTACH = 0.15
+PACKAGES = ("containerhost", "onedock", "onedriver")
+IMAGE = "polite"
+WORKERS = 4  # containers made at once
+LIMIT = 120  # s
+
+
+class RawDocker(http.client.HTTPConnection):
+    """Docker's Engine API with nothing around it: one connection to the daemon's socket, kept open."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__("docker", timeout=LIMIT)
+        self._endpoint = endpoint
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._endpoint.removeprefix("unix://"))
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """:raises RuntimeError: with Docker's words"""
+        self.request(method, path, json.dumps(body) if body is not None else None, {"Content-Type": "application/json"})
+        answer = self.getresponse()
+        content = answer.read()
+        if answer.status >= 400:
+            raise RuntimeError(f"{method} {path}: {content.decode()}")
+        return json.loads(content) if content else None
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--containers", type=int, default=500)
+    options.add_argument("--running", type=int, default=20)
+    options.add_argument("--runs", type=int, default=15)
+    options.add_argument("--json", action="store_true")
+    chosen = options.parse_args()
+    enter()
+    for package in PACKAGES:
+        compileall.compile_dir(REPOSITORY / package, quiet=1)
+    with DockerNode() as node:
+        found = {"start": starts(node, chosen.runs, "unix://")}
+        node.configure()
+        found |= {"deploy": deploys(node, chosen.runs), "attach": attachments(node, chosen.runs)}
+        fill(node, chosen.containers, chosen.running)
+        found |= rounds(node, chosen.runs)
+        clear(node)
+    print(json.dumps(found) if chosen.json else told(found, chosen))
+    return int(not reached(found))
+
+
+# A deployment.
+
+
+def deploys(node: DockerNode, runs: int) -> dict[str, float]:
+    gpu, function = parts()
+    machine = Machine(devices=(gpu, function))
+    node.give_disk(machine)
+    raw = RawDocker(node.docker.daemon.endpoint)
+    times: dict[str, list[float]] = {"raw_s": [], "hand_s": [], "driver_s": []}
+    for turn in range(runs + 1):
+        for name, deploy, end in (("hand_s", lambda: by_hand(node, gpu, function), lambda: end_raw(raw, function)),
+                                  ("driver_s", lambda: act(node, "deploy", machine, lcm=2),
+                                   lambda: act(node, "cancel", machine, lcm=23)),
+                                  ("raw_s", lambda: by_requests(raw, gpu, function), lambda: end_raw(raw, function))):
+            needed = timed(deploy)
+            end()
+            if turn:  # the first of each warms up
+                times[name].append(needed)
+    found = {name: statistics.median(values) for name, values in times.items()}
+    return found | {"ratio": found["driver_s"] / found["hand_s"], "raw_ratio": found["driver_s"] / found["raw_s"]}
+
+
+def parts() -> tuple[Device, Device]:
+    devices = scan().devices
+    return (next(device for device in devices if device.kind is Kind.GPU),
+            next(device for device in devices if device.role is Role.VF))
+
+
+def act(node: DockerNode, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> None:
+    result = node.act(action, machine, *arguments, lcm=lcm)
+    if result.status:
+        raise RuntimeError(result)
+
+
+def by_hand(node: DockerNode, gpu: Device, function: Device) -> None:
+    docker = ["docker", "--host", node.docker.daemon.endpoint]
+    nodes = [word for device in (gpu, function) for path in device.nodes for word in ("--device", path.path)]
+    limits = ["--network", "none", "--cap-add", "IPC_LOCK", "--cpus", "1", "--memory", "128m"]
+    subprocess.run([*docker, "create", "--name", "raw", *limits, *nodes, IMAGE], check=True, capture_output=True)
+    subprocess.run([*docker, "start", "raw"], check=True, capture_output=True)
+    done = subprocess.run([*docker, "inspect", "--format", "{{.State.Pid}}", "raw"], check=True, capture_output=True,
+                          text=True)
+    lend(function, done.stdout.strip())
+
+
+def lend(function: Device, pid: str) -> None:
+    subprocess.run(["ip", "link", "set", function.netdev or "", "netns", pid], check=True)
+    subprocess.run(["nsenter", "--target", pid, "--net", "ip", "link", "set", function.netdev or "", "name", "ib0"],
+                   check=True)
+
+
+def by_requests(raw: RawDocker, gpu: Device, function: Device) -> None:
+    nodes = [{"PathOnHost": node.path, "PathInContainer": node.path, "CgroupPermissions": "rwm"}
+             for device in (gpu, function) for node in device.nodes]
+    raw.call("POST", "/containers/create?name=raw", {"Image": IMAGE, "HostConfig": {
+        "NetworkMode": "none", "CapAdd": ["IPC_LOCK"], "NanoCpus": 10**9, "Memory": 128 << 20, "Devices": nodes}})
+    raw.call("POST", "/containers/raw/start")
+    lend(function, str(raw.call("GET", "/containers/raw/json")["State"]["Pid"]))
+
+
+def end_raw(raw: RawDocker, function: Device) -> None:
+    """And its interface comes back, which the kernel does by itself only for hardware."""
+    pid = str(raw.call("GET", "/containers/raw/json")["State"]["Pid"])
+    subprocess.run(["nsenter", "--target", pid, "--net", "ip", "link", "set", "ib0", "name", function.netdev or "",
+                    "netns", str(os.getpid())], check=True)
+    raw.call("DELETE", "/containers/raw?force=1&v=1")
+
+
+# A device for a running VM.
+
+
+def attachments(node: DockerNode, runs: int) -> dict[str, float]:
+    engine_s, action_s = [], []
+    machine, gpu = Machine(), parts()[0]
+    node.give_disk(machine)
+    act(node, "deploy", machine, lcm=2)
+    equipped = machine.changed(devices=(gpu,), attach="pci")
+    vmm = backend.vmm(conf.load(node._conf))
+    for _ in range(runs):
+        action_s.append(timed(lambda: act(node, "attach_nic", equipped)))
+        grant = vmm._possession.grants([Request(gpu.id)], vmm._owner(machine.id))[0]
+        vmm._engine.detach(machine.name, grant, ())
+        engine_s.append(timed(lambda grant=grant: vmm._engine.attach(machine.name, grant)))
+        act(node, "detach_nic", equipped)
+    act(node, "cancel", machine, lcm=23)
+    return {"engine_s": statistics.median(engine_s), "action_s": statistics.median(action_s)}
+
+
+# A round of monitoring.
+
+
+def fill(node: DockerNode, count: int, running: int) -> None:
+    begin = time.monotonic()
+
+    def make(share: range) -> None:
+        engine = node.docker.daemon.engine()
+        raw = RawDocker(node.docker.daemon.endpoint)
+        for number in share:
+            raw.call("POST", f"/containers/create?name=one-{number}", {
+                "Image": IMAGE, "Labels": {"containerhost": json.dumps({"user.one.vm": str(number)})},
+                "HostConfig": {"NetworkMode": "none"}})
+            if number <= running:
+                engine.start(f"one-{number}")
+
+    with futures.ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(make, [range(1 + part, count + 1, WORKERS) for part in range(WORKERS)]))
+    print(f"made {count} containers in {time.monotonic() - begin:.0f} s", file=sys.stderr)
+
+
+def clear(node: DockerNode) -> None:
+    """By several at once: the tests' own end is one after the other."""
+    with futures.ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(node.docker.engine.delete, [state.name for state in node.docker.engine.containers()]))
+
+
+def rounds(node: DockerNode, runs: int) -> dict[str, Any]:
+    raw, measure = RawDocker(node.docker.daemon.endpoint), backend.measure(conf.load(node._conf))
+
+    def request() -> None:
+        raw.call("GET", "/containers/json?all=1")
+
+    works: dict[str, Callable[[], Any]] = {"vm/status": measure.vm_status, "vm/monitor": measure.vm_monitor}
+    for work in works.values():
+        work()
+    return {name: compared(work, request, runs) for name, work in works.items()}
+
+
+# The answer.
+
+
+def reached(found: dict[str, Any]) -> bool:
+    return (found["start"]["median_s"] <= AIM_START and found["deploy"]["ratio"] <= AIM_DEPLOY
+            and found["attach"]["engine_s"] <= AIM_ATTACH
+            and all(found[name]["probe_s"] <= AIM_ROUND * found[name]["raw_s"] + AIM_MORE
+                    for name in ("vm/status", "vm/monitor")))
+
+
+def told(found: dict[str, Any], chosen: argparse.Namespace) -> str:
+    start, deploy, attach = found["start"], found["deploy"], found["attach"]
+    lines = [f"start to Docker's first request: best {start['best_s']:.3f} s, median {start['median_s']:.3f} s of "
+             f"{chosen.runs} (aim <= {AIM_START:g}); Python alone {start['python_s']:.3f} s",
+             f"deployment with a GPU and a network function: {deploy['driver_s']:.3f} s, by hand {deploy['hand_s']:.3f} "
+             f"s, ratio {deploy['ratio']:.2f} (aim <= {AIM_DEPLOY:g}); as bare requests {deploy['raw_s']:.3f} s, ratio "
+             f"{deploy['raw_ratio']:.2f}",
+             f"a GPU into a running container: {attach['engine_s']:.3f} s (aim <= {AIM_ATTACH:g}); the whole action "
+             f"attach_nic {attach['action_s']:.3f} s"]
+    lines += [f"{name} of {chosen.containers} containers, {chosen.running} running: {found[name]['probe_s']:.3f} s, "
+              f"its raw request {found[name]['raw_s']:.3f} s, ratio {found[name]['ratio']:.2f} (aim <= {AIM_ROUND:g} "
+              f"and {AIM_MORE:g} s)" for name in ("vm/status", "vm/monitor")]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
