@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""OpenNebula's driver for Docker: what its start costs, a deployment, a device for a running VM, one round of monitoring.
+"""OpenNebula's driver for Docker: what its start costs, a deployment, a device for a running VM, a round of monitoring.
 
     sudo .venv/bin/python bench/onedock.py [--containers N] [--running N] [--runs N] [--json]
 
@@ -227,9 +227,9 @@ def told(found: dict[str, Any], chosen: argparse.Namespace) -> str:
     start, deploy, attach = found["start"], found["deploy"], found["attach"]
     lines = [f"start to Docker's first request: best {start['best_s']:.3f} s, median {start['median_s']:.3f} s of "
              f"{chosen.runs} (aim <= {AIM_START:g}); Python alone {start['python_s']:.3f} s",
-             f"deployment with a GPU and a network function: {deploy['driver_s']:.3f} s, by hand {deploy['hand_s']:.3f} "
-             f"s, ratio {deploy['ratio']:.2f} (aim <= {AIM_DEPLOY:g}); as bare requests {deploy['raw_s']:.3f} s, ratio "
-             f"{deploy['raw_ratio']:.2f}",
+             f"deployment with a GPU and a network function: {deploy['driver_s']:.3f} s, by hand "
+             f"{deploy['hand_s']:.3f} s, ratio {deploy['ratio']:.2f} (aim <= {AIM_DEPLOY:g}); "
+             f"as bare requests {deploy['raw_s']:.3f} s, ratio {deploy['raw_ratio']:.2f}",
              f"a GPU into a running container: {attach['engine_s']:.3f} s (aim <= {AIM_ATTACH:g}); the whole action "
              f"attach_nic {attach['action_s']:.3f} s"]
     lines += [f"{name} of {chosen.containers} containers, {chosen.running} running: {found[name]['probe_s']:.3f} s, "
