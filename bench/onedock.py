@@ -162,14 +162,14 @@ def attachments(node: DockerNode, runs: int) -> dict[str, float]:
     machine, gpu = Machine(), parts()[0]
     node.give_disk(machine)
     act(node, "deploy", machine, lcm=2)
-    equipped = machine.changed(devices=(gpu,), attach="pci")
+    equipped, words = machine.changed(devices=(gpu,), attach="pci"), (machine.mac(9), "-", "-", "dummy", "one-1-9")
     vmm = backend.vmm(conf.load(node._conf))
     for _ in range(runs):
-        action_s.append(timed(lambda: act(node, "attach_nic", equipped)))
+        action_s.append(timed(lambda: act(node, "attach_nic", equipped, *words)))
         grant = vmm._possession.grants([Request(gpu.id)], vmm._owner(machine.id))[0]
         vmm._engine.detach(machine.name, grant, ())
         engine_s.append(timed(lambda grant=grant: vmm._engine.attach(machine.name, grant)))
-        act(node, "detach_nic", equipped)
+        act(node, "detach_nic", equipped, words[0])
     act(node, "cancel", machine, lcm=23)
     return {"engine_s": statistics.median(engine_s), "action_s": statistics.median(action_s)}
 
