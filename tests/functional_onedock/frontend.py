@@ -12,9 +12,10 @@ from tests.functional_one.node import Result
 from tests.functional_onedock.node import DockerNode
 from tests.unit.onedock.messages import message
 
-# In ssh's place: any of two hosts is this one, where each has a folder of its own.
+# In ssh's place: any of two hosts is this one, where each has a folder of its own, and node2 perhaps its own options.
 SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
+if [ "$2" = node2 ] && [ -e ELSEWHERE ]; then export ONEDOCK_CONF=ELSEWHERE; fi
 case $2 in node1|node2) exec sh -c "$3" ;; esac
 echo "ssh: Could not resolve hostname $2: Name or service not known" >&2
 exit 255
@@ -24,6 +25,7 @@ exit 255
 class FrontEnd(fixtures.Fixture):
     """:ivar files: a folder from which images may be taken
     :ivar datastore: the images' folder
+    :ivar elsewhere: the driver's options on node2, if they are others there
     """
 
     def __init__(self, node: DockerNode) -> None:
@@ -36,7 +38,8 @@ class FrontEnd(fixtures.Fixture):
             folder.mkdir(parents=True)
         remotes.install(self._remotes, "onedock")
         ssh = self._node._commands / "ssh"
-        ssh.write_text(SSH)
+        self.elsewhere = base / "node2.toml"
+        ssh.write_text(SSH.replace("ELSEWHERE", str(self.elsewhere)))
         ssh.chmod(0o755)
 
     def ds(self, action: str, image: dict[str, str] | None = None, **attributes: str) -> Result:
