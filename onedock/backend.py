@@ -1,6 +1,7 @@
 """Puts the parts of the driver together from the node's options."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from containerhost import topology
 from containerhost.devices.scan import Inventory, scan
@@ -17,8 +18,9 @@ from onedock.guest import Guests
 from onedock.nics import Nics
 from onedock.roots import Roots, Snapshots
 from onedock.vmm import Vmm
-from onedriver.node.measure import Measure
 
+if TYPE_CHECKING:
+    from onedriver.node.measure import Measure
 
 def engine(options: Options) -> DockerEngine:
     settings = Settings(options.endpoint, options.request_timeout, options.operation_timeout)
@@ -40,5 +42,7 @@ def vmm(options: Options) -> Vmm:
                lambda: {node.id: node.cpus for node in topology.read(host).nodes})
 
 
-def measure(options: Options) -> Measure:
+def measure(options: Options) -> "Measure":
+    from onedriver.node.measure import Measure  # noqa: PLC0415  (an action of a VM does without)
+
     return Measure(Vmm.driver, engine(options), Path(options.owners), Path(options.state), options.pci_filter, Host())

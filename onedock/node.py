@@ -1,4 +1,4 @@
-"""What the command ``onedock`` does on a node."""
+"""What the command ``onedock`` does on a node. What an action of a VM does not need, others load when they do."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -6,14 +6,10 @@ from pathlib import Path
 from typing import TextIO
 
 from containerhost.errors import ContainerHostError
-from containerhost.filelock import FileLock
 from onedock import attributes, backend, conf, refusals
-from onedock.nodeimages import NodeImages
-from onedock.roots import LOCK
-from onedock.transfer.nodeside import NOT_THERE
 from onedriver import actions, program
 from onedriver.errors import BadInput
-from onedriver.node import changes, measure
+from onedriver.node import changes
 
 
 def vmm(script: str, argv: list[str], stdin: bytes, out: TextIO | None = None, err: TextIO | None = None) -> int:
@@ -32,6 +28,8 @@ def vmm(script: str, argv: list[str], stdin: bytes, out: TextIO | None = None, e
 
 
 def probe(name: str) -> int:
+    from onedriver.node import measure
+
     return run(name, lambda: measure.probe(name, lambda: backend.measure(conf.load())))
 
 
@@ -56,6 +54,11 @@ def image(words: Sequence[str]) -> int:
 
     :returns: the exit status; :data:`nodeside.NOT_THERE` when there is no such image or container
     """
+    from containerhost.filelock import FileLock
+    from onedock.nodeimages import NodeImages
+    from onedock.roots import LOCK
+    from onedock.transfer.nodeside import NOT_THERE
+
     found = [True]
 
     def act() -> None:

@@ -5,7 +5,7 @@ host. An image that has no other name goes with the last of them.
 """
 
 import dataclasses
-import platform
+import os
 from pathlib import Path
 
 from containerhost.engines.docker.images import Images
@@ -61,7 +61,7 @@ class Roots:
                                    "archive of it is beside the disk")
                 self._images.load(file.with_name(ref.archive), ref.image)
             self._images.tag(ref.image, repository(vm.id), ROOT)
-        found, own = self._images.architecture(ref.image), ARCHITECTURES.get(platform.machine(), platform.machine())
+        found, own = self._images.architecture(ref.image), ARCHITECTURES.get(os.uname().machine, os.uname().machine)
         if found not in ("", own):
             self.release(vm.id)
             raise BadInput(f"the image {ref.image} ({ref.reference}) is for {found}, but this host is {own}")

@@ -7,12 +7,15 @@ nodes and capabilities".
 import dataclasses
 import functools
 import re
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from containerhost.devices import health, nvml
+from containerhost.devices import health
 from containerhost.devices.model import NVIDIA, CharNode, Device, Kind, NodeUse, PciFunction, Slice
 from containerhost.devices.vendors import base
 from containerhost.grants import GrantOptions
+
+if TYPE_CHECKING:
+    from containerhost.devices import nvml
 
 # The major is registered for NVIDIA (Documentation/admin-guide/devices.txt), so it holds even where /proc/devices
 # calls the driver by a name not known here. The uvm and caps majors are dynamic: no fallback is safe for them.
@@ -118,7 +121,7 @@ class Nvidia(base.GpuVendor):
         gpu = dataclasses.replace(gpu, uuid=gpu.uuid or facts.uuid, model=gpu.model or facts.model, memory=facts.memory)
         return (gpu, *(self._enriched_slice(part, facts) for part in slices))
 
-    def _enriched_slice(self, part: Device, facts: nvml.Gpu) -> Device:
+    def _enriched_slice(self, part: Device, facts: "nvml.Gpu") -> Device:
         more = facts.slices.get((part.slice.gi, part.slice.ci)) if part.slice else None
         if more is None or part.slice is None:
             return part
@@ -126,8 +129,12 @@ class Nvidia(base.GpuVendor):
                                    slice=dataclasses.replace(part.slice, profile=more.profile))
 
     @functools.cached_property
-    def _nvml(self) -> dict[str, nvml.Gpu]:
-        return nvml.query() if self.host.live else {}
+    def _nvml(self) -> dict[str, "nvml.Gpu"]:
+        if not self.host.live:
+            return {}
+        from containerhost.devices import nvml  # noqa: PLC0415  (most calls of a driver look for no device)
+
+        return nvml.query()
 
 
 def _uuid(information: dict[str, str]) -> str | None:
