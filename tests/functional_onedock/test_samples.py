@@ -4,6 +4,7 @@ import io
 import tarfile
 
 from tests.functional_docker.dockerd import root_file_system
+from tests.functional_one.node import BRIDGE
 from tests.functional_one.vms import Machine
 from tests.functional_onedock import samples
 from tests.functional_onedock.base import OnedockCase
@@ -61,6 +62,7 @@ class SamplesTest(OnedockCase):
             self.assertEqual(1, len(self.shell(rank, "ls /dev/infiniband | grep uverbs").split()))
             self.node.command(f"nsenter --target {self.pid(rank)} --net sh -c "
                               f"'ip address add 10.9.0.{number}/24 dev ibp0; ip link set ibp0 up'")
+        self.node.command(f"ip link set {BRIDGE} up")
         for address in ("10.9.0.2", "10.1.0.20"):
             self.assertIn("1 packets received", self.inside(ranks[0], "ping", "-c", "1", "-W", str(PATIENCE), address))
 
