@@ -14,6 +14,7 @@ from containerhost.netfunction import wait_for
 from containerhost.possession import Possession, Request
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
+from tests.fakehost.control import FakeHostControl
 from tests.functional import contract
 from tests.functional.containerhost.base import LxdTestCase
 from tests.functional.contract import picture
@@ -23,6 +24,10 @@ NODE_GUID, PORT_GUID = "0200:0000:0000:0001", "0200:0000:0000:0002"
 
 
 class DeviceTestCase(contract.DeviceFrame, LxdTestCase):
+    def setUp(self):
+        super().setUp()
+        self.control = FakeHostControl.from_environment()
+
     def ready(self, name="c1", number=0):
         self.running(name, limits={"memlock": memlock()})
         return self.taken(number, name)
