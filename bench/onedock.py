@@ -79,6 +79,7 @@ def main() -> int:
         found = {"start": starts(node, chosen.runs, "unix://")}
         node.configure()
         found |= {"deploy": deploys(node, chosen.runs), "attach": attachments(node, chosen.runs)}
+        print(f"so far: {json.dumps(found)}", file=sys.stderr)
         fill(node, chosen.containers, chosen.running)
         found |= rounds(node, chosen.runs)
         clear(node)
