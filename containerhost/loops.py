@@ -15,7 +15,7 @@ from pathlib import Path
 from containerhost.errors import HostActionFailed
 
 CONTROL = "/dev/loop-control"
-GET_FREE, CONFIGURE = 0x4C82, 0x4C0A  # ioctl numbers of <linux/loop.h>
+GET_FREE, CONFIGURE, SET_CAPACITY = 0x4C82, 0x4C0A, 0x4C07  # ioctl numbers of <linux/loop.h>
 READ_ONLY, AUTOCLEAR = 1, 4
 # struct loop_config: descriptor, block size; of struct loop_info64 the device's, inode's and node's numbers, offset and
 # size limit, number, type, key size and flags, names and keys; what is reserved.
@@ -70,6 +70,17 @@ def join(node: str, start: int, size: int) -> tuple[int | None, str]:
     if (attribute(node, "offset"), attribute(node, "sizelimit")) != (str(start), str(size)):
         raise HostActionFailed(f"{node} is over another part of the same file: something else uses it")
     return os.open(node, os.O_RDONLY | os.O_CLOEXEC), node
+
+
+def measure(node: str) -> None:
+    """Let the loop device be as large as its file is now."""
+    handle = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(handle, SET_CAPACITY)
+    except OSError as error:
+        raise HostActionFailed(f"{node} does not take the size of its file: {error.strerror}") from error
+    finally:
+        os.close(handle)
 
 
 def make(file: Path, start: int, size: int, *, read_only: bool) -> tuple[int | None, str]:

@@ -6,6 +6,7 @@ ends, however it ends, the namespace goes, with it the mount, and with that the 
 
 import os
 import subprocess
+from collections.abc import Container
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,8 +105,9 @@ def head(disk: Path, start: int = 0) -> bytes:
         raise BadInput(f"disk {disk} cannot be read: {error.strerror}") from error
 
 
-def run(command: list[str], limit: int, problem: str) -> str:
-    """:returns: what it printed
+def run(command: list[str], limit: int, problem: str, accepted: Container[int] = (0,)) -> str:
+    """:param accepted: statuses that are no failure
+    :returns: what it printed
     :raises DriverError: it failed; the message begins with ``problem``
     """
     try:
@@ -113,6 +115,6 @@ def run(command: list[str], limit: int, problem: str) -> str:
                               stdin=subprocess.DEVNULL, errors="replace")
     except subprocess.TimeoutExpired as error:
         raise DriverError(f"{problem}: `{command[0]}` did not end within {limit} s") from error
-    if done.returncode != 0:
+    if done.returncode not in accepted:
         raise DriverError(f"{problem}: {' '.join((done.stderr or done.stdout).split())[:300]}")
     return done.stdout

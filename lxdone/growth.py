@@ -1,0 +1,104 @@
+"""Disks that become larger, and the file systems in them that become as large as their disks.
+
+An ext file system that nothing uses is grown by its own tools (e2fsprogs), which also check it first; one that is
+mounted, by the kernel. xfs grows only while it is mounted (`xfs_growfs`). What is in a partition stays as it is: the
+tools would cut off what follows it.
+
+On the disk: ext4's super block is at 1024, with the number of blocks at 4 and 336 of it, their size at 24 and the
+feature that gives them 64 bits at 96 (the kernel's documentation, filesystems/ext4, "Super Block").
+"""
+
+import os
+import shutil
+import struct
+from pathlib import Path
+
+from containerhost import mountedfs
+from lxdone.diskformat import Format
+from lxdone.filesystems import FileSystem, run
+from onedriver.errors import NotSupported
+
+SUPER_BLOCK = 1024
+WIDE = 0x80  # INCOMPAT_64BIT
+WORTH = 1 << 20  # bytes; less room than that at the end is left alone
+CHECKED = (0, 1, 2)  # statuses of e2fsck: nothing was wrong, or is any more
+EMPTY_PIECE = 4 << 20  # bytes looked at
+
+
+def lengthen(file: Path, size: int) -> bool:
+    """Let a file be of ``size`` bytes if it is shorter.
+
+    :returns: whether it was
+    """
+    if file.stat().st_size >= size:
+        return False
+    os.truncate(file, size)
+    return True
+
+
+def fill(disk: Path, found: FileSystem, limit: int) -> bool:
+    """Let an ext file system that is all of a disk which nothing uses be as large as the disk.
+
+    :param limit: seconds each of the two steps may take
+    :returns: whether it was smaller
+    """
+    if found.format is not Format.EXT or found.start or found.size - ext_size(disk) < WORTH:
+        return False
+    run(["e2fsck", "-f", "-p", str(disk)], limit, f"the file system of disk {disk} cannot be checked", CHECKED)
+    run(["resize2fs", str(disk)], limit, f"the file system of disk {disk} cannot grow")
+    return True
+
+
+def fill_mounted(folder: Path, found: FileSystem, disk: Path, limit: int) -> None:
+    """The same of one that is mounted at ``folder`` and is all of its disk, which is larger by now.
+
+    :raises HostActionFailed: the kernel does not do it
+    :raises NotSupported: there is no tool for it
+    """
+    if found.format is Format.EXT:
+        mountedfs.enlarge(folder, found.size // ext_block(disk))
+        return
+    if shutil.which("xfs_growfs") is None:
+        raise NotSupported(f"disk {disk} has an xfs file system, but this node has no xfs_growfs to enlarge it with: "
+                           "install xfsprogs")
+    mountedfs.measure(folder)
+    run(["xfs_growfs", "-d", str(folder)], limit, f"the file system of disk {disk} cannot grow")
+
+
+def make_ext(disk: Path, limit: int, *more: str) -> None:
+    """Make the whole disk an ext4 file system.
+
+    :param more: options of mke2fs
+    """
+    run(["mke2fs", "-q", "-F", "-t", "ext4", *more, str(disk)], limit, f"disk {disk} cannot get a file system")
+
+
+def ext_size(disk: Path) -> int:
+    """Bytes of an ext file system."""
+    block = super_block(disk)
+    low, = struct.unpack_from("<I", block, 4)
+    features, = struct.unpack_from("<I", block, 96)
+    high, = struct.unpack_from("<I", block, 336) if features & WIDE else (0,)
+    return (high << 32 | low) * block_size(block)
+
+
+def ext_block(disk: Path) -> int:
+    """Bytes of one of its blocks."""
+    return block_size(super_block(disk))
+
+
+def block_size(block: bytes) -> int:
+    shift, = struct.unpack_from("<I", block, 24)
+    return 1024 << min(shift, 6)
+
+
+def super_block(disk: Path) -> bytes:
+    with disk.open("rb") as file:
+        file.seek(SUPER_BLOCK)
+        return file.read(1024)
+
+
+def is_empty(disk: Path) -> bool:
+    """Whether its beginning has nothing but zeros, as that of a disk which was just made."""
+    with disk.open("rb") as file:
+        return not file.read(EMPTY_PIECE).strip(b"\0")

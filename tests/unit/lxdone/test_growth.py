@@ -1,0 +1,71 @@
+import subprocess
+from pathlib import Path
+
+import fixtures
+import testtools
+
+from lxdone import filesystems, growth
+from lxdone.diskformat import Format
+from lxdone.filesystems import FileSystem
+from onedriver.errors import DriverError
+
+MIB = 1 << 20
+
+
+class GrowthTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.disk = self.folder / "disk.0"
+
+    def ext(self, size: int, *more: str) -> None:
+        self.disk.touch()
+        growth.lengthen(self.disk, size)
+        growth.make_ext(self.disk, 30, *more)
+
+    def test_a_file_becomes_longer_never_shorter(self) -> None:
+        self.disk.write_bytes(b"x")
+        self.assertEqual([True, False, False], [growth.lengthen(self.disk, size) for size in (MIB, MIB, 1)])
+        self.assertEqual((MIB, b"x"), (self.disk.stat().st_size, self.disk.read_bytes().rstrip(b"\0")))
+
+    def test_a_file_system_fills_its_disk_and_keeps_its_content(self) -> None:
+        for more in (("-O", "64bit"), ("-O", "^64bit,^has_journal", "-b", "1024")):
+            self.ext(8 * MIB, *more)
+            self.assertEqual(8 * MIB, growth.ext_size(self.disk))
+            (self.folder / "file").write_text("kept\n")
+            subprocess.run(["debugfs", "-w", "-R", f"write {self.folder / 'file'} file", str(self.disk)], check=True,
+                           capture_output=True)
+            growth.lengthen(self.disk, 24 * MIB)
+            self.assertEqual([True, False], [growth.fill(self.disk, filesystems.find(self.disk), 30)
+                                             for _ in range(2)])
+            self.assertEqual(24 * MIB, growth.ext_size(self.disk))
+            self.assertEqual("kept\n", subprocess.run(["debugfs", "-R", "cat file", str(self.disk)], check=True,
+                                                      capture_output=True, text=True).stdout)
+            self.disk.unlink()
+
+    def test_one_in_a_partition_is_left_alone(self) -> None:
+        self.ext(8 * MIB)
+        self.assertFalse(growth.fill(self.disk, FileSystem(Format.EXT, MIB, 16 * MIB), 30))
+
+    def test_what_is_broken_is_told_and_not_touched(self) -> None:
+        self.ext(8 * MIB)
+        with self.disk.open("r+b") as file:
+            file.seek(1024 + 32)
+            file.write(b"\xff" * 16)  # blocks and inodes of a group
+        growth.lengthen(self.disk, 16 * MIB)
+        before = growth.ext_size(self.disk)
+        error = self.assertRaises(DriverError, growth.fill, self.disk, filesystems.find(self.disk), 30)
+        self.assertIn("cannot be checked", str(error))
+        self.assertEqual(before, growth.ext_size(self.disk))
+
+    def test_other_file_systems_are_left_alone(self) -> None:
+        self.disk.write_bytes(b"XFSB" + bytes(MIB))
+        self.assertFalse(growth.fill(self.disk, filesystems.find(self.disk), 30))
+
+    def test_only_a_disk_without_content_is_empty(self) -> None:
+        self.disk.write_bytes(bytes(8 * MIB))
+        self.assertTrue(growth.is_empty(self.disk))
+        with self.disk.open("r+b") as file:
+            file.seek(1 * MIB)
+            file.write(b"x")
+        self.assertFalse(growth.is_empty(self.disk))
