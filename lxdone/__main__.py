@@ -16,6 +16,7 @@ from lxdone import conf
 from onedriver import program
 from onedriver.node import commands
 
+STARTS = ("deploy", "restore")
 USAGE = "usage: lxdone vmm ACTION ARGUMENT… | lxdone probe KIND/NAME (see the manual: OpenNebula)"
 
 
@@ -48,6 +49,9 @@ def act(script: str, argv: Sequence[str]) -> int:
         options = conf.load()
 
         from lxdone import backend  # noqa: PLC0415
+
+        if call.action in STARTS and call.vm.pcis:
+            backend.settler(options).clean()  # VMs that are over may have the devices
 
         with vmlock.held(Path(options.state), call.vm_id, options.operation_timeout):
             return getattr(backend.vmm(options), call.action)(call)

@@ -8,13 +8,11 @@ from containerhost.devices.scan import Inventory, scan
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.idmap import idmap
-from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from lxdone.conf import Options
-from lxdone.disks import Disks
 from lxdone.images import Images
 from lxdone.roots import Roots
 from lxdone.rootsaves import RootSaves
@@ -47,10 +45,9 @@ def vmm(options: Options) -> Vmm:
                lambda: {node.id: node.cpus for node in topology.read(host).nodes})
 
 
-def disks_of(options: Options, lxd: LxdEngine) -> Disks:
-    images = Images(Path(options.state), Path(options.datastores), lambda name: idmap(lxd.client, name),
-                    options.operation_timeout)
-    return Disks(PoolDisks(lxd.client, options.storage_pool), images)
+def disks_of(options: Options, lxd: LxdEngine) -> Images:
+    return Images(Path(options.state), Path(options.datastores), lambda name: idmap(lxd.client, name),
+                  options.operation_timeout)
 
 
 def saves_of(options: Options, lxd: LxdEngine) -> RootSaves:
@@ -59,13 +56,14 @@ def saves_of(options: Options, lxd: LxdEngine) -> RootSaves:
 
 def settler(options: Options) -> Settler:
     lxd, state = engine(options), Path(options.state)
-    return Settler(lxd, saves_of(options, lxd), disks_of(options, lxd), Contexts(state), state)
+    return Settler(lxd, saves_of(options, lxd), disks_of(options, lxd), Contexts(state), state,
+                   lambda vm_id: vmm(options).forget(vm_id))
 
 
 def measure(options: Options) -> "Measure":
     # Which no action needs, and every action would wait for its import.
     from onedriver.node.measure import Measure  # noqa: PLC0415
 
-    seen = Settling(engine(options), settler(options).unsettled)
+    seen = Settling(engine(options), settler(options))
     return Measure(Vmm.driver, seen, Path(options.owners), Path(options.state), options.pci_filter, Host(),
                    Path(options.datastores))

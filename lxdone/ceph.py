@@ -13,6 +13,8 @@ from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.vm import Disk
 
 LIMIT = 60  # s
+LONG_LIMIT = 3600  # s
+SNAPSHOT = "lxdone-unfinished"  # of an image that is being written: what it was
 
 
 def image(vm_id: int, disk: Disk) -> str:
@@ -36,8 +38,8 @@ def connect(name: str, user: str | None, *, read_only: bool) -> Path:
     present = device(name)
     if present:
         return present
-    options = [*(["--id", user] if user else []), "device", "map", *(["--read-only"] if read_only else [])]
-    return Path(run(["rbd", *options, name], LIMIT, f"image {name} of Ceph cannot be mapped").strip())
+    options = ["device", "map", *(["--read-only"] if read_only else [])]
+    return Path(run([*rbd(user), *options, name], LIMIT, f"image {name} of Ceph cannot be mapped").strip())
 
 
 def disconnect(name: str) -> None:
@@ -45,6 +47,44 @@ def disconnect(name: str) -> None:
     present = device(name)
     if present:
         run(["rbd", "device", "unmap", str(present)], LIMIT, f"image {name} of Ceph cannot be unmapped")
+
+
+def keep(name: str, user: str | None) -> None:
+    """Remember what the image is now."""
+    run([*rbd(user), "snap", "create", f"{name}@{SNAPSHOT}"], LIMIT, f"image {name} of Ceph cannot get a snapshot")
+
+
+def is_kept(name: str, user: str | None) -> bool:
+    told = run([*rbd(user), "snap", "list", "--format", "json", name], LIMIT,
+               f"the snapshots of image {name} of Ceph cannot be listed")
+    return any(entry["name"] == SNAPSHOT for entry in entries(told))
+
+
+def bring_back(name: str, user: str | None) -> None:
+    """Let the image be what it was. Nobody may have it mapped.
+
+    It takes as long as the image is large.
+    """
+    run([*rbd(user), "snap", "rollback", "--no-progress", f"{name}@{SNAPSHOT}"], LONG_LIMIT,
+        f"image {name} of Ceph cannot go back to its snapshot")
+
+
+def forget(name: str, user: str | None) -> None:
+    run([*rbd(user), "snap", "remove", "--no-progress", f"{name}@{SNAPSHOT}"], LIMIT,
+        f"the snapshot of image {name} of Ceph cannot be removed")
+
+
+def rbd(user: str | None) -> list[str]:
+    return ["rbd", *(["--id", user] if user else [])]
+
+
+def entries(told: str) -> list[dict[str, str]]:
+    """:param told: JSON that rbd printed"""
+    try:
+        found = json.loads(told or "[]")
+        return [entry for entry in found if entry["name"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DriverError(f"rbd printed what is no list: {told[:200]!r}") from error
 
 
 def device(name: str) -> Path | None:

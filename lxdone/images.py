@@ -1,4 +1,4 @@
-"""A VM's further disks that are images, each a folder on the host that the container sees.
+"""A VM's disks beside its root, images and volatile ones, each a folder on the host that the container sees.
 
 A file system is mounted there; its block device never comes into the container. Of a qcow2 image a raw copy is mounted,
 which is written back when the disk is released; of an ISO image the folder has copies of the files. What a disk was
@@ -7,20 +7,24 @@ made of stands in a record beside its folder, so that whatever was interrupted i
 
 import dataclasses
 import json
+import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from containerhost import idmounts
+from containerhost import idmounts, loops, mountedfs
+from containerhost.errors import HostActionFailed
 from containerhost.idmounts import IdMap
 from containerhost.rollback import Rollback
 from containerhost.spec import FolderDisk
-from lxdone import ceph, diskformat, filesystems, isofiles, newfile, qcow2, translate
+from lxdone import ceph, diskformat, filesystems, growth, isofiles, newfile, qcow2, rootrecords, translate
 from lxdone.diskformat import Format
 from lxdone.filesystems import FileSystem
 from onedriver.errors import DriverError, NotSupported
 from onedriver.vm import Disk, Vm
+
+LOG = logging.getLogger(__name__)
 
 FOLDER = "disks"
 RECORD, COPY = ".json", ".raw"
@@ -31,12 +35,14 @@ class Record:
     """:ivar file: the disk's, in a datastore
     :ivar copied: a raw copy of it is used
     :ivar ceph: the image of Ceph that it is
+    :ivar held: stamp of the file of a disk that is held still
     """
 
     file: str
     copied: bool
     read_only: bool
     ceph: str | None = None
+    held: str | None = None
 
 
 class Images:
@@ -52,17 +58,28 @@ class Images:
         self._ids = ids
         self._timeout = timeout
 
+    def parts(self, vm: Vm) -> tuple[FolderDisk, ...]:
+        """What the container has of them, whether they are there yet or not."""
+        return tuple(self.part(vm.id, disk) for disk in translate.further(vm))
+
     def part(self, vm_id: int, disk: Disk) -> FolderDisk:
         return translate.folder_disk(disk, str(self._folder(vm_id, disk.id)))
 
-    def provide(self, vm: Vm, disk: Disk) -> None:
+    def provide(self, vm: Vm) -> tuple[FolderDisk, ...]:
+        """All of them. They need the container, whose users they are for."""
+        for disk in translate.further(vm):
+            self.make(vm, disk)
+        return self.parts(vm)
+
+    def make(self, vm: Vm, disk: Disk) -> bool:
         """Let the disk's folder show its content, for the users of the VM's container; done already when it does.
 
+        :returns: whether it did not before
         :raises BadInput, NotSupported: its file is missing, or nothing that a container could see
         """
         folder = self._folder(vm.id, disk.id)
         if self.is_there(vm.id, disk):
-            return
+            return False
         read_only = translate.is_read_only(disk)
         of_ceph = ceph.image(vm.id, disk) if disk.type == "RBD" else None
         with Rollback(f"disk {disk.id} of VM {vm.id}") as undo:
@@ -78,21 +95,28 @@ class Images:
                 isofiles.extract(file, folder, self._timeout)
             self._write(folder, record)
             if found is not Format.ISO:
-                self._mount(file, record, folder, self._ids(translate.name(vm.id)))
+                self._mount(file, record, folder, self._ids(translate.name(vm.id)), translate.is_volatile(disk))
+        return True
 
     def is_there(self, vm_id: int, disk: Disk) -> bool:
         folder = self._folder(vm_id, disk.id)
         return os.path.ismount(folder) or (self._record(folder).exists() and any(folder.iterdir()))
 
-    def _mount(self, file: Path, record: Record, folder: Path, ids: IdMap | None) -> None:
+    def _mount(self, file: Path, record: Record, folder: Path, ids: IdMap | None, volatile: bool) -> None:
         source = file
         if record.copied:
             source = folder.with_suffix(COPY)
             if not source.exists():  # else it is what a node that crashed had not written back
                 qcow2.to_raw(file, self._datastores, source, self._timeout)
+        if volatile and growth.is_empty(source):
+            growth.make_ext(source, self._timeout)
         found = self._file_system(source, record)
+        if not record.read_only and loops.existing(source) is None:
+            growth.fill(source, found, self._timeout)
         idmounts.mount(idmounts.FileSystem(source, found.format.value, found.start, 0 if found.start == 0 else
                                            found.size, record.read_only), folder, ids)
+        if found.format is Format.XFS and not record.read_only and not found.start and shutil.which("xfs_growfs"):
+            growth.fill_mounted(folder, found, source, self._timeout)
 
     @staticmethod
     def _file_system(source: Path, record: Record) -> FileSystem:
@@ -122,12 +146,23 @@ class Images:
         :raises DeviceInUse: something in the container keeps it
         """
         folder = self._folder(vm_id, disk_id)
-        idmounts.unmount(folder)
-        copy, record = folder.with_suffix(COPY), self._read(folder)
+        record = self._read(folder)
+        if os.path.ismount(folder):
+            if record and record.held is not None:
+                mountedfs.thaw(folder)
+            idmounts.unmount(folder)
+        self._write_back(folder, record)
+        self._remove(folder, record)
+
+    def _write_back(self, folder: Path, record: Record | None) -> None:
+        copy = folder.with_suffix(COPY)
         # A disk that was detached while the VM was off has no file any more.
         if record and record.copied and not record.read_only and copy.exists() and Path(record.file).exists():
             qcow2.from_raw(copy, Path(record.file), self._datastores, self._timeout)
-        copy.unlink(missing_ok=True)
+
+    @staticmethod
+    def _remove(folder: Path, record: Record | None) -> None:
+        folder.with_suffix(COPY).unlink(missing_ok=True)
         if record and record.ceph:
             ceph.disconnect(record.ceph)
         if folder.exists():
@@ -136,6 +171,82 @@ class Images:
             beside.unlink()
         if folder.parent.exists() and not any(folder.parent.iterdir()):
             folder.parent.rmdir()
+
+    def release_all(self, vm_id: int) -> None:
+        """The container stopped: OpenNebula may do with the disks' files what it likes from now on."""
+        for number in self.present(vm_id):
+            self.release(vm_id, number)
+
+    def release_others(self, vm: Vm) -> None:
+        """Those that were detached while no script was called."""
+        for number in set(self.present(vm.id)) - {disk.id for disk in translate.further(vm)}:
+            self.release(vm.id, number)
+
+    def abandon_all(self, vm_id: int) -> None:
+        """Let nothing be written to their files any more, which others may use by now."""
+        for folder, _ in self._written(vm_id):
+            mountedfs.abandon(folder)
+
+    def discard_all(self, vm_id: int) -> None:
+        """Take all of them from the host as they are; what was not written back is lost."""
+        self.abandon_all(vm_id)
+        for number in self.present(vm_id):
+            folder = self._folder(vm_id, number)
+            idmounts.unmount(folder)
+            self._remove(folder, self._read(folder))
+
+    # A VM that is suspended has its disks mounted, for its processes, though OpenNebula may copy, move or end it.
+
+    def hold_all(self, vm_id: int) -> None:
+        """Let their files have all that was written, and nothing be written to them; again when they are already."""
+        for folder, record in self._written(vm_id):
+            mountedfs.freeze(folder)
+            self._write_back(folder, record)
+            stamp = "" if record.ceph else rootrecords.stamp(Path(record.file))
+            self._write(folder, dataclasses.replace(record, held=stamp))
+
+    def is_held(self, vm_id: int) -> bool:
+        """Whether their files are what they were when they were held."""
+        return all(record.held == "" or (record.held is not None and Path(record.file).exists()
+                                         and rootrecords.stamp(Path(record.file)) == record.held)
+                   for _, record in self._written(vm_id))
+
+    def let_go_all(self, vm_id: int) -> None:
+        for folder, record in self._written(vm_id):
+            mountedfs.thaw(folder)
+            self._write(folder, dataclasses.replace(record, held=None))
+
+    def _written(self, vm_id: int) -> Iterator[tuple[Path, Record]]:
+        """Those that are mounted and can be written to."""
+        for number in self.present(vm_id):
+            folder = self._folder(vm_id, number)
+            record = self._read(folder)
+            if record and not record.read_only and os.path.ismount(folder):
+                yield folder, record
+
+    def enlarge(self, vm_id: int, disk: Disk) -> bool:
+        """Let a disk that is mounted, and its file system, be as large as it is to be by now.
+
+        :returns: False where the kernel does not do that while it is used; it does when it is provided anew
+        :raises NotSupported: it never can
+        """
+        folder = self._folder(vm_id, disk.id)
+        record = self._read(folder)
+        if record is None or not os.path.ismount(folder):
+            return False
+        if record.read_only or record.ceph:
+            raise NotSupported(f"disk {disk.id} of VM {vm_id} is {'an image of Ceph' if record.ceph else 'read-only'}, "
+                               "which does not grow while the VM runs; power the VM off first")
+        source = folder.with_suffix(COPY) if record.copied else Path(record.file).resolve()
+        if self._file_system(source, record).start:
+            raise NotSupported(f"disk {disk.id} of VM {vm_id} has partitions, which do not grow")
+        growth.lengthen(source, disk.size or 0)
+        try:
+            growth.fill_mounted(folder, self._file_system(source, record), source, self._timeout)
+        except HostActionFailed as error:
+            LOG.info("Disk %s of VM %s: %s", disk.id, vm_id, error)
+            return False
+        return True
 
     def present(self, vm_id: int) -> tuple[int, ...]:
         """Numbers of the disks that are on the host, or of which something is."""

@@ -6,7 +6,7 @@ looked at by itself, and the next one is only opened when it is in a datastore.
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,14 @@ def to_raw(disk: Path, datastores: Path, raw: Path, limit: int) -> None:
             f"disk {disk} cannot be made a raw one")
 
 
-def from_raw(raw: Path, disk: Path, datastores: Path, limit: int) -> None:
-    """Let a qcow2 disk have the content of ``raw``, over the same backing file as before."""
+def from_raw(raw: Path, disk: Path, datastores: Path, limit: int, ready: Callable[[Path], None] | None = None) -> None:
+    """Let a qcow2 disk have the content of ``raw``, over the same backing file as before.
+
+    :param ready: is shown the new file before it takes the old one's place
+    """
     base, kind = require_within(disk, datastores)
     over = ["-B", str(base), "-F", kind] if base else []
-    with newfile.instead_of(disk.resolve()) as unfinished:
+    with newfile.instead_of(disk.resolve(), ready) as unfinished:
         run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", *over, str(raw), str(unfinished)], limit,
             f"disk {disk} cannot be written")
 

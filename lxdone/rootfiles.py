@@ -1,23 +1,89 @@
-"""Where the content of a VM's root is while it is read: a file of a datastore, or an image of Ceph for that time."""
+"""The disk that a VM's root is of: a file of a datastore, or an image of Ceph, which is a device while it is used."""
 
 import contextlib
+import dataclasses
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from lxdone import ceph, translate
+from lxdone import ceph, diskformat, filesystems, rootrecords, translate
+from lxdone.diskformat import Format
 from onedriver.vm import Vm
 
 
-@contextlib.contextmanager
-def opened(vm: Vm, file: Path) -> Iterator[Path]:
-    """:param file: its place in the datastore of files
+@dataclasses.dataclass(frozen=True)
+class RootFile:
+    """:ivar file: its place in the datastore of files, whether it is there or not
+    :ivar image: of Ceph
+    :ivar user: of Ceph
     """
+
+    file: Path
+    image: str | None = None
+    user: str | None = None
+
+
+def of(vm: Vm, file: Path) -> RootFile:
+    """:param file: its place in the datastore of files"""
     disk = translate.root(vm)
     if disk.type != "RBD":
-        yield file
+        return RootFile(file)
+    return RootFile(file, ceph.image(vm.id, disk), disk.ceph.user if disk.ceph else None)
+
+
+@contextlib.contextmanager
+def opened(root: RootFile, *, read_only: bool = True) -> Iterator[Path]:
+    """Where its content is, for as long as the block lasts."""
+    if root.image is None:
+        yield root.file
         return
-    name = ceph.image(vm.id, disk)
+    ceph.disconnect(root.image)  # what a killed command left
     try:
-        yield ceph.connect(name, disk.ceph.user if disk.ceph else None, read_only=True)
+        yield ceph.connect(root.image, root.user, read_only=read_only)
     finally:
-        ceph.disconnect(name)
+        ceph.disconnect(root.image)
+
+
+@contextlib.contextmanager
+def replaced(root: RootFile) -> Iterator[Path]:
+    """The device of an image of Ceph, to be written. Unless the block ends, the image becomes again what it was: at
+    once, or by :func:`restore` when whoever did it was killed."""
+    if root.image is None:
+        raise ValueError("a file is replaced by another file")
+    ceph.keep(root.image, root.user)
+    try:
+        with opened(root, read_only=False) as disk:
+            yield disk
+    except BaseException:
+        restore(root)
+        raise
+    ceph.forget(root.image, root.user)
+
+
+def restored(root: RootFile) -> RootFile:
+    restore(root)
+    return root
+
+
+def restore(root: RootFile) -> None:
+    """Undo what was begun with it and did not come to its end."""
+    if root.image and ceph.is_kept(root.image, root.user):
+        ceph.disconnect(root.image)
+        ceph.bring_back(root.image, root.user)
+        ceph.forget(root.image, root.user)
+
+
+def stamp(root: RootFile) -> str:
+    """Tells one content of it from another."""
+    if root.image is None:
+        return rootrecords.stamp(root.file)
+    with opened(root) as disk:
+        return digest(disk)
+
+
+def digest(disk: Path) -> str:
+    """Of what every writing changes: the beginning of the disk and of its file system, where the times are."""
+    first = filesystems.head(disk)
+    if diskformat.of(first) is Format.PARTITIONED:
+        first += filesystems.head(disk, filesystems.find(disk).start)
+    return hashlib.sha256(first).hexdigest()

@@ -1,42 +1,30 @@
-"""Persistent roots: what a container wrote, brought back into the disk file that its root came from, in its format.
+"""Roots brought back into the disks they came from, whenever their containers do not run.
 
-A mark in the VM's folder says that this is to be done, from the container's start until it is done.
+OpenNebula moves, copies and ends a VM that is off without asking a script: what it finds then is the VM's disk in its
+datastore. So that disk gets what the container wrote at every power-off, suspension and move, before the action ends.
 
-LXD packs the stopped container as one of its images, with the ids that its files have inside. That is the new file
-where the old one was such an image; else it is unpacked into a copy of the old file, whose file system is mounted in a
-mount namespace that only the unpacking command has: when it ends, however it ends, mount and loop device go.
-The new file takes the old one's place as a whole or not at all.
+The disk stays of its format where the image is persistent, or an LXD image; else it becomes a new file system of its
+size. A new file takes the old one's place as a whole or not at all; an image of Ceph has a snapshot meanwhile.
 """
 
-import contextlib
+import dataclasses
 import os
-import shutil
-import subprocess
-import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from containerhost.engines.lxd.client import LxdClient
-from containerhost.engines.lxd.exports import Exports, Reader
-from lxdone import diskformat, filesystems, newfile, qcow2
+from lxdone import diskformat, filesystems, newfile, qcow2, rootfiles, rootpacking, rootrecords, translate
 from lxdone.diskformat import Format
+from lxdone.rootfiles import RootFile
+from lxdone.rootpacking import PackedRoot
+from lxdone.rootrecords import RootRecord
 from onedriver.errors import DriverError, NotSupported
+from onedriver.node import changes
+from onedriver.vm import Vm
 
-MARK = "unsaved"
 # How LXD is to pack what came packed so, by its first bytes.
 COMPRESSIONS = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"))
-WRITABLE = frozenset({Format.TARBALL, Format.PARTITIONED}) | diskformat.FILE_SYSTEMS
-
-# $1 type, $2 options, $3 disk, $4 folder. The archive comes in; what is below rootfs/ becomes all that there is.
-UNPACK = """
-set -e
-mount -t "$1" -o "$2" -- "$3" "$4"
-find "$4" -mindepth 1 -maxdepth 1 ! -name lost+found -exec rm -rf --one-file-system -- '{}' +
-tar --extract --directory "$4" --strip-components=1 --numeric-owner --same-owner --same-permissions --xattrs \
-    --xattrs-include='*' --acls rootfs
-umount -- "$4"
-"""
+KEPT = frozenset({Format.TARBALL, Format.PARTITIONED}) | diskformat.FILE_SYSTEMS  # formats that can be written
 
 
 class RootSaves:
@@ -49,105 +37,170 @@ class RootSaves:
         self._datastores = datastores
         self._timeout = timeout
 
-    def require_possible(self, disk: Path) -> None:
-        """:raises NotSupported: what is written could not be kept"""
-        found = diskformat.of(filesystems.head(disk))
-        if found not in WRITABLE | {Format.QCOW2}:
-            raise NotSupported(f"disk {disk} is a persistent image of format {found.value}, which cannot be written; "
-                               "make the image non-persistent, or a file system")
-        if not disk.resolve().is_relative_to(self._datastores.resolve()):
-            raise NotSupported(f"disk {disk} is not in a datastore below {self._datastores}, but in {disk.resolve()}")
+    # What is known of a root.
 
-    def mark(self, folder: Path, disk: Path) -> None:
-        """The container is about to run.
-
-        :param folder: the VM's own
+    def require_possible(self, vm: Vm, file: Path, disk: Path) -> None:
+        """:param file: the root's place in the datastore
+        :param disk: where its content is
+        :raises NotSupported: what is written could not be kept
         """
-        (folder / MARK).write_text(str(disk), encoding="utf-8")
+        found = diskformat.of(filesystems.head(disk))
+        wanted = translate.root(vm)
+        if wanted.save and found not in KEPT | {Format.QCOW2}:
+            raise NotSupported(f"disk {file} is a persistent image of format {found.value}, which cannot be written; "
+                               "make the image non-persistent, or a file system")
+        if wanted.save and wanted.type == "RBD" and found in (Format.TARBALL, Format.QCOW2):
+            raise NotSupported(f"disk {wanted.id} is a persistent image of Ceph with a {found.value} in it, which "
+                               "cannot be written there; make it a file system, or non-persistent")
+        if wanted.type != "RBD" and not file.resolve().is_relative_to(self._datastores.resolve()):
+            raise NotSupported(f"disk {file} is not in a datastore below {self._datastores}, but in {file.resolve()}")
+
+    def begin(self, home: Path, vm: Vm, file: Path) -> None:
+        """The container is about to run, so that its root becomes newer than the disk.
+
+        :param home: the VM's folder on the node
+        """
+        before, wanted = rootrecords.read(home), rootfiles.of(vm, file)
+        same = before is not None and before.unsaved and before.file == str(file)
+        record = RootRecord(str(file), translate.root(vm).size or 0, translate.root(vm).save, wanted.image, wanted.user,
+                            before.stamp if same and before else rootfiles.stamp(wanted),
+                            before.coming if same and before else None)
+        rootrecords.write(home, record)
+        rootrecords.mark(record)
 
     @staticmethod
-    def is_marked(folder: Path) -> bool:
-        return (folder / MARK).exists()
+    def reopen(home: Path) -> None:
+        """A container that was suspended may write again."""
+        record = rootrecords.read(home)
+        if record and not record.unsaved:
+            rootrecords.write(home, dataclasses.replace(record, unsaved=True))
+            rootrecords.mark(record)
 
-    def save(self, name: str, folder: Path) -> None:
-        """:param name: a container that does not run
-        :param folder: the VM's own
+    @staticmethod
+    def enlarge(home: Path, size: int) -> None:
+        """The disk is to be of ``size`` bytes when it is written next."""
+        record = rootrecords.read(home)
+        if record:
+            rootrecords.write(home, dataclasses.replace(record, size=size))
+
+    @staticmethod
+    def end(home: Path) -> None:
+        """The container is gone, and its root with it."""
+        record = rootrecords.read(home)
+        if record and record.unsaved:
+            rootrecords.unmark(record)
+        (home / rootrecords.FILE).unlink(missing_ok=True)
+
+    @staticmethod
+    def is_over(home: Path) -> bool:
+        """Whether OpenNebula ended the VM, or has it elsewhere."""
+        record = rootrecords.read(home)
+        return record is not None and rootrecords.is_over(record)
+
+    @staticmethod
+    def is_unsaved(home: Path) -> bool:
+        record = rootrecords.read(home)
+        return record is not None and record.unsaved
+
+    def is_current(self, home: Path, vm: Vm, file: Path) -> bool:
+        """Whether the container may go on with the root it has; else the disk has something else by now.
+
+        :raises DriverError: both were written, and nobody but the administrator can say which is to be kept
         """
-        if self.is_marked(folder):
-            self._save(name, Path((folder / MARK).read_text(encoding="utf-8")), folder)
-            (folder / MARK).unlink()
+        record = rootrecords.read(home)
+        if record is None:
+            return True
+        if record.unsaved:
+            self._require_same(record)
+            return True
+        if rootrecords.elsewhere(file.parent, record):
+            return False
+        return record.is_of(rootfiles.stamp(rootfiles.of(vm, file)))
 
-    def _save(self, name: str, disk: Path, folder: Path) -> None:
-        self.require_possible(disk)
-        first = filesystems.head(disk)
-        found = diskformat.of(first)
-        if found is Format.QCOW2:
-            raw = folder / "saved.raw"
+    def require_whole(self, home: Path, vm: Vm, file: Path) -> None:
+        """Before a container is made of the disk.
+
+        :raises DriverError: the VM wrote something that is not in it
+        """
+        record = rootrecords.read(home)
+        node = rootrecords.elsewhere(file.parent, record)
+        if node:
+            raise DriverError(f"VM {vm.id} wrote what its disk does not have yet: it is in its container on node "
+                              f"{node}, which did not stop it in order; resume it there. To start it from its disk, "
+                              f"as it was when it was last off, remove {file.parent / rootrecords.RUNNING}")
+        changes.of_a_new_container(vm, kept=record is None or not record.unsaved)
+
+    # Saving.
+
+    def save(self, name: str, home: Path) -> None:
+        """Bring the root into its disk; done already when it is not newer.
+
+        :param name: a container that does not run, or is frozen
+        :param home: the VM's folder on the node
+        :raises DriverError, EngineError: the disk is as it was, and this can be repeated
+        """
+        record = rootrecords.read(home)
+        if record is None or not record.unsaved:
+            return
+        root = RootFile(Path(record.file), record.image, record.user)
+        rootfiles.restore(root)
+        self._require_same(record)
+        with rootfiles.opened(root) as disk:
+            first = filesystems.head(disk)
+        stamps: list[str] = []
+
+        def announce(stamp: str) -> None:
+            stamps.append(stamp)
+            rootrecords.write(home, dataclasses.replace(record, coming=stamp))
+
+        with rootpacking.packed(self._client, name, compression(first, record), home, self._timeout) as packed:
+            self._replace(root, record, diskformat.of(first), packed, announce)
+        rootrecords.unmark(record)
+        rootrecords.write(home, dataclasses.replace(record, unsaved=False, stamp=stamps[-1], coming=None))
+
+    def _replace(self, root: RootFile, record: RootRecord, found: Format, packed: PackedRoot,
+                 announce: Callable[[str], None]) -> None:
+        """:param announce: told the disk's new stamp before it is the disk"""
+        def ready(new: Path) -> None:
+            announce(rootrecords.stamp(new))
+
+        if root.image:
+            with rootfiles.replaced(root) as disk:
+                packed.fill(disk, None, new=not record.persistent)
+                announce(rootfiles.digest(disk))
+        elif found is Format.QCOW2:
+            raw = packed.home / "saved.raw"
             try:
-                qcow2.to_raw(disk, self._datastores, raw, self._timeout)
-                self._unpack(name, raw, folder)
-                qcow2.from_raw(raw, disk, self._datastores, self._timeout)
+                qcow2.to_raw(root.file, self._datastores, raw, self._timeout)
+                packed.fill(raw, record.size, new=not record.persistent)
+                qcow2.from_raw(raw, root.file, self._datastores, self._timeout, ready)
             finally:
                 raw.unlink(missing_ok=True)
-            return
-        file = disk.resolve()
-        with newfile.instead_of(file) as unfinished:
-            if found is Format.TARBALL:
-                self._write(name, unfinished, first)
-            else:
-                filesystems.run(["cp", "--reflink=auto", "--sparse=always", "--", str(file), str(unfinished)],
-                                self._timeout, f"disk {disk} cannot be copied")
-                self._unpack(name, unfinished, folder)
+        else:
+            file = root.file.resolve()
+            with newfile.instead_of(file, ready) as unfinished:
+                if found is Format.TARBALL:
+                    packed.write(unfinished)
+                    return
+                if record.persistent:
+                    filesystems.run(["cp", "--reflink=auto", "--sparse=always", "--", str(file), str(unfinished)],
+                                    self._timeout, f"disk {root.file} cannot be copied")
+                else:
+                    unfinished.touch()
+                    os.truncate(unfinished, file.stat().st_size)
+                packed.fill(unfinished, record.size, new=not record.persistent)
 
-    def _write(self, name: str, file: Path, first: bytes) -> None:
-        compression = next((program for magic, program in COMPRESSIONS if first.startswith(magic)), "none")
-
-        def write(reader: Reader) -> None:
-            with file.open("wb") as target:
-                shutil.copyfileobj(reader, target)
-
-        self._packed(name, compression, write)
-
-    def _unpack(self, name: str, disk: Path, folder: Path) -> None:
-        found = filesystems.find(disk)
-        point = folder / "saved"
-        point.mkdir(exist_ok=True)
-        command = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", UNPACK, "sh", found.format.value,
-                   found.writable_options, str(disk), str(point)]
-        try:
-            self._packed(name, "none", lambda reader: feed(command, reader, self._timeout, f"disk {disk}"))
-        finally:
-            point.rmdir()
-
-    def _packed(self, name: str, compression: str, use: Callable[[Reader], None]) -> None:
-        exports = Exports(self._client, compression, self._timeout)
-        exports.discard(name, name)  # what a killed command left
-        try:
-            source = exports.take(name, name)
-            with exports.reading(exports.pack(source, name, lambda percent: None)) as reader:
-                use(reader)
-        finally:
-            exports.discard(name, name)
+    @staticmethod
+    def _require_same(record: RootRecord) -> None:
+        if not record.is_of(rootfiles.stamp(RootFile(Path(record.file), record.image, record.user))):
+            raise DriverError(f"disk {record.image or record.file} was changed after the container was made of it, by "
+                              "OpenNebula or another node, and the container wrote something too: nothing is "
+                              "overwritten. Keep what is needed of the container's content, then delete the container "
+                              "and start the VM from its disk")
 
 
-def feed(command: list[str], reader: Reader, limit: int, what: str) -> None:
-    """Run a command with what is read for its standard input.
-
-    :raises DriverError: it failed, or took longer than ``limit`` seconds
-    """
-    out, end = os.pipe()
-    with tempfile.TemporaryFile() as errors, subprocess.Popen(command, stdin=out, stderr=errors) as process:
-        os.close(out)
-        clock = threading.Timer(limit, process.kill)
-        clock.start()
-        try:
-            # One that ended early says why by itself.
-            with contextlib.suppress(BrokenPipeError), open(end, "wb") as sink:
-                shutil.copyfileobj(reader, sink)
-            if process.wait() != 0:
-                errors.seek(0)
-                said = " ".join(errors.read(1000).decode(errors="replace").split())
-                raise DriverError(f"{what} cannot be written: {said or f'not done within {limit} s'}")
-        finally:
-            clock.cancel()
-            process.kill()
+def compression(first: bytes, record: RootRecord) -> str:
+    """:param first: bytes of the disk as it is"""
+    if not record.persistent:
+        return "none"
+    return next((program for magic, program in COMPRESSIONS if first.startswith(magic)), "none")

@@ -1,21 +1,25 @@
-"""VMs that stop by themselves: OpenNebula sees one off only when the node is done with its disks.
+"""What the node does by itself: OpenNebula sees a VM off only when the node is done with its disks, and of a VM that it
+ended or moved without asking this node nothing stays here.
 
-OpenNebula may end, move or copy a VM that it sees off, and asks no script before. What the node has to do first may
-take long, so that a process of its own does it, and until then the VM is told to run.
+OpenNebula may end, move or copy a VM that it sees off or suspended, and asks no script before or then. What the node
+has to do may take long, so that a process of its own does it, and until then a VM that stopped is told to run.
 """
 
+import contextlib
 import dataclasses
+import functools
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.errors import ContainerHostError
 from lxdone import vmlock
-from lxdone.disks import Disks
+from lxdone.images import Images
 from lxdone.rootsaves import RootSaves
 from onedriver.errors import DriverError
 from onedriver.node import names
@@ -23,50 +27,111 @@ from onedriver.node.context import Contexts
 from onedriver.node.names import LABEL
 
 LOG = logging.getLogger(__name__)
+AWAY = (Status.STOPPED, Status.FROZEN)
+FAILED = "unsettled"  # in the VM's folder: when this failed last
+PAUSE = 60  # s after that
 
 
 class Settler:
     """:param state: the driver's folder
+    :param forget: removes what is here of a VM, by its id
     """
 
-    def __init__(self, engine: LxdEngine, saves: RootSaves, disks: Disks, contexts: Contexts, state: Path) -> None:
+    def __init__(self, engine: LxdEngine, saves: RootSaves, disks: Images, contexts: Contexts, state: Path,
+                 forget: Callable[[int], None]) -> None:
         self._engine = engine
         self._saves = saves
         self._disks = disks
         self._contexts = contexts
         self._state = state
+        self._forget = forget
 
     def unsettled(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
-        """Ids of the VMs whose containers stopped and whose disks the node still uses."""
-        stopped = [int(state.labels[LABEL]) for state in containers
-                   if state.status is Status.STOPPED and LABEL in state.labels]
-        return tuple(vm_id for vm_id in stopped if self._disks.is_in_use(vm_id)
-                     or self._saves.is_marked(self._contexts.home(names.name(vm_id))))
+        """Ids of the VMs that do not run and whose disks do not have everything yet, or are still used here."""
+        return tuple(vm_id for vm_id, state in away(containers)
+                     if answered(vm_id, functools.partial(self._is_unsettled, vm_id, state)))
+
+    def _is_unsettled(self, vm_id: int, state: ContainerState) -> bool:
+        return self._saves.is_unsaved(self._home(vm_id)) or (
+            state.status is Status.STOPPED and bool(self._disks.present(vm_id)))
+
+    def over(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
+        """Ids of the VMs that do not run and that OpenNebula ended, or has elsewhere."""
+        return tuple(vm_id for vm_id, _ in away(containers)
+                     if answered(vm_id, functools.partial(self._saves.is_over, self._home(vm_id))))
 
     def settle(self) -> None:
-        """Do with each of them what an action that stops a VM does."""
-        for vm_id in self.unsettled(self._engine.containers()):
-            name = names.name(vm_id)
-            try:
-                with vmlock.held(self._state, vm_id, 0):
-                    if self._engine.container(name).status is Status.STOPPED:
-                        self._saves.save(name, self._contexts.home(name))
-                        self._disks.release(vm_id)
-            except (ContainerHostError, DriverError) as error:
-                LOG.error("VM %s is off, but the node is not done with its disks: %s", vm_id, error)
+        """Do with each of them what an action does that stops, suspends or ends a VM."""
+        containers = self._engine.containers()
+        self.clean(containers)
+        for vm_id in self.unsettled(containers):
+            with self._alone(vm_id, "the node is not done with its disks") as state:
+                if state and self._is_unsettled(vm_id, state):
+                    self._save(vm_id, state)
+
+    def _save(self, vm_id: int, state: ContainerState) -> None:
+        if state.status is Status.FROZEN:
+            self._disks.hold_all(vm_id)
+        self._saves.save(state.name, self._home(vm_id))
+        if state.status is Status.STOPPED:
+            self._disks.release_all(vm_id)
+
+    def clean(self, containers: Iterable[ContainerState] | None = None) -> None:
+        """Remove what is left of VMs that are over."""
+        for vm_id in self.over(self._engine.containers() if containers is None else containers):
+            with self._alone(vm_id, "something of it is left here") as state:
+                if state and self._saves.is_over(self._home(vm_id)):
+                    LOG.info("VM %s is over or elsewhere: what is left of it is removed", vm_id)
+                    self._forget(vm_id)
+
+    @contextlib.contextmanager
+    def _alone(self, vm_id: int, trouble: str) -> Iterator[ContainerState | None]:
+        """The container as it is while no action works on the VM, if it does not run; what fails is told."""
+        try:
+            with vmlock.held(self._state, vm_id, 0):
+                state = self._engine.container(names.name(vm_id))
+                yield state if state.status in AWAY and state.labels.get(LABEL) == str(vm_id) else None
+        except vmlock.Busy:
+            LOG.info("VM %s is worked on", vm_id)
+        except (ContainerHostError, DriverError) as error:
+            LOG.error("VM %s does not run, but %s: %s", vm_id, trouble, error)
+            if self._home(vm_id).is_dir():
+                (self._home(vm_id) / FAILED).touch()
+
+    def is_due(self, vm_id: int) -> bool:
+        """What failed is not tried again at once: it may be much work."""
+        file = self._home(vm_id) / FAILED
+        return not file.exists() or not 0 <= time.time() - file.stat().st_mtime < PAUSE
+
+    def _home(self, vm_id: int) -> Path:
+        return self._contexts.home(names.name(vm_id))
+
+
+def away(containers: Iterable[ContainerState]) -> Iterator[tuple[int, ContainerState]]:
+    """Containers of VMs that do not run, with the VMs' ids."""
+    for state in containers:
+        number = state.labels.get(LABEL, "")
+        if state.status in AWAY and number.isdecimal() and state.name == names.name(int(number)):
+            yield int(number), state
+
+
+def answered(vm_id: int, question: Callable[[], bool]) -> bool:
+    """One VM about which nothing is known does not keep the others from being known."""
+    try:
+        return question()
+    except DriverError as error:
+        LOG.error("VM %s: %s", vm_id, error)
+        return False
 
 
 class Settling:
-    """The engine, as OpenNebula is to see it.
-
-    :param unsettled: ids of the VMs with which the node is not done, of these containers
-    """
+    """The engine, as OpenNebula is to see it."""
 
     name = LxdEngine.name
 
-    def __init__(self, engine: LxdEngine, unsettled: Callable[[Iterable[ContainerState]], tuple[int, ...]]) -> None:
+    def __init__(self, engine: LxdEngine, settler: Settler) -> None:
         self._engine = engine
-        self._unsettled = unsettled
+        self._settler = settler
 
     def server(self) -> ServerInfo:
         return self._engine.server()
@@ -76,10 +141,11 @@ class Settling:
 
     def containers(self) -> tuple[ContainerState, ...]:
         found = self._engine.containers()
-        busy = set(map(str, self._unsettled(found)))
-        if busy:
+        over = set(map(str, self._settler.over(found)))
+        busy = set(map(str, self._settler.unsettled(found))) - over
+        if any(self._settler.is_due(int(number)) for number in busy | over):
             # Nobody waits for it; a second one beside it finds the VMs locked and leaves them.
             subprocess.Popen([sys.executable, "-m", "lxdone", "settle"], stdin=subprocess.DEVNULL,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         return tuple(dataclasses.replace(state, status=Status.RUNNING) if state.labels.get(LABEL) in busy else state
-                     for state in found)
+                     for state in found if state.labels.get(LABEL) not in over)

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from containerhost.spec import BridgedNic, ContainerSpec, FolderDisk, IoLimit, Mount, PoolDisk, RootDisk, Security
+from containerhost.spec import BridgedNic, ContainerSpec, FolderDisk, IoLimit, Mount, RootDisk, Security
 from lxdone import cloudinit
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
@@ -71,36 +71,31 @@ def require_disks(vm: Vm) -> None:
     if first.type not in IMAGES:
         raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container is an image "
                            f"({', '.join(sorted(IMAGES))})")
-    if first.type == "RBD" and first.save:
-        raise NotSupported(f"disk {first.id} is a persistent image of Ceph; a root is written back to files alone: "
-                           "make the image non-persistent")
     if first.read_only:
         raise NotSupported(f"disk {first.id} is READONLY; the root of a container is writable")
     for disk in vm.disks:
         if disk is not first:
-            require_further(vm.id, disk)
+            require_further(disk)
 
 
-def require_further(vm_id: int, disk: Disk) -> None:
+def require_further(disk: Disk) -> None:
     """:raises BadInput, NotSupported: a container cannot have it beside its root"""
     if disk.type == "SWAP":
         raise NotSupported(f"disk {disk.id} is swap space, which a container cannot have of its own (it may not "
                            "swapon): MEMORY is all of its memory")
-    if disk.type == VOLATILE:
-        volatile_size(vm_id, disk)
-    elif disk.type not in IMAGES:
+    if disk.type not in IMAGES | {VOLATILE}:
         raise NotSupported(f"disk {disk.id} is of type {disk.type}; beside its root, a container can have images "
                            f"({', '.join(sorted(IMAGES))}) and volatile disks (TYPE=fs)")
 
 
-def volatile(vm: Vm) -> tuple[Disk, ...]:
-    return tuple(disk for disk in vm.disks if disk.type == VOLATILE)
-
-
-def images(vm: Vm) -> tuple[Disk, ...]:
-    """The disks beside the root that bring content."""
+def further(vm: Vm) -> tuple[Disk, ...]:
+    """The disks beside the root that the container has."""
     first = root(vm)
-    return tuple(disk for disk in vm.disks if disk.type in IMAGES and disk is not first)
+    return tuple(disk for disk in vm.disks if disk.type in IMAGES | {VOLATILE} and disk is not first)
+
+
+def is_volatile(disk: Disk) -> bool:
+    return disk.type == VOLATILE
 
 
 def context_disk(vm: Vm) -> int:
@@ -121,17 +116,6 @@ def is_read_only(disk: Disk) -> bool:
 
 def folder_disk(disk: Disk, folder: str) -> FolderDisk:
     return FolderDisk(str(disk.id), folder, f"/media/{disk.id}", is_read_only(disk), io_limit(disk))
-
-
-def volatile_size(vm_id: int, disk: Disk) -> int:
-    """Bytes."""
-    if not disk.size:
-        raise BadInput(f"disk {disk.id} of VM {vm_id} has no SIZE")
-    return disk.size
-
-
-def pool_disk(vm_id: int, disk: Disk, pool: str) -> PoolDisk:
-    return PoolDisk(str(disk.id), pool, f"{name(vm_id)}-disk-{disk.id}", f"/media/{disk.id}", io_limit(disk))
 
 
 def io_limit(disk: Disk) -> IoLimit:

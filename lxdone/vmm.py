@@ -2,20 +2,22 @@
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from containerhost.devices.scan import Inventory
+from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.snapshots import Snapshots
-from containerhost.errors import EngineNotFound
+from containerhost.errors import EngineConflict, EngineNotFound, EngineTimeout
 from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
 from lxdone import isofiles, refusals, rootfiles, translate
 from lxdone.conf import Options
-from lxdone.disks import Disks
+from lxdone.images import Images
 from lxdone.roots import Roots
 from lxdone.rootsaves import RootSaves
 from onedriver.actions import Call
@@ -24,9 +26,12 @@ from onedriver.node import changes, context
 from onedriver.node.commands import Commands
 from onedriver.node.context import Contexts
 from onedriver.node.holding import attached_disk, complain, own_name
-from onedriver.node.vmm import BaseVmm
+from onedriver.node.vmm import SNAPSHOT, BaseVmm
 from onedriver.vm import Disk, Nic, Vm
 
+LOG = logging.getLogger(__name__)
+
+AWAY = (Status.STOPPED, Status.FROZEN)
 IMAGE_TRIES = 3  # another VM's end may remove the image between its import and its use
 
 
@@ -37,7 +42,7 @@ class Vmm(BaseVmm):
     _snapshots: Snapshots
 
     def __init__(self, options: Options, engine: LxdEngine, possession: Possession, roots: Roots, saves: RootSaves,
-                 disks: Disks, contexts: Contexts, commands: Commands,
+                 disks: Images, contexts: Contexts, commands: Commands,
                  inventory: Callable[[], Inventory],
                  node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
         super().__init__(options, engine, possession, Snapshots(engine.client), inventory, node_cpus)
@@ -49,22 +54,86 @@ class Vmm(BaseVmm):
 
     # Life.
 
-    def _end(self, call: Call, *, force: bool) -> None:
-        refusals.of_leaving(call.vm)
-        name = own_name(call)
-        if self._find(name) is not None:
-            self._commands.cancel(name)
-            self._stop(name, force=force)
-            if not refusals.is_cleanup(call.vm):
-                self._saves.save(name, self._contexts.home(name))
-        if changes.stays(call.vm):
-            self._disks.release(call.vm_id)
-        else:
-            self.remove(call.vm_id)
+    def deploy(self, call: Call) -> str:
+        """Where OpenNebula changed or moved its disk while it was off, its container is made anew of that."""
+        self._leave_what_is_old(call.vm)
+        self._leave_old_snapshots(call.vm)
+        return super().deploy(call)
+
+    def save(self, call: Call) -> None:
+        """Of a VM that stays: its processes wait here, and its disks have everything meanwhile, because OpenNebula may
+        move or end it. One that leaves starts anew where it comes to: LXD cannot carry its memory."""
+        if refusals.leaves(call.vm):
+            self._end(call, force=False, patience=False)
+            return
+        self._require_suspendable(call.vm)
+        own = self._existing(call).name
+        with Rollback(f"suspension of {own}") as undo:
+            self._engine.freeze(own)
+            undo.on_error("let it run", self._unfreeze, call.vm)
+            self._disks.hold_all(call.vm_id)
+            self._saves.save(own, self._contexts.home(own))
 
     def _require_suspendable(self, vm: Vm) -> None:
-        refusals.of_leaving(vm)
-        refusals.of_suspending(vm)
+        """Every one is: while its processes wait, its disks have all that it wrote, and nothing is written to them."""
+
+    def restore(self, call: Call) -> None:
+        """One that is not suspended here starts anew from its disk, as after stop and migrate."""
+        self._leave_what_is_old(call.vm)
+        state = self._find(own_name(call))
+        if state is None or call.vm.lcm_state != refusals.RESTORING:
+            self.deploy(call)
+        else:
+            super().restore(call)
+
+    def _leave_what_is_old(self, vm: Vm) -> None:
+        own = translate.name(vm.id)
+        state = self._find(own)
+        if state is None or state.status is Status.RUNNING:
+            return
+        if not self._saves.is_current(self._contexts.home(own), vm, self._root_file(vm)) or (
+                state.status is Status.FROZEN and not self._disks.is_held(vm.id)):
+            self._spec(vm)  # what cannot be made is refused while the old one is there
+            self._requests(vm.pcis)
+            LOG.info("Container %s is made anew: the VM's disk was changed since it stopped", own)
+            self.forget(vm.id)
+
+    def _leave_old_snapshots(self, vm: Vm) -> None:
+        """OpenNebula forgets those of a VM that was off (KEEP_SNAPSHOTS=no), and begins to count anew."""
+        state = self._find(translate.name(vm.id))
+        if state is None or state.status is not Status.STOPPED:
+            return
+        known = {snapshot.hypervisor_id for snapshot in vm.snapshots}
+        for snapshot in self._snapshots.names(state.name):
+            if snapshot.startswith(SNAPSHOT) and snapshot not in known:
+                self._snapshots.delete(state.name, snapshot)
+
+    def _unfreeze(self, vm: Vm) -> None:
+        self._saves.begin(self._contexts.home(translate.name(vm.id)), vm, self._root_file(vm))
+        self._disks.let_go_all(vm.id)
+        super()._unfreeze(vm)
+
+    def _end(self, call: Call, *, force: bool, patience: bool = True) -> None:
+        """:param patience: one that does not end by itself runs on; else it is ended by force"""
+        own = own_name(call)
+        state = self._find(own)
+        if state is not None:
+            self._commands.cancel(own)
+            if state.status is Status.FROZEN:  # its processes may go on until they end
+                if refusals.keeps_root(call.vm):
+                    self._saves.reopen(self._contexts.home(own))
+                self._disks.let_go_all(call.vm_id)
+            try:
+                self._stop(own, force=force)
+            except EngineTimeout:
+                if patience:
+                    raise
+                self._stop(own, force=True)
+            if refusals.keeps_root(call.vm):
+                self._saves.save(own, self._contexts.home(own))
+        self._disks.release_all(call.vm_id)
+        if not changes.stays(call.vm):
+            self.remove(call.vm_id)
 
     # Disks and network interfaces of a VM that exists.
 
@@ -73,32 +142,39 @@ class Vmm(BaseVmm):
         name, part = self._existing(call).name, self._disks.part(call.vm_id, disk)
         with Rollback(f"attaching disk {disk.id} to {name}") as undo:
             if self._disks.make(call.vm, disk):
-                undo.on_error("what it needs on the host", self._disks.delete, call.vm_id, disk)
+                undo.on_error("what it needs on the host", self._disks.release, call.vm_id, disk.id)
             undo.on_error("the disk in the container", self._engine.detach, name, part)
             self._engine.attach(name, part)
 
     def detach_disk(self, call: Call) -> None:
-        """OpenNebula removes a volatile disk that was detached, and so does this. A disk that is in use stays."""
-        disk = self._attached_disk(call)
-        name, part = self._existing(call).name, self._disks.part(call.vm_id, disk)
+        """A disk that is in use stays."""
+        self._detach(call.vm, self._attached_disk(call))
+
+    def _detach(self, vm: Vm, disk: Disk) -> None:
+        name, part = translate.name(vm.id), self._disks.part(vm.id, disk)
         with Rollback(f"detaching disk {disk.id} from {name}") as undo:
             undo.on_error("the disk in the container", self._engine.attach, name, part)
-            undo.on_error("what it needs on the host", self._disks.make, call.vm, disk)
+            undo.on_error("what it needs on the host", self._disks.make, vm, disk)
             self._engine.detach(name, part)
-            self._disks.delete(call.vm_id, disk)
+            self._disks.release(vm.id, disk.id)
 
     def resize_disk(self, call: Call) -> None:
-        self._existing(call)
+        name = self._existing(call).name
         vm = translate.resized(call.vm, call.arguments["disk_id"], call.arguments["size"])
-        refusals.of_resizing(vm, call.arguments["disk_id"])
-        spec = self._spec(vm)
-        self._disks.provide(vm)
-        self._reconfigure(vm, spec)
+        disk = next(disk for disk in vm.disks if str(disk.id) == call.arguments["disk_id"])
+        if disk.id == translate.root(vm).id:
+            self._reconfigure(vm, self._spec(vm))
+            self._saves.enlarge(self._contexts.home(name), disk.size or 0)
+        elif not self._disks.enlarge(vm.id, disk):
+            # A file system that nothing uses grows where the kernel does not let one grow that is mounted.
+            self._detach(vm, disk)
+            self._disks.make(vm, disk)
+            self._engine.attach(name, self._disks.part(vm.id, disk))
 
     @staticmethod
     def _attached_disk(call: Call) -> Disk:
         disk = attached_disk(call)
-        translate.require_further(call.vm_id, disk)
+        translate.require_further(disk)
         return disk
 
     def _attach_interface(self, vm: Vm, nic: Nic) -> None:
@@ -129,6 +205,7 @@ class Vmm(BaseVmm):
             raise BadInput(f"container {name} has no snapshot {snapshot}")
         running = self._is_running(name)
         self._stop(name, force=True)
+        self._saves.begin(self._contexts.home(name), call.vm, self._root_file(call.vm))
         self._snapshots.restore(name, snapshot)
         if running:
             self._restart(call.vm, self._spec(call.vm))
@@ -158,19 +235,22 @@ class Vmm(BaseVmm):
         return translate.spec(vm, self._options, self._node_cpus())
 
     def _boot(self, vm: Vm, spec: ContainerSpec) -> None:
-        changes.of_a_new_container(vm)
+        home, file = self._contexts.home(spec.name), self._root_file(vm)
+        self._saves.require_whole(home, vm, file)
+        self._saves.end(home)
+        self._disks.discard_all(vm.id)  # what is there is older than the VM's files
         requests = self._requests(vm.pcis)
-        if translate.root(vm).save:
-            self._saves.require_possible(self._root_file(vm))
-        with Rollback(f"boot of VM {vm.id}") as undo, rootfiles.opened(vm, self._root_file(vm)) as disk:
+        with Rollback(f"boot of VM {vm.id}") as undo:
             undo.on_error("remove the container", self.remove, vm.id)
             grants = self._acquire(vm, requests)
             folder = self._write_context(vm, None)
-            parts: tuple[Part, ...] = (*translate.nics(vm), *self._disks.provide_volatile(vm), *grants)
-            self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)), disk,
-                         folder.parent)
+            parts: tuple[Part, ...] = (*translate.nics(vm), *grants)
+            with rootfiles.opened(rootfiles.restored(rootfiles.of(vm, file))) as disk:
+                self._saves.require_possible(vm, file, disk)
+                self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)),
+                             disk, home)
             self._write_context(vm, self._root_ids(spec.name))
-            for part in self._disks.provide_images(vm):
+            for part in self._disks.provide(vm):
                 self._engine.attach(spec.name, part)
             self._start(vm, parts)
 
@@ -192,7 +272,7 @@ class Vmm(BaseVmm):
         self._disks.provide(vm)
         fitted = self._fitted(vm, spec, grants)
         self._engine.reconfigure(spec.name, fitted)
-        self._disks.delete_others(vm)
+        self._disks.release_others(vm)
         self._start(vm, fitted.parts)
 
     def _fitted(self, vm: Vm, spec: ContainerSpec, grants: Sequence[Part]) -> ContainerSpec:
@@ -203,8 +283,7 @@ class Vmm(BaseVmm):
     def _start(self, vm: Vm, parts: Sequence[Part]) -> None:
         """One that sees more or less than it was granted is ended again."""
         name = translate.name(vm.id)
-        if translate.root(vm).save:
-            self._saves.mark(self._contexts.home(name), self._root_file(vm))
+        self._saves.begin(self._contexts.home(name), vm, self._root_file(vm))
         self._engine.start(name)
         grants = grants_of(parts)
         if grants:
@@ -214,11 +293,26 @@ class Vmm(BaseVmm):
 
     def remove(self, vm_id: int) -> None:
         """End the container and return what it had; from every state, also when parts of it are gone."""
+        self._remove(vm_id, self._disks.release_all)
+
+    def forget(self, vm_id: int) -> None:
+        """Remove what is here of a VM that OpenNebula ended or has elsewhere: nothing is written to its disks."""
+        name = translate.name(vm_id)
+        state = self._find(name)
+        if state is not None and state.status not in AWAY:
+            raise EngineConflict(f"container {name} is {state.status.value}: it is not removed")
+        self._disks.abandon_all(vm_id)
+        self._remove(vm_id, self._disks.discard_all)
+
+    def _remove(self, vm_id: int, clear: Callable[[int], None]) -> None:
+        """:param clear: takes its disks from the host"""
         name = translate.name(vm_id)
         state = self._find(name)
         self._commands.cancel(name)
+        self._disks.let_go_all(vm_id)
         self._engine.delete(name)
         complain(self._possession.give_back(self._owner(vm_id)))
+        self._saves.end(self._contexts.home(name))
         self._contexts.remove(name)
         self._roots.release(state.labels.get(translate.IMAGE_LABEL) if state else None, self._engine.containers())
-        self._disks.delete_all(vm_id)
+        clear(vm_id)

@@ -65,7 +65,7 @@ class BaseVmm(abc.ABC):
         if state is None:
             self._boot(vm, spec)
         elif state.status is Status.FROZEN:
-            self._engine.unfreeze(own)
+            self._unfreeze(vm)
         elif state.status is not Status.RUNNING:
             self._restart(vm, spec)
         return own
@@ -100,7 +100,7 @@ class BaseVmm(abc.ABC):
             raise DriverError(f"container {state.name} was suspended, but is {state.status.value}: the host restarted "
                               "meanwhile and its memory is lost; its disk is not: power the VM off (onevm recover "
                               "--failure, then onevm poweroff --hard) and resume it")
-        self._engine.unfreeze(state.name)
+        self._unfreeze(call.vm)
 
     # Network interfaces and devices of a VM that exists.
 
@@ -194,6 +194,9 @@ class BaseVmm(abc.ABC):
     def _detach_interface(self, vm: Vm, nic: Nic) -> None: ...
 
     # Steps.
+
+    def _unfreeze(self, vm: Vm) -> None:
+        self._engine.unfreeze(name(vm.id))
 
     def _stop(self, own: str, *, force: bool) -> None:
         self._engine.stop(own, timeout=self._options.stop_timeout, force=force)

@@ -29,6 +29,12 @@ def ext4(content: Path | None, file: Path) -> Path:
     return file
 
 
+def in_ext(file: Path, name: str) -> str:
+    """A file of a file system that nobody has mounted."""
+    return subprocess.run(["debugfs", "-R", f"cat {name}", str(file)], capture_output=True, text=True,
+                          check=True).stdout
+
+
 def partitioned(file_system: Path, file: Path) -> Path:
     """A disk whose second partition has this file system; the first has none."""
     entries = b"".join(struct.pack("<8B2L", 0, 0, 0, 0, 0x83, 0, 0, 0, start // 512, size // 512)

@@ -3,6 +3,7 @@ calls them, over a shell, on the real LXD."""
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import fixtures
 
+from containerhost.engines.lxd.engine import LxdEngine
 from onedriver.setup import remotes
 from tests.functional.lxd import Lxd, memlock
 from tests.functional_one.vms import Machine
@@ -21,6 +23,7 @@ from tests.functional_one.vms import Machine
 ROOT = Path(__file__).parents[2]
 LIMIT = 120  # s for one action
 BRIDGE = "one-br0"
+VOLATILE = re.compile(r"<DISK_ID>(\d+)</DISK_ID><SIZE>(\d+)</SIZE><TARGET>\w+</TARGET><TYPE>fs")
 
 
 class Result(NamedTuple):
@@ -38,6 +41,8 @@ class Result(NamedTuple):
 class Node(fixtures.Fixture):
     """:cvar driver: whose scripts are called
     :ivar lxd: its daemon
+    :ivar engine: on it
+    :ivar datastores: of OpenNebula, as the node sees them
     :ivar state: the driver's folder
     :ivar owners: folder of the ownership records
     """
@@ -46,6 +51,7 @@ class Node(fixtures.Fixture):
 
     def _setUp(self) -> None:
         self.lxd = self.useFixture(Lxd())
+        self.engine = self.lxd.engine
         base = Path(self.useFixture(fixtures.TempDir()).path)
         base.chmod(0o711)
         self.state, self.owners, self.datastores = base / "state", base / "owners", base / "datastores"
@@ -61,6 +67,9 @@ class Node(fixtures.Fixture):
             command = self._commands / name
             command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {module} \"$@\"\n")
             command.chmod(0o755)
+        self._make_network()
+
+    def _make_network(self) -> None:
         subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
         self.addCleanup(subprocess.run, ["ip", "link", "delete", BRIDGE], check=True)
 
@@ -75,6 +84,15 @@ class Node(fixtures.Fixture):
         folder = self.datastores / "0" / str(machine.id)
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(content or self.lxd.images["unified"], folder / "disk.0")
+        self.give_volatile(machine)
+
+    def give_volatile(self, machine: Machine) -> None:
+        """What the transfer driver makes of volatile disks that are not there yet: files with nothing in them."""
+        for number, size in VOLATILE.findall(machine.disks):
+            file = self.datastores / "0" / str(machine.id) / f"disk.{number}"
+            if not file.exists():
+                file.touch()
+                os.truncate(file, int(size) << 20)
 
     def run(self, action: str, argv: list[str], stdin: str) -> Result:
         """One action, as one_vmm_exec has ``ssh HOST bash -s`` do it."""
@@ -152,3 +170,44 @@ class Node(fixtures.Fixture):
         }.get(action, [deploy_id, *arguments])
         xml = machine.deployment(lcm) if action == "deploy" else machine.message(lcm)
         return self.run(action, [*before, str(machine.id), "node1"], xml)
+
+
+class SecondNode(Node):
+    """Another node: a project of the same LXD, and a driver that knows nothing of the first one's.
+
+    :param datastores: those of another node, as shared storage has it; None gives it its own
+    :param pool: of its containers; None is the first one's
+    """
+
+    project = "second"
+
+    def __init__(self, datastores: Path | None = None, pool: str | None = None) -> None:
+        super().__init__()
+        self._shared = datastores
+        self._pool = pool
+
+    def _setUp(self) -> None:
+        super()._setUp()
+        client = self.lxd.daemon.client()
+        client.request("post", "projects", asked="make the project", json={
+            "name": self.project, "config": {"features.profiles": "false", "features.networks": "false"}})
+        self.addCleanup(client.request, "delete", "projects", self.project, asked="remove the project")
+        self.engine = LxdEngine(self.lxd.daemon.client(project=self.project), locks=self.lxd.daemon.base)
+        self.addCleanup(self._empty)
+        if self._shared:
+            self.datastores = self._shared
+        self.configure(f'project = "{self.project}"\n')
+
+    def configure(self, more: str = "") -> None:
+        super().configure(more)
+        if self._pool:
+            self._conf.write_text(self._conf.read_text().replace(f'"{self.lxd.pool}"', f'"{self._pool}"'))
+
+    def _make_network(self) -> None:
+        """The first one's serves both."""
+
+    def _empty(self) -> None:
+        for container in self.engine.containers():
+            self.engine.delete(container.name)
+        for image in self.engine.client.images():
+            self.engine.client.delete_image(image["fingerprint"])

@@ -2,17 +2,18 @@
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import fixtures
 
 from containerhost.engines import Status
-from containerhost.engines.lxd.pooldisks import PoolDisks
-from lxdone import filesystems
+from lxdone import filesystems, rootrecords
 from onedriver.errors import DriverError
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, ActionsCase
 from tests.functional_one.vms import ROOT, Machine
+from tests.waiting import await_that
 
 
 class RootTest(ActionsCase):
@@ -30,7 +31,7 @@ class RootTest(ActionsCase):
         self.ok("deploy", machine, lcm=BOOT)
         self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
         self.assertEqual([], [entry.name for entry in (self.node.state / machine.name).iterdir()
-                              if entry.name != "context"])
+                              if entry.name not in ("context", rootrecords.FILE)])
         self._no_loops()
 
     def test_a_file_system_with_everything_in_it(self) -> None:
@@ -114,34 +115,38 @@ PLACE = ("/var/lib/one//datastores/0/1/disk.1", "sdb", "1")
 class VolatileTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()
-        self.disks = PoolDisks(self.engine.client, self.node.lxd.pool)
+        self.folder = self.node.datastores / "0/1"
+        self.addCleanup(lambda: self.assertEqual([], diskfiles.loops(self.node.datastores)))
 
     def fill(self, machine: Machine, megabytes: int, folder: str = "/media/1") -> str:
         return self.inside(machine, "sh", "-c", f"dd if=/dev/urandom of={folder}/big bs=1M count={megabytes} "
                                                 f"2>/dev/null && sync && echo fits; rm -f {folder}/big; sync")
 
-    def volumes(self) -> list[str]:
-        return [disk.name for disk in self.disks.all()]
+    def given(self, machine: Machine) -> Machine:
+        self.node.give_volatile(machine)
+        return machine
 
     def test_from_the_start_to_the_end(self) -> None:
         machine = self.deployed(Machine(disks=ROOT + volatile(64)))
         self.inside(machine, "sh", "-c", "echo kept > /media/1/file")
         for action, lcm in (("reset", 3), ("cancel", POWEROFF)):
             self.ok(action, machine, lcm=lcm)
+        self.assertEqual("kept\n", diskfiles.in_ext(self.folder / "disk.1", "file"))
         self.ok("deploy", machine, lcm=RESUME)
         self.assertEqual("kept\n", self.inside(machine, "cat", "/media/1/file"))
         # Another disk came and this one went while the VM was off, for which no script is called.
         self.ok("cancel", machine, lcm=POWEROFF)
-        changed = machine.changed(disks=ROOT + volatile(64, number=2))
+        (self.folder / "disk.1").unlink()
+        changed = self.given(machine.changed(disks=ROOT + volatile(64, number=2)))
         self.ok("deploy", changed, lcm=RESUME)
-        self.assertEqual(["one-1-disk-2"], self.volumes())
-        self.assertEqual("", self.inside(changed, "ls", "/media/1", "/media/2").replace("/media/1:", "")
-                         .replace("/media/2:", "").strip())
+        self.assertEqual([str(self.folder / "disk.2")], diskfiles.loops(self.node.datastores))
+        self.assertEqual("lost+found", self.inside(changed, "ls", "/media/2").strip())
+        self.assertIn("No such file", self.inside(changed, "cat", "/media/1/file"))
 
     def test_it_comes_and_goes_while_the_vm_runs(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],)))
         before = self.pid(machine)
-        more = machine.changed(disks=ROOT + volatile(64, MARK))
+        more = self.given(machine.changed(disks=ROOT + volatile(64, MARK)))
         self.ok("attach_disk", more, *PLACE, "message")
         self.inside(machine, "sh", "-c", "echo kept > /media/1/file")
         self.ok("attach_disk", more, *PLACE, "message")
@@ -149,12 +154,13 @@ class VolatileTest(ActionsCase):
         for _ in range(2):
             self.ok("detach_disk", more, *PLACE)
         self.assertIn("No such file", self.inside(machine, "cat", "/media/1/file"))
-        self.assertEqual(([], before), (self.volumes(), self.pid(machine)))
+        self.assertEqual(([], before), (diskfiles.loops(self.node.datastores), self.pid(machine)))
         self.assertEqual("/dev/nvidia0\n", self.inside(machine, "ls", "/dev/nvidia0"))
 
     def test_held_to_its_size_until_it_is_enlarged(self) -> None:
         machine = self.deployed(Machine(disks=ROOT + volatile(32)))
         before = self.pid(machine)
+        self.inside(machine, "sh", "-c", "echo kept > /media/1/file")
         self.assertEqual("", self.fill(machine, 64))
         larger = machine.changed(disks=ROOT + volatile(128))
         for _ in range(2):
@@ -165,23 +171,49 @@ class VolatileTest(ActionsCase):
         self.assertEqual(str(512 * diskfiles.MIB),
                          self.engine.client.instance("one-1")[0]["devices"]["root"]["size"])
         self.assertEqual("fits\n", self.fill(machine, 300, "/root"))
-        self.assertEqual(before, self.pid(machine))
+        self.assertEqual((before, "kept\n"), (self.pid(machine), self.inside(machine, "cat", "/media/1/file")))
         self.refused("has no disk '7'", "resize_disk", larger, "7", "128", "message", "node1")
+
+    def test_enlarged_while_the_vm_is_off(self) -> None:
+        machine = self.deployed(Machine(disks=ROOT + volatile(32)))
+        self.inside(machine, "sh", "-c", "echo kept > /media/1/file")
+        self.ok("cancel", machine, lcm=POWEROFF)
+        os.truncate(self.folder / "disk.1", 128 * diskfiles.MIB)  # by the transfer driver
+        self.ok("deploy", machine.changed(disks=ROOT + volatile(128)), lcm=RESUME)
+        self.assertEqual("fits\n", self.fill(machine, 64))
+        self.assertEqual("kept\n", self.inside(machine, "cat", "/media/1/file"))
+
+    def test_one_in_use_that_the_kernel_does_not_enlarge_stays_as_it_is(self) -> None:
+        machine = self.deployed(Machine(disks=ROOT + volatile(32)))
+        hold = "exec 3> /media/1/held; echo $$ > /root/held; exec sleep 600"
+        with subprocess.Popen(["nsenter", "--target", str(self.pid(machine)), "--all", "sh", "-c", hold],
+                              env={"PATH": "/bin:/usr/bin"}):
+            await_that(lambda: self.inside(machine, "cat", "/root/held").strip().isdecimal(), "the file is open")
+            result = self.node.act("resize_disk", machine.changed(disks=ROOT + volatile(128)), "1", "128", "message",
+                                   "node1")
+            self.assertEqual("", self.inside(machine, "cat", "/media/1/held"))
+            self.assertEqual("fits\n" if result.status == 0 else "", self.fill(machine, 64))
+            self.inside(machine, "sh", "-c", "kill -9 $(cat /root/held)")
+        self.ok("resize_disk", machine.changed(disks=ROOT + volatile(128)), "1", "128", "message", "node1")
+        self.assertEqual("fits\n", self.fill(machine, 64))
 
     def test_a_snapshot_of_the_root_outlives_a_disk(self) -> None:
         machine = self.deployed()
-        more = machine.changed(disks=ROOT + volatile(64, MARK))
+        more = self.given(machine.changed(disks=ROOT + volatile(64, MARK)))
         self.ok("attach_disk", more, *PLACE, "message")
         self.ok("snapshot_create", more, "0")
         self.ok("detach_disk", more, *PLACE)
         self.ok("snapshot_revert", machine, "snap-0")
-        self.assertEqual(([], Status.RUNNING), (self.volumes(), self.status(machine)))
+        self.assertEqual(([], Status.RUNNING), (diskfiles.loops(self.node.datastores), self.status(machine)))
 
     def test_what_cannot_be_attached_changes_nothing(self) -> None:
         machine = self.deployed()
         image = f"<DISK>{MARK}<DISK_ID>1</DISK_ID><SIZE>4</SIZE><TYPE>FILE</TYPE></DISK>"
         for disks, words in ((ROOT, "0 disks"), (ROOT + image, "disk.1 cannot be read"),
-                             (ROOT + volatile(0, MARK), "has no SIZE")):
+                             (ROOT + volatile(4, MARK), "disk.1 cannot be read")):
             self.refused(words, "attach_disk", machine.changed(disks=disks), *PLACE, "message")
-        self.assertEqual([], self.volumes())
+        (self.folder / "disk.1").write_bytes(b"x" * diskfiles.MIB)
+        changed = machine.changed(disks=ROOT + volatile(4, MARK))
+        self.refused("no file system", "attach_disk", changed, *PLACE, "message")
+        self.assertEqual([], diskfiles.loops(self.node.datastores))
         self.assertEqual({"mount-context", "root"}, set(self.engine.client.instance("one-1")[0]["devices"]))

@@ -103,7 +103,7 @@ class Tenant:
         self._act("save", [self.machine.name, "/checkpoint", "node1"], self._random.choice((6, 6, 6, 5, 7)))
 
     def _restore(self) -> None:
-        self._act("restore", ["/checkpoint", "node1", self.machine.name], 21)
+        self._act("restore", ["/checkpoint", "node1", self.machine.name], self._random.choice((21, 21, 22, 35)))
 
     def _migrate(self) -> None:
         self._act("migrate", [self.machine.name, "node2", "node1"], 4)
@@ -195,6 +195,7 @@ class Tenant:
              spoilt: bool = False, whole: bool = False, limit: float | None = None) -> Result:
         machine = machine or self.machine
         xml = machine.deployment(lcm) if action == "deploy" else machine.message(lcm)
+        self._case.node.give_volatile(machine)
         argv = arguments if whole else [*arguments, str(machine.id), "node1"]
         script = [str(self._case.node.remotes / "vmm/lxdone" / action), *argv]
         self.story.append(f"{action} {' '.join(argv)} (LCM {lcm}, {len(machine.devices)} devices, nics {machine.nics}"

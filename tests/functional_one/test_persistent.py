@@ -56,7 +56,7 @@ class PersistentTest(ActionsCase):
         os.setxattr(f"/proc/{self.pid(self.machine)}/root/root/file", "user.mark", b"kept")
         self.ok("shutdown", self.machine, lcm=POWEROFF)
         self.assertEqual("one\n", self.in_file(file))
-        self.assertEqual((status.st_uid, status.st_mode, status.st_size),
+        self.assertEqual((status.st_uid, status.st_mode, 256 * diskfiles.MIB),
                          (file.stat().st_uid, file.stat().st_mode, file.stat().st_size))
         self.ok("deploy", self.machine, lcm=RESUME)
         self.inside(self.machine, "sh", "-c", "echo two > /root/second")

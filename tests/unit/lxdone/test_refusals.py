@@ -1,3 +1,5 @@
+import dataclasses
+
 import testtools
 
 from lxdone import refusals
@@ -12,17 +14,21 @@ def in_state(lcm: int):
 
 
 class RefusalsTest(testtools.TestCase):
-    def test_a_vm_does_not_leave_its_disk_behind(self) -> None:
-        for lcm in (5, 7, 29):
-            self.assertRaises(NotSupported, refusals.of_leaving, in_state(lcm))
-        for lcm in (3, 6, 12, 15, 18, 23):
-            refusals.of_leaving(in_state(lcm))
+    def test_it_leaves_its_host_to_be_stopped_migrated_or_undeployed(self) -> None:
+        self.assertEqual({5, 7, 29}, {lcm for lcm in range(80) if refusals.leaves(in_state(lcm))})
+
+    def test_its_root_is_wanted_unless_its_disk_goes_too(self) -> None:
+        self.assertEqual({2, 12, 15, 23}, {lcm for lcm in range(80) if not refusals.keeps_root(in_state(lcm))})
+        persistent = machine(("<SAVE><![CDATA[NO]]>", "<SAVE>YES"))
+        self.assertTrue(persistent.disks[0].save)
+        for lcm, kept in ((2, True), (12, True), (15, False), (23, False)):
+            self.assertEqual(kept, refusals.keeps_root(dataclasses.replace(persistent, lcm_state=lcm)))
 
     def test_it_stays_for_poweroff_and_suspend_only(self) -> None:
         self.assertEqual({6, 18}, {lcm for lcm in range(80) if changes.stays(in_state(lcm))})
 
     def test_a_lost_disk_is_not_silently_a_new_one(self) -> None:
-        for lcm in (19, 20, 21, 22, 32):
+        for lcm in (19, 20, 21, 22, 32, 35):
             self.assertRaises(DriverError, changes.of_a_new_container, in_state(lcm))
         changes.of_a_new_container(in_state(2))
 

@@ -1,6 +1,6 @@
 import testtools
 
-from containerhost.spec import BridgedNic, Cpu, FolderDisk, IoLimit, Memory, PoolDisk, Security
+from containerhost.spec import BridgedNic, Cpu, FolderDisk, IoLimit, Memory, Security
 from lxdone import translate
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
@@ -73,18 +73,11 @@ class DiskTest(testtools.TestCase):
         read_only = machine(("<READONLY><![CDATA[NO]]>", "<READONLY>YES"))
         self.assertIn("READONLY", str(self.assertRaises(NotSupported, translate.require_disks, read_only)))
 
-    def test_volatile_disks_are_of_the_pool(self) -> None:
-        (disk,) = translate.volatile(machine())
-        self.assertEqual(PoolDisk("1", "fast", "one-1-disk-1", "/media/1"), translate.pool_disk(1, disk, "fast"))
-        self.assertEqual(4 * MIB, translate.volatile_size(1, disk))
-        sizeless = machine(("<SIZE><![CDATA[4]]></SIZE>", ""))
-        self.assertIn("no SIZE", str(self.assertRaises(BadInput, translate.require_disks, sizeless)))
-
-    def test_images_are_seen_beside_volatile_disks(self) -> None:
-        for kind, read_only in (("FILE", False), ("BLOCK", False), ("CDROM", True)):
-            (disk,) = translate.images(machine(("<TYPE><![CDATA[fs]]>", f"<TYPE>{kind}")))
+    def test_images_and_volatile_disks_are_seen_as_folders(self) -> None:
+        for kind, read_only in (("FILE", False), ("BLOCK", False), ("CDROM", True), ("fs", False)):
+            (disk,) = translate.further(machine(("<TYPE><![CDATA[fs]]>", f"<TYPE>{kind}")))
             self.assertEqual(FolderDisk("1", "/s/1", "/media/1", read_only), translate.folder_disk(disk, "/s/1"))
-        self.assertEqual((), translate.images(machine()))
+            self.assertEqual(kind == "fs", translate.is_volatile(disk))
 
     def test_limits_of_speed(self) -> None:
         for more, expected in (("<TOTAL_IOPS_SEC>100</TOTAL_IOPS_SEC>", IoLimit(read_iops=100, write_iops=100)),

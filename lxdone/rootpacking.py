@@ -1,0 +1,111 @@
+"""A container's root, packed by LXD, on its way into a disk.
+
+LXD packs it as one of its images, with the ids that its files have inside. That is written as it is, or unpacked into a
+file system that is mounted in a mount namespace which only the unpacking command has: when the command ends, however it
+ends, mount and loop device go.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.exports import Exports, Packed, Reader
+from lxdone import filesystems, growth
+from onedriver.errors import DriverError
+
+MARGIN = 16 << 20  # bytes that a new file system has at least beside its content
+# No journal, which nobody would replay; a file needs a block and an inode.
+NEW = ("-m", "0", "-i", "4096", "-O", "^has_journal")
+
+# $1 type, $2 options, $3 disk, $4 folder. The archive comes in; what is below rootfs/ becomes all that there is.
+UNPACK = """
+set -e
+mount -t "$1" -o "$2" -- "$3" "$4"
+find "$4" -mindepth 1 -maxdepth 1 ! -name lost+found -exec rm -rf --one-file-system -- '{}' +
+tar --extract --directory "$4" --strip-components=1 --numeric-owner --same-owner --same-permissions --xattrs \
+    --xattrs-include='*' --acls rootfs
+umount -- "$4"
+"""
+
+
+@contextlib.contextmanager
+def packed(client: LxdClient, name: str, compression: str, home: Path, limit: int) -> Iterator["PackedRoot"]:
+    """:param name: a container that does not run, or is frozen
+    :param home: the VM's folder on the node
+    :param limit: seconds that each of the long steps may take
+    """
+    exports = Exports(client, compression, limit)
+    exports.discard(name, name)  # what a killed command left
+    try:
+        yield PackedRoot(exports, exports.pack(exports.take(name, name), name, lambda percent: None), home, limit)
+    finally:
+        exports.discard(name, name)
+
+
+class PackedRoot:
+    """:ivar home: the VM's folder on the node
+    """
+
+    def __init__(self, exports: Exports, found: Packed, home: Path, limit: int) -> None:
+        self._exports = exports
+        self._found = found
+        self.home = home
+        self._limit = limit
+
+    def write(self, file: Path) -> None:
+        """As LXD packed it."""
+        with self._exports.reading(self._found) as reader, file.open("wb") as target:
+            shutil.copyfileobj(reader, target)
+
+    def fill(self, disk: Path, size: int | None, *, new: bool) -> None:
+        """Let a file system of a disk that nobody else uses have it, and nothing else.
+
+        :param size: bytes that OpenNebula wants the disk to have at least; None where it has the size it has
+        :param new: make one; else there is one, which grows with its disk
+        """
+        if new:
+            if size is not None:
+                growth.lengthen(disk, max(size, self._found.size * 9 // 8 + MARGIN))
+            growth.make_ext(disk, self._limit, *NEW)
+        found = filesystems.find(disk)
+        if size is not None and found.start == 0 and growth.lengthen(disk, size):
+            found = filesystems.find(disk)
+        growth.fill(disk, found, self._limit)
+        point = self.home / "saved"
+        point.mkdir(exist_ok=True)
+        command = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", UNPACK, "sh", found.format.value,
+                   found.writable_options, str(disk), str(point)]
+        try:
+            with self._exports.reading(self._found) as reader:
+                feed(command, reader, self._limit, f"disk {disk}")
+        finally:
+            point.rmdir()
+
+
+def feed(command: list[str], reader: Reader, limit: int, what: str) -> None:
+    """Run a command with what is read for its standard input.
+
+    :raises DriverError: it failed, or took longer than ``limit`` seconds
+    """
+    out, end = os.pipe()
+    with tempfile.TemporaryFile() as errors, subprocess.Popen(command, stdin=out, stderr=errors) as process:
+        os.close(out)
+        clock = threading.Timer(limit, process.kill)
+        clock.start()
+        try:
+            # One that ended early says why by itself.
+            with contextlib.suppress(BrokenPipeError), open(end, "wb") as sink:
+                shutil.copyfileobj(reader, sink)
+            if process.wait() != 0:
+                errors.seek(0)
+                said = " ".join(errors.read(1000).decode(errors="replace").split())
+                raise DriverError(f"{what} cannot be written: {said or f'not done within {limit} s'}")
+        finally:
+            clock.cancel()
+            process.kill()

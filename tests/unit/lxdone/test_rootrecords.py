@@ -1,0 +1,78 @@
+import dataclasses
+import os
+from pathlib import Path
+
+import fixtures
+import testtools
+
+from lxdone import rootrecords
+from lxdone.rootrecords import RootRecord
+from onedriver.errors import DriverError
+
+
+class RecordsTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        self.home, self.store, self.folder = base / "one-7", base / "0", base / "0/7"
+        self.home.mkdir()
+        self.folder.mkdir(parents=True)
+        self.disk = self.folder / "disk.0"
+        self.disk.write_text("content")
+        self.record = RootRecord(str(self.disk), 1 << 20, False, None, None, rootrecords.stamp(self.disk))
+
+    def saved(self) -> RootRecord:
+        return dataclasses.replace(self.record, unsaved=False)
+
+    def test_it_is_found_as_it_was_written(self) -> None:
+        self.assertIsNone(rootrecords.read(self.home))
+        rootrecords.write(self.home, self.record)
+        self.assertEqual(self.record, rootrecords.read(self.home))
+        for content in ("", "[]", '{"file": "x"}', "{"):
+            (self.home / rootrecords.FILE).write_text(content)
+            self.assertRaises(DriverError, rootrecords.read, self.home)
+
+    def test_another_content_has_another_stamp(self) -> None:
+        self.assertTrue(self.record.is_of(rootrecords.stamp(self.disk)))
+        for change in (lambda: self.disk.write_text("longer content"), lambda: os.utime(self.disk, (1, 1)),
+                       lambda: os.replace(self.folder / "other", self.disk)):
+            (self.folder / "other").write_text("content")
+            change()
+            self.assertFalse(self.record.is_of(rootrecords.stamp(self.disk)))
+        coming = dataclasses.replace(self.record, coming=rootrecords.stamp(self.disk))
+        self.assertTrue(coming.is_of(rootrecords.stamp(self.disk)))
+        self.disk.unlink()
+        self.assertRaises(DriverError, rootrecords.stamp, self.disk)
+
+    def test_other_nodes_see_who_has_the_newer_root(self) -> None:
+        self.assertIsNone(rootrecords.elsewhere(self.folder, None))
+        rootrecords.mark(self.record)
+        self.assertIsNone(rootrecords.elsewhere(self.folder, self.record))
+        for other in (None, self.saved()):
+            self.assertEqual(os.uname().nodename, rootrecords.elsewhere(self.folder, other))
+        rootrecords.unmark(self.record)
+        self.assertIsNone(rootrecords.elsewhere(self.folder, None))
+        rootrecords.unmark(self.record)
+
+    def test_it_is_over_when_opennebula_removed_the_folder_or_another_node_runs_it(self) -> None:
+        rootrecords.mark(self.record)
+        self.assertEqual((False, True), (rootrecords.is_over(self.record), rootrecords.is_over(self.saved())))
+        rootrecords.unmark(self.record)
+        self.assertFalse(rootrecords.is_over(self.saved()))
+        os.rename(self.folder, self.store / "8")
+        self.assertTrue(rootrecords.is_over(self.saved()))
+
+    def test_without_certainty_it_is_not_over(self) -> None:
+        rootrecords.mark(self.record)
+        os.rename(self.folder, self.store / "8")
+        for record in (self.record, dataclasses.replace(self.saved(), coming="1:2:3")):
+            self.assertFalse(rootrecords.is_over(record))
+        self.folder.symlink_to(self.folder)  # what cannot be looked at is not gone
+        self.assertFalse(rootrecords.is_over(dataclasses.replace(self.saved(), file=str(self.folder / "x/disk.0"))))
+        self.folder.unlink()
+        (self.store / rootrecords.STORE).unlink()  # the datastore is not mounted
+        self.assertFalse(rootrecords.is_over(self.saved()))
+
+    def test_a_datastore_that_cannot_be_written_is_told(self) -> None:
+        gone = dataclasses.replace(self.record, file="/nonexistent/0/7/disk.0")
+        self.assertIn("no_root_squash", str(self.assertRaises(DriverError, rootrecords.mark, gone)))
