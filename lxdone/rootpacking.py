@@ -30,6 +30,8 @@ mount -t "$1" -o "$2" -- "$3" "$4"
 find "$4" -mindepth 1 -maxdepth 1 ! -name lost+found -exec rm -rf --one-file-system -- '{}' +
 tar --extract --directory "$4" --strip-components=1 --numeric-owner --same-owner --same-permissions --xattrs \
     --xattrs-include='*' --acls rootfs
+# Only this tells that a file behind a loop device had no room: what is written later fails silently.
+sync -f -- "$4" || { echo "not all of it reached the disk; is there room in the datastore?" >&2; exit 1; }
 umount -- "$4"
 """
 
