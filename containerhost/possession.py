@@ -185,7 +185,9 @@ class Possession:
 
     def _refuse_foreign(self, inventory: Inventory, wanted: Sequence[tuple[Device, GrantOptions]],
                         owner: Owner) -> None:
-        concerned = {other.id: other for device, _ in wanted for other in (device, *inventory.related(device))}
+        # With the other parts of the same GPU: whoever has one of those by its nodes names the GPU's node, too.
+        concerned = {other.id: other for device, _ in wanted
+                     for other in (device, *inventory.related(device), *inventory.by_address(device.address))}
         users = self._foreign(concerned.values())
         for device, _ in wanted:
             for other in (device, *inventory.related(device)):

@@ -20,6 +20,7 @@ def held(instances: Iterable[Mapping[str, Any]], devices: Iterable[Device], proj
     """Device id -> the instance that names it; ``project/name`` where it is in another project than ``project``.
 
     :param instances: LXD's instance list of all projects (``recursion=1``)
+    :param devices: with every part of a GPU that is among them
     """
     known = tuple(devices)
     netdevs = {device.address: device.netdev for device in known if device.netdev}
