@@ -139,8 +139,9 @@ class LxdoneTest(SharedCase, ActionsCase):
         for one in (machine, other):
             self.assertEqual("/dev/nvidia0", self.inside(one, "sh", "-c", LISTED).strip())
         taken = machine.changed(devices=(first,), attach="pci")
-        self.refused("container one-2 has", "attach_nic", taken, machine.mac(9), "-", "-", "dummy", "one-1-9")
+        self.refused("two places on GPU", "attach_nic", taken, machine.mac(9), "-", "-", "dummy", "one-1-9")
         self.ok("detach_nic", more, machine.mac(9))
+        self.refused("container one-2 has", "attach_nic", taken, machine.mac(9), "-", "-", "dummy", "one-1-9")
         self.assertEqual("", self.inside(machine, "sh", "-c", LISTED).strip())
         self.assertEqual("/dev/nvidia0", self.inside(other, "sh", "-c", LISTED).strip())
         self.assertEqual({FIRST}, set(Owners(self.node.owners).records()))
