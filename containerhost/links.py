@@ -5,11 +5,13 @@ Only :mod:`containerhost.privileged` calls this; it has checked every argument.
 
 import array
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import socket
 import struct
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 SIOCETHTOOL, ETHTOOL_STXCSUM = 0x8946, 0x17
 # linux/if.h
 IFF_UP, IFF_NOARP = 0x1, 0x80
+CLONE_NEWNET = 0x40000000  # linux/sched.h
+LIMIT = 30  # s
 HOME = "/proc/thread-self/ns/net"
 
 
@@ -103,13 +107,14 @@ def lend(name: str, namespace: str, new: str) -> None:
 
     :param namespace: the namespace's file
     """
-    move(name, new, namespace, f"move interface {name} to {namespace}")
+    with open(namespace, "rb") as there:
+        move(name, new, there.fileno(), f"move interface {name} to {namespace}")
 
 
 def fetch(name: str, namespace: str, new: str) -> None:
     """Move an interface out of another network namespace into this one."""
     with open(HOME, "rb") as home:
-        within(namespace, lambda: move(name, new, f"/proc/self/fd/{home.fileno()}", f"fetch {name} from {namespace}"))
+        within(namespace, lambda: move(name, new, home.fileno(), f"fetch {name} from {namespace}"))
 
 
 def names_in(namespace: str) -> tuple[str, ...]:
@@ -119,12 +124,22 @@ def names_in(namespace: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def move(name: str, new: str, namespace: str, asked: str) -> None:
-    with netlink(asked) as ip, open(namespace, "rb") as there:
-        link = index(ip, name)
-        # The kernel renames only interfaces that are down.
-        ip.link("set", index=link, flags=0, change=IFF_UP)
-        ip.link("set", index=link, ifname=new, net_ns_fd=there.fileno())
+def move(name: str, new: str, there: int, asked: str) -> None:
+    """By iproute2: a container's start waits for this, and a library for netlink takes longer to load than all of it.
+
+    :param there: a descriptor of the other namespace
+    """
+    if name not in {found for _, found in socket.if_nameindex()}:
+        raise HostActionFailed(f"there is no interface {name} on this host")
+    # The kernel renames only interfaces that are down.
+    for words in (["down"], ["name", new, "netns", f"/proc/self/fd/{there}"]):
+        try:
+            done = subprocess.run(["ip", "link", "set", "dev", name, *words], pass_fds=[there], capture_output=True,
+                                  stdin=subprocess.DEVNULL, text=True, timeout=LIMIT, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise HostActionFailed(f"cannot {asked}: {error}") from error
+        if done.returncode != 0:
+            raise HostActionFailed(f"cannot {asked}: {done.stderr.strip()}")
 
 
 def within(namespace: str, act: Callable[[], object]) -> None:
@@ -135,9 +150,8 @@ def within(namespace: str, act: Callable[[], object]) -> None:
     failures: list[Exception] = []
 
     def run() -> None:
-        from pyroute2 import netns  # noqa: PLC0415
         try:
-            netns.setns(namespace, flags=0)  # never makes one
+            enter(namespace)
             act()
         except Exception as error:
             failures.append(error)
@@ -151,8 +165,17 @@ def within(namespace: str, act: Callable[[], object]) -> None:
         raise error
 
 
+def enter(namespace: str) -> None:
+    """Of the calling thread, for good."""
+    with open(namespace, "rb") as there:
+        # setns(2); os.setns is there from Python 3.12 on.
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(there.fileno(), CLONE_NEWNET) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
 def load() -> None:
-    """What the first of these actions loads, for who has the time now."""
+    """The library for netlink, for who has the time now."""
     import pyroute2  # noqa: F401, PLC0415
 
 

@@ -10,7 +10,7 @@ from containerhost.privileged import run
 
 def load(folder: str, container: str) -> None:
     """What the others will need, while there is time for it."""
-    if Records(Path(folder)).read(container).netdevs:
+    if any(netdev.setup for netdev in Records(Path(folder)).read(container).netdevs):
         links.load()
 
 
