@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from containerhost import doctor as diagnosis
-from containerhost import owners, report, sharing, topology
+from containerhost import neighbours, owners, rdmareport, report, sharing, topology
+from containerhost.devices import rdmaports
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
 from containerhost.errors import ContainerHostError, OwnersUnreadable
@@ -61,13 +62,33 @@ def list_devices(as_json: bool, root: Path, owners_folder: Path | None) -> None:
 @_json
 @_root
 def show_topology(as_json: bool, root: Path) -> None:
-    """Show processors, memory and NUMA nodes, and which devices are near."""
+    """Show processors, memory and NUMA nodes, which devices are near, and what lies between GPUs and network cards."""
     host = Host(root)
     found, inventory = topology.read(host), scan(host)
+    connections = neighbours.connections(inventory, host)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(found), default=sorted, indent=1))
+        told = dataclasses.asdict(found) | {"neighbours": [dataclasses.asdict(each) for each in connections]}
+        click.echo(json.dumps(told, default=sorted, indent=1))
     else:
         click.echo(report.topology(found, inventory))
+        between = report.neighbours(inventory, connections)
+        click.echo(f"\n{between}" if between else "", nl=bool(between))
+
+
+@main.command("rdma")
+@_json
+@_root
+@_owners
+def show_rdma(as_json: bool, root: Path, owners_folder: Path | None) -> None:
+    """Show every RDMA function: ports, partition keys, GIDs, nodes, the nearest GPUs and who holds it."""
+    host = Host(root)
+    inventory = scan(host)
+    rows = rdmareport.rows(inventory, host, _records(root, owners_folder))
+    mode, manager = rdmaports.namespace_mode(host), rdmareport.has_manager(inventory.devices)
+    if as_json:
+        click.echo(json.dumps({"network_namespaces": mode, "rdma_cm": manager, "devices": rows}, indent=1))
+    else:
+        click.echo(report.rdma(rows, mode, manager))
 
 
 @main.command()

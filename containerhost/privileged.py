@@ -22,6 +22,7 @@ GPU_RESET_LIMIT = 120  # s; resetting an NVLink-connected GPU retrains its links
 
 DRIVER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
+IBDEV = re.compile(r"[a-z][a-z0-9_]{0,62}")
 GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 MARK = re.compile(r"[ -~]{1,200}")  # the kernel keeps 255 bytes
@@ -130,6 +131,23 @@ class Privileged:
         """Leave the interface down and without addresses."""
         run(["ip", "link", "set", "dev", check(INTERFACE, name), "down"])
         run(["ip", "address", "flush", "dev", name])
+
+    def move_rdma(self, ibdev: str, pid: int) -> None:
+        """Move an RDMA device into the network namespace of process ``pid``. Only in the exclusive mode, and only with
+        drivers that can part from those that use the device (mlx5, not rxe)."""
+        if namespace(int(pid)) in (None, namespace(os.getpid())):
+            raise HostActionFailed(f"process {pid} is not that of a running container")
+        # The command finds namespaces by the names that `ip netns` gives them.
+        name = f"containerhost-{int(pid)}"
+        run(["ip", "netns", "attach", name, str(int(pid))])
+        try:
+            run(["rdma", "dev", "set", check(IBDEV, ibdev), "netns", name])
+        except HostActionFailed as error:
+            raise HostActionFailed(f"RDMA device {ibdev} cannot be moved into the network namespace of a container: "
+                                   f"{error}. A host whose driver cannot do that must share RDMA devices: `rdma system "
+                                   "set netns shared` while no container runs") from error
+        finally:
+            run(["ip", "netns", "delete", name])
 
     def unbind(self, address: str, driver: str) -> None:
         write(f"{PCI}/drivers/{check(DRIVER, driver)}/unbind", check(ADDRESS, address))

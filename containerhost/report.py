@@ -1,10 +1,14 @@
 """How devices and topology look on a terminal. JSON is for programs; this is for people."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from containerhost.devices.model import CharNode, Device, NodeUse
+from containerhost.devices.pci import ADDRESS
+from containerhost.devices.rdmaports import NamespaceMode
 from containerhost.devices.scan import Inventory
 from containerhost.idlist import id_runs
+from containerhost.neighbours import Connection, cards
 from containerhost.owners import Record
 from containerhost.topology import Topology
 
@@ -55,6 +59,40 @@ def _nodes(nodes: Iterable[CharNode]) -> str:
     return " ".join(f"{node.path.removeprefix('/dev/')}={node.major}:{node.minor}" for node in nodes)
 
 
+def rdma(rows: Sequence[Mapping[str, Any]], mode: NamespaceMode | None, manager: bool) -> str:
+    """A table with one port a line, and what holds for all.
+
+    :param rows: of :func:`containerhost.rdmareport.rows`
+    :param manager: whether there is a connection manager
+    """
+    if not rows:
+        return "no RDMA device"
+    cells = [(row["device"], row["ibdev"], str(port["number"]), row["link_layer"] or "", port["state"] or "",
+              port["rate"] or "", " ".join(port["pkeys"]),
+              " ".join(f"{gid['index']}={gid['address']}{_roce(gid)}" for gid in port["gids"]),
+              row["netdev"] or "", " ".join(row["nodes"]), " ".join(row["nearest_gpus"]), row["owner"] or "")
+             for row in rows for port in row["ports"] or [{"number": "", "state": "in another namespace", "rate": None,
+                                                           "pkeys": (), "gids": ()}]]
+    shown = table(("device", "ibdev", "port", "link", "state", "rate", "pkeys", "gids", "netdev", "nodes",
+                   "nearest gpus", "owner"), cells)
+    cm = "there" if manager else "missing: programs that connect by it (MPI, UCX) need module rdma_ucm"
+    return f"{shown}\nnetwork namespaces: {mode or 'shared (this kernel knows no other way)'}\nrdma_cm: {cm}"
+
+
+def _roce(gid: Mapping[str, Any]) -> str:
+    return " (RoCE v2)" if gid["kind"] == "RoCE v2" else ""
+
+
+def neighbours(inventory: Inventory, found: Iterable[Connection]) -> str:
+    """A table of GPUs and network cards: what lies between them."""
+    ways = {(connection.gpu, connection.function): connection.way for connection in found}
+    columns = [device.id for device in cards(inventory)]
+    gpus = sorted({gpu for gpu, _ in ways})
+    if not gpus or not columns:
+        return ""
+    return table(("gpu", *columns), [(gpu, *(ways[gpu, function] for function in columns)) for gpu in gpus])
+
+
 def topology(found: Topology, inventory: Inventory) -> str:
     """The processors in a line, then a table of NUMA nodes with the devices near each."""
     cpu = found.cpu
@@ -76,10 +114,11 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns under their names in capitals; a column that says nothing is left out."""
+    """Aligned columns under their names, in capitals but for addresses; a column that says nothing is left out."""
     cells = [[printable(cell) for cell in row] for row in rows]
     shown = [index for index in range(len(columns)) if not rows or any(row[index] for row in cells)]
-    lines = [[columns[index].upper() for index in shown], *([row[index] for index in shown] for row in cells)]
+    names = [name if ADDRESS.fullmatch(name) else name.upper() for name in columns]
+    lines = [[names[index] for index in shown], *([row[index] for index in shown] for row in cells)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
                      for line in lines)

@@ -89,6 +89,9 @@ class Helper(Privileged):
     def quieten_netdev(self, name: str) -> None:
         act("quieten_netdev", name)
 
+    def move_rdma(self, ibdev: str, pid: int) -> None:
+        act("move_rdma", ibdev, pid)
+
     def unbind(self, address: str, driver: str) -> None:
         act("unbind", address, driver)
 

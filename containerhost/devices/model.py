@@ -59,12 +59,16 @@ class CharNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rdma:
-    """The RDMA side of a network function (/sys/class/infiniband/<ibdev>)."""
+    """The RDMA side of a network function (/sys/class/infiniband/<ibdev>).
+
+    :ivar away: it is in another network namespace, that of a container: of it nothing but its name is known here
+    """
 
     ibdev: str
     node_guid: str | None
     port_guid: str | None
     port_state: str | None
+    away: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

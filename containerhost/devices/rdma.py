@@ -42,7 +42,7 @@ class RdmaDevices:
         """
         ibdevs = self._host.names(f"{folder}/infiniband")
         if not ibdevs:
-            return Found()
+            return self._away(folder)
         ibdev = f"{folder}/infiniband/{ibdevs[0]}"
         port = f"{ibdev}/ports/1"  # the kernel counts ports from 1
         guid = self._host.text(f"{ibdev}/node_guid") or ""
@@ -56,6 +56,16 @@ class RdmaDevices:
             rdma=Rdma(ibdevs[0], guid if _GUID.fullmatch(guid) else None, self._port_guid(port), state or None),
             nodes=verbs + (self._manager if verbs else ()) + management,
             health=(*health.of_nodes(self._host, verbs), *self._manager_health))
+
+    def _away(self, folder: str) -> Found:
+        """One that is in another network namespace has its verbs node all the same, which tells its name."""
+        verbs = self._nodes(f"{folder}/infiniband_verbs", _VERBS, NodeUse.OWN)
+        name = verbs[0].path.rpartition("/")[2] if verbs else ""
+        ibdev = self._host.text(f"{folder}/infiniband_verbs/{name}/ibdev")
+        if ibdev is None:
+            return Found()
+        return Found(Rdma(ibdev, None, None, None, away=True), verbs + self._manager,
+                     (*health.of_nodes(self._host, verbs), *self._manager_health))
 
     def link_layer(self, folder: str, ibdev: str) -> LinkLayer | None:
         return _LINK_LAYERS.get(self._host.text(f"{folder}/infiniband/{ibdev}/ports/1/link_layer") or "")

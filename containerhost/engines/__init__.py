@@ -223,7 +223,11 @@ class Containers(Protocol):
         """Let a stopped container be what ``spec`` says, apart from its image and mounts."""
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
-        """:raises NotAsGranted: the running container sees more or less than ``grants``"""
+        """Give a running container what of its grants only a running one can have (an RDMA device that is in one
+        network namespace only), then look into it.
+
+        :raises NotAsGranted: it sees more or less than ``grants``
+        """
 
     def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
         """Device id -> container, for every device any container of the engine names, in any project."""

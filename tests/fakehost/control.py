@@ -104,6 +104,14 @@ class FakeHostControl:
         """What ``ip link set INTERFACE vf INDEX KEY VALUE`` does."""
         self._call("set_vf", interface=interface, index=index, settings=dict(settings))
 
+    def set_rdma_namespaces(self, exclusive: bool) -> None:
+        """Let RDMA devices be in one network namespace each, or be shared by all."""
+        self._call("set_rdma_namespaces", exclusive=exclusive)
+
+    def move_rdma(self, ibdev: str) -> None:
+        """Move an RDMA device into another network namespace."""
+        self._call("move_rdma", ibdev=ibdev)
+
     def set_hardware_address(self, interface: str, address: str) -> None:
         """Give an IPoIB interface another address of twenty octets."""
         self._call("set_hardware_address", interface=interface, address=address)

@@ -59,6 +59,7 @@ class NetFunction:
     :ivar num_vfs: how many virtual functions are enabled, for the physical function
     :ivar netdev: the name of its interface when the driver has just bound it
     :ivar hwaddr: the address that somebody gave its IPoIB interface instead of its own
+    :ivar rdma_away: its RDMA device is in another network namespace
     """
 
     card: Card
@@ -73,6 +74,7 @@ class NetFunction:
     fallen: bool = False
     nodes: bool = True
     link_up: bool = True
+    rdma_away: bool = False
 
     @property
     def native_driver(self) -> str:

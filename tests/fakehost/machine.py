@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from tests.fakehost import linux, tree
+from tests.fakehost import linux, nets, tree
 from tests.fakehost.description import Kind
 from tests.fakehost.entries import Action, Entry
 from tests.fakehost.functions import (
@@ -52,6 +52,7 @@ class Machine:
         self._home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._home_inode = os.fstat(self._home).st_ino
         self._abroad: dict[str, int] = {}
+        self._rdma_exclusive = False
         self._switch = Switch(self.follow_interfaces)
 
     def start(self, present: list[Function]) -> None:
@@ -115,7 +116,8 @@ class Machine:
                     raise OSError(errno.EBUSY, f"{address} is bound already")
                 return
             if isinstance(function, NetFunction):
-                function = dataclasses.replace(function, identity=self._configured_identity(function), hwaddr=None)
+                function = dataclasses.replace(function, identity=self._configured_identity(function), hwaddr=None,
+                                               rdma_away=False)
             self._put(dataclasses.replace(function, bound=True))
 
     def unbind(self, address: str, driver: str | None = None) -> None:
@@ -240,6 +242,26 @@ class Machine:
                 raise OSError(errno.EINVAL, f"{interface} is not an InfiniBand interface of this host")
             self._replace(function.address, hwaddr=address)
 
+    # What the rdma command does.
+
+    def set_rdma_namespaces(self, exclusive: bool) -> None:
+        """``rdma system set netns exclusive|shared``."""
+        with self._lock:
+            self._rdma_exclusive = exclusive
+            self._writer.write([nets.namespace_mode(exclusive)])
+
+    def move_rdma(self, ibdev: str) -> None:
+        """``rdma dev set IBDEV netns NAME``: the device is not to be seen here any more. It comes back with its
+        function's interface when that other namespace dies, or when its driver binds it anew."""
+        with self._lock:
+            found = [each for each in self._functions.values() if isinstance(each, NetFunction) and each.bound
+                     and each.card.kind.rdma and not each.rdma_away and f"mlx5_{each.number}" == ibdev]
+            if not found:
+                raise OSError(errno.ENODEV, f"there is no RDMA device {ibdev} in this namespace")
+            if not self._rdma_exclusive:
+                raise OSError(errno.EOPNOTSUPP, "RDMA devices are shared by all network namespaces")
+            self._replace(found[0].address, rdma_away=True)
+
     def follow_interfaces(self) -> None:
         """Bring the tree in step with where the interfaces are now and what they are called."""
         with self._lock:
@@ -255,6 +277,8 @@ class Machine:
         """
         self._switch.unplug(old)
         self._plug(self._net(address), old.last_name, old.last_mac)
+        if self._net(address).rdma_away:
+            self._replace(address, rdma_away=False)
 
     def _put(self, function: Function) -> None:
         """Make a function be as the record says."""

@@ -241,7 +241,7 @@ def _build_bin(ip_path: str, ip_program: bytes) -> None:
     real.write_bytes(ip_program)
     real.chmod(0o755)
     linux.bind(str(_SHIM / "ip"), ip_path)
-    for name in ("ip.py", "nvidia-container-cli"):
+    for name in ("ip.py", "nvidia-container-cli", "rdma", "rdma.py"):
         os.symlink(_SHIM / name, f"{BIN}/{name}")
 
 

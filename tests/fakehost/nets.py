@@ -25,7 +25,8 @@ def function_entries(function: NetFunction) -> Iterator[Entry]:
     """The RDMA side, which is there because the driver has bound the function and the card answers."""
     if not function.card.kind.rdma or not function.bound or function.fallen:
         return
-    yield from _ibdev_entries(function, f"{pci.folder(function.address)}/infiniband/mlx5_{function.number}")
+    if not function.rdma_away:
+        yield from _ibdev_entries(function, f"{pci.folder(function.address)}/infiniband/mlx5_{function.number}")
     yield from _char_entries(function, "infiniband_verbs", "uverbs", abi_version="1")
     yield from _char_entries(function, "infiniband_mad", "umad", port="1")
     if function.card.kind is Kind.INFINIBAND:
@@ -43,6 +44,12 @@ def shared_entries(functions: Sequence[NetFunction]) -> Iterator[Entry]:
     yield File("sys/class/infiniband_verbs/abi_version", "6\n")
     yield File("sys/class/infiniband_mad/abi_version", "5\n")
     yield Node("dev/infiniband/rdma_cm", MISC_MAJOR, RDMA_CM_MINOR)
+    yield namespace_mode(exclusive=False)
+
+
+def namespace_mode(exclusive: bool) -> File:
+    """How RDMA devices are shared between network namespaces: a parameter of ib_core."""
+    return File("sys/module/ib_core/parameters/netns_mode", "N\n" if exclusive else "Y\n")
 
 
 def majors(functions: Sequence[NetFunction]) -> dict[str, int]:
@@ -118,11 +125,21 @@ def _ibdev_entries(function: NetFunction, folder: str) -> Iterator[Entry]:
         ("ports/1/pkeys/0", "0xffff"),
         ("ports/1/gid_attrs/ndevs/0", function.netdev),
         ("ports/1/gid_attrs/types/0", "IB/RoCE v1"),
+        *_second_gid(function),
     ):
         yield File(f"{folder}/{name}", value + "\n")
     yield Link(f"{folder}/device", pci.folder(function.address))
     yield Link(f"{folder}/subsystem", "sys/class/infiniband")
     yield Link(f"sys/class/infiniband/mlx5_{function.number}", folder)
+
+
+def _second_gid(function: NetFunction) -> Sequence[tuple[str, str]]:
+    """RoCE has each address twice, once for each version of the protocol; empty entries are zeros."""
+    port, empty = "ports/1", ":".join(["0000"] * 8)
+    if function.card.kind is not Kind.ROCE:
+        return ((f"{port}/gids/1", empty), (f"{port}/pkeys/1", "0x0000"))
+    return ((f"{port}/gids/1", f"fe80:0000:0000:0000:{function.identity.port_guid}"),
+            (f"{port}/gid_attrs/ndevs/1", function.netdev), (f"{port}/gid_attrs/types/1", "RoCE v2"))
 
 
 def _char_entries(function: NetFunction, subsystem: str, kind: str, **attributes: str) -> Iterator[Entry]:

@@ -258,11 +258,6 @@ class DeviceFrame(EngineFrame):
 
 
 class DeviceContract(DeviceFrame):
-    """:cvar missing: what a container lacks that was not made for a VF
-    """
-
-    missing: ClassVar[str]
-
     def someones(self, gpu: Device) -> None:
         """A container ``someone``, not of this project's making, may use the GPU."""
         raise NotImplementedError
@@ -370,13 +365,6 @@ class DeviceContract(DeviceFrame):
             self.engine.delete("c1")
             self.assertEqual((), self.possession.give_back(self.owner()))
             self.all_back()
-
-    def test_what_a_container_was_not_made_for_is_refused(self):
-        self.running()
-        grants = self.taken()
-        error = self.assertRaises(errors.SpecError, self.engine.attach, "c1", grants[1])
-        self.assertThat(str(error), Contains(self.missing))
-        self.engine.verify("c1", ())
 
     def test_what_anothers_container_uses_is_refused(self):
         self.someones(self.gpus[0])

@@ -17,8 +17,6 @@ from tests.waiting import await_that
 
 class DeviceTest(contract.DeviceContract, DockerTestCase):
     privileged = DockerPrivileged
-    missing = "IPC_LOCK"
-
     def ready(self, name="c1", number=0):
         grants = self.taken(number, name)
         self.engine.create(self.spec(name, parts=grants))
@@ -85,3 +83,10 @@ class DeviceTest(contract.DeviceContract, DockerTestCase):
     def test_what_our_container_has_is_known_without_asking_for_each(self):
         self.running(parts=self.taken())
         self.assertEqual({self.gpus[0].id: "c1", self.vfs[0].id: "c1"}, dict(self.engine.held(scan().devices)))
+
+    def test_what_a_container_was_not_made_for_is_refused(self):
+        self.running()
+        grants = self.taken()
+        error = self.assertRaises(errors.SpecError, self.engine.attach, "c1", grants[1])
+        self.assertThat(str(error), Contains("IPC_LOCK"))
+        self.engine.verify("c1", ())

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from containerhost import errors
+from containerhost import errors, rdmaspace
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.engines.docker import begin, config, held, usage
@@ -269,6 +269,7 @@ class DockerEngine:
         pid = self.client.container(name)["State"]["Pid"]
         if not pid:
             raise errors.EngineConflict(f"container {name} does not run, so what it sees cannot be checked")
+        rdmaspace.enter(self._privileged, Host(), pid, grants)
         found = complaints(self._privileged.inside(pid), grants)
         if found:
             raise errors.NotAsGranted(f"container {name}: {'; '.join(found)}")

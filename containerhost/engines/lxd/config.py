@@ -35,6 +35,7 @@ from containerhost.spec import (
 
 Device = dict[str, str]
 
+KERNEL = "limits.kernel."
 PERIOD = 100  # ms, the period LXD's percentages use too
 HUGE_PAGES = {64 << 10: "64KB", 1 << 20: "1MB", 2 << 20: "2MB", 1 << 30: "1GB"}
 
@@ -83,7 +84,7 @@ def image_source(image: str) -> dict[str, str]:
 
 
 def start_config(grants: Collection[Grant], extensions: Collection[str]) -> dict[str, str]:
-    """What a container must be started with for its grants, and cannot get while it runs."""
+    """What a container must be started with for its grants. Of it, a running one can get kernel limits only."""
     return kernel_limits((grant.limits for grant in grants), extensions) | libraries(
         (grant.gpu for grant in grants), extensions)
 
@@ -169,7 +170,18 @@ def kernel_limits(wanted: Iterable[Mapping[str, str]], extensions: Collection[st
             most[name] = max(most.get(name, value), value, key=limit_order)
     if most and "kernel_limits" not in extensions:
         raise SpecError(f"limits on {', '.join(most)} are asked for, but this daemon lacks the extension kernel_limits")
-    return {f"limits.kernel.{name}": value for name, value in most.items()}
+    return {f"{KERNEL}{name}": value for name, value in most.items()}
+
+
+def of_kernel_limits(keys: Mapping[str, str]) -> dict[str, str]:
+    """The limits among an instance's keys, by the names of setrlimit(2)."""
+    return {key.removeprefix(KERNEL): value for key, value in keys.items() if key.startswith(KERNEL)}
+
+
+def lacking(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """What of ``wanted`` an instance's configuration does not say; of kernel limits it may say more."""
+    return {key: value for key, value in wanted.items() if key not in present or (
+        limit_order(present[key]) < limit_order(value) if key.startswith(KERNEL) else present[key] != value)}
 
 
 def limit_order(value: str) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
-from containerhost import engines, errors
+from containerhost import engines, errors, rdmaspace
 from containerhost.blocknodes import NodeMissing
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, InterfaceMetrics, Metrics, PoolUsage, ServerInfo, Status
@@ -273,20 +273,35 @@ class LxdEngine:
     # Devices.
 
     def attach(self, name: str, part: Part) -> None:
-        """:raises SpecError: the part needs what a running container cannot get any more"""
+        """Kernel limits that the part needs are raised for the processes that run, too.
+
+        :raises SpecError: the part needs what a running container cannot get any more
+        :raises HostActionFailed: the kernel does not let this host's helper raise the limits
+        """
         extensions = self.client.extensions
         fixed = config.start_config(grants_of([part]), extensions)
         devices = config.devices_of(part, extensions)
 
         def change(instance: dict[str, Any], etag: str) -> None:
-            missing = {key: value for key, value in fixed.items() if instance["config"].get(key) != value}
+            missing = config.lacking(instance["config"], fixed)
             if missing and STATUSES.get(instance["status_code"]) is not Status.STOPPED:
-                raise errors.SpecError(
-                    f"{', '.join(devices)} needs {', '.join(f'{key}={value}' for key, value in missing.items())}, "
-                    f"which container {name} can only get while it is stopped")
+                self._complete(name, devices, missing)
             self.client.patch_instance(name, {"config": missing, "devices": devices}, etag)
 
         self.change(name, change)
+        if any(grant.device.rdma for grant in grants_of([part])) and (pid := self._pid(name)):
+            rdmaspace.enter(self._privileged, self._host, pid, grants_of([part]))
+
+    def _complete(self, name: str, devices: Collection[str], missing: Mapping[str, str]) -> None:
+        """Let a running container have what its configuration must say, as far as it can."""
+        unalterable = {key: value for key, value in missing.items() if not key.startswith(config.KERNEL)}
+        if unalterable:
+            raise errors.SpecError(
+                f"{', '.join(devices)} needs {', '.join(f'{key}={value}' for key, value in unalterable.items())}, "
+                f"which container {name} can only get while it is stopped")
+        pid = self._pid(name)
+        if pid:
+            self._privileged.raise_limits(pid, config.of_kernel_limits(missing))
 
     def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
         extensions = self.client.extensions
@@ -367,6 +382,7 @@ class LxdEngine:
         pid = self._pid(name)
         if pid is None:
             raise errors.EngineConflict(f"container {name} does not run, so what it sees cannot be checked")
+        rdmaspace.enter(self._privileged, self._host, pid, grants)
         found = complaints(self._privileged.inside(pid), grants)
         if found:
             raise errors.NotAsGranted(f"container {name}: {'; '.join(found)}")

@@ -18,11 +18,10 @@ from containerhost.spec import ContainerSpec
 from containerhost.sysfs import Host
 
 MEMORY = ("limits.memory", "limits.hugepages.")
-KERNEL = "limits.kernel."
 #: What a container is told: its environment for what is started from now on, and marks.
 TOLD = ("user.", "environment.")
 #: Keys that take effect in a running container; kernel limits for what is started from then on.
-LIVE = (*MEMORY, "limits.cpu", "limits.disk.", KERNEL, *TOLD)
+LIVE = (*MEMORY, "limits.cpu", "limits.disk.", config.KERNEL, *TOLD)
 #: How a container was started: kept as long as it runs, so that it tells which libraries are in it.
 RUNTIME, CAPABILITIES = "nvidia.runtime", "nvidia.driver.capabilities"
 #: The extension of LXD by which a GPU that is named as CDI does, libraries included, comes to a running container.
@@ -101,7 +100,7 @@ class Live:
         """
         self._engine.require_cores(spec)
         wanted = self._target(spec)
-        kernel = {key.removeprefix(KERNEL): value for key, value in wanted.config.items() if key.startswith(KERNEL)}
+        kernel = config.of_kernel_limits(wanted.config)
         if kernel and (pid := self._engine.metrics(name).pid):
             self._privileged.raise_limits(pid, kernel)
         self._write(name, memory, wanted)

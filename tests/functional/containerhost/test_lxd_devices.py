@@ -34,8 +34,6 @@ class DeviceTestCase(contract.DeviceFrame, LxdTestCase):
 
 
 class TestGrants(contract.DeviceContract, DeviceTestCase):
-    missing = "memlock"
-
     def someones(self, gpu):
         self.engine.create(self.spec("someone"))
         self.engine.client.patch_instance("someone", {"devices": {"g": {"type": "gpu", "gputype": "physical"}}})

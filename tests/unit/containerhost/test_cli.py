@@ -154,6 +154,54 @@ class Topology(testtools.TestCase):
         self.assertEqual(sorted(found["cpu"]["features"]), found["cpu"]["features"])
 
 
+    def test_what_lies_between_gpus_and_cards(self):
+        root = str(shared("mixed").root)
+        lines = run("topology", "--root", root).output.splitlines()
+        header = next(line for line in lines if line.startswith("GPU "))
+        self.assertEqual(["GPU", "0000:31:00.0", "0000:5e:00.0", "0000:d8:00.0", "0000:d8:00.1"], header.split())
+        self.assertIn("0000:83:00.0  SYS           SYS           NODE          NODE", lines)
+        found = json.loads(run("topology", "--json", "--root", root).output)["neighbours"]
+        self.assertIn({"gpu": "0000:3b:00.0", "function": "0000:5e:00.1", "way": "NODE"}, found)
+
+
+class Rdma(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.tree = self.useFixture(Broken("mixed"))
+        self.root = str(self.tree.root)
+
+    def test_json(self):
+        inventory = scan(self.tree.host)
+        Owners(self.tree.root / "records").claim([inventory.get("0000:d8:00.2")], OWNER, inventory.related)
+        output = run("rdma", "--json", "--root", self.root, "--owners", str(self.tree.root / "records")).output
+        found = json.loads(output)
+        self.assertEqual(("shared", True), (found["network_namespaces"], found["rdma_cm"]))
+        row = next(row for row in found["devices"] if row["device"] == "0000:d8:00.2")
+        self.assertEqual(("mlx5_6", "ethernet", False, "NODE"),
+                         (row["ibdev"], row["link_layer"], row["elsewhere"], row["way"]))
+        self.assertEqual(["0xffff"], row["ports"][0]["pkeys"])
+        self.assertEqual("RoCE v2", row["ports"][0]["gids"][1]["kind"])
+        self.assertEqual(["0000:83:00.0", "0000:84:00.0", "0000:9a:00.0"], row["nearest_gpus"])
+        self.assertEqual(str(OWNER), row["owner"])
+
+    def test_people_see_a_port_a_line(self):
+        self.tree.write("/sys/module/ib_core/parameters/netns_mode", "N\n")
+        shutil.rmtree(self.tree.function("0000:5e:00.2") / "infiniband")
+        lines = run("rdma", "--root", self.root).output.splitlines()
+        roce = next(line for line in lines if line.startswith("0000:d8:00.2"))
+        self.assertIn("1=fe80::b8ce:f603:d800:3 (RoCE v2)", roce)
+        self.assertIn("in another namespace", next(line for line in lines if line.startswith("0000:5e:00.2")))
+        self.assertEqual(["network namespaces: exclusive", "rdma_cm: there"], lines[-2:])
+
+    def test_without_its_connection_manager(self):
+        shutil.rmtree(self.tree.path("/sys/devices/virtual/misc/rdma_cm"))
+        self.tree.write("/proc/misc", "229 fuse\n")
+        self.assertIn("rdma_cm: missing: programs", run("rdma", "--root", self.root).output.splitlines()[-1])
+
+    def test_a_host_without_any(self):
+        self.assertEqual("no RDMA device\n", run("rdma", "--root", self.useFixture(Empty()).path).output)
+
+
 class Drawing(testtools.TestCase):
     def test_ranges(self):
         for numbers, expected in (((), ""), ((3,), "3"), ((0, 1, 2, 5, 7, 8), "0-2,5,7-8")):

@@ -152,6 +152,16 @@ class TestParts(testtools.TestCase):
             self.assertEqual({"limits.kernel.memlock": expected}, config.kernel_limits(limits, OLD))
         self.assertRaises(SpecError, config.kernel_limits, [{"memlock": "1"}], frozenset())
 
+    def test_what_a_container_lacks(self):
+        """More of a limit is no lack; another value of any other key is."""
+        wanted = {"limits.kernel.memlock": "4096", "nvidia.runtime": "true"}
+        for present, expected in (({}, wanted),
+                                  ({"limits.kernel.memlock": "unlimited", "nvidia.runtime": "true"}, {}),
+                                  ({"limits.kernel.memlock": "512", "nvidia.runtime": "false"}, wanted),
+                                  ({"limits.kernel.memlock": "4096"}, {"nvidia.runtime": "true"})):
+            self.assertEqual(expected, config.lacking(present, wanted))
+        self.assertEqual({"memlock": "4096"}, config.of_kernel_limits(wanted))
+
     def test_security(self):
         for wanted, expected in (
             (Security(), {"security.privileged": "false", "security.nesting": "false",

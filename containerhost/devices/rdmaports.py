@@ -1,0 +1,105 @@
+"""The ports of RDMA devices in detail, and how the host shares RDMA devices between network namespaces.
+
+Sources: Documentation/ABI/stable/sysfs-class-infiniband; module parameter ``netns_mode`` of ib_core, which ``rdma
+system set netns`` changes too.
+"""
+
+import dataclasses
+import enum
+import ipaddress
+import re
+from collections.abc import Iterator
+
+from containerhost.devices import pci
+from containerhost.devices.model import Device
+from containerhost.sysfs import Host
+
+_GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
+_PKEY = re.compile(r"0x[0-9a-f]{4}")
+_NO_GID, _NO_PKEY = ":".join(["0000"] * 8), "0x0000"
+_MODE = "/sys/module/ib_core/parameters/netns_mode"
+
+
+class NamespaceMode(enum.StrEnum):
+    """Who sees an RDMA device: every network namespace, or only the one it is in."""
+
+    SHARED = "shared"
+    EXCLUSIVE = "exclusive"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gid:
+    """An address of a port.
+
+    :ivar index: by which programs name it (NCCL_IB_GID_INDEX)
+    :ivar gid: as sysfs writes it
+    :ivar kind: ``IB/RoCE v1`` or ``RoCE v2``
+    :ivar netdev: whose address a RoCE one is made from
+    """
+
+    index: int
+    gid: str
+    kind: str | None
+    netdev: str | None
+
+    @property
+    def address(self) -> str:
+        """As IP addresses are written: a RoCE GID of an IPv4 address is that."""
+        address = ipaddress.IPv6Address(self.gid)
+        return str(address.ipv4_mapped or address)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Port:
+    """:ivar number: the kernel counts from 1
+    :ivar state: ``active``, ``down``, …
+    :ivar rate: as the driver writes it: ``200 Gb/sec (4X HDR)``
+    :ivar pkeys: partition keys by index, hexadecimal; the highest bit says full member
+    """
+
+    number: int
+    state: str | None
+    rate: str | None
+    lid: str | None
+    pkeys: tuple[str, ...]
+    gids: tuple[Gid, ...]
+
+
+def namespace_mode(host: Host) -> NamespaceMode | None:
+    """None where no RDMA driver is loaded, and on kernels before 5.3, which only share."""
+    told = host.text(_MODE)
+    return {"Y": NamespaceMode.SHARED, "N": NamespaceMode.EXCLUSIVE}.get(told or "")
+
+
+def ports(host: Host, device: Device) -> tuple[Port, ...]:
+    """Those of its RDMA device, as far as this network namespace may see it."""
+    if device.rdma is None:
+        return ()
+    folder = f"{pci.folder(host, device.address)}/infiniband/{device.rdma.ibdev}/ports"
+    numbers = sorted(int(name) for name in host.names(folder) if name.isascii() and name.isdigit() and len(name) < 4)
+    return tuple(_port(host, f"{folder}/{number}", number) for number in numbers)
+
+
+def _port(host: Host, folder: str, number: int) -> Port:
+    return Port(
+        number=number,
+        state=_after_number(host.text(f"{folder}/state")),
+        rate=host.text(f"{folder}/rate"),
+        lid=host.text(f"{folder}/lid"),
+        pkeys=tuple(key for _, key in _table(host, f"{folder}/pkeys", _PKEY, _NO_PKEY)),
+        gids=tuple(Gid(index, gid, host.text(f"{folder}/gid_attrs/types/{index}"),
+                       host.text(f"{folder}/gid_attrs/ndevs/{index}"))
+                   for index, gid in _table(host, f"{folder}/gids", _GID, _NO_GID)))
+
+
+def _table(host: Host, folder: str, pattern: re.Pattern[str], empty: str) -> Iterator[tuple[int, str]]:
+    """Entries of a port's table that are in use, by index."""
+    for index in sorted(int(name) for name in host.names(folder) if name.isascii() and name.isdigit()):
+        value = (host.text(f"{folder}/{index}") or "").lower()
+        if pattern.fullmatch(value) and value != empty:
+            yield index, value
+
+
+def _after_number(text: str | None) -> str | None:
+    """``active`` of ``4: ACTIVE``."""
+    return (text or "").rpartition(":")[2].strip().lower() or None
