@@ -84,6 +84,22 @@ def set_up(name: str, up: bool) -> None:
         ip.link("set", index=index(ip, name), state="up" if up else "down")
 
 
+def rename(name: str, new: str) -> None:
+    """The kernel renames only interfaces that are down."""
+    with netlink(f"rename interface {name} to {new}") as ip:
+        link = index(ip, name)
+        ip.link("set", index=link, flags=0, change=IFF_UP)
+        ip.link("set", index=link, ifname=new)
+
+
+def quieten(name: str) -> None:
+    """Leave an interface down and without addresses."""
+    with netlink(f"set interface {name} down and take its addresses") as ip:
+        link = index(ip, name)
+        ip.link("set", index=link, flags=0, change=IFF_UP)
+        ip.flush_addr(index=link)
+
+
 def enslave(name: str, bridge: str) -> None:
     """Make an interface a port of a bridge."""
     with netlink(f"make interface {name} a port of bridge {bridge}") as ip:

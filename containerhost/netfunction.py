@@ -125,12 +125,21 @@ class NetFunction:
 
     def rename(self, name: str) -> None:
         """Give the interface ``name`` back: the kernel returns it under whatever name is free."""
-        present = self.await_netdev()
-        if present != name:
-            self._privileged.rename_netdev(present, name)
+        self._by_name(lambda present: self._privileged.rename_netdev(present, name) if present != name else None)
 
     def quieten(self) -> None:
-        self._privileged.quieten_netdev(self.await_netdev())
+        self._by_name(self._privileged.quieten_netdev)
+
+    def _by_name(self, act: Callable[[str], None]) -> None:
+        """Do something to the interface. Under its eyes udev may give one that has just appeared another name."""
+        while True:
+            present = self.await_netdev()
+            try:
+                act(present)
+                return
+            except HostActionFailed:
+                if self.netdev() == present:
+                    raise
 
 
 def wait_for(condition: Callable[[], object], limit: float) -> bool:

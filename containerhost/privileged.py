@@ -123,14 +123,10 @@ class Privileged:
         links.remove_shaper(check(INTERFACE, name))
 
     def rename_netdev(self, name: str, new: str) -> None:
-        """The kernel renames only interfaces that are down."""
-        run(["ip", "link", "set", "dev", check(INTERFACE, name), "down"])
-        run(["ip", "link", "set", "dev", name, "name", check(INTERFACE, new)])
+        links.rename(check(INTERFACE, name), check(INTERFACE, new))
 
     def quieten_netdev(self, name: str) -> None:
-        """Leave the interface down and without addresses."""
-        run(["ip", "link", "set", "dev", check(INTERFACE, name), "down"])
-        run(["ip", "address", "flush", "dev", name])
+        links.quieten(check(INTERFACE, name))
 
     def move_rdma(self, ibdev: str, pid: int) -> None:
         """Move an RDMA device into the network namespace of process ``pid``. Only in the exclusive mode, and only with

@@ -21,12 +21,25 @@ def namespace(pid: int) -> str | None:
 
 def parent(pid: int) -> int | None:
     """None for the first process, and for one that is gone."""
+    fields = _fields(pid)
+    return int(fields[1]) or None if fields else None
+
+
+def began(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot: with its number it names one process for all time. None for one
+    that is gone, also if nobody has waited for it."""
+    fields = _fields(pid)
+    return int(fields[19]) if fields and fields[0] not in ("Z", "X") else None
+
+
+def _fields(pid: int) -> list[str]:
+    """/proc/<pid>/stat (proc(5)) from its third field on; none of one that is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             # The second field is the program's name in parentheses, which may hold anything.
-            return int(file.read().rpartition(")")[2].split()[1]) or None
+            return file.read().rpartition(")")[2].split()
     except OSError:
-        return None
+        return []
 
 
 def name(pid: int) -> str:

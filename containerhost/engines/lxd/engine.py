@@ -20,6 +20,7 @@ from containerhost.grants import Grant
 from containerhost.idlist import id_list
 from containerhost.owners import FOLDER
 from containerhost.privileged import Privileged
+from containerhost.processes import began
 from containerhost.spec import BlockDevice, ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
 from containerhost.withholding import withheld
@@ -59,6 +60,7 @@ class LxdEngine:
         self._host = host or Host()
         self._restart_limit = restart_limit
         self._pool_drivers: dict[str, str] = {}
+        self._inits: dict[str, tuple[int, int | None]] = {}
 
     # Whole-host questions.
 
@@ -289,7 +291,7 @@ class LxdEngine:
             self.client.patch_instance(name, {"config": missing, "devices": devices}, etag)
 
         self.change(name, change)
-        if any(grant.device.rdma for grant in grants_of([part])) and (pid := self._pid(name)):
+        if any(grant.device.rdma for grant in grants_of([part])) and (pid := self.pid(name)):
             rdmaspace.enter(self._privileged, self._host, pid, grants_of([part]))
 
     def _complete(self, name: str, devices: Collection[str], missing: Mapping[str, str]) -> None:
@@ -299,7 +301,7 @@ class LxdEngine:
             raise errors.SpecError(
                 f"{', '.join(devices)} needs {', '.join(f'{key}={value}' for key, value in unalterable.items())}, "
                 f"which container {name} can only get while it is stopped")
-        pid = self._pid(name)
+        pid = self.pid(name)
         if pid:
             self._privileged.raise_limits(pid, config.of_kernel_limits(missing))
 
@@ -323,7 +325,7 @@ class LxdEngine:
 
     @contextlib.contextmanager
     def withheld(self, name: str, disk: BlockDevice) -> Iterator[None]:
-        pid = self._pid(name)
+        pid = self.pid(name)
         with withheld(self._privileged, pid, disk, int(config.BLOCK_MODE, 8)) if pid else contextlib.nullcontext():
             yield
 
@@ -355,7 +357,7 @@ class LxdEngine:
             self.client.replace_instance(name, instance | {"config": own | wanted, "devices": kept | devices}, etag)
 
         self.change(name, change)
-        cores.settle(self.client, self.change, self._host, name)
+        cores.settle(self.client, self.change, self._host, name, self.pid(name))
 
     def change(self, name: str, change: Callable[[dict[str, Any], str], None]) -> None:
         """Read, change and write back; again when somebody else wrote in between, or the daemon restarted: nobody else
@@ -379,7 +381,7 @@ class LxdEngine:
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """Look into the running container from the host, through its first process; nothing of the guest is run."""
-        pid = self._pid(name)
+        pid = self.pid(name)
         if pid is None:
             raise errors.EngineConflict(f"container {name} does not run, so what it sees cannot be checked")
         rdmaspace.enter(self._privileged, self._host, pid, grants)
@@ -389,9 +391,17 @@ class LxdEngine:
 
     # Helpers.
 
-    def _pid(self, name: str) -> int | None:
-        """The container's first process; None when it does not run."""
-        return metrics(self.client.state(name)).pid
+    def pid(self, name: str) -> int | None:
+        """The container's first process; None when it does not run. It stays the same as long as it lives, and LXD
+        starts a program inside to answer what a container does."""
+        known = self._inits.get(name)
+        if known is None or began(known[0]) != known[1]:
+            found = metrics(self.client.state(name)).pid
+            self._inits.pop(name, None)
+            if found is None:
+                return None
+            self._inits[name] = known = found, began(found)
+        return known[0]
 
     def _has(self, name: str, devices: Collection[str]) -> bool:
         return not self.client.instance(name)[0]["devices"].keys().isdisjoint(devices)

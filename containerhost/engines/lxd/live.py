@@ -101,27 +101,37 @@ class Live:
         self._engine.require_cores(spec)
         wanted = self._target(spec)
         kernel = config.of_kernel_limits(wanted.config)
-        if kernel and (pid := self._engine.metrics(name).pid):
+        pid = self._engine.pid(name)
+        if kernel and pid:
             self._privileged.raise_limits(pid, kernel)
-        self._write(name, memory, wanted)
-        self._write(name, limits, wanted)
-        cores.settle(self._client, self._engine.change, self._host, name)
-        self._exchange(name, wanted, kept=wanted.granted)
+        present, _ = self._client.instance(name)
+        # A look at what it has spares those of the steps that have nothing to do.
+        if memory(present, wanted) != present:
+            self._write(name, memory, wanted)
+        if limits(present, wanted) != present:
+            self._write(name, limits, wanted)
+            cores.settle(self._client, self._engine.change, self._host, name, pid)
+        self._exchange(name, present["devices"], wanted, kept=wanted.granted)
 
     def renew(self, name: str, spec: ContainerSpec) -> None:
         """Take everything granted from the running container and give it the grants of ``spec``: for one that does not
         have what LXD says it has."""
-        self._exchange(name, self._target(spec), kept={})
+        self._exchange(name, self._client.instance(name)[0]["devices"], self._target(spec), kept={})
 
-    def _exchange(self, name: str, wanted: Target, kept: Mapping[str, Device]) -> None:
-        """What goes does so before anything comes: two interfaces may have the same name one after the other."""
-        present = self._client.instance(name)[0]["devices"]
+    def _exchange(self, name: str, present: Mapping[str, Device], wanted: Target, kept: Mapping[str, Device]) -> None:
+        """What goes does so before anything comes: two interfaces may have the same name one after the other.
+
+        :param present: what the container has
+        :param kept: what of that need not go and come again
+        """
         for key, device in present.items():
             if config.is_of_grant(key) and kept.get(key) != device:
                 self._write(name, without, key)
-        for key in wanted.granted:
+        coming = [key for key, device in wanted.granted.items() if not device == kept.get(key) == present.get(key)]
+        for key in coming:
             self._write(name, including, key, wanted)
-        self._write(name, told, wanted)
+        if not coming:
+            self._write(name, told, wanted)
 
     def _target(self, spec: ContainerSpec) -> Target:
         extensions = self._client.extensions

@@ -22,9 +22,6 @@ class LateClient:
     def instance(self, name: str) -> tuple[dict[str, Any], str]:
         return {"name": name, "config": {"limits.cpu": self.limit, "user.x": "y"}}, "etag"
 
-    def state(self, name: str) -> dict[str, Any]:
-        return {"pid": 7}
-
     def replace_instance(self, name: str, body: dict[str, Any], etag: str) -> None:
         self.limit = body["config"]["limits.cpu"]
         self.written.append(self.limit)
@@ -50,7 +47,7 @@ class CoresTest(testtools.TestCase):
         def change(name: str, write: Callable[[dict[str, Any], str], None]) -> None:
             write(*client.instance(name))
 
-        cores.settle(client, change, self.host, "c")  # type: ignore[arg-type]
+        cores.settle(client, change, self.host, "c", 7)  # type: ignore[arg-type]
         return client.written
 
     def test_what_is_in_force_is_left_alone(self) -> None:
