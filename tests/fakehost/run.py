@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from tests.fakehost import cgroups, control, linux, namespace
+from tests.fakehost import cgroups, control, controlserver, linux, namespace
 from tests.fakehost.attributes import Attributes
 from tests.fakehost.description import DescriptionError, HostDescription
 from tests.fakehost.functions import functions
@@ -79,7 +79,7 @@ def _inside(
     writer.read, writer.act = machine.read_action, machine.write_action
     namespace.write_fixed(writer, host, present)
     machine.start(present)
-    control.serve(namespace.CONTROL, {name: getattr(machine, name) for name in control.CALLS})
+    controlserver.serve(namespace.CONTROL, {name: getattr(machine, name) for name in controlserver.CALLS})
     if detached:
         _let_go()
     os.write(ready, _READY)

@@ -5,7 +5,7 @@ import tempfile
 import fixtures
 import testtools
 
-from tests.fakehost import control
+from tests.fakehost import control, controlserver
 from tests.fakehost.control import FakeHostControl
 from tests.fakehost.machine import Machine
 
@@ -13,7 +13,7 @@ from tests.fakehost.machine import Machine
 class TestControl(testtools.TestCase):
     def client(self, **calls) -> FakeHostControl:
         folder = self.useFixture(fixtures.TempDir()).path
-        control.serve(f"{folder}/control", calls)
+        controlserver.serve(f"{folder}/control", calls)
         return FakeHostControl(f"{folder}/control")
 
     def test_arguments_and_results_pass(self):
@@ -40,11 +40,11 @@ class TestControl(testtools.TestCase):
         folder = tempfile.mkdtemp()
         self.addCleanup(os.rmdir, folder)
         self.addCleanup(os.unlink, f"{folder}/control")
-        control.serve(f"{folder}/control", {})
+        controlserver.serve(f"{folder}/control", {})
         self.assertEqual(0o600, os.stat(f"{folder}/control").st_mode & 0o777)
 
     def test_the_machine_answers_every_call(self):
-        self.assertEqual([], [name for name in control.CALLS if not callable(getattr(Machine, name, None))])
+        self.assertEqual([], [name for name in controlserver.CALLS if not callable(getattr(Machine, name, None))])
 
     def test_outside_of_an_emulated_host(self):
         self.useFixture(fixtures.EnvironmentVariable(control.ENVIRONMENT, None))
