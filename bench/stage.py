@@ -45,6 +45,7 @@ class LocalGlance:
 
 class Stage(fixtures.Fixture):
     """:ivar driver: nova's driver, started
+    :ivar conf: its configuration
     :ivar image: fingerprint of the image that is in its cache
     """
 
@@ -71,7 +72,7 @@ class Stage(fixtures.Fixture):
             self.useFixture(fixtures.MockPatchObject(tagged, "get_by_instance_uuid", return_value=[]))
 
     def _configure(self, folder: Path) -> None:
-        conf = nova.conf.CONF
+        conf = self.conf = nova.conf.CONF
         conf([], project="nova", default_config_files=[], default_config_dirs=[])
         conf.set_override("instances_path", str(folder / "instances"))
         self.useFixture(conffixture.ConfFixture(conf)).transport_url = "fake:/"
