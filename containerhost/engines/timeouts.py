@@ -7,7 +7,7 @@ KINDS = (TimeoutError, requests.Timeout, urllib3.exceptions.ReadTimeoutError)
 
 
 def is_timeout(error: BaseException) -> bool:
-    """requests hides a read time-out of a streamed body in other errors, and so do pylxd and docker any of their first
+    """requests hides a read time-out of a streamed body in other errors, and so does docker any of its first
     request."""
     seen: BaseException | None = error
     while seen is not None:

@@ -26,7 +26,7 @@ from tools.cloud.secondhost import SERVICES, TUNNELS, SecondHost
 from tools.cloud.switch import Switch
 
 APIS = ("keystone", "glance", "placement", "neutron", "nova")
-RELEASES = ("keystone", "glance", "openstack-placement", "neutron", "nova", "pylxd")
+RELEASES = ("keystone", "glance", "openstack-placement", "neutron", "nova")
 CONTROL_WORKERS = ("nova-conductor", "nova-scheduler")
 
 

@@ -1,7 +1,7 @@
 """The LXD and Incus REST API: one method per call, and one place where its failures get this project's names.
 
-Built on pylxd's ``client.api``, one pylxd client per thread (a requests session must not be shared). Formats: LXD's
-rest-api document; Incus serves the same. Every request and every wait for an operation has a limit.
+One session per thread, because a requests session must not be shared. Formats: LXD's rest-api document; Incus serves
+the same. Every request and every wait for an operation has a limit.
 """
 
 import contextlib
@@ -14,12 +14,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib import parse
 
-import pylxd
-import pylxd.client
-import pylxd.exceptions
 import requests
 
 from containerhost import errors
+from containerhost.engines.lxd.session import session
 from containerhost.engines.timeouts import is_timeout
 
 LOG = logging.getLogger(__name__)
@@ -52,6 +50,7 @@ STATUSES: Mapping[int, type[errors.EngineError]] = {
     504: errors.EngineTimeout,
     507: errors.StorageFull,
 }
+SUCCESSES = frozenset({200, 201, 202})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +101,14 @@ def refusal(asked: str, status: int, text: str) -> errors.EngineError:
     return known(f"{asked}: LXD says: {text.strip() or f'HTTP status {status}'}")
 
 
+def words(response: requests.Response) -> str:
+    """What an answer that is no success says."""
+    try:
+        return str(response.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        return response.text
+
+
 def document(response: requests.Response, asked: str) -> dict[str, Any]:
     """An answer of LXD: a JSON object with ``type`` and ``metadata``."""
     try:
@@ -116,10 +123,7 @@ def translated(asked: str, endpoint: str) -> Iterator[None]:
     """Every failure of a request leaves as an EngineError that says what was asked and where."""
     try:
         yield
-    except pylxd.exceptions.LXDAPIException as error:
-        raise refusal(asked, error.response.status_code, str(error)) from error
-    except (pylxd.exceptions.ClientConnectionFailed, requests.ConnectionError,
-            requests.exceptions.ChunkedEncodingError) as error:
+    except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
         if is_timeout(error):
             raise errors.EngineTimeout(f"{asked}: no answer from {endpoint} in time") from error
         raise errors.EngineUnavailable(
@@ -128,7 +132,7 @@ def translated(asked: str, endpoint: str) -> Iterator[None]:
     except requests.Timeout as error:
         raise errors.EngineTimeout(f"{asked}: no answer from {endpoint} in time") from error
     except (requests.RequestException, OSError, ValueError) as error:
-        # requests and pylxd let out what they find wrong with certificate files.
+        # What is wrong with certificate files comes as it is.
         raise errors.EngineError(f"{asked}: request to {endpoint} failed: {error}") from error
 
 
@@ -136,37 +140,36 @@ class LxdClient:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self._local = threading.local()
+        self._extensions: frozenset[str] | None = None
 
     # The choke point.
 
-    def _connection(self) -> pylxd.Client:
-        connection = getattr(self._local, "connection", None)
-        if connection is None:
-            url = self.settings.url()
-            pair = (self.settings.cert, self.settings.key) if self.settings.cert else None
-            session = pylxd.client.get_session_for_url(url, verify=self.settings.server_cert or True, cert=pair)
-            # Else REQUESTS_CA_BUNDLE, which clouds set for their own services, would replace the pinned certificate.
-            session.trust_env = False
-            connection = pylxd.Client(
-                endpoint=url, session=session, project=self.settings.project, timeout=self.settings.request_timeout)
-            self._local.connection = connection
-        return connection
+    def _session(self) -> requests.Session:
+        found = getattr(self._local, "session", None)
+        if found is None:
+            settings = self.settings
+            found = session(settings.url(), settings.shown(), settings.server_cert,
+                            (settings.cert, settings.key) if settings.cert else None,
+                            {"project": settings.project} if settings.project else {})
+            self._local.session = found
+        return found
 
     def request(self, method: str, *path: str, asked: str, **arguments: Any) -> requests.Response:
+        url = "/".join((self.settings.url(), "1.0", *(parse.quote(segment, safe="") for segment in path)))
         try:
             with translated(asked, self.settings.shown()):
-                node = self._connection().api
-                for segment in path:
-                    node = node[parse.quote(segment, safe="")]
-                return getattr(node, method)(**arguments)
+                limit = arguments.pop("timeout", self.settings.request_timeout)
+                response = self._session().request(method, url, timeout=limit, **arguments)
         except errors.EngineUnavailable:
             # The daemon that comes back may be another version: look at it anew.
-            self._local.connection = None
+            self._extensions = None
             raise
+        if response.status_code not in SUCCESSES:
+            raise refusal(asked, response.status_code, words(response))
+        return response
 
     def get(self, *path: str, asked: str, **arguments: Any) -> Any:
-        # Not as an API call in pylxd's sense: it would parse the whole document first to look at its type.
-        return document(self.request("get", *path, asked=asked, is_api=False, **arguments), asked)["metadata"]
+        return document(self.request("get", *path, asked=asked, **arguments), asked)["metadata"]
 
     def finish(self, response: requests.Response, asked: str, timeout: int | None = None) -> Mapping[str, Any]:
         """The result of a write: of the answer itself, or of the operation it started.
@@ -213,8 +216,10 @@ class LxdClient:
     @property
     def extensions(self) -> frozenset[str]:
         """Names of the API extensions the daemon has: capabilities are probed, never guessed from versions."""
-        with translated("read the server's API extensions", self.settings.shown()):
-            return frozenset(self._connection().host_info["api_extensions"])
+        found = self._extensions
+        if found is None:
+            found = self._extensions = frozenset(self.get(asked="read the server's API extensions")["api_extensions"])
+        return found
 
     def server(self) -> Mapping[str, Any]:
         return self.get(asked="read the server's description")
@@ -241,25 +246,14 @@ class LxdClient:
     # Instances.
 
     def instances(self, *, all_projects: bool = False) -> list[Mapping[str, Any]]:
-        params = {"recursion": "1"}
-        if all_projects:
-            params["all-projects"] = "true"
-            return self._across_projects("instances", asked="list the instances of all projects", params=params)
+        params: dict[str, str | None] = {"recursion": "1"}
+        if all_projects:  # beside which LXD refuses the project of every other request
+            params |= {"all-projects": "true", "project": None}
         return self.get("instances", asked="list instances", params=params)
 
     def instances_with_states(self) -> list[Mapping[str, Any]]:
         """One request: what :meth:`instances` tells, and under ``state`` what :meth:`state` tells of each."""
         return self.get("instances", asked="list instances and their states", params={"recursion": "2"})
-
-    def _across_projects(self, path: str, asked: str, params: Mapping[str, str]) -> Any:
-        """LXD refuses ``project`` beside ``all-projects``, and pylxd always sends its project: go past it."""
-        url = self.settings.url()
-        with translated(asked, self.settings.shown()):
-            response = self._connection().api.session.get(
-                f"{url}/1.0/{path}", params=dict(params), timeout=self.settings.request_timeout)
-            if response.status_code != 200:
-                raise refusal(asked, response.status_code, response.text)
-            return document(response, asked)["metadata"]
 
     def instance(self, name: str) -> tuple[dict[str, Any], str]:
         """The instance and its ETag."""
@@ -314,11 +308,11 @@ class LxdClient:
 
     def console_log(self, name: str) -> bytes:
         asked = f"read the console log of container {name}"
-        return self.request("get", "instances", name, "console", asked=asked, is_api=False).content
+        return self.request("get", "instances", name, "console", asked=asked).content
 
     def log(self, name: str, file: str) -> bytes:
         asked = f"read log {file} of container {name}"
-        return self.request("get", "instances", name, "logs", file, asked=asked, is_api=False).content
+        return self.request("get", "instances", name, "logs", file, asked=asked).content
 
     # Images.
 

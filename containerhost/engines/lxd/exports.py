@@ -131,7 +131,7 @@ class Exports:
     @contextlib.contextmanager
     def reading(self, packed: Packed) -> Iterator[Reader]:
         asked = f"read image {packed.fingerprint}"
-        response = self._client.request("get", "images", packed.fingerprint, "export", asked=asked, is_api=False,
+        response = self._client.request("get", "images", packed.fingerprint, "export", asked=asked,
                                          stream=True)
         with contextlib.closing(response):
             yield Reader(response, self._client.settings.shown())

@@ -30,7 +30,7 @@ class GuestFiles:
     def read(self, name: str, path: str) -> bytes | None:
         try:
             answer = self._client.request("get", "instances", name, "files", asked=f"read {path} in container {name}",
-                                          params={"path": path}, is_api=False, stream=True)
+                                          params={"path": path}, stream=True)
         except errors.EngineNotFound:
             return None
         with answer:

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from requests_toolbelt.multipart.encoder import MultipartEncoder
-
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.engine import moment
 from containerhost.errors import EngineConflict, EngineNotFound
@@ -74,6 +72,9 @@ class Images:
         """Import a root file system with a metadata tarball made for it, and return the fingerprint of both."""
         with open(rootfs, "rb") as file:
             reader = Hashing(file, hashlib.sha256(metadata))
+            # What is seldom used is imported where it is: every command of OpenNebula's would wait for it.
+            from requests_toolbelt.multipart.encoder import MultipartEncoder  # noqa: PLC0415
+
             body = MultipartEncoder([("metadata", ("metadata.tar", io.BytesIO(metadata), "application/octet-stream")),
                                      ("rootfs", (alias, reader, "application/octet-stream"))])
             return self._import(body, {"Content-Type": body.content_type}, reader, alias, properties)

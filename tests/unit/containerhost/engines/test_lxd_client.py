@@ -3,7 +3,6 @@ import socket
 import threading
 
 import fixtures
-import pylxd.exceptions
 import requests
 import testtools
 import urllib3.exceptions
@@ -51,7 +50,8 @@ class TestRefusals(testtools.TestCase):
             (requests.exceptions.SSLError("not the pinned certificate"), errors.EngineUnavailable),
             (requests.exceptions.ChunkedEncodingError("cut"), errors.EngineUnavailable),
             (requests.exceptions.ContentDecodingError("garbled"), errors.EngineError),
-            (pylxd.exceptions.ClientConnectionFailed("no"), errors.EngineUnavailable),
+            (ValueError("no certificate"), errors.EngineError),
+            (PermissionError("s"), errors.EngineError),
         ):
             error = self.assertRaises(errors.EngineError, self._failing, raised)
             self.assertIs(expected, type(error), raised)
@@ -117,3 +117,20 @@ class TestBrokenDaemons(testtools.TestCase):
     def test_does_not_know_the_api(self):
         answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
         self.assertRaises(errors.EngineError, self._client(answer).server)
+
+    def test_an_answer_that_is_no_success(self):
+        for body in (b'{"error": "no such thing", "error_code": 404, "type": "error"}', b"no such thing"):
+            answer = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+            error = self.assertRaises(errors.EngineNotFound, self._client(answer).server)
+            self.assertEqual("read the server's description: LXD says: no such thing", str(error))
+
+
+class TestSessions(testtools.TestCase):
+    def test_a_certificate_that_is_none_is_an_error(self):
+        file = os.path.join(self.useFixture(fixtures.TempDir()).path, "server.crt")
+        settings = Settings(endpoint="https://127.0.0.1:1", server_cert=file)
+        self.assertRaises(errors.EngineError, LxdClient(settings).server)
+        with open(file, "w") as stream:
+            stream.write("nothing")
+        error = self.assertRaises(errors.EngineError, LxdClient(settings).server)
+        self.assertIn(f"there is no certificate in {file}", str(error))
