@@ -17,8 +17,9 @@ IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
 NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
 VOLATILE = "FS"
+SWAP = "SWAP"
 OVS = "openvswitch"
-NOT_DISKS = frozenset({"CDROM", "SWAP", VOLATILE})
+NOT_DISKS = frozenset({"CDROM", SWAP, VOLATILE})
 IMAGES = frozenset({"FILE", "BLOCK", "RBD", "CDROM"})  # types of disks with content
 NUMBER_OF_DISK = re.compile(r"[0-9]{1,5}")
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
@@ -80,7 +81,7 @@ def require_disks(vm: Vm) -> None:
 
 def require_further(disk: Disk) -> None:
     """:raises BadInput, NotSupported: a container cannot have it beside its root"""
-    if disk.type == "SWAP":
+    if SWAP in (disk.type, (disk.format or "").upper()):
         raise NotSupported(f"disk {disk.id} is swap space, which a container cannot have of its own (it may not "
                            "swapon): MEMORY is all of its memory")
     if disk.type not in IMAGES | {VOLATILE}:

@@ -206,11 +206,21 @@ class VolatileTest(ActionsCase):
         self.ok("snapshot_revert", machine, "snap-0")
         self.assertEqual(([], Status.RUNNING), (diskfiles.loops(self.node.datastores), self.status(machine)))
 
+    def test_swap_is_refused_before_anything_changes(self) -> None:
+        """A container may not swapon: its memory is MEMORY."""
+        for disk in (volatile(64).replace(">fs<", ">swap<"), volatile(64, "<FORMAT>swap</FORMAT>")):
+            machine = Machine(disks=ROOT + disk)
+            self.node.give_disk(machine)
+            self.refused("disk 1 is swap space, which a container cannot have of its own", "deploy", machine, lcm=2)
+            self.assertEqual((), self.engine.containers())
+
     def test_what_cannot_be_attached_changes_nothing(self) -> None:
         machine = self.deployed()
         image = f"<DISK>{MARK}<DISK_ID>1</DISK_ID><SIZE>4</SIZE><TYPE>FILE</TYPE></DISK>"
         for disks, words in ((ROOT, "0 disks"), (ROOT + image, "disk.1 cannot be read"),
-                             (ROOT + volatile(4, MARK), "disk.1 cannot be read")):
+                             (ROOT + volatile(4, MARK), "disk.1 cannot be read"),
+                             (ROOT + volatile(64, MARK).replace(">fs<", ">swap<"), "is swap space"),
+                             (ROOT + volatile(64, MARK + "<FORMAT>swap</FORMAT>"), "is swap space")):
             self.refused(words, "attach_disk", machine.changed(disks=disks), *PLACE, "message")
         (self.folder / "disk.1").write_bytes(b"x" * diskfiles.MIB)
         changed = machine.changed(disks=ROOT + volatile(4, MARK))

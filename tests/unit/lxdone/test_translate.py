@@ -68,6 +68,10 @@ class DiskTest(testtools.TestCase):
         for kind, words in (("swap", "swap space"), ("GLUSTER", "of type GLUSTER")):
             other = machine(("<TYPE><![CDATA[fs]]>", f"<TYPE>{kind}"))
             self.assertIn(f"disk 1 is {words}", str(self.assertRaises(NotSupported, translate.require_disks, other)))
+        formatted = machine(("<SIZE><![CDATA[4]]></SIZE>", "<SIZE>4</SIZE>"), ("<FORMAT><![CDATA[raw]]></FORMAT>"
+                            "<PERSISTENT_SNAPSHOTS><![CDATA[YES]]></PERSISTENT_SNAPSHOTS><SIZE>4<",
+                            "<FORMAT>swap</FORMAT><SIZE>4<"))
+        self.assertIn("disk 1 is swap space", str(self.assertRaises(NotSupported, translate.require_disks, formatted)))
         gluster = machine(("<TYPE><![CDATA[FILE]]>", "<TYPE>GLUSTER"))
         self.assertIn("type GLUSTER", str(self.assertRaises(NotSupported, translate.require_disks, gluster)))
         read_only = machine(("<READONLY><![CDATA[NO]]>", "<READONLY>YES"))
