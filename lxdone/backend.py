@@ -19,6 +19,7 @@ from lxdone.rootsaves import RootSaves
 from lxdone.settling import Settler, Settling
 from lxdone.vmm import Vmm
 from onedriver.node.commands import Commands
+from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def vmm(options: Options) -> Vmm:
     state, disks = Path(options.state), disks_of(options, lxd)
     roots = Roots(lxd.client, state, Path(options.datastores), options.operation_timeout)
     return Vmm(options, lxd, possession, roots, saves_of(options, lxd), disks, Contexts(state),
-               Commands(state, "lxdone.commandrun"), inventory,
+               Commands(state, "lxdone.commandrun"), consoles_of(options, lxd), inventory,
                lambda: {node.id: node.cpus for node in topology.read(host).nodes})
 
 
@@ -54,10 +55,14 @@ def saves_of(options: Options, lxd: LxdEngine) -> RootSaves:
     return RootSaves(lxd.client, Path(options.datastores), options.operation_timeout)
 
 
+def consoles_of(options: Options, lxd: LxdEngine) -> Consoles:
+    return Consoles(Path(options.state), "lxdone.consolevisit", lambda name: lxd.metrics(name).pid)
+
+
 def settler(options: Options) -> Settler:
     lxd, state = engine(options), Path(options.state)
-    return Settler(lxd, saves_of(options, lxd), disks_of(options, lxd), Contexts(state), state,
-                   lambda vm_id: vmm(options).forget(vm_id))
+    return Settler(lxd, saves_of(options, lxd), disks_of(options, lxd), Contexts(state), consoles_of(options, lxd),
+                   state, lambda vm_id: vmm(options).forget(vm_id))
 
 
 def measure(options: Options) -> "Measure":

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lxdone import backend, conf
+from onedriver.node.vnc import glyphs
 from onedriver.setup import nodechecks
 
 COMMANDS = ("lxdone", "lxdone-monitor")
@@ -17,7 +18,8 @@ def check(user: str) -> dict[str, list[str]]:
     """
     return nodechecks.run({
         "options": options, "engine": engine, "devices": lambda: nodechecks.devices(Path(conf.load().owners)),
-        "commands": lambda: nodechecks.commands(COMMANDS), "sudo": lambda: nodechecks.sudo(user, "lxdone", USES)})
+        "commands": lambda: nodechecks.commands(COMMANDS), "consoles": consoles,
+        "sudo": lambda: nodechecks.sudo(user, "lxdone", USES)})
 
 
 def options() -> Iterable[str]:
@@ -32,3 +34,9 @@ def engine() -> Iterable[str]:
     if nodechecks.version(server.version) < OLDEST.get(server.name, (0,)):
         yield f"{server.name} {server.version} is too old; install {'.'.join(map(str, OLDEST[server.name]))} or later"
     lxd.pool(chosen.storage_pool)
+
+
+def consoles() -> Iterable[str]:
+    """VMs run without theirs where they cannot be had."""
+    glyphs.font()
+    return ()

@@ -1,5 +1,5 @@
 """What the node does by itself: OpenNebula sees a VM off only when the node is done with its disks, and of a VM that it
-ended or moved without asking this node nothing stays here.
+ended or moved without asking this node nothing stays here. Consoles that died come back.
 
 OpenNebula may end, move or copy a VM that it sees off or suspended, and asks no script before or then. What the node
 has to do may take long, so that a process of its own does it, and until then a VM that stopped is told to run.
@@ -23,6 +23,7 @@ from lxdone.images import Images
 from lxdone.rootsaves import RootSaves
 from onedriver.errors import DriverError
 from onedriver.node import names
+from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
 from onedriver.node.names import LABEL
 
@@ -37,12 +38,13 @@ class Settler:
     :param forget: removes what is here of a VM, by its id
     """
 
-    def __init__(self, engine: LxdEngine, saves: RootSaves, disks: Images, contexts: Contexts, state: Path,
-                 forget: Callable[[int], None]) -> None:
+    def __init__(self, engine: LxdEngine, saves: RootSaves, disks: Images, contexts: Contexts,
+                 consoles: Consoles, state: Path, forget: Callable[[int], None]) -> None:
         self._engine = engine
         self._saves = saves
         self._disks = disks
         self._contexts = contexts
+        self._consoles = consoles
         self._state = state
         self._forget = forget
 
@@ -60,14 +62,28 @@ class Settler:
         return tuple(vm_id for vm_id, _ in away(containers)
                      if answered(vm_id, functools.partial(self._saves.is_over, self._home(vm_id))))
 
+    def without_console(self, containers: Iterable[ContainerState]) -> tuple[str, ...]:
+        """The containers whose consoles died."""
+        return self._consoles.dead({state.name for state in containers if state.status is Status.RUNNING})
+
     def settle(self) -> None:
-        """Do with each of them what an action does that stops, suspends or ends a VM."""
+        """Do with each of the first what an action does that stops, suspends or ends a VM; give the others their
+        consoles back."""
         containers = self._engine.containers()
         self.clean(containers)
+        for name in self.without_console(containers):
+            self._revive(name)
         for vm_id in self.unsettled(containers):
             with self._alone(vm_id, "the node is not done with its disks") as state:
                 if state and self._is_unsettled(vm_id, state):
                     self._save(vm_id, state)
+
+    def _revive(self, name: str) -> None:
+        try:
+            with vmlock.held(self._state, int(self._engine.container(name).labels[LABEL]), 0):
+                self._consoles.revive(name)
+        except (ContainerHostError, DriverError) as error:
+            LOG.error("%s runs without its console: %s", name, error)
 
     def _save(self, vm_id: int, state: ContainerState) -> None:
         if state.status is Status.FROZEN:
@@ -143,7 +159,7 @@ class Settling:
         found = self._engine.containers()
         over = set(map(str, self._settler.over(found)))
         busy = set(map(str, self._settler.unsettled(found))) - over
-        if any(self._settler.is_due(int(number)) for number in busy | over):
+        if any(self._settler.is_due(int(number)) for number in busy | over) or self._settler.without_console(found):
             # Nobody waits for it; a second one beside it finds the VMs locked and leaves them.
             subprocess.Popen([sys.executable, "-m", "lxdone", "settle"], stdin=subprocess.DEVNULL,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

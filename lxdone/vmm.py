@@ -20,10 +20,12 @@ from lxdone.conf import Options
 from lxdone.images import Images
 from lxdone.roots import Roots
 from lxdone.rootsaves import RootSaves
+from onedriver import graphics
 from onedriver.actions import Call
 from onedriver.errors import BadInput
 from onedriver.node import changes, context
 from onedriver.node.commands import Commands
+from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
 from onedriver.node.holding import attached_disk, complain, own_name
 from onedriver.node.vmm import SNAPSHOT, BaseVmm
@@ -42,7 +44,7 @@ class Vmm(BaseVmm):
     _snapshots: Snapshots
 
     def __init__(self, options: Options, engine: LxdEngine, possession: Possession, roots: Roots, saves: RootSaves,
-                 disks: Images, contexts: Contexts, commands: Commands,
+                 disks: Images, contexts: Contexts, commands: Commands, consoles: Consoles,
                  inventory: Callable[[], Inventory],
                  node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
         super().__init__(options, engine, possession, Snapshots(engine.client), inventory, node_cpus)
@@ -51,14 +53,21 @@ class Vmm(BaseVmm):
         self._disks = disks
         self._contexts = contexts
         self._commands = commands
+        self._consoles = consoles
 
-    # Life.
+    # Life. A console that is there already goes on; one ends by itself with its container.
 
     def deploy(self, call: Call) -> str:
         """Where OpenNebula changed or moved its disk while it was off, its container is made anew of that."""
         self._leave_what_is_old(call.vm)
         self._leave_old_snapshots(call.vm)
-        return super().deploy(call)
+        own = super().deploy(call)
+        self._consoles.provide(call.vm)
+        return own
+
+    def _stop_and_start(self, call: Call, *, force: bool) -> None:
+        super()._stop_and_start(call, force=force)
+        self._consoles.provide(call.vm)
 
     def save(self, call: Call) -> None:
         """Of a VM that stays: its processes wait here, and its disks have everything meanwhile, because OpenNebula may
@@ -73,6 +82,7 @@ class Vmm(BaseVmm):
             undo.on_error("let it run", self._unfreeze, call.vm)
             self._disks.hold_all(call.vm_id)
             self._saves.save(own, self._contexts.home(own))
+        self._consoles.end(own)
 
     def _require_suspendable(self, vm: Vm) -> None:
         """Every one is: while its processes wait, its disks have all that it wrote, and nothing is written to them."""
@@ -85,6 +95,7 @@ class Vmm(BaseVmm):
             self.deploy(call)
         else:
             super().restore(call)
+            self._consoles.provide(call.vm)
 
     def _leave_what_is_old(self, vm: Vm) -> None:
         own = translate.name(vm.id)
@@ -190,6 +201,7 @@ class Vmm(BaseVmm):
 
     def reconfigure(self, call: Call) -> None:
         self._write_context(call.vm, self._root_ids(self._existing(call).name))
+        self._consoles.provide(call.vm)
 
     def exec(self, call: Call) -> None:
         """Done when the command has begun; monitoring tells its end."""
@@ -209,6 +221,7 @@ class Vmm(BaseVmm):
         self._snapshots.restore(name, snapshot)
         if running:
             self._restart(call.vm, self._spec(call.vm))
+            self._consoles.provide(call.vm)
 
     # Steps.
 
@@ -232,6 +245,7 @@ class Vmm(BaseVmm):
 
     def _spec(self, vm: Vm) -> ContainerSpec:
         translate.require_disks(vm)
+        graphics.vnc(vm.id, vm.graphics)
         return translate.spec(vm, self._options, self._node_cpus())
 
     def _boot(self, vm: Vm, spec: ContainerSpec) -> None:
@@ -309,6 +323,7 @@ class Vmm(BaseVmm):
         name = translate.name(vm_id)
         state = self._find(name)
         self._commands.cancel(name)
+        self._consoles.end(name)
         self._disks.let_go_all(vm_id)
         self._engine.delete(name)
         complain(self._possession.give_back(self._owner(vm_id)))

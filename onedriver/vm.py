@@ -154,6 +154,7 @@ class Snapshot:
 class Vm:
     """:ivar cpu: share of host CPUs in hundredths (CPU=0.5 is 50)
     :ivar memory: bytes
+    :ivar graphics: the attributes of its screen, as they are written (see :mod:`onedriver.graphics`)
     :ivar system_ds: id of the system datastore it is on; None before its first host
     :ivar context: variables for the guest, in OpenNebula's order
     :ivar own: attributes of the template that only this driver knows, by upper-case name (LXD_…)
@@ -174,6 +175,7 @@ class Vm:
     snapshots: tuple[Snapshot, ...]
     context: dict[str, str]
     own: dict[str, str]
+    graphics: dict[str, str]
     system_ds: int | None
     host: str | None
 
@@ -207,7 +209,7 @@ def vm(element: Element, own_prefix: str = "LXD_") -> Vm:
         snapshots=tuple(snapshot(section) for section in template.sections("SNAPSHOT")),
         context=context(template),
         own=own_attributes((template, top.section("USER_TEMPLATE")), own_prefix),
-        system_ds=history.integer("DS_ID") if history else None,
+        graphics=graphics(template), system_ds=history.integer("DS_ID") if history else None,
         host=history.text("HOSTNAME") if history else None)
 
 
@@ -322,6 +324,11 @@ def context(template: Section) -> dict[str, str]:
     if wrong:
         raise BadInput(f"{section.name}: {wrong[0][:60]!r} cannot be the name of a variable")
     return {key: section.text(key) or "" for key in section.names}
+
+
+def graphics(template: Section) -> dict[str, str]:
+    section = template.section("GRAPHICS")
+    return {key.upper(): section.text(key) or "" for key in section.names} if section else {}
 
 
 def own_attributes(sections: tuple[Section | None, ...], prefix: str) -> dict[str, str]:

@@ -38,10 +38,18 @@ def await_end(listener: socket.socket) -> socket.socket:
     :returns: what it waits at: it is to stay open until this process has ended
     """
     while True:
-        connection, _ = listener.accept()
-        if user(connection) in (os.getuid(), 0):
+        connection = asked_to_end(listener)
+        if connection:
             return connection
-        connection.close()
+
+
+def asked_to_end(listener: socket.socket) -> socket.socket | None:
+    """Of :func:`await_end`, the next that comes; None when he has no right to it."""
+    connection, _ = listener.accept()
+    if user(connection) in (os.getuid(), 0):
+        return connection
+    connection.close()
+    return None
 
 
 def end(name: str, limit: float) -> bool:
@@ -80,3 +88,9 @@ def connected(name: str) -> socket.socket | None:
 def user(connection: socket.socket) -> int:
     found: int = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))[1]
     return found
+
+
+def names() -> frozenset[str]:
+    """All that are held now, by whomever. To connect would be to end the holder."""
+    with open("/proc/net/unix", encoding="utf-8", errors="replace") as table:
+        return frozenset(line.rstrip("\n").partition(" @")[2] for line in table)

@@ -18,7 +18,7 @@ class InstallTest(testtools.TestCase):
 
     def test_a_node_in_order(self) -> None:
         status, found = self.check("--user", "root")
-        self.assertEqual((0, {name: [] for name in ("options", "engine", "devices", "commands", "sudo")}),
+        self.assertEqual((0, {name: [] for name in ("options", "engine", "devices", "commands", "consoles", "sudo")}),
                          (status, found))
 
     def test_what_is_wrong_is_told(self) -> None:

@@ -1,0 +1,68 @@
+"""The screen that a VM's template asks for (GRAPHICS), as far as a container can have one: a console over VNC. Pure.
+
+It is looked at only where a console is to begin: a VM with one that cannot be had can still be ended.
+"""
+
+import dataclasses
+import ipaddress
+import re
+from collections.abc import Mapping
+
+from onedriver.errors import BadInput
+
+VNC = "VNC"
+OTHERS = frozenset({"SDL", "SPICE"})  # of other drivers, and ignored here as OpenNebula's own driver for LXC does
+LOOPBACK = "127.0.0.1"
+# VNC's own ports begin here, and so do oned's (VNC_PORTS). Below are the host's services.
+FIRST_PORT, LAST_PORT = 5900, 65535
+PASSWORD = re.compile(r"[ -~]{1,64}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Vnc:
+    """:ivar listen: address
+    :ivar password: of which the protocol takes eight letters; None lets everybody in
+    """
+
+    listen: str
+    port: int
+    password: str | None = dataclasses.field(default=None, repr=False)
+
+
+def vnc(vm_id: int, graphics: Mapping[str, str]) -> Vnc | None:
+    """:param graphics: the attributes of GRAPHICS
+    :returns: None when the VM has no screen, or one of a type that containers do not have
+    :raises BadInput: an attribute is not what it may be
+    """
+    kind = graphics.get("TYPE", "").upper()
+    if not kind or kind in OTHERS:
+        return None
+    if kind != VNC:
+        raise wrong(vm_id, "TYPE", graphics["TYPE"], f"{VNC} (or {', '.join(sorted(OTHERS))}, which are ignored)")
+    return Vnc(listen(vm_id, graphics.get("LISTEN", "")), port(vm_id, graphics.get("PORT", "")),
+               password(vm_id, graphics.get("PASSWD", "")))
+
+
+def listen(vm_id: int, text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text or LOOPBACK))
+    except ValueError:
+        raise wrong(vm_id, "LISTEN", text, "an IP address, such as 0.0.0.0") from None
+
+
+def port(vm_id: int, text: str) -> int:
+    """A tenant may choose it: the ports of the host's services are not for him."""
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not FIRST_PORT <= int(text) <= LAST_PORT:
+        raise wrong(vm_id, "PORT", text, f"a number from {FIRST_PORT} to {LAST_PORT}; oned chooses one where the "
+                    "template has none")
+    return int(text)
+
+
+def password(vm_id: int, text: str) -> str | None:
+    if text and not PASSWORD.fullmatch(text):
+        raise BadInput(f"GRAPHICS of VM {vm_id}: PASSWD must be at most 64 letters, digits and signs of ASCII")
+    return text or None
+
+
+def wrong(vm_id: int, key: str, text: str, what: str) -> BadInput:
+    return BadInput(f"GRAPHICS of VM {vm_id}: {key} is {text[:60]!r}, but must be {what}")

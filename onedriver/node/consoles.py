@@ -1,0 +1,152 @@
+"""Consoles over VNC of a node's VMs: which have one, its beginning and its end.
+
+A console is a process of its own, which holds a name that the kernel takes away with it (``onlyone``) and ends with its
+container. What it was asked for is in the VM's folder, readable by root alone, so that a round of monitoring can bring
+back one that died.
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from containerhost.errors import ContainerHostError
+from onedriver import graphics
+from onedriver.graphics import Vnc
+from onedriver.node import names, onlyone
+from onedriver.node.vnc import server
+from onedriver.vm import Vm
+
+LOG = logging.getLogger(__name__)
+
+FILE = "console.json"
+HOLDER, VISIT = "one-console/", "one-console-visit/"
+END_LIMIT = 10  # s
+BACKLOG = 8  # visitors
+RETRY = 60  # s from one try to bring a console back to the next
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """:ivar pid: of the container's first process"""
+
+    vnc: Vnc
+    pid: int
+
+
+class Consoles:
+    """:param state: the driver's folder
+    :param module: the driver's program for a visitor
+    :param pid: of a container's first process; None when it does not run
+    """
+
+    def __init__(self, state: Path, module: str, pid: Callable[[str], int | None]) -> None:
+        self._state = state
+        self._module = module
+        self._pid = pid
+
+    def provide(self, vm: Vm) -> None:
+        """The console that a running VM is to have; one that it has already goes on.
+
+        One that cannot begin is told in the VM's log: the VM is worth more than its console.
+
+        :raises BadInput: GRAPHICS cannot be understood
+        """
+        name, wanted = names.name(vm.id), graphics.vnc(vm.id, vm.graphics)
+        if wanted is None:
+            if vm.graphics:
+                LOG.info("GRAPHICS of type %s is ignored: a container can have a console of type VNC",
+                         vm.graphics.get("TYPE"))
+            self.end(name)
+            return
+        self._begin(name, wanted)
+
+    def end(self, name: str) -> None:
+        """Done already where there is none.
+
+        :raises NotAlone: it goes on
+        """
+        (self._state / name / FILE).unlink(missing_ok=True)
+        self._stop(name)
+
+    def dead(self, running: Collection[str]) -> tuple[str, ...]:
+        """Which of the running containers should have a console and have none, and were not tried again lately."""
+        found = [file for file in self._state.glob(f"*/{FILE}")
+                 if file.parent.name in running and time.time() - changed(file) > RETRY]
+        alive = onlyone.names() if found else frozenset()
+        return tuple(file.parent.name for file in found if HOLDER + file.parent.name not in alive)
+
+    def revive(self, name: str) -> None:
+        record = read(self._state / name / FILE)
+        if record:
+            self._begin(name, record.vnc)
+
+    def _begin(self, name: str, wanted: Vnc) -> None:
+        try:
+            pid = self._pid(name)
+            if pid is None:
+                return
+            file, record = self._state / name / FILE, Record(wanted, pid)
+            if read(file) == record and HOLDER + name in onlyone.names():
+                return
+            self._stop(name)
+            write(file, record)
+            serve(self._module, name, record)
+        except (OSError, ContainerHostError, onlyone.NotAlone) as error:
+            LOG.warning("%s has no console at port %d of %s: %s", name, wanted.port, wanted.listen, error)
+
+    @staticmethod
+    def _stop(name: str) -> None:
+        for kind in (HOLDER, VISIT):
+            onlyone.end(kind + name, END_LIMIT)
+
+
+def serve(module: str, name: str, record: Record) -> None:
+    """The port is open when this returns; its process need not be there yet.
+
+    :raises OSError: the port is taken, or the container has ended
+    """
+    family = socket.AF_INET6 if ":" in record.vnc.listen else socket.AF_INET
+    with (onlyone.take(HOLDER + name) as place,
+          socket.create_server((record.vnc.listen, record.vnc.port), family=family, backlog=BACKLOG) as port):
+        first_process = os.pidfd_open(record.pid)
+        handles = [port.fileno(), place.fileno(), first_process]
+        try:
+            subprocess.Popen([sys.executable, "-m", server.__name__, module, name, *map(str, handles)], cwd="/",
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             start_new_session=True, pass_fds=handles)
+        finally:
+            os.close(first_process)
+
+
+def read(file: Path) -> Record | None:
+    """None where there is none that this program wrote."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return Record(Vnc(**found["vnc"]), found["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write(file: Path, record: Record) -> None:
+    """The password of the console is in it."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    unfinished = file.with_name(f".{FILE}")
+    unfinished.unlink(missing_ok=True)
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+        json.dump(dataclasses.asdict(record), stream)
+    os.replace(unfinished, file)
+
+
+def changed(file: Path) -> float:
+    """When; never, of one that is gone meanwhile."""
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")

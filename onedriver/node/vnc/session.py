@@ -1,0 +1,182 @@
+"""One viewer, served by a process that has no rights: its greeting, then keys one way and the picture the other."""
+
+import contextlib
+import logging
+import os
+import pwd
+import re
+import select
+import socket
+import struct
+import time
+
+from onedriver.errors import DriverError
+from onedriver.node.vnc import glyphs, rfb
+from onedriver.node.vnc.keys import Keyboard
+from onedriver.node.vnc.picture import HEIGHT, WIDTH, Picture
+from onedriver.node.vnc.terminal import Terminal
+
+LOG = logging.getLogger(__name__)
+
+ADMITTED = b"\1"  # told to the other process, which then attaches to the console
+USER, NOBODY = "nobody", 65534
+GREETING_LIMIT, SEND_LIMIT = 10, 30  # s
+PENALTY = 1  # s that a wrong password takes
+FRAME = 1 / 30  # s from one picture to the next
+CHUNK = 4096  # bytes
+POLITE = 10  # of nice: a guest may print without an end
+VIEWER = re.compile(rb"RFB (\d{3})\.(\d{3})\n")
+
+
+def main(visitor: socket.socket, guest: socket.socket, password: str | None, name: str) -> None:
+    """All that this process does.
+
+    :param guest: to the process that has the console
+    :param name: of the container
+    """
+    give_up_rights()
+    try:
+        greet(visitor, password, name)
+        guest.sendall(ADMITTED)
+        Session(visitor, guest).run()
+    except (DriverError, OSError) as error:
+        LOG.warning("A viewer of the console of %s is gone: %s", name, error)
+
+
+def give_up_rights() -> None:
+    """What a viewer sends and a guest prints is read by nobody."""
+    os.nice(POLITE)
+    if os.getuid() != 0:
+        return
+    try:
+        user, group = pwd.getpwnam(USER)[2:4]
+    except KeyError:
+        user = group = NOBODY
+    os.setgroups([])
+    os.setresgid(group, group, group)
+    os.setresuid(user, user, user)
+
+
+def greet(visitor: socket.socket, password: str | None, name: str) -> None:
+    """:raises NotRfb: the visitor is no viewer, or does not know the password
+    :raises NoFont: nothing could be drawn
+    """
+    end = time.monotonic() + GREETING_LIMIT
+    visitor.settimeout(GREETING_LIMIT)
+    visitor.sendall(rfb.VERSION)
+    version = VIEWER.fullmatch(exactly(visitor, len(rfb.VERSION), end))
+    if not version or tuple(map(int, version.groups())) < (3, 8):
+        raise rfb.NotRfb("it does not speak RFB 3.8")
+    try:
+        glyphs.font()
+    except glyphs.NoFont as error:
+        visitor.sendall(b"\0" + rfb.failure(str(error)))
+        raise
+    kind = rfb.NONE if password is None else rfb.PASSWORD
+    visitor.sendall(bytes([1, kind]))
+    if exactly(visitor, 1, end) != bytes([kind]):
+        raise rfb.NotRfb("it wants a kind of security that was not offered")
+    if password is not None:
+        require_password(visitor, password, end)
+    visitor.sendall(struct.pack(">I", 0))
+    exactly(visitor, 1, end)  # whether others may look on; who comes last has the console
+    visitor.sendall(rfb.description(name, WIDTH, HEIGHT))
+    visitor.settimeout(SEND_LIMIT)
+    # A proxy that died without a word is noticed by the kernel.
+    visitor.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def require_password(visitor: socket.socket, password: str, end: float) -> None:
+    challenge = os.urandom(rfb.CHALLENGE)
+    visitor.sendall(challenge)
+    if not rfb.answers(challenge, exactly(visitor, rfb.CHALLENGE, end), password):
+        time.sleep(PENALTY)
+        visitor.sendall(struct.pack(">I", 1) + rfb.failure("the password is wrong"))
+        raise rfb.NotRfb("its password is wrong")
+
+
+def exactly(visitor: socket.socket, length: int, end: float) -> bytes:
+    """:param end: when its time is over, however slowly it comes"""
+    data = b""
+    while len(data) < length:
+        visitor.settimeout(max(0.001, end - time.monotonic()))
+        part = visitor.recv(length - len(data))
+        if not part:
+            raise rfb.NotRfb("it hung up during the greeting")
+        data += part
+    return data
+
+
+class Session:
+    """From the end of the greeting on."""
+
+    def __init__(self, visitor: socket.socket, guest: socket.socket) -> None:
+        self._visitor = visitor
+        self._guest = guest
+        self._terminal = Terminal()
+        self._keyboard = Keyboard()
+        self._picture = Picture()
+        self._form = rfb.USUAL
+        self._received = b""
+        self._wanted = self._changed = self._typed = False
+
+    def run(self) -> None:
+        """Until either end is gone."""
+        next_picture = 0.0
+        while True:
+            pause = max(0.0, next_picture - time.monotonic()) if self._wanted and self._changed else None
+            ready, _, _ = select.select([self._visitor, self._guest], [], [], pause)
+            if self._guest in ready and not self._show():
+                return
+            if self._visitor in ready and not self._listen():
+                return
+            if self._wanted and self._changed and time.monotonic() >= next_picture:
+                next_picture = time.monotonic() + FRAME
+                self._draw()
+
+    def _show(self) -> bool:
+        data = self._guest.recv(CHUNK)
+        answers = self._terminal.show(data)
+        # What was printed before this visitor came may hold questions that others have answered.
+        if answers and self._typed:
+            self._type(answers)
+        self._changed = True
+        return bool(data)
+
+    def _listen(self) -> bool:
+        data = self._visitor.recv(CHUNK)
+        self._received += data
+        while found := rfb.taken(self._received):
+            message, length = found
+            self._received = self._received[length:]
+            self._take(message)
+        return bool(data)
+
+    def _take(self, message: rfb.Message) -> None:
+        match message:
+            case rfb.PixelFormat():
+                self._form = message
+                self._picture.forget()
+            case rfb.Wanted(changes_only):
+                self._wanted = True
+                if not changes_only:
+                    self._picture.forget()
+                    self._changed = True
+            case rfb.Key(number, down):
+                self._typed = True
+                self._type(self._keyboard.typed(number, down, self._terminal.wants_application_keys))
+
+    def _type(self, data: bytes) -> None:
+        """A guest that does not read its keyboard does not hold up its viewer: what is more than it can take is
+        lost."""
+        if data:
+            with contextlib.suppress(BlockingIOError):
+                self._guest.send(data, socket.MSG_DONTWAIT)
+
+    def _draw(self) -> None:
+        """Where nothing is different, the viewer goes on waiting."""
+        message = self._picture.update(self._terminal.cells(), self._form)
+        self._changed = False
+        if message:
+            self._wanted = False
+            self._visitor.sendall(message)

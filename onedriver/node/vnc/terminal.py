@@ -1,0 +1,96 @@
+"""A terminal of 80 columns and 24 lines: what a guest prints, as cells with a letter and two colours."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyte
+import pyte.modes
+import pyte.screens
+
+COLUMNS, LINES = 80, 24
+BLACK, GREY = 0x000000, 0xAAAAAA
+COLOURS = {"black": BLACK, "red": 0xAA0000, "green": 0x00AA00, "brown": 0xAA5500, "blue": 0x3333CC,
+           "magenta": 0xAA00AA, "cyan": 0x00AAAA, "white": GREY}
+BRIGHT = {"black": 0x555555, "red": 0xFF5555, "green": 0x55FF55, "brown": 0xFFFF55, "blue": 0x7777FF,
+          "magenta": 0xFF55FF, "cyan": 0x55FFFF, "white": 0xFFFFFF}
+APPLICATION_KEYS = 1 << 5  # DECCKM, as pyte keeps private modes
+
+
+class Cell(NamedTuple):
+    """:ivar colour, ground: 0xRRGGBB
+    """
+
+    letter: str
+    colour: int
+    ground: int
+    underlined: bool = False
+
+
+class Screen(pyte.Screen):
+    """:ivar answers: what the guest asked the terminal, answered; it is for the guest
+    """
+
+    def __init__(self) -> None:
+        self.answers = b""
+        super().__init__(COLUMNS, LINES)
+
+    def write_process_input(self, data: str) -> None:
+        self.answers += data.encode()
+
+
+class Terminal:
+    def __init__(self) -> None:
+        self._screen = Screen()
+        self._stream = pyte.ByteStream(self._screen)
+
+    def show(self, data: bytes) -> bytes:
+        """:returns: the terminal's answers, for the guest"""
+        try:
+            self._stream.feed(data)
+        except Exception:
+            # pyte raises whatever its code meets in sequences that it does not know, and its parser has ended then: a
+            # tenant prints what he wants, and sees it, less this piece.
+            self._stream = pyte.ByteStream(self._screen)
+        answers, self._screen.answers = self._screen.answers, b""
+        return answers
+
+    @property
+    def wants_application_keys(self) -> bool:
+        return APPLICATION_KEYS in self._screen.mode
+
+    def cells(self) -> tuple[tuple[Cell, ...], ...]:
+        """By line and column. The cursor is a cell with its colours exchanged."""
+        lines = [list(self._line(number)) for number in range(LINES)]
+        cursor = self._screen.cursor
+        if not cursor.hidden:
+            line, column = lines[min(cursor.y, LINES - 1)], min(cursor.x, COLUMNS - 1)
+            cell = line[column]
+            line[column] = cell._replace(colour=cell.ground, ground=cell.colour)
+        return tuple(map(tuple, lines))
+
+    def _line(self, number: int) -> Iterator[Cell]:
+        line = self._screen.buffer[number]
+        for column in range(COLUMNS):
+            yield shown(line[column])
+
+
+def shown(char: pyte.screens.Char) -> Cell:
+    colour = rgb(char.fg, GREY, char.bold)
+    ground = rgb(char.bg, BLACK, False)
+    if char.reverse:
+        colour, ground = ground, colour
+    # Of what is put on top of a letter, the letter; the second half of a wide one is empty.
+    return Cell(char.data[:1] or " ", colour, ground, char.underscore)
+
+
+def rgb(name: str, default: int, bright: bool) -> int:
+    """:param name: a colour as pyte calls it: ``red``, ``brightred``, six hexadecimal digits or ``default``"""
+    if name == "default":
+        return BRIGHT["white"] if bright else default
+    plain = name.removeprefix("bright")
+    if plain in COLOURS:
+        return (BRIGHT if bright or plain != name else COLOURS)[plain]
+    try:
+        return int(name, 16) & 0xFFFFFF
+    except ValueError:
+        return default

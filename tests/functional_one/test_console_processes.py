@@ -1,0 +1,171 @@
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import fixtures
+import testtools
+
+from onedriver import document, vm
+from onedriver.node import consoles, onlyone
+from onedriver.node.consoles import Consoles
+from onedriver.vm import Vm
+from tests.functional_one import catvisit
+from tests.rfbclient import Refused, Viewer
+from tests.unit.onedriver.samples import changed
+from tests.waiting import await_that
+
+LINE = 16  # dots
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+class ConsolesTest(testtools.TestCase):
+    """The container is a process that sleeps. Its number is that of this process: tests run side by side."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.state = Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.EnvironmentVariable(catvisit.STATE, str(self.state)))
+        self.logged = self.useFixture(fixtures.FakeLogger(level=logging.INFO))
+        self.vm_id = os.getpid()
+        self.name = f"one-{self.vm_id}"
+        self.container = self.started()
+        self.consoles = Consoles(self.state, catvisit.__name__, lambda name: self.container.pid)
+        self.addCleanup(self.consoles.end, self.name)
+        self.port = free_port()
+
+    def started(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(["sleep", "1000"])
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def vm(self, **graphics: str) -> Vm:
+        xml = "".join(f"<{key}>{value}</{key}>" for key, value in graphics.items())
+        data = changed("deployment.xml")
+        element = document.parse(data, "VM")
+        element.find("ID").text = str(self.vm_id)
+        old = element.find("TEMPLATE/GRAPHICS")
+        old.getparent().replace(old, document.parse(f"<GRAPHICS>{xml}</GRAPHICS>".encode(), "GRAPHICS"))
+        return vm.vm(element)
+
+    def wanted(self, **more: str) -> Vm:
+        return self.vm(**({"TYPE": "VNC", "LISTEN": "127.0.0.1", "PORT": str(self.port), "PASSWD": "secret"} | more))
+
+    def viewer(self, password: str | None = "secret") -> Viewer:
+        viewer = Viewer.at(self.port, password)
+        self.addCleanup(viewer.close)
+        return viewer
+
+    def is_there(self, kind: str = consoles.HOLDER) -> bool:
+        return kind + self.name in onlyone.names()
+
+    def test_a_visitor_sees_what_was_printed_and_types(self) -> None:
+        self.consoles.provide(self.wanted())
+        viewer = self.viewer()
+        self.assertEqual(self.name, viewer.name)
+        viewer.ask(changes_only=False)
+        viewer.update()
+        if not any(viewer.picture[LINE + 8]):
+            viewer.ask()
+            viewer.update()
+        viewer.type("ab\n")
+        await_that(lambda: viewer.ask() or viewer.update(), "what is typed is printed")
+        self.assertTrue(any(viewer.picture[LINE + 8][:64]))
+
+    def test_only_who_knows_the_password_has_it(self) -> None:
+        self.consoles.provide(self.wanted())
+        first = self.viewer()
+        self.assertRaises(Refused, self.viewer, "wrong")
+        first.ask(changes_only=False)
+        self.assertTrue(first.update())
+        await_that(lambda: self.is_there(consoles.VISIT), "the console is attached")
+        self.viewer()
+        self.assertTrue(first.hung_up())
+
+    def test_it_ends_with_its_container(self) -> None:
+        self.consoles.provide(self.wanted())
+        self.assertTrue(self.is_there())
+        self.container.kill()
+        await_that(lambda: not self.is_there(), "it ends")
+        self.assertRaises(ConnectionRefusedError, self.viewer)
+
+    def test_it_ends_when_it_is_to(self) -> None:
+        self.consoles.provide(self.wanted())
+        viewer = self.viewer()
+        viewer.ask(changes_only=False)
+        viewer.update()
+        await_that(lambda: self.is_there(consoles.VISIT), "the console is attached")
+        for _ in range(2):
+            self.consoles.end(self.name)
+            self.assertFalse(self.is_there() or self.is_there(consoles.VISIT))
+        self.assertTrue(viewer.hung_up())
+        self.assertEqual([], list((self.state / self.name).iterdir()))
+
+    def test_it_goes_on_unless_it_is_to_be_another(self) -> None:
+        self.consoles.provide(self.wanted())
+        viewer = self.viewer()
+        self.consoles.provide(self.wanted())
+        viewer.ask(changes_only=False)
+        self.assertTrue(viewer.update())
+        self.consoles.provide(self.wanted(PASSWD="another"))
+        self.assertRaises(Refused, self.viewer)
+        self.viewer("another")
+        self.container = self.started()
+        self.consoles.provide(self.wanted(PASSWD="another"))
+        self.viewer("another")
+        self.consoles.provide(self.vm(TYPE="SPICE", PORT="5901"))
+        self.assertFalse(self.is_there())
+        self.assertIn("GRAPHICS of type SPICE is ignored", self.logged.output)
+
+    def test_a_port_that_is_taken_is_told(self) -> None:
+        with socket.create_server(("127.0.0.1", self.port)):
+            self.consoles.provide(self.wanted())
+        self.assertIn(f"{self.name} has no console at port {self.port} of 127.0.0.1", self.logged.output)
+        self.assertNotIn("secret", self.logged.output)
+        self.assertFalse(self.is_there())
+        self.consoles.provide(self.wanted())
+        self.viewer()
+
+    def test_the_password_is_for_root_alone(self) -> None:
+        self.consoles.provide(self.wanted())
+        file = self.state / self.name / consoles.FILE
+        self.assertEqual(0o600, file.stat().st_mode & 0o777)
+        self.assertEqual("secret", json.loads(file.read_text())["vnc"]["password"])
+        self.viewer()
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                self.assertNotIn(b"secret", process.read_bytes().split(b"\0"))
+            except OSError:
+                continue
+
+    def test_one_that_died_comes_back_but_not_in_a_hurry(self) -> None:
+        self.consoles.provide(self.wanted())
+        self.assertEqual((), self.consoles.dead([self.name]))
+        (server,) = [int(process.name) for process in Path("/proc").glob("[0-9]*")
+                     if f"vnc.server\0{catvisit.__name__}\0{self.name}\0" in command(process)]
+        os.kill(server, signal.SIGKILL)
+        await_that(lambda: not self.is_there(), "it is killed")
+        self.assertEqual((), self.consoles.dead([self.name]))
+        file = self.state / self.name / consoles.FILE
+        os.utime(file, (0, 0))
+        self.assertEqual((), self.consoles.dead(["one-0"]))
+        self.assertEqual((self.name,), self.consoles.dead([self.name]))
+        self.consoles.revive(self.name)
+        self.viewer()
+        os.utime(file, (0, 0))
+        self.assertEqual((), self.consoles.dead([self.name]))
+
+
+def command(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text()
+    except OSError:
+        return ""
