@@ -32,6 +32,10 @@ def enter() -> None:
         os.execv(sys.executable, command)
 
 
+def nothing(**how: Any) -> None:
+    """Saves a server where there is no database."""
+
+
 class LocalGlance:
     """Gives out one file."""
 
@@ -66,10 +70,12 @@ class Stage(fixtures.Fixture):
         self.image = cache.ensure(None, self.image_meta, 1)
 
     def _without_database(self) -> None:
+        """Functions, not mocks: those remember every call, and what it was called with, as long as they live."""
         node = objects.ComputeNode(id=records.NODE)
-        self.useFixture(fixtures.MockPatchObject(objects.ComputeNode, "get_by_host_and_nodename", return_value=node))
-        for tagged in (objects.VirtualInterfaceList, objects.BlockDeviceMappingList):
-            self.useFixture(fixtures.MockPatchObject(tagged, "get_by_instance_uuid", return_value=[]))
+        for of, name, found in ((objects.ComputeNode, "get_by_host_and_nodename", node),
+                                (objects.VirtualInterfaceList, "get_by_instance_uuid", []),
+                                (objects.BlockDeviceMappingList, "get_by_instance_uuid", [])):
+            self.useFixture(fixtures.MockPatchObject(of, name, lambda *arguments, found=found: found))
 
     def _configure(self, folder: Path) -> None:
         conf = self.conf = nova.conf.CONF
@@ -83,8 +89,10 @@ class Stage(fixtures.Fixture):
             conf.set_override(name, value, "lxd")
 
     def server(self, number: int, *claims: tuple[str, str]) -> objects.Instance:
-        return records.instance(*claims, id=number, uuid=str(uuid.UUID(int=number)), flavor_changes={
+        server = records.instance(*claims, id=number, uuid=str(uuid.UUID(int=number)), flavor_changes={
             "vcpus": 1, "memory_mb": 128, "root_gb": 1})
+        server.save = nothing
+        return server
 
     def spawn(self, server: objects.Instance) -> None:
         self.driver.spawn(None, server, self.image_meta, [], None, {})
