@@ -7,7 +7,8 @@ Start: from the call of the installed script ``reset`` to the first connection t
 part; aim <= 0.25 s for the median. Deployment: of a disk with a file system that LXD does not have yet, against
 mounting it, packing it, importing it and starting a container of it by raw calls; aim <= 1.3 times. Round: vm/status
 and vm/monitor, each against the one raw request to the real LXD that it makes; aim <= 1.3 times and 0.1 s more;
-medians. A probe is also a process: what its start adds is the figure above.
+medians. A probe is also a process: what its start adds is the figure above. What is known before the containers are
+made is told on standard error.
 """
 
 import argparse
@@ -52,6 +53,7 @@ def main() -> int:
         found = {"start": starts(node, chosen.runs)}
         node.configure()
         found |= {"deploy": deploys(node, max(1, chosen.runs // 3))}
+        print(f"so far: {json.dumps(found)}", file=sys.stderr)
         fill(node, chosen.containers, chosen.running)
         found |= rounds(node, chosen.runs)
     print(json.dumps(found) if chosen.json else told(found, chosen))
