@@ -13,6 +13,7 @@ from nova import exception, objects
 from nova.console import type as console_type
 from oslo_config import cfg
 
+from containerhost import consolebridge
 from containerhost.engines import Console, Engine, Status
 from nova_lxd_ext import consolesession
 from nova_lxd_ext.states import States
@@ -57,10 +58,10 @@ class Consoles:
         with self._lock:
             listening, self._listening = self._listening, None
             if listening is not None:
-                consolesession.hang_up(listening)
+                consolebridge.hang_up(listening)
                 listening.close()
             for visitor in self._visitors:
-                consolesession.hang_up(visitor)
+                consolebridge.hang_up(visitor)
 
     def _accept(self, listening: socket.socket) -> None:
         while self._listening is listening:
@@ -98,7 +99,7 @@ class Consoles:
         with self._lock:
             for other, container in self._visitors.items():
                 if container == name:
-                    consolesession.hang_up(other)
+                    consolebridge.hang_up(other)
             self._visitors[visitor] = name
         end = time.monotonic() + HAND_OVER
         while self._is_visited(name, visitor) and time.monotonic() < end:
