@@ -13,7 +13,7 @@ from containerhost.owners import Record
 from containerhost.topology import Topology
 
 _COLUMNS = ("device", "kind", "role", "link", "pci id", "class", "driver", "numa", "model", "uuid", "parent", "netdev",
-            "guids (node port)", "port", "nodes", "health", "owner")
+            "guids (node port)", "port", "nodes", "health", "notes", "owner")
 _GIBIBYTE = 1 << 30
 
 
@@ -40,7 +40,7 @@ def _row(device: Device, record: Record | None) -> tuple[str, ...]:
             device.class_code, device.driver or "", numa, model, device.uuid or "", device.parent or "",
             device.netdev or "", guids, (rdma.port_state or "") if rdma else "",
             _nodes(node for node in device.nodes if node.use is not NodeUse.SHARED), _health(device),
-            _owner(device, record))
+            "; ".join(device.notes), _owner(device, record))
 
 
 def _health(device: Device) -> str:

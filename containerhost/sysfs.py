@@ -34,9 +34,8 @@ class Host:
 
     def data(self, path: str, limit: int = ATTRIBUTE_LIMIT) -> bytes | None:
         """The first ``limit`` bytes of the file at ``path`` (absolute, as on the host); None if it cannot be read."""
-        try:
-            handle = os.open(self._prefix + path, self._flags)
-        except (OSError, ValueError):
+        handle = self.open(path)
+        if handle is None:
             return None
         try:
             # /proc tables come in pieces; an attribute is complete with its first.
@@ -45,6 +44,13 @@ class Host:
             return None
         finally:
             os.close(handle)
+
+    def open(self, path: str) -> int | None:
+        """A file that is read on and on; the caller closes it. None if it cannot be opened."""
+        try:
+            return os.open(self._prefix + path, self._flags)
+        except (OSError, ValueError):
+            return None
 
     def text(self, path: str) -> str | None:
         """An attribute's text without surrounding white space; None when missing or empty."""

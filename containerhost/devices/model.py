@@ -88,6 +88,7 @@ class PciFunction:
     :ivar class_code: six digits: class, subclass, interface (``030200``)
     :ivar parent: the address of a VF's physical function
     :ivar health: complaints that hold for any kind of device
+    :ivar notes: what is worth a look and no complaint
     """
 
     address: str
@@ -103,6 +104,7 @@ class PciFunction:
     total_vfs: int
     num_vfs: int
     health: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ class Device:
     :ivar netdev_away: it has an interface, in another network namespace: a container has it. The device is healthy
     :ivar nodes: every character node it comes with; a slice's include what it shares with its GPU
     :ivar health: one complaint per entry, in words; empty means healthy
+    :ivar notes: what is worth a look, in words; a device with notes is used as if it had none
     :ivar host_use: what the host itself does with it, one use per entry; empty means it may be given away
     :ivar plugin: the vendor plug-in that described it and will make its grant
     """
@@ -145,6 +148,7 @@ class Device:
     memory: int | None = None  # bytes, where the driver tells
     nodes: tuple[CharNode, ...] = ()
     health: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     host_use: tuple[str, ...] = ()
 
     @property

@@ -7,14 +7,20 @@ Without the library, without its driver or without an answer there is nothing to
 import ctypes
 import dataclasses
 import logging
+import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
+
+from containerhost.devices.health import gpus
+from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 TIME_LIMIT = 10.0  # seconds; the first call after boot without the persistence daemon takes 1 to 2 per GPU
 MILLI = 1000  # mW of a W
 _LIBRARY = "libnvidia-ml.so.1"
+_BOUND = "/sys/bus/pci/drivers/nvidia"  # links to the GPUs that the driver has, by address
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,15 +49,18 @@ class Use:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gpu:
-    """:ivar memory: bytes
+    """Of one that NVML cannot reach only ``state`` is known.
+
+    :ivar memory: bytes
     :ivar slices: by GPU instance and compute instance
     """
 
-    uuid: str
-    model: str
-    memory: int
+    uuid: str | None
+    model: str | None
+    memory: int | None
     slices: Mapping[tuple[int, int], MigSlice]
     use: Use | None = None
+    state: gpus.State | None = None
 
 
 class _Asker:
@@ -98,26 +107,48 @@ def available() -> bool:
 def _ask(answer: dict[str, Gpu]) -> None:
     import pynvml  # noqa: PLC0415  (only a host with NVIDIA's driver needs to spend the time)
 
+    bound = tuple(name for name in Host().names(_BOUND) if _ADDRESS.fullmatch(name))
     try:
         pynvml.nvmlInit()
         try:
-            answer.update(_gpus(pynvml))
+            answer.update(_gpus(pynvml, bound))
         finally:
             pynvml.nvmlShutdown()
+    except pynvml.NVMLError_LibRmVersionMismatch:
+        answer.update({address: _unreachable(gpus.State(mismatched=True)) for address in bound})
     except pynvml.NVMLError as error:
         LOG.info("NVML has nothing to say: %s", error)
 
 
-def _gpus(library: Any) -> Iterator[tuple[str, Gpu]]:
+def _gpus(library: Any, bound: Collection[str] = ()) -> Iterator[tuple[str, Gpu]]:
+    """:param bound: addresses of the GPUs that the driver has: what is not among those listed is asked for by name"""
+    found = set()
     for index in range(library.nvmlDeviceGetCount()):
         try:
             handle = library.nvmlDeviceGetHandleByIndex(index)
-            yield address_of(library.nvmlDeviceGetPciInfo(handle)), Gpu(
-                uuid=text(library.nvmlDeviceGetUUID(handle)), model=text(library.nvmlDeviceGetName(handle)),
-                memory=library.nvmlDeviceGetMemoryInfo(handle).total, slices=dict(_slices(library, handle)),
-                use=_use(library, handle))
+            address = address_of(library.nvmlDeviceGetPciInfo(handle))
+            gpu = _gpu(library, handle)
         except library.NVMLError as error:
             LOG.info("NVML cannot tell about GPU %s: %s", index, error)
+        else:
+            found.add(address)
+            yield address, gpu
+    for address in sorted(set(bound) - found):
+        try:
+            yield address, _gpu(library, library.nvmlDeviceGetHandleByPciBusId(address.encode()))
+        except library.NVMLError as error:
+            if getattr(error, "value", None) != library.NVML_ERROR_NO_PERMISSION:
+                yield address, _unreachable(gpus.State(lost=str(error)))
+
+
+def _gpu(library: Any, handle: Any) -> Gpu:
+    return Gpu(uuid=text(library.nvmlDeviceGetUUID(handle)), model=text(library.nvmlDeviceGetName(handle)),
+               memory=library.nvmlDeviceGetMemoryInfo(handle).total, slices=dict(_slices(library, handle)),
+               use=_use(library, handle), state=gpus.read(library, handle))
+
+
+def _unreachable(state: gpus.State) -> Gpu:
+    return Gpu(uuid=None, model=None, memory=None, slices={}, state=state)
 
 
 def _use(library: Any, handle: Any) -> Use:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from containerhost.devices import health
+from containerhost.devices.health.kernellog import Log
 from containerhost.devices.model import PciFunction, Role
 from containerhost.sysfs import Host
 
@@ -18,8 +19,11 @@ _UEVENT = re.compile(r"(?:DRIVER=(?P<driver>[!-~]+)\n)?PCI_CLASS=(?P<class_code>
 _CLASSES = ("02", "03", "12")
 
 
-def functions(host: Host) -> Iterator[PciFunction]:
-    """Every function that could be a network card or an accelerator, by address."""
+def functions(host: Host, log: Log) -> Iterator[PciFunction]:
+    """Every function that could be a network card or an accelerator, by address.
+
+    :param log: what the kernel said of them
+    """
     places: dict[str, tuple[str, int]] = {}
     for address in host.names(_FOLDER):
         if not ADDRESS.fullmatch(address):
@@ -27,7 +31,7 @@ def functions(host: Host) -> Iterator[PciFunction]:
         place = folder(host, address)
         uevent = _UEVENT.search(host.text(f"{place}/uevent") or "")
         if uevent and uevent["class_code"].zfill(6).startswith(_CLASSES):
-            yield _function(host, address, place, uevent, places)
+            yield _function(host, address, place, uevent, places, log)
 
 
 def folder(host: Host, address: str) -> str:
@@ -38,7 +42,7 @@ def folder(host: Host, address: str) -> str:
 
 
 def _function(host: Host, address: str, folder: str, uevent: re.Match[str],
-              places: dict[str, tuple[str, int]]) -> PciFunction:
+              places: dict[str, tuple[str, int]], log: Log) -> PciFunction:
     """:param places: parent and index of the VFs that the PFs before named; a VF's address is never before its PF's"""
     parent, index = places.get(address) or (host.link(f"{folder}/physfn"), None)
     total = 0 if parent else _count(host, f"{folder}/sriov_totalvfs")
@@ -46,6 +50,7 @@ def _function(host: Host, address: str, folder: str, uevent: re.Match[str],
         places.update((vf, (address, number)) for vf, number in _virtual_functions(host, folder))
     numa_node = host.number(f"{folder}/numa_node")
     driver = uevent["driver"]
+    found = health.of_function(host, folder, address, driver, virtual=parent is not None, log=log)
     return PciFunction(
         address=address,
         folder=folder,
@@ -59,7 +64,8 @@ def _function(host: Host, address: str, folder: str, uevent: re.Match[str],
         vf_index=index,
         total_vfs=total,
         num_vfs=_count(host, f"{folder}/sriov_numvfs") if total else 0,
-        health=health.of_function(host, folder, driver),
+        health=found.complaints,
+        notes=found.notes,
     )
 
 

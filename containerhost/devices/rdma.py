@@ -8,6 +8,7 @@ import functools
 import re
 
 from containerhost.devices import health
+from containerhost.devices.health.ports import state_of
 from containerhost.devices.model import CharNode, LinkLayer, NodeUse, Rdma
 from containerhost.sysfs import Host
 
@@ -22,9 +23,13 @@ _LINK_LAYERS = {"InfiniBand": LinkLayer.INFINIBAND, "Ethernet": LinkLayer.ETHERN
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """The RDMA side of one function; all empty when it has none."""
+    """The RDMA side of one function; all empty when it has none.
+
+    :ivar phys_state: of its port: ``linkup``, ``polling``, ``disabled``…
+    """
 
     rdma: Rdma | None = None
+    phys_state: str | None = None
     nodes: tuple[CharNode, ...] = ()
     health: tuple[str, ...] = ()
 
@@ -46,14 +51,14 @@ class RdmaDevices:
         ibdev = f"{folder}/infiniband/{ibdevs[0]}"
         port = f"{ibdev}/ports/1"  # the kernel counts ports from 1
         guid = self._host.text(f"{ibdev}/node_guid") or ""
-        # The kernel writes "4: ACTIVE".
-        state = (self._host.text(f"{port}/state") or "").rpartition(":")[2].strip().lower()
         verbs = self._nodes(f"{folder}/infiniband_verbs", _VERBS, NodeUse.OWN)
         # No tenant's verbs need these, so one that was never made is no fault: it is only not there to give.
         management = tuple(node for node in self._nodes(f"{folder}/infiniband_mad", _MAD, NodeUse.MANAGEMENT)
                            if node.path in self._made)
         return Found(
-            rdma=Rdma(ibdevs[0], guid if _GUID.fullmatch(guid) else None, self._port_guid(port), state or None),
+            rdma=Rdma(ibdevs[0], guid if _GUID.fullmatch(guid) else None, self._port_guid(port),
+                      state_of(self._host.text(f"{port}/state"))),
+            phys_state=state_of(self._host.text(f"{port}/phys_state")),
             nodes=verbs + (self._manager if verbs else ()) + management,
             health=(*health.of_nodes(self._host, verbs), *self._manager_health))
 
@@ -66,6 +71,11 @@ class RdmaDevices:
             return Found()
         return Found(Rdma(ibdev, None, None, None, away=True), verbs + self._manager,
                      (*health.of_nodes(self._host, verbs), *self._manager_health))
+
+    def phys_state(self, folder: str) -> str | None:
+        """Of the first port of the function's first InfiniBand device."""
+        return next((state_of(self._host.text(f"{folder}/infiniband/{ibdev}/ports/1/phys_state"))
+                     for ibdev in self._host.names(f"{folder}/infiniband")), None)
 
     def link_layer(self, folder: str, ibdev: str) -> LinkLayer | None:
         return _LINK_LAYERS.get(self._host.text(f"{folder}/infiniband/{ibdev}/ports/1/link_layer") or "")

@@ -1,10 +1,12 @@
 """scan: from a host's kernel files to the inventory of what its containers can be given."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from containerhost import sharing
 from containerhost.devices import pci, vendors
+from containerhost.devices.health import kernellog
+from containerhost.devices.health.kernellog import Log
 from containerhost.devices.model import PARTS, Device, Kind, PciFunction
 from containerhost.devices.vendors.base import Vendor
 from containerhost.devices.vendors.base import device as describe_plainly
@@ -64,14 +66,16 @@ class Inventory:
         return (part for part in self._children.get(gpu.id, ()) if part.kind in PARTS)
 
 
-def scan(host: Host | None = None) -> Inventory:
-    """All devices of the host; needs no privileges and opens no device node.
+def scan(host: Host | None = None, log: Callable[[Host], Log] = kernellog.read) -> Inventory:
+    """All devices of the host; needs no privileges and opens no device's node.
 
     Broken hardware is described with complaints, never raised.
+
+    :param log: reads what the kernel said of devices, which many hosts let only root do
     """
     host = host or Host()
     plugins = [vendor(host) for vendor in vendors.load()]
-    found = tuple(device for function in pci.functions(host) for device in _describe(plugins, function))
+    found = tuple(device for function in pci.functions(host, log(host)) for device in _describe(plugins, function))
     return Inventory(sharing.divided(found, sharing.read(host)))
 
 

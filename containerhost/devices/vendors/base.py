@@ -47,17 +47,18 @@ class Vendor(abc.ABC):
         """
 
 
-def device(function: PciFunction, kind: Kind, plugin: str, *, health: tuple[str, ...],
+def device(function: PciFunction, kind: Kind, plugin: str, *, health: tuple[str, ...], notes: tuple[str, ...] = (),
            host_use: tuple[str, ...] | None = None, **more: Any) -> Device:
     """The device of a function: what PCI tells of it, and ``more`` of Device's fields.
 
+    :param notes: beside those of the function
     :param host_use: what the host does with it; VFs it serves if not given
     """
     return Device(
         id=function.address, address=function.address, kind=kind, vendor_id=function.vendor_id,
         product_id=function.product_id, class_code=function.class_code, plugin=plugin, role=function.role,
         driver=function.driver, numa_node=function.numa_node, parent=function.parent, vf_index=function.vf_index,
-        total_vfs=function.total_vfs, health=health,
+        total_vfs=function.total_vfs, health=health, notes=function.notes + notes,
         host_use=enabled_functions(function) if host_use is None else host_use, **more)
 
 

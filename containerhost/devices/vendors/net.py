@@ -5,11 +5,15 @@ physical function is the host's own unless it is down, unused and has no virtual
 """
 
 import re
+from collections.abc import Iterator
 from typing import ClassVar
 
+from containerhost.devices import pci
+from containerhost.devices.health import ports
+from containerhost.devices.health.rules import Finding, health_of
 from containerhost.devices.model import Device, Kind, LinkLayer, NodeUse, PciFunction, Rdma, Role
 from containerhost.devices.netdev import Netdev, Netdevs
-from containerhost.devices.rdma import RdmaDevices
+from containerhost.devices.rdma import Found, RdmaDevices
 from containerhost.devices.vendors import base
 from containerhost.errors import DeviceHeld, DeviceUnhealthy, SpecError
 from containerhost.grants import Grant, GrantOptions, NetdevGrant
@@ -28,6 +32,7 @@ class Net(base.Vendor):
         super().__init__(host)
         self._netdevs = Netdevs(host)
         self._rdma_devices = RdmaDevices(host)
+        self._cables: dict[str, str | None] = {}
 
     @classmethod
     def claims(cls, function: PciFunction) -> bool:
@@ -41,11 +46,31 @@ class Net(base.Vendor):
         if netdev is None and not away and not function.health:
             complaints += (f"driver {function.driver} made no network interface; see the kernel's log "
                            "(InfiniBand also needs module ib_ipoib)",)
+        link_layer = (netdev and netdev.link_layer) or self._link_layer(function, side.rdma)
+        ways = health_of(self._ways(function, side, netdev, link_layer))
         return (base.device(
             function, Kind.NET, self.name, netdev=netdev.name if netdev else None, netdev_away=away,
-            mac=netdev.mac if netdev else None, rdma=side.rdma, nodes=side.nodes,
-            link_layer=(netdev and netdev.link_layer) or self._link_layer(function, side.rdma),
-            health=complaints, host_use=base.enabled_functions(function) + self._host_use(function, netdev)),)
+            mac=netdev.mac if netdev else None, rdma=side.rdma, nodes=side.nodes, link_layer=link_layer,
+            health=complaints + ways.complaints, notes=ways.notes,
+            host_use=base.enabled_functions(function) + self._host_use(function, netdev)),)
+
+    def _ways(self, function: PciFunction, side: Found, netdev: Netdev | None, link_layer: LinkLayer
+              ) -> Iterator[Finding]:
+        """Whether it reaches its network."""
+        if side.rdma:
+            yield from ports.cable_findings(link_layer, self._cable(function, side), own=function.parent is None)
+            yield from ports.port_findings(link_layer, side.rdma.port_state, side.phys_state,
+                                           virtual=function.parent is not None)
+        if netdev and link_layer is LinkLayer.ETHERNET and function.parent is None:
+            yield from ports.carrier_findings(self.host.text(f"{netdev.folder}/carrier"))
+
+    def _cable(self, function: PciFunction, side: Found) -> str | None:
+        """The state of the physical function's port, read once for all of its VFs."""
+        if function.parent is None:
+            return side.phys_state
+        if function.parent not in self._cables:
+            self._cables[function.parent] = self._rdma_devices.phys_state(pci.folder(self.host, function.parent))
+        return self._cables[function.parent]
 
     def _link_layer(self, function: PciFunction, rdma: Rdma | None) -> LinkLayer:
         """That of a function without an interface here: its RDMA port's, or what its PCI class usually means."""

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar
 
 from containerhost.devices import health
+from containerhost.devices.health import gpus
 from containerhost.devices.model import NVIDIA, CharNode, Device, Kind, NodeUse, PciFunction, Slice
 from containerhost.devices.vendors import base
 from containerhost.grants import GrantOptions
@@ -119,7 +120,10 @@ class Nvidia(base.GpuVendor):
         if facts is None:
             return (gpu, *slices)
         gpu = dataclasses.replace(gpu, uuid=gpu.uuid or facts.uuid, model=gpu.model or facts.model, memory=facts.memory)
-        return (gpu, *(self._enriched_slice(part, facts) for part in slices))
+        found = gpus.health(facts.state)
+        return tuple(dataclasses.replace(device, health=device.health + found.complaints,
+                                         notes=device.notes + found.notes)
+                     for device in (gpu, *(self._enriched_slice(part, facts) for part in slices)))
 
     def _enriched_slice(self, part: Device, facts: "nvml.Gpu") -> Device:
         more = facts.slices.get((part.slice.gi, part.slice.ci)) if part.slice else None

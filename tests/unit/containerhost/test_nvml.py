@@ -6,13 +6,16 @@ from unittest import mock
 import testtools
 
 from containerhost.devices import nvml, vendors
+from containerhost.devices.health import gpus
 from containerhost.devices.scan import scan
 from containerhost.sysfs import Host
 from tests.unit.containerhost.hosts import shared
 
 
 class Refused(Exception):
-    pass
+    def __init__(self, words, value=3):
+        super().__init__(words)
+        self.value = value
 
 
 class Library:
@@ -20,6 +23,7 @@ class Library:
 
     NVMLError = Refused
     NVML_DEVICE_MIG_ENABLE = 1
+    NVML_ERROR_NO_PERMISSION = 4
 
     def nvmlDeviceGetCount(self):
         return 3
@@ -28,6 +32,9 @@ class Library:
         if index == 1:
             raise Refused("GPU is lost")
         return index
+
+    def nvmlDeviceGetHandleByPciBusId(self, address):
+        raise Refused("No permission", 4) if address == b"0000:b0:00.0" else Refused("GPU is lost", 15)
 
     def nvmlDeviceGetPciInfo(self, handle):
         return types.SimpleNamespace(domain=0, bus=(0x3c, 0, 0x3b)[handle], device=0)
@@ -73,10 +80,15 @@ class Facts(testtools.TestCase):
     def test_what_is_read(self):
         found = dict(nvml._gpus(Library()))
         self.assertEqual({"0000:3c:00.0", "0000:3b:00.0"}, set(found))
-        self.assertEqual(nvml.Gpu("GPU-2", "NVIDIA A100-SXM4-40GB", 40 << 30, {},
-                                  nvml.Use(0, 30, 1 << 30, 250.6)), found["0000:3b:00.0"])
+        self.assertEqual(nvml.Gpu("GPU-2", "NVIDIA A100-SXM4-40GB", 40 << 30, {}, nvml.Use(0, 30, 1 << 30, 250.6),
+                                  gpus.State()), found["0000:3b:00.0"])
         self.assertEqual(nvml.Use(None, None, 1 << 30, 250.6), found["0000:3c:00.0"].use)
         self.assertEqual(nvml.MigSlice("MIG-(0, 1)", "1g.5gb", 5 << 30), found["0000:3c:00.0"].slices[2, 0])
+
+    def test_one_that_the_driver_has_and_nobody_lists_is_lost(self):
+        found = dict(nvml._gpus(Library(), ("0000:3b:00.0", "0000:af:00.0", "0000:b0:00.0")))
+        self.assertEqual({"0000:3c:00.0", "0000:3b:00.0", "0000:af:00.0"}, set(found))
+        self.assertEqual(gpus.State(lost="GPU is lost"), found["0000:af:00.0"].state)
 
     def test_what_it_adds_to_a_scan(self):
         # Only this host's own library could tell, and it would tell of other hardware than the tree's.

@@ -1,0 +1,49 @@
+"""Whether a function answers, has a driver that serves it, and has its nodes in /dev."""
+
+from collections.abc import Iterable, Iterator
+
+from containerhost.devices.health.rules import Finding, Rule, Verdict
+from containerhost.devices.model import CharNode
+from containerhost.sysfs import Host
+
+# Drivers that reserve a function for virtual machines or user space: no host driver serves it meanwhile.
+_RESERVING = frozenset({"vfio-pci", "mlx5_vfio_pci", "nvgrace_gpu_vfio_pci", "pci-stub", "pciback", "xen-pciback",
+                        "uio_pci_generic", "igb_uio"})
+_HEADER = 64  # bytes of configuration space that anybody may read
+_TELLING = 16  # bytes; up to here lie the command, status and class registers, never all ones in a live function
+
+SILENT = Rule(
+    name="config-space", verdict=Verdict.SICK, reads="the first 64 bytes of config",
+    says="fallen off the bus: its configuration space reads ff; it needs a reset or a power cycle",
+    well="it answers again",
+    source="PCI Express Base Specification 2.3.2: a read that nobody completes returns ones")
+NO_DRIVER = Rule(
+    name="driver", verdict=Verdict.SICK, reads="DRIVER in uevent", says="no driver is bound to it",
+    well="a driver is bound", source="Linux Documentation/driver-api/driver-model/binding.rst")
+RESERVED = Rule(
+    name="reserving-driver", verdict=Verdict.SICK, reads="DRIVER in uevent",
+    says="bound to {driver}, which reserves it for virtual machines; bind the host's own driver",
+    well="the host's own driver is bound", source="Linux Documentation/driver-api/vfio.rst")
+RULES = (SILENT, NO_DRIVER, RESERVED)
+
+
+def silence(host: Host, folder: str) -> Iterator[Finding]:
+    """A missing card reads as ones. A healthy VF's vendor and device do too (SR-IOV 1.1, 3.4.1), the rest does not."""
+    header = host.data(f"{folder}/config", _HEADER)
+    if header is not None and len(header) >= _TELLING and header == b"\xff" * len(header):
+        yield SILENT.finds()
+
+
+def driver_findings(driver: str | None) -> Iterator[Finding]:
+    if driver is None:
+        yield NO_DRIVER.finds()
+    elif driver in _RESERVING:
+        yield RESERVED.finds(driver=driver)
+
+
+def of_nodes(host: Host, nodes: Iterable[CharNode]) -> Iterator[str]:
+    """One complaint for each node that is not in /dev as the driver numbers it."""
+    for node in nodes:
+        fault = host.node_fault(node.path, node.major, node.minor)
+        if fault:
+            yield fault

@@ -1,0 +1,59 @@
+"""The PCI Express link of a card and the errors that the kernel counts on it."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from containerhost.devices.health.rules import Finding, Rule, Verdict
+from containerhost.sysfs import Host
+
+LANES = Rule(
+    name="link-width", verdict=Verdict.NOTE, reads="current_link_width and max_link_width, of the card and its slot",
+    says="its link has {width} lanes, but card and slot have {possible}: reseat the card",
+    well="the link is trained to its full width",
+    source="Linux Documentation/ABI/testing/sysfs-bus-pci; a note, as GPUs may drop lanes to save power")
+NO_LINK = Rule(
+    name="link-down", verdict=Verdict.SICK, reads="current_link_width",
+    says="its link is down: current_link_width is 0; reseat the card", well="the link is up",
+    source="Linux Documentation/ABI/testing/sysfs-bus-pci")
+FATAL = Rule(
+    name="aer-fatal", verdict=Verdict.SICK, reads="aer_dev_fatal",
+    says="{count} fatal errors on its link (aer_dev_fatal): it must be reset; `containerhost scrub {address}` does",
+    well="it was reset by `containerhost scrub`, at a hard reboot or on its return",
+    source="Linux Documentation/PCI/pcieaer-howto.rst: after a fatal error the link is not reliable")
+NONFATAL = Rule(
+    name="aer-nonfatal", verdict=Verdict.NOTE, reads="aer_dev_nonfatal",
+    says="{count} errors on its link that lost a transaction (aer_dev_nonfatal)",
+    well="it was reset likewise",
+    source="Linux Documentation/PCI/pcieaer-howto.rst: the link itself is fully functional")
+RULES = (LANES, NO_LINK, FATAL, NONFATAL)
+
+COUNTERS = ("aer_dev_fatal", "aer_dev_nonfatal")
+_UNKNOWN_WIDTH = 63  # what all ones read as
+_TOTAL = re.compile(r"TOTAL_ERR_[A-Z]+ ([0-9]{1,18})")
+
+
+def lane_findings(host: Host, folder: str) -> Iterator[Finding]:
+    width, own = host.number(f"{folder}/current_link_width"), host.number(f"{folder}/max_link_width")
+    if width is None or not own or _UNKNOWN_WIDTH in (own, width):
+        return
+    if width == 0:
+        yield NO_LINK.finds()
+        return
+    slot = host.number(f"{folder.rpartition('/')[0]}/max_link_width")  # of the port above, where there is one
+    possible = min(own, slot) if slot else own
+    if width < possible:
+        yield LANES.finds(width=width, possible=possible)
+
+
+def aer_findings(host: Host, folder: str, before: Mapping[str, int]) -> Iterator[Finding]:
+    """:param before: the counters when the device was last reset, which leaves them"""
+    for rule, counter in ((FATAL, COUNTERS[0]), (NONFATAL, COUNTERS[1])):
+        count = counted(host, folder, counter) - before.get(counter, 0)
+        if count > 0:
+            yield rule.finds(count=count, address=folder.rpartition("/")[2])
+
+
+def counted(host: Host, folder: str, counter: str) -> int:
+    """The total at the end of a counter's file (Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats)."""
+    match = _TOTAL.search(host.text(f"{folder}/{counter}") or "")
+    return int(match[1]) if match else 0

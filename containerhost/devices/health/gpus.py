@@ -1,0 +1,129 @@
+"""What NVIDIA's management library tells of a GPU's health.
+
+Sources: the NVML API reference; NVIDIA, "GPU Memory Error Management", chapters "Error Recovery and Response Flags" and
+"RMA Policy Thresholds for Row-Remapping" (https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/), and "Dynamic Page
+Retirement" (https://docs.nvidia.com/deploy/dynamic-page-retirement/).
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from containerhost.devices.health.rules import Finding, Health, Rule, Verdict, health_of
+
+_NVML = "https://docs.nvidia.com/deploy/nvml-api/"
+_MEMORY = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html"
+_RETIREMENT = "https://docs.nvidia.com/deploy/dynamic-page-retirement/"
+RETIRED_LIMIT = 60  # pages; "RMA Eligibility" of the page retirement guide
+
+LOST = Rule(
+    name="nvml-lost", verdict=Verdict.SICK, reads="nvmlDeviceGetHandleByPciBusId",
+    says="NVML cannot reach it ({error}): it needs a reset or a power cycle", well="NVML reaches it",
+    source=f"{_NVML}: NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED")
+MISMATCH = Rule(
+    name="nvml-mismatch", verdict=Verdict.SICK, reads="nvmlInit",
+    says="the NVIDIA driver and its libraries are of different versions: load the new module or restart the host",
+    well="both are of one version", source=f"{_NVML}: NVML_ERROR_LIB_RM_VERSION_MISMATCH")
+RECOVERY = Rule(
+    name="nvml-recovery-action", verdict=Verdict.SICK, reads="NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
+    says="its driver asks for recovery: {action}", well="the driver asks for nothing", source=_MEMORY)
+UNCORRECTED = Rule(
+    name="nvml-ecc", verdict=Verdict.SICK, reads="nvmlDeviceGetTotalEccErrors, uncorrected, volatile",
+    says="{count} uncorrected memory errors since it was last reset",
+    well="the GPU was reset or its driver loaded anew, which clears the counter",
+    source=f"{_NVML}; of a driver too old to tell a recovery action, which knows better")
+CONTAINED = Rule(
+    name="nvml-ecc-contained", verdict=Verdict.NOTE, reads=UNCORRECTED.reads,
+    says="{count} uncorrected memory errors since it was last reset, after which its driver asks for nothing",
+    well=UNCORRECTED.well, source=_MEMORY)
+RETIRED = Rule(
+    name="nvml-retired-pages", verdict=Verdict.SICK, reads="nvmlDeviceGetRetiredPages, both causes",
+    says=f"{{count}} pages of its memory are retired; from {RETIRED_LIMIT} on NVIDIA replaces the card",
+    well="never: the card is replaced", source=_RETIREMENT)
+RETIRING = Rule(
+    name="nvml-retirement-pending", verdict=Verdict.NOTE, reads="nvmlDeviceGetRetiredPagesPendingStatus",
+    says="pages of its memory are retired at its next reset", well="the GPU was reset", source=_RETIREMENT)
+REMAP_FAILED = Rule(
+    name="nvml-remap-failure", verdict=Verdict.SICK, reads="nvmlDeviceGetRemappedRows",
+    says="a row of its memory could not be remapped: NVIDIA replaces such a card", well="never: the card is replaced",
+    source=_MEMORY)
+REMAPPING = Rule(
+    name="nvml-remap-pending", verdict=Verdict.NOTE, reads="nvmlDeviceGetRemappedRows",
+    says="rows of its memory are remapped at its next reset", well="the GPU was reset",
+    source=f"{_MEMORY}: new workloads can be launched")
+RULES = (LOST, MISMATCH, RECOVERY, UNCORRECTED, CONTAINED, RETIRED, RETIRING, REMAP_FAILED, REMAPPING)
+
+NO_ACTION = 0
+_ACTIONS = {1: "reset", 2: "restart of the host", 3: "drain of peer-to-peer traffic", 4: "drain and reset",
+            5: "recovery of the IMEX domain", 6: "reset of its bus", 7: "restart of the system"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class State:
+    """Of a GPU, now. None is what it, or its driver, does not tell.
+
+    :ivar lost: NVML's word for why it cannot be reached
+    :ivar mismatched: the library is of another version than the driver
+    :ivar action: NVML_GPU_RECOVERY_ACTION_*
+    :ivar uncorrected: memory errors since its last reset
+    :ivar retired: pages, since ever
+    """
+
+    lost: str | None = None
+    mismatched: bool = False
+    action: int | None = None
+    uncorrected: int | None = None
+    retired: int | None = None
+    retiring: bool | None = None
+    remapping: bool | None = None
+    remap_failed: bool | None = None
+
+
+def read(library: Any, handle: Any) -> State:
+    """:param library: pynvml"""
+    def told(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except (library.NVMLError, AttributeError):  # not on this GPU, or not known to this version of the library
+            return None
+
+    def retired(cause: int) -> int:
+        return len(library.nvmlDeviceGetRetiredPages(handle, cause))
+
+    rows = told(lambda: library.nvmlDeviceGetRemappedRows(handle))
+    return State(
+        action=told(lambda: _field(library, handle, library.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)),
+        uncorrected=told(lambda: library.nvmlDeviceGetTotalEccErrors(
+            handle, library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, library.NVML_VOLATILE_ECC)),
+        retired=told(lambda: retired(library.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS)
+                     + retired(library.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)),
+        retiring=told(lambda: bool(library.nvmlDeviceGetRetiredPagesPendingStatus(handle))),
+        remapping=rows and bool(rows[2]), remap_failed=rows and bool(rows[3]))
+
+
+def _field(library: Any, handle: Any, field: int) -> int | None:
+    (value,) = library.nvmlDeviceGetFieldValues(handle, [field])
+    return int(value.value.uiVal) if value.nvmlReturn == library.NVML_SUCCESS else None
+
+
+def health(state: State | None) -> Health:
+    return health_of(_findings(state)) if state else Health()
+
+
+def _findings(state: State) -> Iterator[Finding]:
+    if state.lost:
+        yield LOST.finds(error=state.lost)
+    if state.mismatched:
+        yield MISMATCH.finds()
+    if state.action:
+        yield RECOVERY.finds(action=_ACTIONS.get(state.action, f"action {state.action}"))
+    if state.uncorrected:
+        yield (CONTAINED if state.action == NO_ACTION else UNCORRECTED).finds(count=state.uncorrected)
+    if state.retired is not None and state.retired >= RETIRED_LIMIT:
+        yield RETIRED.finds(count=state.retired)
+    if state.retiring:
+        yield RETIRING.finds()
+    if state.remap_failed:
+        yield REMAP_FAILED.finds()
+    if state.remapping:
+        yield REMAPPING.finds()

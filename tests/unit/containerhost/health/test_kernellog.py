@@ -1,0 +1,127 @@
+"""What is read from the kernel's log, message by message."""
+
+import testtools
+
+from containerhost.devices.health import kernellog
+from containerhost.devices.health.kernellog import Follower, Reader
+from containerhost.devices.health.xids import Xid
+from tests.unit.containerhost.hosts import Broken
+
+GPU, OTHER = "0000:3b:00.0", "0000:af:00.0"
+LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build"
+
+
+def record(text: str, facility: int = 0) -> bytes:
+    return f"{facility << 3 | 4},17,5140900,-;{text}\n".encode()
+
+
+def xid(number: int, text: str = "", gpu: str = "0000:3b:00") -> bytes:
+    return record(f"NVRM: Xid (PCI:{gpu}): {number}, {text}")
+
+
+def recovery(before: str, after: str) -> bytes:
+    return xid(154, f"GPU recovery action changed from {before} to {after}")
+
+
+def marked(address: str = GPU, **counters: int) -> bytes:
+    return record(kernellog.mark(address, counters), facility=1)
+
+
+def read(*records: bytes) -> kernellog.Log:
+    reader = Reader()
+    for each in records:
+        reader.take(each)
+    return reader.log()
+
+
+class Reading(testtools.TestCase):
+    def test_what_is_kept(self) -> None:
+        none, reset = "0x0 (None)", "0x1 (GPU Reset Required)"
+        for records, expected in (
+            ([], []),
+            ([xid(79, "pid=12, GPU has fallen off the bus.")], [Xid(79)]),
+            ([xid(48), xid(31, "name=python"), xid(31)], [Xid(31, 2), Xid(48)]),
+            ([xid(48, gpu="00000000:3B:00")], [Xid(48)]),
+            ([xid(94, gpu="0000:3b:00 GPU-I:05")], [Xid(94)]),
+            ([record("NVRM: Xid (PCI:0000:3b:00): 79")], [Xid(79)]),
+            ([xid(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x4)")], [Xid(149, fatal=True)]),
+            ([xid(149, "NETIR_LINK_EVT Nonfatal XC0 i0 Link 08"), xid(149, "X Fatal "), xid(149, "X Nonfatal ")],
+             [Xid(149, 3, fatal=True)]),
+            # Only NVLink 5 tells in words: a process may be called anything.
+            ([xid(31, "name= Fatal , Ch 8")], [Xid(31)]),
+            ([recovery(none, reset)], [Xid(154, action="GPU Reset Required")]),
+            ([xid(95), recovery(none, reset), recovery(reset, none)], []),
+            ([xid(154, "name=evil")], []),
+            # What settles, and what does not.
+            ([xid(48), record(LOADED)], []),
+            ([xid(48), record(LOADED), xid(79)], [Xid(79)]),
+            ([xid(48), marked()], []),
+            ([xid(48), marked(OTHER)], [Xid(48)]),
+            ([xid(48), marked(), xid(62)], [Xid(62)]),
+            ([xid(48), record(kernellog.mark(GPU, {}))], [Xid(48)]),  # the kernel itself marks nothing
+            # What no kernel writes.
+            ([record("NVRM: Xid (PCI:0000:3b:00): 79", facility=1)], []),
+            ([record("python: NVRM: Xid (PCI:0000:3b:00): 79")], []),
+            ([b" SUBSYSTEM=pci\n", b"\xff\xfe\n", b"6,;\n", b"\n", record("NVRM: Xid (PCI:zz): 79")], []),
+        ):
+            self.assertEqual(tuple(expected), read(*records).xids(GPU), records)
+            # However the pieces come.
+            self.assertEqual(tuple(expected), read(*(bytes([byte]) for byte in b"".join(records))).xids(GPU), records)
+
+    def test_gpus_are_told_apart(self) -> None:
+        log = read(xid(48), xid(79, gpu="0000:af:00"))
+        self.assertEqual(((Xid(48),), (Xid(79),), ()), (log.xids(GPU), log.xids(OTHER), log.xids("0000:b0:00.0")))
+
+    def test_counters_begin_where_the_mark_says(self) -> None:
+        log = read(marked(aer_dev_fatal=1), marked(aer_dev_fatal=2, aer_dev_nonfatal=5))
+        self.assertEqual({"aer_dev_fatal": 2, "aer_dev_nonfatal": 5}, log.counted(GPU))
+        self.assertEqual({}, log.counted(OTHER))
+
+    def test_it_crosses_a_process_boundary(self) -> None:
+        log = read(xid(48), recovery("0x0 (None)", "0x2 (Node Reboot Required)"), marked(OTHER, aer_dev_fatal=2))
+        self.assertEqual(log, kernellog.restored(kernellog.plain(log)))
+
+    def test_a_flood_of_devices_is_bounded(self) -> None:
+        log = read(*(xid(13, gpu=f"{number:04x}:3b:00") for number in range(5000)))
+        self.assertEqual(kernellog._DEVICES_LIMIT, len(log.by_address))
+
+
+class Following(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.tree = self.useFixture(Broken("small"))
+        self.file = self.tree.path("/dev/kmsg")
+
+    def append(self, *records: bytes) -> None:
+        with open(self.file, "ab") as file:
+            file.write(b"".join(records))
+
+    def test_only_what_is_new_is_read(self) -> None:
+        self.append(xid(48))
+        follower = Follower(self.tree.host)
+        self.assertEqual((Xid(48),), follower.look().xids(GPU))
+        self.append(xid(48))
+        self.assertEqual((Xid(48, 2),), follower.look().xids(GPU))
+        self.assertEqual((Xid(48, 2),), follower.look().xids(GPU))
+        self.append(marked())
+        self.assertEqual((), follower.look().xids(GPU))
+
+    def test_another_process_finds_it_all(self) -> None:
+        self.append(xid(48), xid(48))
+        for _ in range(2):
+            self.assertEqual((Xid(48, 2),), Follower(self.tree.host).look().xids(GPU))
+
+    def test_a_process_that_forked_reads_from_the_start(self) -> None:
+        self.append(xid(48))
+        follower = Follower(self.tree.host)
+        follower.look()
+        follower._process -= 1
+        self.assertEqual((Xid(48),), follower.look().xids(GPU))
+
+    def test_no_log_is_told_and_looked_for_again(self) -> None:
+        follower = Follower(self.tree.host)
+        self.assertFalse(follower.look().readable)
+        self.assertFalse(kernellog.read(self.tree.host).readable)
+        self.append(xid(48))
+        self.assertEqual((Xid(48),), follower.look().xids(GPU))
+        self.assertEqual((Xid(48),), kernellog.read(self.tree.host).xids(GPU))
