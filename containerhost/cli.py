@@ -14,6 +14,8 @@ from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
 from containerhost.errors import ContainerHostError, OwnersUnreadable
 from containerhost.mig.cli import mig
+from containerhost.possession import Possession
+from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 
 _root = click.option("--root", default="/", metavar="DIR",
@@ -113,6 +115,22 @@ def doctor(root: Path, owners_folder: Path | None) -> None:
 def unblock(device: str, owners_folder: Path | None) -> None:
     """Free DEVICE, which was blocked because it could not be cleaned and which you have cleaned by hand."""
     owners.Owners(_folder(Path("/"), owners_folder)).free(device)
+
+
+@main.command()
+@click.argument("device")
+@_json
+@_owners
+def scrub(device: str, as_json: bool, owners_folder: Path | None) -> None:
+    """Clean DEVICE (a PCI address) as if its container had ended, and free it: one that is blocked because it could not
+    be cleaned, or one that is free and sick. Needs root. One that a container has is refused."""
+    store = owners.Owners(_folder(Path("/"), owners_folder))
+    before = store.records().get(device)
+    done = Possession(store, scan, Privileged()).clean(device)
+    if as_json:
+        click.echo(json.dumps({"device": device, "done": done, "was_blocked": before.blocked if before else None}))
+    else:
+        click.echo(f"{device} is clean and free: {', '.join(done)}")
 
 
 def _folder(root: Path, given: Path | None) -> Path:

@@ -100,22 +100,24 @@ class NetFunction:
             raise HostActionFailed(f"{self._device.address} shows MAC {self.mac()}, not {mac}, {BIND_LIMIT:g} s after "
                                    f"it was set")
 
-    def rebind(self, *, reset: bool = False, driver: str | None = None) -> None:
+    def rebind(self, *, reset: bool = False, driver: str | None = None) -> bool:
         """Start the function anew: unbind its driver, reset it if asked, bind, and wait for its interface.
 
         :param driver: the driver to bind when it has none, because an earlier rebind was interrupted
+        :returns: whether it was reset
         """
         bound, driver = self._device.driver, self._device.driver or driver
         if not driver:
             raise HostActionFailed(f"{self._device.address} has no driver to bind again")
         if bound:
             self._privileged.unbind(self._device.address, bound)
+        was_reset = False
         try:
-            if reset:
-                self._privileged.reset(self._device.address)
+            was_reset = reset and self._privileged.reset(self._device.address)
         finally:
             self._privileged.bind(self._device.address, driver)
         self.await_netdev(BIND_LIMIT)
+        return was_reset
 
     def await_guids(self, node_guid: str, port_guid: str) -> None:
         """:raises HostActionFailed: the driver does not show them in time"""

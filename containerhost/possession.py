@@ -8,11 +8,14 @@ import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from containerhost import faults
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, Role
 from containerhost.devices.scan import Inventory
 from containerhost.devices.vendors import make_grant
+from containerhost.devices.vendors.base import refuse_host_use
 from containerhost.errors import (
     DeviceHeld,
+    DeviceInUse,
     DeviceNotFound,
     DeviceUnhealthy,
     HostActionFailed,
@@ -29,6 +32,7 @@ from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 
+OPERATOR = Owner(driver="containerhost", engine="host", container="scrub", uuid="operator")
 Foreign = Callable[[Iterable[Device]], Mapping[str, str]]
 
 
@@ -104,6 +108,21 @@ class Possession:
         own = [(node.major, node.minor) for node in nodes]
         return self._privileged.users(own) if own else ()
 
+    def faults(self, owner: Owner) -> tuple[str, ...]:
+        """What is wrong with the devices the owner has, one text each; see :func:`containerhost.faults.of`."""
+        records = self._owners.held_by(owner)
+        return faults.of(records, self._inventory()) if records else ()
+
+    def require_unused(self, grants: Iterable[Grant]) -> None:
+        """:raises DeviceInUse: a process in a container has a device of ``grants`` open or mapped; of a place on a shared
+            GPU, which others use too, nobody can tell"""
+        for grant in grants:
+            own = [(node.major, node.minor) for node in grant.own_nodes]
+            users = self._privileged.users(own) if own else ()
+            if users:
+                raise DeviceInUse(f"device {grant.device.id} is in use by {', '.join(users)}: end what uses it, then "
+                                  "try again")
+
     def held(self, owner: Owner) -> tuple[Grant, ...]:
         """Everything the owner has that is still on this host, as grants without options: they tell which nodes and
         which interface come with each. Changes nothing."""
@@ -133,6 +152,56 @@ class Possession:
         record = self._records(owner).get(device_id)
         complaint = self._give_back(record, self._inventory()) if record else None
         return (complaint,) if complaint else ()
+
+    def renew(self, owner: Owner) -> tuple[str, ...]:
+        """Reset the owner's sick GPUs, which stay its own; its container is stopped.
+
+        :returns: complaints, one for each that could not be reset
+        """
+        inventory = self._inventory()
+        complaints = []
+        for device_id, record in self._records(owner).items():
+            device = next((device for device in inventory.devices if device.id == device_id), None)
+            if device and device.kind is Kind.GPU and not device.healthy:
+                try:
+                    self._scrub(device, record.restore, inventory)
+                except ScrubFailed as error:
+                    complaints.append(str(error))
+        return tuple(complaints)
+
+    def clean(self, device_id: str) -> tuple[str, ...]:
+        """For the operator: clean a device that is blocked, or that nobody has; then it is free.
+
+        :returns: what was done, in words
+        :raises DeviceNotFound, DeviceHeld, OwnersUnreadable: nothing was changed
+        :raises ScrubFailed, DeviceUnhealthy: it is blocked for that reason
+        """
+        inventory = self._inventory()
+        device = inventory.get(device_id)
+        record = self._owners.records().get(device.id)
+        if record is None:
+            self._take_for_cleaning(device, inventory)
+        elif record.blocked is None:
+            raise DeviceHeld(f"device {device.id} is not cleaned: {record.owner} holds it; detach it or end its "
+                             "container first, and it is cleaned then")
+        try:
+            done = self._scrub(device, record.restore if record else {}, inventory)
+            self._require_well(device.id)
+        except (ScrubFailed, DeviceUnhealthy) as error:
+            self._owners.block(device.id, str(error))
+            raise
+        self._owners.free(device.id)
+        return done
+
+    def _take_for_cleaning(self, device: Device, inventory: Inventory) -> None:
+        """Blocked at once: whoever is killed on the way leaves a device that nobody is given."""
+        refuse_host_use(device)
+        if device.netdev_away:
+            raise DeviceHeld(f"device {device.id} is not cleaned: its interface is in another network namespace, so a "
+                             "container has it; stop or detach that one first")
+        self._refuse_foreign(inventory, [(device, GrantOptions())], OPERATOR)
+        self._owners.claim([device], OPERATOR, inventory.related)
+        self._owners.block(device.id, "`containerhost scrub` has begun to clean it")
 
     def mend(self, owner: Owner) -> None:
         """Bind the drivers of the owner's functions that somebody unbound to clean them, and was killed.
@@ -255,7 +324,7 @@ class Possession:
     def _give_back(self, record: Record, inventory: Inventory) -> str | None:
         try:
             device = inventory.get(record.device_id)
-            scrub(device, record.restore, self._function(device, inventory), self._privileged)
+            self._scrub(device, record.restore, inventory)
             self._require_well(record.device_id)
         except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
             self._owners.block(record.device_id, str(error))
@@ -264,6 +333,9 @@ class Possession:
             self._owners.unblock(record.device_id)
         self._owners.release(record.device_id, record.owner)
         return None
+
+    def _scrub(self, device: Device, restore: Mapping[str, str], inventory: Inventory) -> tuple[str, ...]:
+        return scrub(device, restore, self._function(device, inventory), self._privileged, self._host)
 
     def _require_well(self, device_id: str) -> None:
         device = self._inventory().get(device_id)

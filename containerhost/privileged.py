@@ -12,9 +12,11 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from containerhost import blockcopy, blocknodes, links, processlimits
+from containerhost.devices.health import kernellog
 from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
 from containerhost.processes import name, namespace, open_folder, pids
+from containerhost.sysfs import Host
 
 PCI = "/sys/bus/pci"
 COMMAND_LIMIT = 30  # s
@@ -29,6 +31,7 @@ MARK = re.compile(r"[ -~]{1,200}")  # the kernel keeps 255 bytes
 NODE = re.compile(r"/dev/[a-z0-9]{1,32}")
 LIMIT = re.compile(r"[a-z]{1,16}")
 SIZE = re.compile(r"unlimited|[0-9]{1,19}")
+COUNTER = re.compile(r"[a-z_]{1,32}")
 VOLUME = re.compile(r"/dev/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
 
 # Folders of /dev in which devices that can be granted have their nodes.
@@ -151,25 +154,41 @@ class Privileged:
     def bind(self, address: str, driver: str) -> None:
         write(f"{PCI}/drivers/{check(DRIVER, driver)}/bind", check(ADDRESS, address))
 
-    def reset(self, address: str) -> None:
-        """Function-level reset (Documentation/ABI/testing/sysfs-bus-pci); nothing where the kernel offers none."""
+    def reset(self, address: str) -> bool:
+        """Function-level reset (Documentation/ABI/testing/sysfs-bus-pci); False where the kernel offers none."""
         path = f"{PCI}/devices/{check(ADDRESS, address)}/reset"
-        if os.path.exists(path):
-            write(path, "1")
+        if not os.path.exists(path):
+            return False
+        write(path, "1")
+        return True
 
-    def reset_nvidia_gpu(self, address: str) -> None:
-        """Reset a whole GPU under its driver, which only NVIDIA's own tool does in safety; nothing without the tool
-        or where it says that this GPU cannot be reset."""
+    def reset_nvidia_gpu(self, address: str) -> bool:
+        """Reset a whole GPU under its driver, which only NVIDIA's own tool does in safety; False without the tool or
+        where it says that this GPU cannot be reset."""
         try:
             run(["nvidia-smi", "--gpu-reset", f"--id={check(ADDRESS, address)}"], GPU_RESET_LIMIT)
         except FileNotFoundError:
-            return
+            return False
         except HostActionFailed as error:
             if "not supported" not in str(error).lower():
                 raise
+            return False
+        return True
+
+    def mark_reset(self, address: str, counters: Mapping[str, int]) -> None:
+        """Note in the kernel's log that a device was reset, which settles what the log says of it so far.
+
+        :param counters: what its error counters begin at
+        """
+        write(kernellog.PATH, kernellog.mark(check(ADDRESS, address), {check(COUNTER, counter): int(count)
+                                                                       for counter, count in counters.items()}))
+
+    def kernel_log(self) -> str:
+        """What the kernel said of devices, for a process that may not read it (:func:`kernellog.restored`)."""
+        return kernellog.plain(kernellog.read(Host()))
 
     def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
-        """The processes of containers that have one of these character nodes open, in words.
+        """The processes of containers that have one of these character nodes open or mapped, in words.
 
         Processes of the host's own PID namespace are left out: a monitoring daemon may watch a GPU at all times.
         """
@@ -237,20 +256,33 @@ def write(path: str, text: str) -> None:
 
 
 def opened(pid: int) -> set[tuple[int, int]]:
-    """Numbers of the character nodes the process has open."""
+    """Numbers of the character nodes the process has open, or has mapped and closed."""
     found: set[tuple[int, int]] = set()
-    try:
-        handles = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return found
-    for handle in handles:
+    for path in (*handles(pid), *mappings(pid)):
         try:
-            status = os.stat(f"/proc/{pid}/fd/{handle}")
+            status = os.stat(path)
         except OSError:
             continue
         if stat.S_ISCHR(status.st_mode):
             found.add((os.major(status.st_rdev), os.minor(status.st_rdev)))
     return found
+
+
+def handles(pid: int) -> list[str]:
+    try:
+        return [f"/proc/{pid}/fd/{handle}" for handle in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
+        return []
+
+
+def mappings(pid: int) -> list[str]:
+    """What it has mapped that is called something below /dev; whatever it is called in the container, nodes are there.
+    Lines of /proc/<pid>/maps: ``55d0-55d4 rw-s 00000000 00:06 1034 /dev/nvidia0``."""
+    try:
+        found = lines(pid, "maps")
+    except HostActionFailed:  # it has ended
+        return []
+    return [f"/proc/{pid}/map_files/{line.partition(' ')[0]}" for line in found if "/dev/" in line]
 
 
 def nodes_of(pid: int) -> dict[str, tuple[int, int]]:

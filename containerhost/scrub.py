@@ -1,59 +1,84 @@
 """Bring a returned device into the state it was given away in, or say why it cannot be.
 
-A tenant was root over the device: what can be reset is reset, and nothing a tenant set may reach the next one.
+A tenant was root over the device: what can be reset is reset, and nothing a tenant set may reach the next one. A
+process that still has the device is never ended here, as its container is somebody else's: the device is refused.
 """
 
 from collections.abc import Mapping
 
+from containerhost.devices import pci
+from containerhost.devices.health import bus
 from containerhost.devices.model import NVIDIA, Device, Kind, NodeUse, Role
 from containerhost.errors import HostActionFailed, ScrubFailed
 from containerhost.netfunction import NetFunction, wait_for
 from containerhost.privileged import Privileged
+from containerhost.sysfs import Host
 
-USERS_LIMIT = 10.0  # s for the last processes of a killed container to let go of a GPU
+USERS_LIMIT = 10.0  # s for the last processes of a killed container to let go of a device
 
 
-def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged) -> None:
+def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged, host: Host
+          ) -> tuple[str, ...]:
     """:param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
         ``port_guid``, ``mac``, ``link``, ``spoof_check``, ``trust``
+    :returns: what was done, in words
     :raises ScrubFailed: the device is not clean; it must not be given to anybody
     """
     try:
+        require_unused(device, privileged)
         if device.kind is Kind.NET:
-            scrub_net(device, restore, function)
+            was_reset, done = scrub_net(device, restore, function)
         else:
-            scrub_gpu(device, privileged)
+            was_reset, done = reset_gpu(device, privileged), ()
+        if was_reset:
+            settle(device, privileged, host)
     except HostActionFailed as error:
         raise ScrubFailed(f"device {device.id} could not be cleaned: {error}") from error
+    return ("no process has it", *done, "it was reset" if was_reset else "it offers no reset")
 
 
-def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> None:
+def require_unused(device: Device, privileged: Privileged) -> None:
+    """:raises HostActionFailed: a process of a container has it open or mapped"""
+    own = tuple((node.major, node.minor) for node in device.nodes if node.use is NodeUse.OWN)
+    if own and not wait_for(lambda: not privileged.users(own), USERS_LIMIT):
+        raise HostActionFailed(f"still in use by {', '.join(privileged.users(own))}")
+
+
+def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> tuple[bool, tuple[str, ...]]:
     """GUIDs and MAC back, no VLAN, the function and its driver started anew (which drops the tenant's MAC, MTU, filters
     and queues), and the interface down, without addresses and under its own name."""
+    done = []
     if device.driver:  # else whoever began to rebind it was killed: no interface can return before it is bound
         function.await_netdev()
     guids = (restore["node_guid"], restore["port_guid"]) if "node_guid" in restore else None
     if guids:
         function.set_guids(*guids)
+        done.append("its GUIDs are those of before")
     if "mac" in restore:
         function.set_port(restore["mac"], 0, *(restore[key] == "on" if key in restore else None
                                                for key in ("spoof_check", "trust")))
+        done.append("its MAC, VLAN and switches are cleared")
     if "link" in restore:
         function.set_link(True)
-    function.rebind(reset=device.role is Role.VF, driver=restore.get("driver"))
+    # A card of its own is reset only when something is wrong with it: that takes its links down.
+    was_reset = function.rebind(reset=device.role is Role.VF or not device.healthy, driver=restore.get("driver"))
     if guids:
         function.await_guids(*guids)
     if "netdev" in restore:
         function.rename(restore["netdev"])
     function.quieten()
+    return was_reset, (*done, "its driver was bound anew")
 
 
-def scrub_gpu(device: Device, privileged: Privileged) -> None:
-    """No process of a container may be left on it; a place on a shared GPU has no nodes of its own. A whole NVIDIA GPU
-    is reset; the others' drivers clear memory when they hand it out, and resetting a GPU under its driver is only safe
-    with the vendor's tool."""
-    own = tuple((node.major, node.minor) for node in device.nodes if node.use is NodeUse.OWN)
-    if not wait_for(lambda: not privileged.users(own), USERS_LIMIT):
-        raise HostActionFailed(f"still in use by {', '.join(privileged.users(own))}")
-    if device.vendor_id == NVIDIA and device.kind is Kind.GPU:
-        privileged.reset_nvidia_gpu(device.address)
+def reset_gpu(device: Device, privileged: Privileged) -> bool:
+    """A whole NVIDIA GPU is reset; the others' drivers clear memory when they hand it out, and resetting a GPU under
+    its driver is only safe with the vendor's tool."""
+    return device.vendor_id == NVIDIA and device.kind is Kind.GPU and privileged.reset_nvidia_gpu(device.address)
+
+
+def settle(device: Device, privileged: Privileged, host: Host) -> None:
+    """What the kernel said and counted before a reset is over. Nothing is written where nothing was said: the log is
+    not filled with the comings and goings of healthy devices. A VF's errors are those of its card."""
+    if device.role is not Role.VF and (device.health or device.notes):
+        folder = pci.folder(host, device.address)
+        privileged.mark_reset(device.address, {name: bus.counted(host, folder, name) for name in bus.COUNTERS})

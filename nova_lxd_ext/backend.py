@@ -1,6 +1,7 @@
 """Puts the parts of the driver together from the operator's options. Nothing here talks to the engine yet."""
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from nova.virt import hardware
 from oslo_config import cfg
 
 from containerhost import topology
+from containerhost.devices.health import kernellog
 from containerhost.devices.scan import Inventory, scan
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.disktransfers import DiskTransfers
@@ -22,6 +24,7 @@ from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.guestnotice import GuestNotice
 from containerhost.owners import Owners
 from containerhost.possession import Possession
+from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from containerhost.veth import Veths
 from nova_lxd_ext.allocations import HostSlices, Placement
@@ -65,6 +68,7 @@ class Backend:
     imagecache: ImageCache
     snapshots: Snapshots
     resources: Resources
+    possessions: Possessions
     states: States
     lifecycle: Lifecycle
     power: Power
@@ -90,7 +94,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     owners = Owners(Path(conf.lxd.owners_dir))
 
     def inventory() -> Inventory:
-        return scan(host)
+        return scan(host, functools.partial(kernel_log, root_actions))
 
     possession = Possession(owners, inventory, root_actions, engine.held)
     image_api = glance.API()
@@ -118,13 +122,19 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         imagecache=ImageCache(conf, images, image_api),
         snapshots=Snapshots(states, exports(conf, client), image_api),
         slices=slices,
-        resources=Resources(engine, host, inventory, owners, pool),
+        resources=Resources(engine, host, inventory, owners, pool), possessions=possessions,
         lifecycle=lifecycle, power=power, peers=peers,
         rescue=Rescue(conf, engine, states, lifecycle, power, outfit, images),
         consoles=Consoles(conf, engine, states),
         arrivals=Arrivals(conf, engine, transfers, states, outfit, lifecycle, ephemerals),
         moves=Moves(conf, engine, states, outfit, lifecycle, power, live, transfers, ephemerals, peers,
                     conf.lxd.migration_address))
+
+
+def kernel_log(root_actions: Privileged, host: Host) -> kernellog.Log:
+    """What the kernel said of devices, by way of the helper where this process may not read it."""
+    log = kernellog.read(host)
+    return log if log.readable or not host.live else kernellog.restored(root_actions.kernel_log())
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:

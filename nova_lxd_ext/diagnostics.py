@@ -5,6 +5,7 @@ The engine counts CPU time per container, not per CPU, and tells of a disk only 
 
 import datetime
 import re
+from collections.abc import Collection
 
 from nova.objects import diagnostics
 from nova.objects.fields import HypervisorDriver
@@ -16,9 +17,12 @@ from containerhost.engines import ContainerState, InterfaceMetrics, Metrics
 MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", re.IGNORECASE)
 
 
-def plain(metrics: Metrics) -> dict[str, int]:
-    """For microversions before 2.48: names and numbers as other drivers choose them. Nanoseconds, KiB and bytes."""
-    found = {
+def plain(metrics: Metrics, faults: Collection[str] = ()) -> dict[str, int | str]:
+    """For microversions before 2.48: names and numbers as other drivers choose them. Nanoseconds, KiB and bytes.
+
+    :param faults: what is wrong with the server's devices
+    """
+    found: dict[str, int | str] = {
         "cpu0_time": metrics.cpu_time,
         "memory": metrics.memory // units.Ki,
         "memory-peak": metrics.memory_peak // units.Ki,
@@ -29,6 +33,8 @@ def plain(metrics: Metrics) -> dict[str, int]:
         found[f"{disk}_used"] = used
     for interface in metrics.interfaces:
         found |= _plain_interface(interface)
+    if faults:
+        found["devicefaults"] = ", ".join(faults)
     return found
 
 
@@ -46,18 +52,19 @@ def _plain_interface(interface: InterfaceMetrics) -> dict[str, int]:
 
 
 def standard(instance: Instance, state: ContainerState, metrics: Metrics, power_state: str, hypervisor: str,
-             now: datetime.datetime | None = None) -> diagnostics.Diagnostics:
+             now: datetime.datetime | None = None, faults: Collection[str] = ()) -> diagnostics.Diagnostics:
     """For microversion 2.48 and later: memory in MiB, times in nanoseconds, uptime in seconds.
 
     :param power_state: nova's name of it (``running``)
     :param hypervisor: ``lxd`` or ``incus``
+    :param faults: what is wrong with the server's devices; of the API's fields only one takes words
     """
     found = diagnostics.Diagnostics(
         state=power_state,
         # The API's list of drivers is closed and has no LXD; libvirt, which runs containers too, comes nearest.
         driver=HypervisorDriver.LIBVIRT,
         hypervisor=hypervisor,
-        hypervisor_os="linux",
+        hypervisor_os=f"linux, devicefaults: {', '.join(faults)}" if faults else "linux",
         uptime=_uptime(state, now or datetime.datetime.now(datetime.UTC)),
         config_drive=bool(instance.config_drive),
         memory_details=diagnostics.MemoryDiagnostics(

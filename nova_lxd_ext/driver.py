@@ -315,15 +315,16 @@ class LXDDriver(refusals.Refusals):
         return self._backend.consoles.serial(instance)
 
     @translated()
-    def get_diagnostics(self, instance: objects.Instance) -> dict[str, int]:
+    def get_diagnostics(self, instance: objects.Instance) -> dict[str, int | str]:
         name = self._backend.states.require(instance).name
-        return diagnostics.plain(self._backend.engine.metrics(name))
+        return diagnostics.plain(self._backend.engine.metrics(name), self._backend.possessions.faults(instance))
 
     @translated()
     def get_instance_diagnostics(self, instance: objects.Instance) -> Any:
         state, engine = self._backend.states.require(instance), self._backend.engine
         return diagnostics.standard(instance, state, engine.metrics(state.name),
-                                    power_state.STATE_MAP[POWER_STATES[state.status]], engine.server().name)
+                                    power_state.STATE_MAP[POWER_STATES[state.status]], engine.server().name,
+                                    faults=self._backend.possessions.faults(instance))
 
     # The guest
 

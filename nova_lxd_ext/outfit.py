@@ -47,6 +47,9 @@ class Supplier:
     def fit_back(self, instance: objects.Instance, wanted: Wanted) -> None:
         """Its size changes back, its container is stopped and without parts: return what only the other size had."""
 
+    def renew(self, instance: objects.Instance) -> None:
+        """Its container is stopped, to start again: mend what is broken of what it has."""
+
     def end(self, server: str) -> None:
         """Its container is gone for good: remove what lived with it.
 
@@ -128,6 +131,10 @@ class Outfit:
     def fit_back(self, instance: objects.Instance, wanted: Wanted) -> None:
         for supplier in self._suppliers:
             supplier.fit_back(instance, wanted)
+
+    def renew(self, instance: objects.Instance) -> None:
+        for supplier in self._suppliers:
+            supplier.renew(instance)
 
     def end(self, server: str) -> None:
         for supplier in self._suppliers:

@@ -68,6 +68,15 @@ class Possessions(Supplier):
         """What Placement holds for a consumer, as far as it matters for a server of this flavor."""
         return self._slices.allocations(flavor, consumer)
 
+    def faults(self, instance: objects.Instance) -> tuple[str, ...]:
+        """What is wrong with the devices the server has, in words."""
+        return self._possession.faults(owner(instance))
+
+    def renew(self, instance: objects.Instance) -> None:
+        """One that cannot be reset is refused at the start that follows, with its own reason."""
+        for complaint in self._possession.renew(owner(instance)):
+            LOG.error("A broken GPU of server %s is not reset: %s", instance.uuid, complaint)
+
     def mend(self, instance: objects.Instance) -> None:
         """Bring back what somebody was cleaning when it was killed."""
         self._possession.mend(owner(instance))

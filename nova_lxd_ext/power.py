@@ -96,10 +96,13 @@ class Power:
     def reboot(self, context: Any, instance: objects.Instance, wanted: Wanted, soft: bool) -> None:
         """Soft: the guest shuts down by itself within the time that nova also allows it at a stop (the image's
         ``os_shutdown_timeout``, else ``[DEFAULT] shutdown_timeout``), else it is ended like at a hard reboot. Hard:
-        it is ended at once. Either way it starts again with devices brought up to date."""
+        it is ended at once, and GPUs that are sick are reset. Either way it starts again with devices brought up to
+        date."""
         allowed = compute_utils.get_value_from_system_metadata(instance, "image_os_shutdown_timeout", int,
                                                                self._conf.shutdown_timeout)
         self.off(instance, timeout=allowed if soft else 0, retry_interval=self._conf.compute.shutdown_retry_interval)
+        if not soft:
+            self._outfit.renew(instance)
         self.on(context, instance, wanted)
 
     @outlasting_restart

@@ -32,6 +32,7 @@ context = priv_context.PrivContext(
         capabilities.CAP_CHOWN,            # owners of block nodes in containers
         capabilities.CAP_FOWNER,           # and their modes
         capabilities.CAP_SYS_PTRACE,       # looking at what a container's processes see
+        *of_this_machine(capabilities.CAP_SYSLOG),        # the kernel's log, where only root may read it
         *of_this_machine(capabilities.CAP_SYS_RESOURCE),  # limits of processes that run
     ])
 
@@ -98,11 +99,17 @@ class Helper(Privileged):
     def bind(self, address: str, driver: str) -> None:
         act("bind", address, driver)
 
-    def reset(self, address: str) -> None:
-        act("reset", address)
+    def reset(self, address: str) -> bool:
+        return bool(act("reset", address))
 
-    def reset_nvidia_gpu(self, address: str) -> None:
-        act("reset_nvidia_gpu", address)
+    def reset_nvidia_gpu(self, address: str) -> bool:
+        return bool(act("reset_nvidia_gpu", address))
+
+    def mark_reset(self, address: str, counters: Mapping[str, int]) -> None:
+        act("mark_reset", address, dict(counters))
+
+    def kernel_log(self) -> str:
+        return str(act("kernel_log"))
 
     def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
         return tuple(act("users", [list(node) for node in nodes]))

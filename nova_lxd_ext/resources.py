@@ -25,6 +25,7 @@ from containerhost.topology import CpuInfo, MemoryUse, Topology
 from nova_lxd_ext import cpusets, hostinfo, numa, pci
 from nova_lxd_ext.architectures import canonical
 from nova_lxd_ext.cpusets import CpuSets
+from nova_lxd_ext.devicefaults import DeviceFaults
 from nova_lxd_ext.onetimeuse import one_time_use
 
 LOG = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Resources:
         self._inventory = inventory
         self._owners = owners
         self._pool = pool
+        self._faults = DeviceFaults()
 
     def look(self) -> HostFacts:
         found = topology.read(self._host)
@@ -72,7 +74,9 @@ class Resources:
         except OwnersUnreadable as error:
             LOG.error("No device of this host is reported to nova: %s", error)
             return []
-        return pci.passthrough(self._inventory(), records, one_time_use)
+        inventory = self._inventory()
+        self._faults.look(records, inventory)
+        return pci.passthrough(inventory, records, one_time_use)
 
 
 def describe(facts: HostFacts, nodename: str, devices: list[dict[str, Any]]) -> dict[str, Any]:

@@ -59,6 +59,10 @@ class DirectPorts:
         return (next((grant for grant in grants if grant.device.id == address), None),
                 tuple(grant for grant in grants if grant.device.id != address))
 
+    def require_unused(self, grant: Grant) -> None:
+        """:raises DeviceInUse: a process in the container has it open"""
+        self._possession.require_unused([grant])
+
     def silence(self, instance: objects.Instance, silent: bool) -> None:
         """Take the link from all virtual functions of the server, those of its flavor too, or give it back."""
         for complaint in self._possession.silence(owner(instance), silent):

@@ -12,6 +12,7 @@ from os_vif.objects.instance_info import InstanceInfo
 
 from containerhost import errors
 from containerhost.engines import ContainerState, Engine, Status
+from containerhost.grants import Grant
 from containerhost.rollback import Rollback
 from containerhost.spec import Nic, Part
 from containerhost.veth import Veths
@@ -142,8 +143,13 @@ class Ports(Supplier):
         return vifconfig.nic(vif, name)
 
     def detach(self, instance: objects.Instance, vif: model.VIF) -> None:
-        """Take a port from a container, running or not; done already when it has it no more."""
+        """Take a port from a container, running or not; done already when it has it no more.
+
+        :raises DeviceInUse: a process in it uses the function of a direct port; nothing was changed
+        """
         part, remaining = self._held(instance, vif)
+        if isinstance(part, Grant):
+            self._direct.require_unused(part)
         if part is not None:
             self._engine.detach(instance.name, part, remaining)
         self._take_off_one(instance, vif)

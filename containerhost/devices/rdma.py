@@ -29,9 +29,9 @@ class Found:
     """
 
     rdma: Rdma | None = None
-    phys_state: str | None = None
     nodes: tuple[CharNode, ...] = ()
     health: tuple[str, ...] = ()
+    phys_state: str | None = None
 
 
 class RdmaDevices:

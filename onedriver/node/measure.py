@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from containerhost import topology
+from containerhost import faults, topology
 from containerhost.devices import nvml
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
@@ -62,9 +62,10 @@ class Measure:
 
     def host_system(self) -> str:
         records = self._owners.records().values()
-        elsewhere = {record.device_id for record in records if record.owner.driver != self._driver or record.blocked}
+        own = {record.device_id for record in records if record.owner.driver == self._driver and not record.blocked}
+        elsewhere = {record.device_id for record in records} - own
         found = probes.host_system(self._driver, self._engine.name, self._engine.server(), topology.read(self._host),
-                                   scan(self._host), elsewhere, self._pci_filter)
+                                   scan(self._host), own, elsewhere, self._pci_filter)
         return "\n".join(filter(None, (found, probes.wilds(self._engine.containers()), self._space())))
 
     def _space(self) -> str:
@@ -85,33 +86,37 @@ class Measure:
         return "\n".join(filter(None, (probes.complete() if self._is_time_for_all() else "", states)))
 
     def vm_monitor(self) -> str:
-        """One request; without GPUs in use neither devices nor their library are looked at."""
+        """One request; without devices in use neither they nor NVIDIA's library are looked at."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         measured = [(state, metrics) for state, metrics in self._engine.measured()
                     if LABEL in state.labels and state.status is Status.RUNNING]
         before = samples(self._state / SAMPLES)
         self._keep(SAMPLES, {state.name: (metrics.pid or 0, metrics.cpu_time, now) for state, metrics in measured})
-        gpus = self._gpus()
+        gpus, faulty = self._devices()
         return "\n".join(probes.vm_monitor(
             state, probes.vm_values(metrics, now, before.get(state.name)) | self._disk_io(metrics)
-            | probes.gpu_values(gpus.get(state.name, ())), probes.disk_values(metrics)) for state, metrics in measured)
+            | probes.gpu_values(gpus.get(state.name, ())) | probes.fault_values(faulty.get(state.name, ())),
+            probes.disk_values(metrics)) for state, metrics in measured)
 
     def _disk_io(self, metrics: Metrics) -> dict[str, Value]:
         return probes.io_values(disk_io(self._host, metrics.pid) if metrics.pid else None)
 
-    def _gpus(self) -> Mapping[str, Sequence[nvml.Use | None]]:
-        """Of every GPU and slice in use, by container."""
-        held = {record.device_id: record.owner.container
-                for record in self._owners.records().values() if record.owner.driver == self._driver}
-        found: dict[str, list[nvml.Use | None]] = {}
+    def _devices(self) -> tuple[Mapping[str, Sequence[nvml.Use | None]], Mapping[str, Sequence[str]]]:
+        """Of what the containers have: how each GPU is used, and what is wrong with which device, by container."""
+        held = [record for record in self._owners.records().values() if record.owner.driver == self._driver]
+        uses: dict[str, list[nvml.Use | None]] = {}
+        faulty: dict[str, list[str]] = {}
         if not held:
-            return found
-        known = nvml.query()
-        for device in scan(self._host).devices:
-            if device.kind is Kind.GPU and device.id in held:
-                told = known.get(device.id)
-                found.setdefault(held[device.id], []).append(told.use if told else None)
-        return found
+            return uses, faulty
+        known, inventory = nvml.query(), scan(self._host)
+        gpus = {device.id for device in inventory.devices if device.kind is Kind.GPU}
+        for record in held:
+            container = record.owner.container
+            if record.device_id in gpus:
+                told = known.get(record.device_id)
+                uses.setdefault(container, []).append(told.use if told else None)
+            faulty.setdefault(container, []).extend(faults.of([record], inventory))
+        return uses, faulty
 
     def _is_time_for_all(self) -> bool:
         file = self._state / WHOLE

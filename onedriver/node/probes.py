@@ -59,17 +59,18 @@ class Sample:
 
 
 def host_system(driver: str, engine: str, server: ServerInfo, host: Topology, inventory: Inventory,
-                elsewhere: Collection[str], filters: Sequence[str]) -> str:
+                own: Collection[str], elsewhere: Collection[str], filters: Sequence[str]) -> str:
     """host/system: what seldom changes.
 
     :param engine: what containers are made with: ``lxd``
+    :param own: ids of devices that containers of this driver have
     :param elsewhere: ids of devices that containers of other drivers have
     :param filters: which devices are reported: ``VENDOR:DEVICE:CLASS`` with asterisks
     """
     facts = {"ARCH": host.cpu.arch, "MODELNAME": host.cpu.model, "HYPERVISOR": driver, "HOSTNAME": server.hostname,
              f"{engine.upper()}_VERSION": f"{server.name} {server.version}", "TOTALCPU": len(host.cpus) * 100,
              "TOTALMEMORY": sum(node.memory for node in host.nodes) // KIB}
-    return "\n".join([template.lines(facts), *numa_system(host.nodes), *pci(inventory, elsewhere, filters)])
+    return "\n".join([template.lines(facts), *numa_system(host.nodes), *pci(inventory, own, elsewhere, filters)])
 
 
 def numa_system(nodes: Iterable[NumaNode]) -> Iterator[str]:
@@ -122,13 +123,16 @@ def datastores(location: Space, each: Iterable[Space]) -> str:
 # Devices.
 
 
-def pci(inventory: Inventory, elsewhere: Collection[str], filters: Sequence[str]) -> Iterator[str]:
+def pci(inventory: Inventory, own: Collection[str], elsewhere: Collection[str], filters: Sequence[str]
+        ) -> Iterator[str]:
     """A whole GPU and its slices exclude each other, a physical function and its virtual ones too: the parts are
-    reported, not what they are parts of. What cannot be given away is left out, and the core forgets it."""
+    reported, not what they are parts of. What cannot be given away is left out, and the core forgets it; what a VM has
+    stays, well or not."""
     whole = {device.parent for device in inventory.devices if device.parent}
     for device in inventory.devices:
         taken = {device.id, *(other.id for other in inventory.related(device))} & set(elsewhere)
-        if device.id not in whole and not taken and device.healthy and not device.host_use and passes(device, filters):
+        usable = device.id in own or (device.healthy and not device.host_use)
+        if device.id not in whole and not taken and usable and passes(device, filters):
             yield template.vector("PCI", pci_attributes(device))
 
 
@@ -216,6 +220,11 @@ def disk_values(now: Metrics) -> str:
     if not now.disks.get(ROOT):
         return ""
     return template.vector("DISK_SIZE", {"ID": 0, "SIZE": math.ceil(now.disks[ROOT] / MIB)})
+
+
+def fault_values(faults: Sequence[str]) -> dict[str, template.Value]:
+    """:param faults: what is wrong with the VM's devices; what an administrator and its owner see of it"""
+    return {"DEVICE_FAULTS": ", ".join(faults)} if faults else {}
 
 
 def gpu_values(uses: Sequence[Use | None]) -> dict[str, template.Value]:

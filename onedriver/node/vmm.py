@@ -86,6 +86,8 @@ class BaseVmm(abc.ABC):
     def _stop_and_start(self, call: Call, *, force: bool) -> None:
         own, spec = self._existing(call).name, self._spec(call.vm)
         self._stop(own, force=force)
+        if force:
+            complain(self._possession.renew(self._owner(call.vm_id)))
         self._restart(call.vm, spec)
 
     def save(self, call: Call) -> None:
@@ -131,6 +133,7 @@ class BaseVmm(abc.ABC):
         if requests[0].address not in self._possession.held_by(self._owner(call.vm_id)):
             return
         (grant,) = self._possession.grants(requests, self._owner(call.vm_id))
+        self._possession.require_unused([grant])
         self._engine.detach(own, grant, self._held(call.vm, part))
         complain(self._possession.give_back_one(grant.device.id, self._owner(call.vm_id)))
 

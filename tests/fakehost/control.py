@@ -57,6 +57,15 @@ class FakeHostControl:
         """Have a card fall off the bus (configuration space reads ff, the driver's information gone), or return."""
         self._call("set_fallen", address=address, fallen=fallen)
 
+    def set_pci_link(self, address: str, **link: int) -> None:
+        """Change what is told of a card's link: ``lanes`` in use, of 16, errors counted that are ``fatal`` and that are
+        ``nonfatal``."""
+        self._call("set_pci_link", address=address, **link)
+
+    def say(self, message: str) -> None:
+        """Have the kernel write a message to its log, /dev/kmsg."""
+        self._call("say", message=message)
+
     def set_nodes(self, address: str, there: bool) -> None:
         """Take a function's nodes out of /dev, or put them back."""
         self._call("set_nodes", address=address, there=there)

@@ -9,7 +9,22 @@ import itertools
 
 from tests.fakehost.description import Card, Fault, Gpu, HostDescription, Kind
 
+LANES = 16
 _GUID_BASE = 0xB8CEF603 << 32
+
+
+@dataclasses.dataclass(frozen=True)
+class PciLink:
+    """What sysfs tells of a card's PCI Express link.
+
+    :ivar lanes: that are in use, of LANES
+    :ivar fatal: errors that the kernel has counted, of the kind that needs a reset
+    :ivar nonfatal: of the kind that loses a transaction
+    """
+
+    lanes: int = LANES
+    fatal: int = 0
+    nonfatal: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +43,7 @@ class GpuFunction:
     bound: bool = True
     fallen: bool = False
     nodes: bool = True
+    link: PciLink = PciLink()
 
     @property
     def address(self) -> str:
@@ -75,6 +91,7 @@ class NetFunction:
     nodes: bool = True
     link_up: bool = True
     rdma_away: bool = False
+    link: PciLink = PciLink()
 
     @property
     def native_driver(self) -> str:

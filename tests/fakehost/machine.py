@@ -30,6 +30,7 @@ from tests.fakehost.functions import (
     vf_function,
 )
 from tests.fakehost.interfaces import Interfaces
+from tests.fakehost.kernellog import KernelLog
 from tests.fakehost.netdevs import Port, Switch, bring_back, foreign_namespace, open_port
 from tests.fakehost.writer import LiveWriter
 
@@ -49,6 +50,7 @@ class Machine:
         self._vf_settings: dict[str, dict[str, str]] = {}
         self._ports: dict[str, Port] = {}
         self._resets: list[str] = []
+        self.kernel_log = KernelLog()
         self._home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._home_inode = os.fstat(self._home).st_ino
         self._abroad: dict[str, int] = {}
@@ -165,6 +167,15 @@ class Machine:
     def set_fallen(self, address: str, fallen: bool) -> None:
         """Have a card fall off the bus: configuration space reads ff, the driver's information is gone."""
         self._replace(address, fallen=fallen)
+
+    def set_pci_link(self, address: str, **link: int) -> None:
+        """Change what is told of a card's link: ``lanes``, ``fatal``, ``nonfatal``."""
+        with self._lock:
+            self._replace(address, link=dataclasses.replace(self._get(address).link, **link))
+
+    def say(self, message: str) -> None:
+        """Have the kernel write a message to its log."""
+        self.kernel_log.say(message)
 
     def set_nodes(self, address: str, there: bool) -> None:
         """Take a function's nodes out of /dev, or put them back."""

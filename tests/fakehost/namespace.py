@@ -224,6 +224,13 @@ def _copy_node(path: str, status: os.stat_result) -> None:
     os.chown(path, status.st_uid, status.st_gid)
 
 
+def show_kernel_log(attribute: str) -> None:
+    """:param attribute: the file that stands for the kernel's log"""
+    if os.path.lexists("/dev/kmsg"):
+        os.unlink("/dev/kmsg")
+    _show(attribute, "/dev/kmsg")
+
+
 def _find_ip() -> tuple[str, bytes]:
     """Where the ip command is, and the program itself; on an emulated host on an emulated host it is the outer's."""
     found = shutil.which("ip", path="/usr/sbin:/usr/bin:/sbin:/bin")
@@ -241,8 +248,9 @@ def _build_bin(ip_path: str, ip_program: bytes) -> None:
     real.write_bytes(ip_program)
     real.chmod(0o755)
     linux.bind(str(_SHIM / "ip"), ip_path)
-    for name in ("ip.py", "nvidia-container-cli", "rdma", "rdma.py"):
-        os.symlink(_SHIM / name, f"{BIN}/{name}")
+    shims = {name: name for name in ("ip.py", "nvidia-container-cli", "rdma", "rdma.py")}
+    for name, shim in (shims | {"nvidia-smi": "host-nvidia-smi"}).items():
+        os.symlink(_SHIM / shim, f"{BIN}/{name}")
 
 
 def write_fixed(writer: Writer, host: HostDescription, present: list[Function]) -> None:

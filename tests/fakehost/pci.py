@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 
 from tests.fakehost.entries import Action, Entry, File, Link
-from tests.fakehost.functions import Function, GpuFunction, NetFunction, vf_address
+from tests.fakehost.functions import LANES, Function, GpuFunction, NetFunction, vf_address
 
 BUS = "sys/bus/pci"
 
@@ -31,7 +31,11 @@ def function_entries(function: Function) -> Iterator[Entry]:
         ("revision", "0xa1"),
         ("enable", "1" if function.bound else "0"),
         ("current_link_speed", "Unknown" if function.fallen else "16.0 GT/s PCIe"),
-        ("current_link_width", "63" if function.fallen else "16"),
+        ("current_link_width", "63" if function.fallen else str(function.link.lanes)),
+        ("max_link_speed", "16.0 GT/s PCIe"),
+        ("max_link_width", str(LANES)),
+        ("aer_dev_fatal", f"DLP {function.link.fatal}\nTOTAL_ERR_FATAL {function.link.fatal}"),
+        ("aer_dev_nonfatal", f"CmpltTO {function.link.nonfatal}\nTOTAL_ERR_NONFATAL {function.link.nonfatal}"),
         ("modalias", f"pci:v0000{vendor_id.upper()}d0000{product_id.upper()}"),
     ):
         yield File(f"{path}/{name}", value + "\n")

@@ -74,8 +74,10 @@ def _inside(
     namespace.enter(groups)
     present = functions(host)
     namespace.build(host, present, groups)
-    writer = LiveWriter(Attributes(namespace.ATTRIBUTES))
+    attributes = Attributes(namespace.ATTRIBUTES)
+    writer = LiveWriter(attributes)
     machine = Machine(writer, Interfaces(namespace.REAL_SYS, namespace.SCRATCH))
+    namespace.show_kernel_log(attributes.add(machine.kernel_log.attribute()))
     writer.read, writer.act = machine.read_action, machine.write_action
     namespace.write_fixed(writer, host, present)
     machine.start(present)

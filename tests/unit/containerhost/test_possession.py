@@ -11,6 +11,7 @@ import fixtures
 import testtools
 
 from containerhost import errors
+from containerhost.devices.health import kernellog
 from containerhost.devices.model import Kind, Role
 from containerhost.devices.scan import Inventory, scan
 from containerhost.grants import GrantOptions
@@ -19,6 +20,8 @@ from containerhost.possession import Possession, Request
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from tests.fakehost import description, tree
+from tests.unit.containerhost.health.test_kernellog import record, xid
+from tests.unit.containerhost.hosts import Broken
 
 
 class NoHardware(Privileged):
@@ -28,6 +31,7 @@ class NoHardware(Privileged):
         raise errors.HostActionFailed("there is no such device here")
 
     set_vf_link = set_vf_guids = rename_netdev = quieten_netdev = unbind = bind = reset = reset_nvidia_gpu = _refuse
+    mark_reset = _refuse
 
     def users(self, nodes):
         return ()
@@ -35,7 +39,30 @@ class NoHardware(Privileged):
 
 class Willing(NoHardware):
     def reset_nvidia_gpu(self, address):
-        pass
+        return True
+
+
+class Marking(Willing):
+    """Marks resets in the log of the described host.
+
+    :ivar able: whether GPUs can be reset
+    :ivar using: processes that have a device open
+    """
+
+    def __init__(self, tree):
+        self.log = tree.path("/dev/kmsg")
+        self.able = True
+        self.using = ()
+
+    def reset_nvidia_gpu(self, address):
+        return self.able
+
+    def users(self, nodes):
+        return self.using
+
+    def mark_reset(self, address, counters):
+        with open(self.log, "ab") as log:
+            log.write(record(kernellog.mark(address, counters), facility=1))
 
 
 class Linked(Willing):
@@ -197,6 +224,111 @@ class TestGiveBack(PossessionTestCase):
         ):
             self.assertEqual((), self.possession.reconcile(driver, engine, alive))
             self.assertEqual(left, len(self.owners.records()))
+
+
+class TestSickDevices(testtools.TestCase):
+    """A GPU with a fatal Xid, and what resetting it changes."""
+
+    def setUp(self):
+        super().setUp()
+        self.tree = self.useFixture(Broken("small"))
+        self.owners = Owners(self.tree.root / "owners")
+        self.root = Marking(self.tree)
+        self.possession = Possession(self.owners, lambda: scan(self.tree.host), self.root, host=self.tree.host)
+        self.gpu, self.other = (device.id for device in scan(self.tree.host).devices if device.kind is Kind.GPU)
+        self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.USERS_LIMIT", 0.0))
+
+    def say(self, *records):
+        with open(self.root.log, "ab") as log:
+            log.write(b"".join(records))
+
+    def healthy(self):
+        return scan(self.tree.host).get(self.gpu).healthy
+
+    def blocked(self):
+        return {name: record.blocked for name, record in self.owners.records().items()}
+
+    def test_a_free_one_is_refused_and_cleaned_for_the_operator(self):
+        self.say(xid(48))
+        self.assertRaises(errors.DeviceUnhealthy, self.possession.acquire, [Request(self.gpu)], owner("c1"))
+        self.assertEqual(("no process has it", "it was reset"), self.possession.clean(self.gpu))
+        self.assertEqual((True, {}), (self.healthy(), self.owners.records()))
+        self.possession.acquire([Request(self.gpu)], owner("c1"))
+
+    def test_its_holder_is_told(self):
+        self.possession.acquire([Request(self.gpu), Request(self.other)], owner("c1"))
+        self.assertEqual((), self.possession.faults(owner("c1")))
+        self.say(xid(48))
+        (fault,) = self.possession.faults(owner("c1"))
+        self.assertTrue(fault.startswith(f"{self.gpu}: Xid 48"), fault)
+        self.assertEqual((), self.possession.faults(owner("c2")))
+        self.tree.path(f"/sys/bus/pci/devices/{self.other}").unlink()
+        self.assertIn(f"{self.other}: this host has no such device any more", self.possession.faults(owner("c1")))
+
+    def test_a_held_one_is_reset_and_stays_its_owners(self):
+        self.possession.acquire([Request(self.gpu), Request(self.other)], owner("c1"))
+        self.say(xid(48))
+        self.assertEqual((), self.possession.renew(owner("c1")))
+        self.assertEqual({self.gpu: None, self.other: None}, self.blocked())
+        self.assertTrue(self.healthy())
+        log = self.root.log.read_bytes()
+        self.assertEqual((), self.possession.renew(owner("c1")))
+        self.assertEqual(log, self.root.log.read_bytes())  # what is well is left alone
+        self.assertEqual((), self.possession.give_back(owner("c1")))
+        self.assertEqual(log, self.root.log.read_bytes())
+
+    def test_one_that_comes_back_sick_is_reset(self):
+        self.possession.acquire([Request(self.gpu)], owner("c1"))
+        self.say(xid(79), xid(31))
+        self.assertEqual((), self.possession.give_back(owner("c1")))
+        self.assertEqual((True, {}), (self.healthy(), self.owners.records()))
+
+    def test_one_that_cannot_be_reset_is_withheld_until_it_can(self):
+        self.possession.acquire([Request(self.gpu)], owner("c1"))
+        self.say(xid(48))
+        self.root.able = False
+        (complaint,) = self.possession.give_back(owner("c1"))
+        self.assertIn("came back, but is not healthy: Xid 48", complaint)
+        error = self.assertRaises(errors.DeviceUnhealthy, self.possession.clean, self.gpu)
+        self.assertEqual({self.gpu: str(error)}, self.blocked())
+        self.root.able = True
+        self.possession.clean(self.gpu)
+        self.assertEqual({}, self.blocked())
+
+    def test_a_process_that_has_it_keeps_it_from_everybody(self):
+        self.root.using = ("process 7 (python3)",)
+        for _ in range(2):
+            error = self.assertRaises(errors.ScrubFailed, self.possession.clean, self.gpu)
+            self.assertIn("process 7 (python3)", str(error))
+            self.assertEqual({self.gpu: str(error)}, self.blocked())
+        self.assertRaises(errors.DeviceHeld, self.possession.acquire, [Request(self.gpu)], owner("c1"))
+        self.root.using = ()
+        self.possession.clean(self.gpu)
+        self.possession.acquire([Request(self.gpu)], owner("c1"))
+        (grant,) = self.possession.held(owner("c1"))
+        self.possession.require_unused([grant])
+        self.root.using = ("process 7 (python3)",)
+        error = self.assertRaises(errors.DeviceInUse, self.possession.require_unused, [grant])
+        self.assertIn("process 7 (python3)", str(error))
+
+    def test_what_somebody_has_is_not_cleaned(self):
+        self.possession.acquire([Request(self.gpu)], owner("c1"))
+        before = self.owners.records()
+        vf = next(device for device in scan(self.tree.host).devices if device.role is Role.VF)
+        self.tree.take_netdev(vf.id)
+        possession = Possession(self.owners, lambda: scan(self.tree.host), self.root, host=self.tree.host,
+                                foreign=lambda devices: {self.other: "theirs"})
+        for name, wanted in ((self.gpu, errors.DeviceHeld), (self.other, errors.DeviceHeld),
+                             (vf.id, errors.DeviceHeld), (vf.parent, errors.DeviceHeld),
+                             ("0000:00:00.0", errors.DeviceNotFound), ("../x", errors.DeviceNotFound)):
+            self.assertRaises(wanted, possession.clean, name)
+            self.assertEqual(before, self.owners.records())
+
+    def test_whoever_was_killed_while_cleaning_leaves_it_withheld(self):
+        self.useFixture(fixtures.MonkeyPatch("containerhost.possession.scrub", lambda *arguments: 1 // 0))
+        self.assertRaises(ZeroDivisionError, self.possession.clean, self.gpu)
+        self.assertIn("has begun to clean it", self.blocked()[self.gpu])
+        self.assertRaises(errors.DeviceHeld, self.possession.acquire, [Request(self.gpu)], owner("c1"))
 
 
 class TestBrokenHost(PossessionTestCase):

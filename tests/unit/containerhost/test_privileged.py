@@ -89,12 +89,12 @@ class TestGpuReset(testtools.TestCase):
                 file.write(f"#!/bin/sh\n{script}\n")
             os.chmod(path, 0o755)
         self.useFixture(fixtures.EnvironmentVariable("PATH", folder))
-        Privileged().reset_nvidia_gpu("0000:3b:00.0")
+        return Privileged().reset_nvidia_gpu("0000:3b:00.0")
 
     def test_done_or_impossible(self):
-        for script in (None, '[ "$1 $2" = "--gpu-reset --id=0000:3b:00.0" ]',
-                       "echo 'GPU Reset is not supported on this device.'; exit 3"):
-            self._with_tool(script)
+        for script, expected in ((None, False), ('[ "$1 $2" = "--gpu-reset --id=0000:3b:00.0" ]', True),
+                                 ("echo 'GPU Reset is not supported on this device.'; exit 3", False)):
+            self.assertIs(expected, self._with_tool(script))
 
     def test_refused(self):
         error = self.assertRaises(HostActionFailed, self._with_tool, "echo 'GPU is in use by another client'; exit 1")

@@ -44,6 +44,14 @@ class TestDiagnostics(testtools.TestCase):
         view = server_diagnostics.ViewBuilder().instance_diagnostics(again)
         self.assertEqual(("incus", 2), (view["hypervisor"], view["num_cpus"]))
 
+    def test_broken_devices_are_told_in_both_forms(self):
+        faults = ("0000:3b:00.0: fallen off the bus", "0000:5e:00.1: gone")
+        self.assertEqual(", ".join(faults), diagnostics.plain(METRICS, faults)["devicefaults"])
+        self.assertNotIn("devicefaults", diagnostics.plain(METRICS))
+        state = ContainerState("instance-1", Status.RUNNING, {})
+        found = diagnostics.standard(records.instance(), state, METRICS, "running", "lxd", NOW, faults)
+        self.assertEqual(f"linux, devicefaults: {', '.join(faults)}", found.hypervisor_os)
+
     def test_plain(self):
         found = diagnostics.plain(METRICS)
         self.assertEqual((3_000_000_000, 65536, 81920, 1, 12, 5 * 2 ** 20), tuple(found[name] for name in (

@@ -28,7 +28,8 @@ def addresses(lines: list[str]) -> list[str]:
 class HostTest(testtools.TestCase):
     def test_what_seldom_changes(self) -> None:
         host = hosts.shared("small")
-        lines = probes.host_system("lxdone", "lxd", SERVER, topology.read(host), scan(host), (), ["*:*:*"]).splitlines()
+        lines = probes.host_system("lxdone", "lxd", SERVER, topology.read(host), scan(host), (), (),
+                                   ["*:*:*"]).splitlines()
         for line in ('HYPERVISOR="lxdone"', 'HOSTNAME="node1"', 'TOTALCPU="3200"',
                      f'TOTALMEMORY="{128 * GIB // 1024}"'):
             self.assertIn(line, lines)
@@ -57,8 +58,8 @@ class HostTest(testtools.TestCase):
 
 
 class PciTest(testtools.TestCase):
-    def reported(self, name: str, elsewhere=(), filters=("*:*:*",)) -> list[str]:
-        return addresses(list(probes.pci(scan(hosts.shared(name)), elsewhere, filters)))
+    def reported(self, name: str, elsewhere=(), filters=("*:*:*",), own=()) -> list[str]:
+        return addresses(list(probes.pci(scan(hosts.shared(name)), own, elsewhere, filters)))
 
     def test_gpus_and_virtual_functions_and_not_what_these_are_parts_of(self) -> None:
         inventory = scan(hosts.shared("small"))
@@ -81,12 +82,21 @@ class PciTest(testtools.TestCase):
         self.assertGreater(len(unwell), 0)
         self.assertFalse(unwell & {address[:10] + "." + address[11:] for address in self.reported("broken")})
 
+    def test_what_a_vm_has_stays_reported_well_or_not(self) -> None:
+        self.assertNotIn("0000:3c:00:0", self.reported("broken"))
+        self.assertIn("0000:3c:00:0", self.reported("broken", own={"0000:3c:00.0"}))
+
+    def test_faults_of_a_vms_devices(self) -> None:
+        self.assertEqual({}, probes.fault_values(()))
+        self.assertEqual({"DEVICE_FAULTS": "a: x, b: y"}, probes.fault_values(("a: x", "b: y")))
+
     def test_only_what_the_administrator_wants(self) -> None:
         self.assertEqual(["0000:3b:00:0", "0000:af:00:0"], self.reported("small", filters=["10DE:*:*"]))
         self.assertEqual([], self.reported("small", filters=[]))
 
     def test_attributes_of_a_gpu(self) -> None:
-        (line,) = [line for line in probes.pci(scan(hosts.shared("small")), (), ["10de:20b0:0302"]) if "3b:00" in line]
+        reported = probes.pci(scan(hosts.shared("small")), (), (), ["10de:20b0:0302"])
+        (line,) = [line for line in reported if "3b:00" in line]
         for part in ('ADDRESS="0000:3b:00:0"', 'SHORT_ADDRESS="3b:00.0"', 'BUS="3b"', 'SLOT="00"', 'FUNCTION="0"',
                      'VENDOR="10de"', 'DEVICE="20b0"', 'CLASS="0302"', 'TYPE="10de:20b0:0302"', 'NUMA_NODE="0"',
                      'CLASS_NAME="3D controller"'):

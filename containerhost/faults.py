@@ -1,0 +1,21 @@
+"""What is wrong with the devices a container has, for whoever looks after it. Pure."""
+
+from collections.abc import Iterable
+
+from containerhost.devices.scan import Inventory
+from containerhost.owners import Record
+
+
+def of(records: Iterable[Record], inventory: Inventory) -> tuple[str, ...]:
+    """:param records: of one owner
+    :returns: one text for each device that is sick or gone: ``0000:3b:00.0: fallen off the bus; ...``
+    """
+    present = {device.id: device for device in inventory.devices}
+    found = []
+    for record in records:
+        device = present.get(record.device_id)
+        if device is None:
+            found.append(f"{record.device_id}: this host has no such device any more")
+        elif not device.healthy:
+            found.append(f"{record.device_id}: {'; '.join(device.health)}")
+    return tuple(found)
