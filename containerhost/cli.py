@@ -125,7 +125,7 @@ def scrub(device: str, as_json: bool, owners_folder: Path | None) -> None:
     """Clean DEVICE (a PCI address) as if its container had ended, and free it: one that is blocked because it could not
     be cleaned, or one that is free and sick. Needs root. One that a container has is refused."""
     store = owners.Owners(_folder(Path("/"), owners_folder))
-    before = store.records().get(device)
+    before = store.records().get(device.lower())
     done = Possession(store, scan, Privileged()).clean(device)
     if as_json:
         click.echo(json.dumps({"device": device, "done": done, "was_blocked": before.blocked if before else None}))

@@ -7,6 +7,7 @@ from typing import Any
 
 from containerhost.devices.model import Kind
 from tests.fakehost.control import FakeHostControl
+from tests.functional import kmsg
 from tests.functional.nova.base import GPU_ALIAS
 
 
@@ -20,6 +21,7 @@ class HealthServers(base.LxdServers):
     def repair(self) -> None:
         for gpu in self.gpus:
             self.control.set_fallen(gpu, False)
+        self.control.say(kmsg.LOADED)
 
     def with_gpu(self, expected: str = "ACTIVE") -> dict[str, Any]:
         return self.server(self.flavor(pci_passthrough__alias=f"{GPU_ALIAS}:1"), expected=expected)

@@ -1,6 +1,7 @@
 import json
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import testtools
 from click.testing import CliRunner
@@ -8,7 +9,9 @@ from click.testing import CliRunner
 from containerhost import report
 from containerhost.cli import main
 from containerhost.devices.scan import scan
+from containerhost.errors import ScrubFailed
 from containerhost.owners import Owner, Owners
+from containerhost.possession import Possession
 from tests.unit.containerhost.hosts import Broken, shared
 
 OWNER = Owner("nova", "lxd", "instance-00000001", "11111111-1111-4111-8111-111111111111")
@@ -139,6 +142,44 @@ class Unblock(testtools.TestCase):
         result = run("unblock", "0000:3b:00.0", "--owners", str(self.useFixture(Broken("small")).root / "none"))
         self.assertEqual(1, result.exit_code)
         self.assertIn("no container holds device 0000:3b:00.0", result.output)
+
+
+class Scrub(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = self.useFixture(Broken("small")).root / "records"
+
+    def possession(self, outcome):
+        return mock.patch.object(Possession, "clean", autospec=True, side_effect=outcome)
+
+    def test_what_was_done_is_told(self):
+        with self.possession([("it was reset",), ("it was reset",)]):
+            self.assertEqual("0000:3b:00.0 is clean and free: it was reset\n",
+                             run("scrub", "0000:3b:00.0", "--owners", str(self.folder)).output)
+            self.assertEqual({"device": "0000:3b:00.0", "done": ["it was reset"], "was_blocked": None}, json.loads(
+                run("scrub", "0000:3b:00.0", "--json", "--owners", str(self.folder)).output))
+
+    def test_the_former_reason_is_told(self):
+        inventory = scan(shared("small"))
+        store = Owners(self.folder)
+        store.claim([inventory.get("0000:3b:00.0")], OWNER, inventory.related)
+        store.block("0000:3b:00.0", "why")
+        with self.possession([()]):
+            done = run("scrub", "0000:3B:00.0", "--json", "--owners", str(self.folder))
+        self.assertEqual("why", json.loads(done.output)["was_blocked"])
+
+    def test_a_failure_is_an_error_with_its_reason(self):
+        with self.possession(ScrubFailed("device 0000:3b:00.0 could not be cleaned: still in use")):
+            done = run("scrub", "0000:3b:00.0", "--owners", str(self.folder))
+        self.assertEqual((1, "Error: device 0000:3b:00.0 could not be cleaned: still in use\n"),
+                         (done.exit_code, done.stderr))
+
+    def test_what_is_no_device_changes_nothing(self):
+        for name in ("0000:99:00.0", "../../etc", "", "--"):
+            done = run("scrub", "--owners", str(self.folder), "--", name)
+            self.assertEqual(1, done.exit_code, name)
+            self.assertIn("this host has no device", done.stderr)
+        self.assertFalse(self.folder.exists())
 
 
 class Topology(testtools.TestCase):

@@ -4,6 +4,8 @@ import pathlib
 import fixtures
 import testtools
 
+from containerhost.devices.health import kernellog
+from containerhost.devices.health.xids import Xid
 from tests.fakehost import description, functions, tree
 from tests.fakehost.entries import Action, Writer
 from tests.fakehost.interfaces import Interfaces
@@ -71,6 +73,25 @@ class TestGpus(testtools.TestCase):
         self.machine.write_action(reset, "1\n")
         self.machine.write_action(reset, "1\n")
         self.assertEqual([GPU, GPU], self.machine.resets())
+
+    def test_its_link_is_told(self):
+        self.machine.set_pci_link(GPU, lanes=8, fatal=2)
+        self.machine.set_pci_link(GPU, nonfatal=1)
+        folder = self.root / f"sys/bus/pci/devices/{GPU}"
+        self.assertEqual(("8\n", "16\n"), tuple((folder / name).read_text() for name in (
+            "current_link_width", "max_link_width")))
+        self.assertIn("TOTAL_ERR_FATAL 2\n", (folder / "aer_dev_fatal").read_text())
+        self.assertIn("TOTAL_ERR_NONFATAL 1\n", (folder / "aer_dev_nonfatal").read_text())
+
+    def test_the_kernels_log_tells_who_wrote(self):
+        attribute = self.machine.kernel_log.attribute()
+        self.machine.say("NVRM: Xid (PCI:0000:3b:00): 48, \n")
+        attribute.write(kernellog.mark(OTHER, {"aer_dev_fatal": 1}))
+        attribute.write("NVRM: Xid (PCI:0000:af:00): 79,\n")
+        reader = kernellog.Reader()
+        reader.take(attribute.read().encode())
+        log = reader.log()
+        self.assertEqual(((Xid(48),), (), {"aer_dev_fatal": 1}), (log.xids(GPU), log.xids(OTHER), log.counted(OTHER)))
 
     def test_what_is_not_there_is_refused(self):
         for function in (self.machine.remove, self.machine.restore, self.machine.bind, self.machine.unbind):

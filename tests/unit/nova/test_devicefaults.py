@@ -1,0 +1,49 @@
+import dataclasses
+
+import fixtures
+import testtools
+
+from containerhost.devices.scan import Inventory, scan
+from containerhost.owners import Owner, Record
+from nova_lxd_ext.devicefaults import DeviceFaults
+from tests.unit.containerhost.hosts import shared
+
+GPU, OTHER = "0000:3b:00.0", "0000:af:00.0"
+
+
+def record(device: str, driver: str = "nova", blocked: str | None = None) -> dict[str, Record]:
+    return {device: Record(device, Owner(driver, "lxd", "instance-1", "uuid-1"), blocked=blocked)}
+
+
+def with_health(*health: str) -> Inventory:
+    return Inventory(tuple(dataclasses.replace(device, health=health) if device.id == GPU else device
+                           for device in scan(shared("small")).devices))
+
+
+class TestDeviceFaults(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.faults = DeviceFaults()
+
+    def told(self, records: dict[str, Record], inventory: Inventory) -> list[str]:
+        with fixtures.FakeLogger("nova_lxd_ext.devicefaults") as log:
+            self.faults.look(records, inventory)
+        return log.output.splitlines()
+
+    def test_each_fault_is_told_once_and_its_end_too(self) -> None:
+        held = record(GPU)
+        self.assertEqual([], self.told(held, with_health()))
+        self.assertEqual([f"A device of server uuid-1 is broken: {GPU}: Xid 48"],
+                         self.told(held, with_health("Xid 48")))
+        self.assertEqual([], self.told(held, with_health("Xid 48")))
+        self.assertEqual([f"A device of server uuid-1 is broken: {GPU}: Xid 48; Xid 79"],
+                         self.told(held, with_health("Xid 48", "Xid 79")))
+        self.assertEqual([f"Device {GPU} is well again, or its server gave it back"], self.told(held, with_health()))
+        self.assertEqual([], self.told(held, with_health()))
+
+    def test_what_is_gone_is_told(self) -> None:
+        self.assertIn("no such device any more", self.told(record("0000:99:00.0"), with_health())[0])
+
+    def test_only_of_what_servers_have(self) -> None:
+        for records in ({}, record(OTHER), record(GPU, driver="lxdone"), record(GPU, blocked="why")):
+            self.assertEqual([], self.told(records, with_health("Xid 48")))
