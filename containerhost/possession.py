@@ -248,7 +248,7 @@ class Possession:
         device = inventory.get(request.address)
         if device.id in mine:
             device = with_own_netdev(device, mine[device.id])
-        if not device.healthy:
+        if not (device.sound if device.id in mine else device.healthy):
             raise DeviceUnhealthy(f"device {device.id} is not healthy: {'; '.join(device.health)}")
         return device
 
@@ -339,7 +339,7 @@ class Possession:
 
     def _require_well(self, device_id: str) -> None:
         device = self._inventory().get(device_id)
-        if not device.healthy:
+        if not device.sound:
             raise DeviceUnhealthy(f"device {device_id} came back, but is not healthy: {'; '.join(device.health)}")
 
     def _function(self, device: Device, inventory: Inventory) -> NetFunction:

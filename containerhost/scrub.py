@@ -61,7 +61,7 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
     if "link" in restore:
         function.set_link(True)
     # A card of its own is reset only when something is wrong with it: that takes its links down.
-    was_reset = function.rebind(reset=device.role is Role.VF or not device.healthy, driver=restore.get("driver"))
+    was_reset = function.rebind(reset=device.role is Role.VF or not device.sound, driver=restore.get("driver"))
     if guids:
         function.await_guids(*guids)
     if "netdev" in restore:

@@ -119,6 +119,8 @@ class Device:
     :ivar netdev_away: it has an interface, in another network namespace: a container has it. The device is healthy
     :ivar nodes: every character node it comes with; a slice's include what it shares with its GPU
     :ivar health: one complaint per entry, in words; empty means healthy
+    :ivar outside: those of ``health`` whose cause is not the device itself, but a cable or a switch: it is given to
+        nobody new, but who has it may start with it again, and give it back
     :ivar notes: what is worth a look, in words; a device with notes is used as if it had none
     :ivar host_use: what the host itself does with it, one use per entry; empty means it may be given away
     :ivar plugin: the vendor plug-in that described it and will make its grant
@@ -148,12 +150,18 @@ class Device:
     memory: int | None = None  # bytes, where the driver tells
     nodes: tuple[CharNode, ...] = ()
     health: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     host_use: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
         return not self.health
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong with the device itself."""
+        return all(complaint in self.outside for complaint in self.health)
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON-ready values, keys in the order of the fields."""

@@ -51,7 +51,7 @@ class Net(base.Vendor):
         return (base.device(
             function, Kind.NET, self.name, netdev=netdev.name if netdev else None, netdev_away=away,
             mac=netdev.mac if netdev else None, rdma=side.rdma, nodes=side.nodes, link_layer=link_layer,
-            health=complaints + ways.complaints, notes=ways.notes,
+            health=complaints + ways.complaints, outside=ways.complaints, notes=ways.notes,
             host_use=base.enabled_functions(function) + self._host_use(function, netdev)),)
 
     def _ways(self, function: PciFunction, side: Found, netdev: Netdev | None, link_layer: LinkLayer

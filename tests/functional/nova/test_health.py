@@ -146,8 +146,10 @@ class FunctionsTest(SickServers):
         self.control.set_link(held.parent or "", False)
         self.assertIn("has no link to its switch", self.diagnostics(server))
         self.assertIn(held.address, self.known_vfs())
-        self.control.set_link(held.parent or "", True)
+        self._reboot_server(server, hard=True)  # it has it already
         self._delete_server(server)
+        self.assertEqual({}, self.held())
+        self.control.set_link(held.parent or "", True)
         self.assert_nothing_left()
 
     def test_one_that_vanishes_from_under_a_server(self) -> None:

@@ -41,7 +41,7 @@ class List(testtools.TestCase):
         self.assertEqual(
             {"id", "address", "kind", "vendor_id", "product_id", "class_code", "plugin", "role", "driver", "numa_node",
              "model", "uuid", "parent", "vf_index", "total_vfs", "netdev", "netdev_away", "link_layer", "mac", "rdma",
-             "slice", "memory", "nodes", "health", "notes", "host_use", "owner", "blocked"},
+             "slice", "memory", "nodes", "health", "outside", "notes", "host_use", "owner", "blocked"},
             set(devices["0000:5e:00.1"]))
         self.assertEqual("instance-00000001", devices["0000:5e:00.1"]["owner"]["container"])
         self.assertIsNone(devices["0000:5e:00.2"]["owner"])

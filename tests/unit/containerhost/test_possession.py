@@ -295,6 +295,19 @@ class TestSickDevices(testtools.TestCase):
         self.possession.clean(self.gpu)
         self.assertEqual({}, self.blocked())
 
+    def test_a_pulled_cable_keeps_a_function_from_others_and_not_from_its_owner(self):
+        vf = next(device for device in scan(self.tree.host).devices if device.role is Role.VF)
+        self.possession.acquire([Request(vf.id)], owner("c1"))
+        state = self.tree.function(vf.parent) / "infiniband/mlx5_0/ports/1/phys_state"
+        state.unlink()
+        state.write_text("2: Polling\n")
+        beside = next(device for device in scan(self.tree.host).devices
+                      if device.parent == vf.parent and device.id != vf.id)
+        self.assertRaises(errors.DeviceUnhealthy, self.possession.acquire, [Request(beside.id)], owner("c2"))
+        self.assertIn("no link to its switch", self.possession.faults(owner("c1"))[0])
+        self.possession.acquire([Request(vf.id)], owner("c1"))
+        self.possession._require_well(vf.id)
+
     def test_a_process_that_has_it_keeps_it_from_everybody(self):
         self.root.using = ("process 7 (python3)",)
         for _ in range(2):
