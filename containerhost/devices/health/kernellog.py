@@ -30,6 +30,7 @@ _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})[
                   re.IGNORECASE)
 _RECOVERY = re.compile(r"GPU recovery action changed from 0x[0-9a-f]+ \([^)]*\) to 0x([0-9a-f]+) \(([^)]{1,60})\)",
                        re.IGNORECASE)
+_TELLING = (b"NVRM: ", b"containerhost: ")
 _LOADED = "NVRM: loading NVIDIA UNIX"  # the driver was loaded: every GPU begins anew
 _MARK = re.compile(r"containerhost: ([0-9a-f:.]{7,16}) was reset((?: [a-z_]+=[0-9]{1,18})*)$")
 
@@ -70,6 +71,8 @@ class Reader:
         *lines, self._part = (self._part + data).split(b"\n")
         self._part = self._part[-_RECORD_LIMIT:]
         for line in lines:
+            if not any(word in line for word in _TELLING):  # nearly all are about something else
+                continue
             record = _RECORD.fullmatch(line.decode("utf-8", "replace"))
             if record:
                 self._message(int(record[1]) >> _FACILITY_BITS == 0, record[2])
