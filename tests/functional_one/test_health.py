@@ -110,7 +110,7 @@ class InterruptedTest(HealthCase):
             os.killpg(process.pid, signal.SIGKILL)
 
     def test_the_container_restarts_stops_or_goes_in_the_middle(self) -> None:
-        for end in ("restart", "stop", "delete"):
+        for end in ("delete", "stop", "restart"):
             for moment in MOMENTS[1:6:2]:
                 machine = self.deployed(Machine(devices=(self.vfs[0],)))
                 more = self.more(machine, self.gpus[0])
