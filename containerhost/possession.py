@@ -114,8 +114,10 @@ class Possession:
         return faults.of(records, self._inventory()) if records else ()
 
     def require_unused(self, grants: Iterable[Grant]) -> None:
-        """:raises DeviceInUse: a process in a container has a device of ``grants`` open or mapped; of a place on a shared
-            GPU, which others use too, nobody can tell"""
+        """Of a place on a shared GPU, which others use too, nobody can tell.
+
+        :raises DeviceInUse: a process in a container has a device of ``grants`` open or mapped
+        """
         for grant in grants:
             own = [(node.major, node.minor) for node in grant.own_nodes]
             users = self._privileged.users(own) if own else ()
