@@ -124,6 +124,24 @@ class InterruptedTest(HealthCase):
                 self.ok("cancel", machine, lcm=23)
                 self.assertEqual(set(), self.holders())
 
+    def test_the_daemon_restarts_in_the_middle(self) -> None:
+        machine = self.deployed(Machine(devices=(self.vfs[0],)))
+        before = self.pid(machine)
+        for device in (self.gpus[0], self.vfs[1]):
+            more = self.more(machine, device)
+            for action, arguments in (("attach_nic", ATTACH), ("detach_nic", ATTACH[:1])):
+                for moment in MOMENTS[1:6:2]:
+                    if action == "detach_nic":
+                        self.ok("attach_nic", more, *ATTACH)
+                    with self.node.begun(action, more, *arguments) as process:
+                        time.sleep(moment)
+                        self.node.lxd.daemon.kill()
+                        self.node.lxd.daemon.start()
+                        process.wait(60)
+                    self.ok("detach_nic", more, ATTACH[0])
+                    self.assert_has(machine, self.vfs[0])
+        self.assertEqual(before, self.pid(machine))
+
     def end(self, how: str, machine: Machine) -> None:
         """What an administrator does by LXD's own means."""
         if how == "delete":
