@@ -55,7 +55,7 @@ _REPLACED = re.compile(
     r"|bus/node/devices/node\d+|class/(drm|infiniband.*|kfd)|devices/system/(node|cpu/cpu\d+)|devices/virtual/(kfd|infiniband.*)"
     r"|(class|devices/virtual)/misc/rdma_cm|module/(nvidia.*|amdgpu|i915|xe|mlx5_core|igb|igbvf)"
 )
-_REPLACED_NODES = re.compile("dri|infiniband|kfd|nvidia.*")
+_REPLACED_NODES = re.compile("dri|infiniband|kfd|kmsg|nvidia.*")
 
 
 def fit(host: HostDescription) -> HostDescription:
@@ -226,8 +226,6 @@ def _copy_node(path: str, status: os.stat_result) -> None:
 
 def show_kernel_log(attribute: str) -> None:
     """:param attribute: the file that stands for the kernel's log"""
-    if os.path.lexists("/dev/kmsg"):
-        os.unlink("/dev/kmsg")
     _show(attribute, "/dev/kmsg")
 
 
