@@ -26,6 +26,7 @@ from spawn import timed
 
 AIM = 1.2
 GPU = "0000:3b:00.0"
+MOVE = "00000000-0000-4000-8000-00000000aaaa"
 
 
 def main() -> int:
@@ -77,7 +78,7 @@ def resize(scene: stage.Stage, old: Any, new: Any) -> None:
     server.migration_context = objects.MigrationContext(
         migration_id=1, old_pci_devices=old.pci_devices, old_pci_requests=old.pci_requests, old_numa_topology=None,
         new_pci_devices=new.pci_devices, new_pci_requests=new.pci_requests, new_numa_topology=None)
-    move = objects.Migration(id=1, source_compute="bench", dest_compute="bench", status="migrating")
+    move = objects.Migration(id=1, uuid=MOVE, source_compute="bench", dest_compute="bench", status="migrating")
     with mock.patch.object(objects.Migration, "get_by_id", return_value=move):
         scene.driver.migrate_disk_and_power_off(None, server, "bench", old.flavor, model.NetworkInfo(), {})
 
