@@ -9,6 +9,9 @@ from collections.abc import Mapping
 
 from containerhost.devices.model import CharNode, Device, LinkLayer, NodeUse
 
+#: Of NVIDIA's driver, as in NVIDIA_DRIVER_CAPABILITIES: groups of libraries.
+GPU_CAPABILITIES = ("compute", "compat32", "display", "graphics", "ngx", "utility", "video")
+
 
 @dataclasses.dataclass(frozen=True)
 class GrantOptions:
@@ -17,8 +20,7 @@ class GrantOptions:
     :ivar netdev_name: name of the interface in the container (``ib0``, ``eth1``)
     :ivar management_nodes: give umad and issm too (the operator's choice, never a tenant's)
     :ivar memlock: locked-memory limit an RDMA container gets: ``unlimited`` or bytes
-    :ivar gpu_capabilities: driver capabilities to bring libraries for (``compute``, ``utility``, ``video``,
-        ``graphics``, ``display``, ``ngx``, ``compat32``), as in NVIDIA_DRIVER_CAPABILITIES; empty brings none
+    :ivar gpu_capabilities: driver capabilities to bring libraries for, of :data:`GPU_CAPABILITIES`; empty brings none
     :ivar node_guid: GUID to give an InfiniBand VF; None keeps the one it has
     :ivar port_guid: likewise for its port
     :ivar mac: MAC that its physical function makes an Ethernet VF use; None leaves the VF free to choose

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
+from containerhost.grants import GPU_CAPABILITIES
 from containerhost.spec import BridgedNic, ContainerSpec, FolderDisk, IoLimit, Mount, RootDisk, Security
 from lxdone import cloudinit
 from lxdone.conf import Options
@@ -15,6 +16,7 @@ from onedriver.vm import MIB, Disk, Nic, Vm
 
 IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
 NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
+LIBRARIES = "LXD_GPU_CAPABILITIES"
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
 VOLATILE = "FS"
 SWAP = "SWAP"
@@ -34,18 +36,33 @@ def spec(vm: Vm, options: Options, node_cpus: Mapping[int, frozenset[int]]) -> C
     return ContainerSpec(
         name=name(vm.id), image="", cpu=cpu(vm, node_cpus), memory=memory(vm),
         root=RootDisk(options.storage_pool, root(vm).size, io_limit(root(vm))),
-        security=security(vm.own, options),
+        security=security(vm.own, options), gpu_libraries=gpu_capabilities(vm.own) or frozenset(),
         cloud_init=cloudinit.documents(vm.context), labels={LABEL: str(vm.id)})
 
 
 def security(own: Mapping[str, str], options: Options) -> Security:
     """From the attributes that begin with LXD_; whichever is not known here is refused, not ignored."""
-    unknown = sorted(own.keys() - {NESTING, PRIVILEGED})
+    unknown = sorted(own.keys() - {NESTING, PRIVILEGED, LIBRARIES})
     if unknown:
-        raise NotSupported(f"the template has {', '.join(unknown)}; of LXD's settings it may only choose {NESTING} and "
-                           f"{PRIVILEGED}, if the administrator allows them")
+        raise NotSupported(f"the template has {', '.join(unknown)}; of LXD's settings it may only choose {LIBRARIES}, "
+                           f"and {NESTING} and {PRIVILEGED}, if the administrator allows them")
     return Security(privileged=allowed(own, PRIVILEGED, options.allow_privileged),
                     nesting=allowed(own, NESTING, options.allow_nesting))
+
+
+def gpu_capabilities(own: Mapping[str, str]) -> frozenset[str] | None:
+    """Which of the GPU driver's libraries the template asks for, for a GPU that it has or may get while it runs; None
+    where it does not say.
+
+    :raises BadInput: on a name that is none
+    """
+    text = own.get(LIBRARIES, "").strip().lower()
+    if not text:
+        return None
+    names = frozenset(name.strip() for name in text.split(",")) if text != "none" else frozenset()
+    if names - set(GPU_CAPABILITIES):
+        raise BadInput(f"{LIBRARIES} is {text[:60]!r}, but must be none or some of {', '.join(GPU_CAPABILITIES)}")
+    return names
 
 
 def allowed(own: Mapping[str, str], key: str, permitted: bool) -> bool:

@@ -105,7 +105,7 @@ class Vmm(BaseVmm):
         if not self._saves.is_current(self._contexts.home(own), vm, self._root_file(vm)) or (
                 state.status is Status.FROZEN and not self._disks.is_held(vm.id)):
             self._spec(vm)  # what cannot be made is refused while the old one is there
-            self._requests(vm.pcis)
+            self._requests(vm, vm.pcis)
             LOG.info("Container %s is made anew: the VM's disk was changed since it stopped", own)
             self.forget(vm.id)
 
@@ -196,6 +196,11 @@ class Vmm(BaseVmm):
 
     # Changes.
 
+    def _device_options(self, vm: Vm) -> Options:
+        wanted = translate.gpu_capabilities(vm.own)
+        return self._options if wanted is None else dataclasses.replace(self._options,
+                                                                        gpu_capabilities=tuple(sorted(wanted)))
+
     def _reconfigure(self, vm: Vm, spec: ContainerSpec) -> None:
         self._engine.reconfigure(spec.name, self._fitted(vm, spec, self._held(vm)))
 
@@ -253,7 +258,7 @@ class Vmm(BaseVmm):
         self._saves.require_whole(home, vm, file)
         self._saves.end(home)
         self._disks.discard_all(vm.id)  # what is there is older than the VM's files
-        requests = self._requests(vm.pcis)
+        requests = self._requests(vm, vm.pcis)
         with Rollback(f"boot of VM {vm.id}") as undo:
             undo.on_error("remove the container", self.remove, vm.id)
             grants = self._acquire(vm, requests)

@@ -12,8 +12,9 @@ from nova import objects
 from oslo_utils import strutils, units
 
 from containerhost import errors
+from containerhost.grants import GPU_CAPABILITIES
 from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
-from nova_lxd_ext.validators import GPU_CAPABILITIES, LIVE_RESIZE, PREFERRED, REQUIRED
+from nova_lxd_ext.validators import LIVE_RESIZE, PREFERRED, REQUIRED
 
 ORDINARY_PAGE_KIB = 4
 
@@ -120,7 +121,7 @@ def security(extra_specs: Mapping[str, str], *, allow_privileged: bool, isolated
 def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> frozenset[str]:
     """Driver capabilities of the container's GPUs; empty when the flavor says ``none``.
 
-    :raises SpecError: on a name that is not one of :data:`~nova_lxd_ext.validators.GPU_CAPABILITIES`
+    :raises SpecError: on a name that is not one of :data:`~containerhost.grants.GPU_CAPABILITIES`
     """
     text = extra_specs.get("lxd:gpu_capabilities")
     if text == "none":

@@ -5,7 +5,8 @@ A key stands here only where nova has none. Nova refuses every other ``lxd:`` ke
 
 from nova.api.validation.extra_specs import base
 
-GPU_CAPABILITIES = ("compute", "compat32", "display", "graphics", "ngx", "utility", "video")
+from containerhost.grants import GPU_CAPABILITIES
+
 LIVE_RESIZE = PREFERRED, REQUIRED = ("preferred", "required")
 
 _CAPABILITY = "|".join(GPU_CAPABILITIES)

@@ -151,7 +151,7 @@ class Vmm(BaseVmm):
 
     def _boot(self, vm: Vm, spec: ContainerSpec) -> None:
         changes.of_a_new_container(vm, self._roots.is_kept(vm))
-        requests = self._requests(vm.pcis)
+        requests = self._requests(vm, vm.pcis)
         with Rollback(f"boot of VM {vm.id}") as undo:
             undo.on_error("remove the container", self.remove, vm.id)
             image = self._roots.ensure(vm)

@@ -112,7 +112,7 @@ class BaseVmm(abc.ABC):
         if isinstance(part, Nic):
             self._attach_interface(call.vm, part)
             return
-        (request,) = self._requests([part])
+        (request,) = self._requests(call.vm, [part])
         running = self._is_running(own)
         with Rollback(f"attaching {request.address} to {own}") as undo:
             (grant,) = self._possession.acquire([request], self._owner(call.vm_id))
@@ -129,7 +129,7 @@ class BaseVmm(abc.ABC):
         if isinstance(part, Nic):
             self._detach_interface(call.vm, part)
             return
-        requests = self._requests([part])
+        requests = self._requests(call.vm, [part])
         if requests[0].address not in self._possession.held_by(self._owner(call.vm_id)):
             return
         (grant,) = self._possession.grants(requests, self._owner(call.vm_id))
@@ -210,7 +210,7 @@ class BaseVmm(abc.ABC):
     def _acquire_anew(self, vm: Vm) -> tuple[Grant, ...]:
         """Of a stopped container: while it was powered off, devices may have been detached without a script being
         called."""
-        requests = self._requests(vm.pcis)
+        requests = self._requests(vm, vm.pcis)
         wanted = {request.address for request in requests}
         for device_id in sorted(self._possession.held_by(self._owner(vm.id)) - wanted):
             complain(self._possession.give_back_one(device_id, self._owner(vm.id)))
@@ -221,9 +221,13 @@ class BaseVmm(abc.ABC):
     def _owner(self, vm_id: int) -> Owner:
         return owner(self.driver, self._engine.name, vm_id)
 
-    def _requests(self, pcis: Sequence[Pci]) -> tuple[devices.Request, ...]:
+    def _requests(self, vm: Vm, pcis: Sequence[Pci]) -> tuple[devices.Request, ...]:
         """The host's devices are only looked for where some are asked for."""
-        return devices.requests(pcis, self._inventory(), self._options) if pcis else ()
+        return devices.requests(pcis, self._inventory(), self._device_options(vm)) if pcis else ()
+
+    def _device_options(self, vm: Vm) -> NodeOptions:
+        """The node's options, as far as the template does not say otherwise."""
+        return self._options
 
     def _find(self, own: str) -> ContainerState | None:
         """:raises EngineConflict: a container of that name is not this driver's"""
@@ -248,6 +252,6 @@ class BaseVmm(abc.ABC):
     def _held(self, vm: Vm, but: Nic | Pci | None = None) -> tuple[Grant, ...]:
         """Of the devices that the VM holds, without that of ``but``."""
         held = self._possession.held_by(self._owner(vm.id))
-        requests = self._requests([pci for pci in vm.pcis if pci != but])
+        requests = self._requests(vm, [pci for pci in vm.pcis if pci != but])
         mine = [request for request in requests if request.address in held]
         return self._possession.grants(mine, self._owner(vm.id)) if mine else ()

@@ -14,6 +14,7 @@ from tests.functional.nvml import Nvml
 from tests.functional_docker import test_docker_devices as docker_devices
 from tests.functional_mixed.test_slice_flavors import FIRST, GPU, LARGE, PROFILES, SMALL
 from tests.functional_one.test_actions import ActionsCase
+from tests.functional_one.vms import Machine
 
 THIRD, FOURTH = f"{GPU}/gi5/ci0", f"{GPU}/gi5/ci1"
 LISTED = "ls -d /dev/nvidia[0-9]* /dev/nvidia-caps/* 2>/dev/null || true"
@@ -129,3 +130,17 @@ class LxdoneTest(ActionsCase):
             self.assertEqual(own_nodes(*(device.id for device in there)),
                              set(self.inside(machine, "sh", "-c", LISTED).split()))
         self.assertEqual(before, self.pid(machine))
+
+    def test_ready_for_one_that_comes_later(self) -> None:
+        """With the driver's libraries, which NVIDIA's toolkit brings only when a container starts."""
+        part = next(device for device in scan().devices if device.kind is Kind.GPU_SLICE)
+        self.node.configure('gpu_capabilities = ["utility"]\n')
+        plain = self.deployed()
+        more = plain.changed(devices=(part,), attach="pci")
+        arguments = (plain.mac(9), "-", "-", "dummy", "one-1-9")
+        self.refused("while it is stopped", "attach_nic", more, *arguments)
+        ready = self.deployed(Machine(2, more="<LXD_GPU_CAPABILITIES>compute,utility</LXD_GPU_CAPABILITIES>"))
+        self.assertEqual("", self.inside(ready, "sh", "-c", LISTED))
+        self.assertIn("libcuda.so.1", self.inside(ready, "sh", "-c", "ls /usr/lib/x86_64-linux-gnu"))
+        self.ok("attach_nic", ready.changed(devices=(part,), attach="pci"), *arguments)
+        self.assertEqual(own_nodes(part.id), set(self.inside(ready, "sh", "-c", LISTED).split()))

@@ -46,6 +46,12 @@ NODE_MODE = "0666"
 # Whoever reads a disk reads everybody's files on it: that is for the container's root, as on any other machine.
 BLOCK_MODE = "0600"
 
+# How NVIDIA's toolkit brings libraries when a container starts.
+RUNTIME, CAPABILITIES = "nvidia.runtime", "nvidia.driver.capabilities"
+
+# The extension of LXD by which a GPU that is named as CDI does, libraries included, comes to a running container.
+CDI_HOTPLUG = "gpu_cdi_hotplug"
+
 # Nodes that LXD's gpu device brings by itself, and CDI does.
 GPU_NODES = re.compile(r"/dev/(nvidia.*|dri/.*)")
 
@@ -179,9 +185,16 @@ def of_kernel_limits(keys: Mapping[str, str]) -> dict[str, str]:
 
 
 def lacking(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """What of ``wanted`` an instance's configuration does not say; of kernel limits it may say more."""
-    return {key: value for key, value in wanted.items() if key not in present or (
-        limit_order(present[key]) < limit_order(value) if key.startswith(KERNEL) else present[key] != value)}
+    """What of ``wanted`` an instance's configuration does not say; of limits and of libraries it may say more."""
+    return {key: value for key, value in wanted.items() if key not in present or not has(present[key], key, value)}
+
+
+def has(present: str, key: str, wanted: str) -> bool:
+    if key.startswith(KERNEL):
+        return limit_order(present) >= limit_order(wanted)
+    if key == CAPABILITIES:
+        return set(wanted.split(",")) <= set(present.split(","))
+    return present == wanted
 
 
 def limit_order(value: str) -> float:
@@ -373,8 +386,22 @@ def prepared_libraries(spec: ContainerSpec, extensions: Collection[str]) -> dict
     return runtime(sorted(spec.gpu_libraries))
 
 
+def later_gpu(spec: ContainerSpec, extensions: Collection[str]) -> str | None:
+    """How the libraries come of a GPU that the container may get while it runs, in words; None for one that has a GPU
+    or is not to get one."""
+    if not spec.gpu_libraries or any(grant.gpu for grant in spec.grants):
+        return None
+    names = ",".join(sorted(spec.gpu_libraries))
+    if "gpu_cdi" not in extensions:
+        return f"NVIDIA's libraries ({names}) come in when it starts, by nvidia.runtime"
+    if CDI_HOTPLUG in extensions:
+        return f"NVIDIA's libraries ({names}) come with the GPU, by CDI"
+    return (f"a GPU with NVIDIA's libraries ({names}) can come only while it is off: this daemon has CDI, but not "
+            f"{CDI_HOTPLUG}")
+
+
 def runtime(capabilities: Iterable[str]) -> dict[str, str]:
-    return {"nvidia.runtime": "true", "nvidia.driver.capabilities": ",".join(capabilities)}
+    return {RUNTIME: "true", CAPABILITIES: ",".join(capabilities)}
 
 
 def is_cdi(device: Device) -> bool:

@@ -150,6 +150,9 @@ class LxdEngine:
     def create(self, spec: ContainerSpec) -> None:
         self.require_cores(spec)
         body = config.instance(spec, self.client.extensions)
+        later = config.later_gpu(spec, self.client.extensions)
+        if later:
+            LOG.info("Container %s, made for a GPU that comes later: %s", spec.name, later)
         self.make(salvage.body(self.client, body, spec.salvaged) if spec.salvaged else body)
 
     def make(self, body: Mapping[str, Any], timeout: int | None = None) -> None:

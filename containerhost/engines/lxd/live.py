@@ -23,9 +23,7 @@ TOLD = ("user.", "environment.")
 #: Keys that take effect in a running container; kernel limits for what is started from then on.
 LIVE = (*MEMORY, "limits.cpu", "limits.disk.", config.KERNEL, *TOLD)
 #: How a container was started: kept as long as it runs, so that it tells which libraries are in it.
-RUNTIME, CAPABILITIES = "nvidia.runtime", "nvidia.driver.capabilities"
-#: The extension of LXD by which a GPU that is named as CDI does, libraries included, comes to a running container.
-CDI_HOTPLUG = "gpu_cdi_hotplug"
+RUNTIME, CAPABILITIES = config.RUNTIME, config.CAPABILITIES
 #: Pools that hold a root disk to its size by a quota, which may shrink under a mounted file system.
 QUOTA_POOLS = frozenset({"btrfs", "dir", "zfs"})
 
@@ -201,9 +199,9 @@ def device_obstacles(present: Mapping[str, Device], wanted: Mapping[str, Device]
     :param wanted: those of the grants that it is to have
     """
     coming = [device for key, device in wanted.items() if present.get(key) != device]
-    if CDI_HOTPLUG in extensions or not any(config.is_cdi(device) for device in coming):
+    if config.CDI_HOTPLUG in extensions or not any(config.is_cdi(device) for device in coming):
         return ()
-    return (f"this daemon brings a GPU with its driver's libraries when it starts (no {CDI_HOTPLUG})",)
+    return (f"this daemon brings a GPU with its driver's libraries when it starts (no {config.CDI_HOTPLUG})",)
 
 
 def has_libraries(present: Mapping[str, str], capabilities: Collection[str]) -> bool:

@@ -1,3 +1,5 @@
+import dataclasses
+
 import testtools
 
 from containerhost.spec import BridgedNic, Cpu, FolderDisk, IoLimit, Memory, Security
@@ -60,6 +62,19 @@ class SecurityTest(testtools.TestCase):
         for key in ("LXD_RAW", "LXD_PROFILE", "LXD_SECURITY_IDMAP"):
             error = self.assertRaises(NotSupported, translate.security, {key: "x"}, Options())
             self.assertIn(key, str(error))
+
+
+class LibrariesTest(testtools.TestCase):
+    def test_what_a_template_may_ask_for(self) -> None:
+        for text, expected in (("compute,utility", {"compute", "utility"}), (" Compute , video ", {"compute", "video"}),
+                               ("none", set()), ("", None)):
+            found = translate.gpu_capabilities({"LXD_GPU_CAPABILITIES": text})
+            self.assertEqual(expected, found)
+            spec = translate.spec(dataclasses.replace(machine(), own={"LXD_GPU_CAPABILITIES": text}), Options(), {})
+            self.assertEqual(expected or set(), spec.gpu_libraries)
+        for text in ("all", "compute;reboot", "compute,,utility", "none,compute"):
+            error = self.assertRaises(BadInput, translate.gpu_capabilities, {"LXD_GPU_CAPABILITIES": text})
+            self.assertIn("none or some of compute", str(error))
 
 
 class DiskTest(testtools.TestCase):

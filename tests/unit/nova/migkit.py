@@ -1,5 +1,6 @@
 """A host with MIG slices, for unit tests: no sysfs and no Placement behind it."""
 
+import dataclasses
 from typing import Any
 
 from containerhost.devices.model import CharNode, Device, Kind, Slice
@@ -20,6 +21,12 @@ def part(address: str, gi: int, profile: str | None = "1g.5gb", **changes: Any) 
     return Device(f"{address}/gi{gi}/ci0", address, Kind.GPU_SLICE, "10de", "20b0", "030200", "nvidia", parent=address,
                   slice=Slice(gi, 0, profile),
                   nodes=(CharNode(f"/dev/nvidia-caps/nvidia-cap{gi}", 508, gi),), **values | changes)
+
+
+def place(address: str, number: int, **changes: Any) -> Device:
+    """On a shared GPU."""
+    return dataclasses.replace(gpu(address, **changes), id=f"{address}/share{number}", kind=Kind.GPU_SHARE,
+                               parent=address)
 
 
 def host(*devices: Device) -> Inventory:

@@ -4,11 +4,13 @@ import testtools
 from nova.compute.provider_tree import ProviderTree
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from nova_lxd_ext import sliceproviders
+from containerhost.devices.model import Kind
+from nova_lxd_ext import pci, sliceproviders
 from nova_lxd_ext.sliceproviders import Need, provider_name, provider_uuid
-from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, NODE, SMALL, gpu, host, part
+from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, NODE, SMALL, gpu, host, part, place
 
 NAME_A, NAME_B = provider_name(NODE, GPU_A), provider_name(NODE, GPU_B)
+PLACES = "CUSTOM_SHARED_GPU_NVIDIA_A100_SXM4_40GB"
 UUID_A, UUID_B = provider_uuid(NODE, GPU_A), provider_uuid(NODE, GPU_B)
 
 
@@ -27,6 +29,38 @@ class WordsTest(testtools.TestCase):
                  {SMALL: 2, LARGE: 1}),
                 ({f"resources:{SMALL}": "0"}, {}), ({f"resources:{SMALL}": "many"}, {}), ({f"trait:{SMALL}": "1"}, {})):
             self.assertEqual(expected, dict(sliceproviders.asked(specs)), specs)
+
+
+class SharedTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.devices = (gpu(GPU_A), place(GPU_A, 0), place(GPU_A, 1), gpu(GPU_B), part(GPU_B, 7))
+        self.name = provider_name(NODE, GPU_A, Kind.GPU_SHARE)
+
+    def test_one_provider_per_shared_gpu(self) -> None:
+        tree, inventory = ProviderTree(), host(*self.devices)
+        tree.new_root(NODE, uuids.root)
+        sliceproviders.update(tree, NODE, inventory, [f"{GPU_A}/share1"], lambda uuid: {})
+        (entry,) = tree.data(self.name).inventory.values()
+        self.assertEqual([PLACES], list(tree.data(self.name).inventory))
+        self.assertEqual((2, 1, 1), (entry["total"], entry["reserved"], entry["max_unit"]))
+        self.assertTrue(tree.exists(NAME_B))
+        # It is cut now: the provider of its places goes, another comes.
+        sliceproviders.update(tree, NODE, host(gpu(GPU_A), part(GPU_A, 1)), (), lambda uuid: {})
+        self.assertEqual((False, True), (tree.exists(self.name), tree.exists(NAME_A)))
+
+    def test_what_a_server_gets(self) -> None:
+        inventory = host(*self.devices)
+        self.assertEqual({PLACES: 1}, dict(sliceproviders.asked({f"resources:{PLACES}": "1"})))
+        allocations = {provider_uuid(NODE, GPU_A, Kind.GPU_SHARE): {"resources": {PLACES: 1}},
+                       provider_uuid(NODE, GPU_A): {"resources": {SMALL: 1}}}
+        self.assertEqual((Need(GPU_A, PLACES, 1),), sliceproviders.needs(allocations, NODE, inventory))
+
+    def test_a_model_that_is_not_told(self) -> None:
+        self.assertEqual("CUSTOM_SHARED_GPU_10DE_20B0", sliceproviders.resource_class(place(GPU_A, 0, model=None)))
+
+    def test_a_shared_gpu_is_no_pci_device_of_novas(self) -> None:
+        self.assertEqual([], [entry["address"] for entry in pci.passthrough(host(*self.devices), {})])
 
 
 class NeedsTest(testtools.TestCase):

@@ -1,12 +1,13 @@
 import testtools
 
 from onedriver.errors import BadInput
-from onedriver.pciaddress import from_device_id, from_opennebula, slice_product
+from onedriver.pciaddress import from_device_id, from_opennebula, share_product, slice_product
 
 FORMS = (("0000:17:00:0", "17:00.0", "0000:17:00.0"),
          ("0001:ca:1f:7", "0001:ca:1f.7", "0001:ca:1f.7"),
          ("0000:ca:00:0:mig0", "ca:00.0:mig0", "0000:ca:00.0/gi0/ci0"),
-         ("0000:ca:00:0:mig11c2", "ca:00.0:mig11c2", "0000:ca:00.0/gi11/ci2"))
+         ("0000:ca:00:0:mig11c2", "ca:00.0:mig11c2", "0000:ca:00.0/gi11/ci2"),
+         ("0000:ca:00:0:share0", "ca:00.0:share0", "0000:ca:00.0/share0"))
 
 
 class PciAddressTest(testtools.TestCase):
@@ -21,12 +22,15 @@ class PciAddressTest(testtools.TestCase):
 
     def test_what_is_no_address_is_refused(self) -> None:
         for text in ("", "17:00.0", "0000:17:00:8", "0000:17:20:0", "0000:17:00:0:mig", "0000:17:00:0/..",
-                     "0000:17:00:0\n", "0000:17:00:0:mig1c"):
+                     "0000:17:00:0\n", "0000:17:00:0:mig1c", "0000:17:00:0:share", "0000:17:00:0:mig1:share0"):
             self.assertRaises(BadInput, from_opennebula, text)
-        for text in ("", "net0", "0000:17:00.0/gi1", "0000:17:00.0/gi1/ci0/x"):
+        for text in ("", "net0", "0000:17:00.0/gi1", "0000:17:00.0/gi1/ci0/x", "0000:17:00.0/share"):
             self.assertRaises(BadInput, from_device_id, text)
 
     def test_a_slices_product_number_tells_its_profile(self) -> None:
         for profile, number in (("1g.5gb", "f105"), ("2g.10gb", "f20a"), ("7g.80gb", "f750"), ("1g.10gb+me", "e10a"),
                                 (None, "f000"), ("odd", "f000"), ("1g.999gb", "f000")):
             self.assertEqual(number, slice_product(profile))
+
+    def test_a_places_product_number_tells_its_gpu(self) -> None:
+        self.assertEqual(("d0b0", "d330"), (share_product("20b0"), share_product("2330")))

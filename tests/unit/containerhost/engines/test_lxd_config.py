@@ -199,6 +199,22 @@ class TestGpus(testtools.TestCase):
         error = self.assertRaises(SpecError, config.instance, container(gpu_libraries=self.libraries), frozenset())
         self.assertIn("before it has a GPU", str(error))
 
+    def test_how_they_come_later(self):
+        for extensions, libraries, words in ((OLD, self.libraries, "by nvidia.runtime"), (OLD, frozenset(), None),
+                                             (NEW, self.libraries, "only while it is off"),
+                                             (NEW | {"gpu_cdi_hotplug"}, self.libraries, "come with the GPU")):
+            found = config.later_gpu(container(gpu_libraries=libraries), extensions)
+            self.assertEqual(words is None, found is None)
+            self.assertIn(words or "", found or "")
+        self.assertIsNone(config.later_gpu(container(parts=(gpu_grant(),), gpu_libraries=self.libraries), OLD))
+
+    def test_who_was_started_with_more_libraries_has_fewer_too(self):
+        for present, wanted, expected in (("compute,utility", "utility", True), ("utility", "compute,utility", False),
+                                          ("", "utility", False), ("compute,utility", "utility,compute", True)):
+            keys = {config.RUNTIME: "true", config.CAPABILITIES: present}
+            self.assertEqual(expected, not config.lacking(keys, config.runtime(wanted.split(","))))
+        self.assertEqual({config.RUNTIME: "true"}, config.lacking({}, {config.RUNTIME: "true"}))
+
     def test_no_way_to_bring_libraries(self):
         error = self.assertRaises(SpecError, config.instance, container(parts=(gpu_grant(self.libraries),)),
                                   frozenset())
