@@ -1,0 +1,74 @@
+"""What the emulated host of the other tests can only show: a kernel's own SR-IOV, resets and DRM nodes."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import testtools
+
+from containerhost.devices.model import Device, Kind, LinkLayer, Role
+from containerhost.devices.scan import scan
+from containerhost.netfunction import wait_for
+from containerhost.privileged import Privileged
+
+PCI = Path("/sys/bus/pci/devices")
+FUNCTIONS, MOST = 4, 7
+FAR_NODE = 1  # where tools/vm puts the card
+APPEAR_LIMIT = 60  # s for drivers to settle; without KVM they are slow
+
+
+def pf() -> Device:
+    return next(device for device in scan().devices if device.role is Role.PF)
+
+
+def functions() -> list[Device]:
+    return [device for device in scan().devices if device.role is Role.VF]
+
+
+def enable(count: int) -> None:
+    (PCI / pf().address / "sriov_numvfs").write_text(str(count))
+
+
+def enabled() -> list[Device]:
+    """All virtual functions, each with its driver and interface, under the name that udev gives it."""
+    if len(functions()) != FUNCTIONS:
+        enable(0)
+        enable(FUNCTIONS)
+    assert wait_for(lambda: len([vf for vf in functions() if vf.netdev or vf.netdev_away]) == FUNCTIONS, APPEAR_LIMIT)
+    subprocess.run(["udevadm", "settle"], check=True)
+    return functions()
+
+
+class RealDevices(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        subprocess.run(["ip", "link", "set", "dev", pf().netdev or "", "up"], check=True)
+        self.vfs = enabled()
+
+
+class TestFunctions(RealDevices):
+    def test_discovery_tells_what_the_kernel_made(self) -> None:
+        card = pf()
+        self.assertEqual(("igb", FAR_NODE, MOST, LinkLayer.ETHERNET),
+                         (card.driver, card.numa_node, card.total_vfs, card.link_layer))
+        self.assertEqual([f"{FUNCTIONS} virtual functions are enabled", f"{card.netdev} is up"], list(card.host_use))
+        made = [os.path.basename(os.readlink(PCI / card.address / f"virtfn{index}")) for index in range(FUNCTIONS)]
+        self.assertEqual(made, [vf.address for vf in sorted(self.vfs, key=lambda vf: vf.vf_index or 0)])
+        for vf in self.vfs:
+            self.assertEqual(("igbvf", FAR_NODE, card.address, (), ()),
+                             (vf.driver, vf.numa_node, vf.parent, vf.health, vf.host_use))
+
+    def test_a_reset_by_the_kernel(self) -> None:
+        self.assertTrue((PCI / self.vfs[0].address / "reset").exists(), "the function offers no reset")
+        Privileged().reset(self.vfs[0].address)
+        self.assertEqual((), scan().get(self.vfs[0].id).health)
+
+
+class TestGpus(RealDevices):
+    def setUp(self) -> None:
+        super().setUp()
+        self.gpus = [device for device in scan().devices if device.kind is Kind.GPU]
+
+    def test_discovery_finds_both(self) -> None:
+        self.assertEqual([("virtio", ()), ("virtio", ())], [(gpu.plugin, gpu.health) for gpu in self.gpus])
+        self.assertIn(FAR_NODE, [gpu.numa_node for gpu in self.gpus])

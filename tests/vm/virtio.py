@@ -1,0 +1,22 @@
+"""A vendor plug-in for the GPUs of virtual machines, as an outside package would bring one."""
+
+from typing import ClassVar
+
+from containerhost.devices import drm
+from containerhost.devices.model import CharNode, Device, Kind, PciFunction
+from containerhost.devices.vendors import base
+
+
+class Virtio(base.GpuVendor):
+    name: ClassVar[str] = "virtio"
+    vendor_id: ClassVar[str] = "1af4"
+    drivers: ClassVar[frozenset[str]] = frozenset({"virtio-pci"})
+
+    def describe(self, function: PciFunction) -> tuple[Device, ...]:
+        return (base.device(function, Kind.GPU, self.name, nodes=self._nodes(function),
+                            health=function.health + self.driver_complaints(function)),)
+
+    def _nodes(self, function: PciFunction) -> tuple[CharNode, ...]:
+        """They hang at the function, or, with other kernels, at the virtio device in it."""
+        nested = (f"{function.folder}/{name}" for name in self.host.names(function.folder) if name.startswith("virtio"))
+        return next(filter(None, (drm.nodes(self.host, folder) for folder in (function.folder, *nested))), ())
