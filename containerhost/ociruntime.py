@@ -9,13 +9,14 @@ Docker waits for each of these processes. So little is loaded at first, and what
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from containerhost import recordfiles
-from containerhost.errors import ContainerHostError
+from containerhost import libraries, recordfiles
+from containerhost.errors import ContainerHostError, HostActionFailed
 
 RUNC = "runc"
 
@@ -46,7 +47,11 @@ def create(records: str, words: Sequence[str]) -> int:
     nodes = recordfiles.nodes(records, container)
     if os.path.exists(recordfiles.namespace(records, container)):
         bring_back(records, container)  # what a killed runtime left
-    rewrite(os.path.join(value_of(words, "--bundle") or ".", "config.json"), nodes)
+    wanted = recordfiles.libraries(records, container)
+    if wanted and shutil.which(libraries.TOOL) is None:
+        raise HostActionFailed(f"the libraries of the GPU's driver ({', '.join(wanted)}) are asked for, but this host "
+                               f"has no {libraries.TOOL}: install NVIDIA's container toolkit")
+    rewrite(os.path.join(value_of(words, "--bundle") or ".", "config.json"), nodes, wanted)
     status = runc(words, lambda: load(records, container))
     if status:
         return status
@@ -86,11 +91,11 @@ def bring_back(records: str, container: str) -> None:
     lending.bring_back(records, container)
 
 
-def rewrite(path: str, nodes: Sequence[tuple[str, int, int]]) -> None:
+def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], wanted: Sequence[str]) -> None:
     with open(path, encoding="utf-8") as source:
         config = json.load(source)
     with open(path, "w", encoding="utf-8") as target:
-        json.dump(with_nodes(config, nodes), target)
+        json.dump(with_libraries(with_nodes(config, nodes), wanted), target)
 
 
 def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
@@ -107,6 +112,14 @@ def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) ->
         "resources": resources | {"devices": [*(resources.get("devices") or ()), *(
             {"allow": True, "type": "c", "major": major, "minor": minor, "access": "rwm"}
             for _, major, minor in nodes)]}}}
+
+
+def with_libraries(config: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+    """Likewise with a hook that brings them. Pure."""
+    if not wanted:
+        return config
+    hooks = config.get("hooks") or {}
+    return config | {"hooks": hooks | {"prestart": [*(hooks.get("prestart") or ()), libraries.hook(wanted)]}}
 
 
 # runc's command line.

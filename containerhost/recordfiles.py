@@ -56,6 +56,11 @@ def nodes(folder: str, container: str) -> list[tuple[str, int, int]]:
         raise untrusted(path(folder, container), error) from error
 
 
+def libraries(folder: str, container: str) -> list[str]:
+    """Capabilities of NVIDIA's driver whose libraries it has, in their order."""
+    return sorted(map(str, data(folder, container).get("libraries", ())))
+
+
 def untrusted(file: str, error: Exception) -> EngineError:
     return EngineError(f"record {file} of what the container has cannot be trusted ({error!r}): "
                        "delete the container and make it anew")

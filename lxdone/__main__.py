@@ -3,6 +3,7 @@
     lxdone vmm ACTION ARGUMENT…     an action, with oned's own arguments and standard input
     lxdone probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor,
                                     vm/execution
+    lxdone command NAME HANDLE      begins a command of onevm exec in a container and stays with it
     lxdone settle                   what the node does by itself for VMs whose containers stopped by themselves
 
 What a short call does not need is not imported: most of its time would be that.
@@ -30,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return program.run("vm/execution", lambda: commands.told(Path(conf.load().state)))
         case ["probe", name, *_]:
             return probe(name)
+        case ["command", name, handle]:
+            return command(name, handle)
         case ["settle"]:
             return settle()
         case _:
@@ -39,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def act(script: str, argv: Sequence[str]) -> int:
     from containerhost.errors import ContainerHostError  # noqa: PLC0415
-    from lxdone import refusals, vmlock  # noqa: PLC0415
+    from lxdone import refusals  # noqa: PLC0415
     from onedriver import actions  # noqa: PLC0415
-    from onedriver.node import changes  # noqa: PLC0415
+    from onedriver.node import changes, vmlock  # noqa: PLC0415
 
     def done() -> str | None:
         call = actions.call(script, argv, sys.stdin.buffer.read())
@@ -65,6 +68,14 @@ def probe(name: str) -> int:
     from onedriver.node import measure  # noqa: PLC0415
 
     return program.run(name, lambda: measure.probe(name, lambda: backend.measure(conf.load())), {ContainerHostError: 1})
+
+
+def command(name: str, handle: str) -> int:
+    from lxdone import backend  # noqa: PLC0415
+    from onedriver.node import commandrun  # noqa: PLC0415
+
+    return commandrun.run(name, handle, conf.load,
+                          lambda options, name, words: backend.engine(options).command(name, words))
 
 
 def settle() -> int:

@@ -42,7 +42,7 @@ def vmm(options: Options) -> Vmm:
     state, disks = Path(options.state), disks_of(options, lxd)
     roots = Roots(lxd.client, state, Path(options.datastores), options.operation_timeout)
     return Vmm(options, lxd, possession, roots, saves_of(options, lxd), disks, Contexts(state),
-               Commands(state, "lxdone.commandrun"), consoles_of(options, lxd), inventory,
+               Commands(state, Vmm.driver), consoles_of(options, lxd), inventory,
                lambda: {node.id: node.cpus for node in topology.read(host).nodes})
 
 

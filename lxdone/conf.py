@@ -17,7 +17,6 @@ class Options(NodeOptions):
     :ivar endpoint: LXD's socket or https address; empty looks in the usual places
     :ivar project: LXD's project for the containers
     :ivar storage_pool: LXD's storage pool for root disks
-    :ivar exec_timeout: seconds a command of ``onevm exec`` may take; then it is killed
     :ivar allow_nesting: whether LXD_SECURITY_NESTING=YES is honoured
     :ivar allow_privileged: whether LXD_SECURITY_PRIVILEGED=YES is honoured
     """
@@ -25,7 +24,6 @@ class Options(NodeOptions):
     state: str = "/var/lib/lxdone"
     project: str = ""
     storage_pool: str = "default"
-    exec_timeout: int = 3600
     allow_nesting: bool = False
     allow_privileged: bool = False
 

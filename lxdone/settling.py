@@ -18,11 +18,10 @@ from pathlib import Path
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.errors import ContainerHostError
-from lxdone import vmlock
 from lxdone.images import Images
 from lxdone.rootsaves import RootSaves
 from onedriver.errors import DriverError
-from onedriver.node import names
+from onedriver.node import names, vmlock
 from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
 from onedriver.node.names import LABEL

@@ -9,6 +9,7 @@ from containerhost.spec import BridgedNic, ContainerSpec, FolderDisk, IoLimit, M
 from lxdone import cloudinit
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
+from onedriver.node import limits
 from onedriver.node.limits import cpu, memory
 from onedriver.node.names import LABEL, name
 from onedriver.section import NO, YES
@@ -137,16 +138,11 @@ def folder_disk(disk: Disk, folder: str) -> FolderDisk:
 
 
 def io_limit(disk: Disk) -> IoLimit:
-    """Control groups count reading and writing apart: a total is the limit of each.
-
-    :raises NotSupported: LXD limits a direction by bytes or by operations, not by both
-    """
-    speed = disk.speed
-    found = IoLimit(*(speed.get(f"{way}_{unit}_SEC", speed.get(f"TOTAL_{unit}_SEC"))
-                      for unit in ("BYTES", "IOPS") for way in ("READ", "WRITE")))
+    """:raises NotSupported: LXD limits a direction by bytes or by operations, not by both"""
+    found = limits.io_limit(disk)
     if (found.read_bytes and found.read_iops) or (found.write_bytes and found.write_iops):
-        raise NotSupported(f"disk {disk.id} is to be limited to {dict(speed)}; LXD can limit reading, and writing, by "
-                           "bytes or by operations per second, not by both")
+        raise NotSupported(f"disk {disk.id} is to be limited to {dict(disk.speed)}; LXD can limit reading, and "
+                           "writing, by bytes or by operations per second, not by both")
     return found
 
 

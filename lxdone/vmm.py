@@ -47,12 +47,11 @@ class Vmm(BaseVmm):
                  disks: Images, contexts: Contexts, commands: Commands, consoles: Consoles,
                  inventory: Callable[[], Inventory],
                  node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
-        super().__init__(options, engine, possession, Snapshots(engine.client), inventory, node_cpus)
+        super().__init__(options, engine, possession, Snapshots(engine.client), commands, inventory, node_cpus)
         self._roots = roots
         self._saves = saves
         self._disks = disks
         self._contexts = contexts
-        self._commands = commands
         self._consoles = consoles
 
     # Life. A console that is there already goes on; one ends by itself with its container.
@@ -207,13 +206,6 @@ class Vmm(BaseVmm):
     def reconfigure(self, call: Call) -> None:
         self._write_context(call.vm, self._root_ids(self._existing(call).name))
         self._consoles.provide(call.vm)
-
-    def exec(self, call: Call) -> None:
-        """Done when the command has begun; monitoring tells its end."""
-        self._commands.start(self._existing(call).name, call.arguments["command"], call.arguments.get("stdin", ""))
-
-    def exec_cancel(self, call: Call) -> None:
-        self._commands.cancel(own_name(call))
 
     def snapshot_revert(self, call: Call) -> None:
         """The disk goes back; the devices, limits and network interfaces stay those of now."""

@@ -6,7 +6,9 @@
     onedock image …                  the part of it that concerns images of the node's engine, as root
     onedock usage FOLDER             how large the disks in a system datastore are
     onedock vmm ACTION ARGUMENT…     an action of a VM, on its node, with oned's own arguments and standard input
-    onedock probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor
+    onedock probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor,
+                                     vm/execution
+    onedock command NAME HANDLE      begins a command of onevm exec in a container and stays with it
     onedock leave VM DATASTORE       let a VM that is off leave this node, with what it wrote beside its disk: for the
                                      transfer driver, with the system datastore's number
     onedock drop VM                  remove what a VM has on this node, apart from its disks: likewise
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run("a step of the transfer driver", serve)
         case ["usage", folder]:
             return run("usage", lambda: usage(folder))
-        case ["vmm" | "probe" | "drop" | "image", _, *_] | ["leave", _, _]:
+        case ["vmm" | "probe" | "drop" | "image", _, *_] | ["leave" | "command", _, _]:
             return on_node(words)
         case _:
             print(USAGE, file=sys.stderr)
@@ -73,21 +75,29 @@ def usage(folder: str) -> str:
     return usage.of_datastore(Path(folder))
 
 
+def executions() -> str:
+    from onedock import conf
+    from onedriver.node import commands
+
+    return commands.told(Path(conf.load().state))
+
+
 def on_node(words: Sequence[str]) -> int:
+    if words[:2] == ["probe", "vm/execution"]:  # often, and without Docker
+        return run("vm/execution", executions)
+
     from onedock import node
 
     kind, name, *rest = words
-    match kind:
-        case "vmm":
-            return node.vmm(name, rest, sys.stdin.buffer.read())
-        case "image":
-            return node.image(words[1:])
-        case "probe":
-            return node.probe(name)
-        case "leave":
-            return node.leave(name, rest[0])
-        case _:
-            return node.drop(name)
+    acts: dict[str, Callable[[], int]] = {
+        "vmm": lambda: node.vmm(name, rest, sys.stdin.buffer.read()),
+        "image": lambda: node.image(words[1:]),
+        "probe": lambda: node.probe(name),
+        "command": lambda: node.command(name, rest[0]),
+        "leave": lambda: node.leave(name, rest[0]),
+        "drop": lambda: node.drop(name),
+    }
+    return acts[kind]()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Puts the parts of the driver together from the node's options."""
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from onedock.guest import Guests
 from onedock.nics import Nics
 from onedock.roots import Roots, Snapshots
 from onedock.vmm import Vmm
+from onedriver.node.commands import Commands
 
 if TYPE_CHECKING:
     from onedriver.node.measure import Measure
@@ -37,8 +39,8 @@ def vmm(options: Options) -> Vmm:
     state, datastores = Path(options.state), Path(options.datastores)
     images = Images(docker.client)
     roots = Roots(images, datastores, state, options.operation_timeout)
-    return Vmm(options, docker, possession, roots, Snapshots(images), Guests(state, datastores, docker.root_ids),
-               Nics(Veths(privileged, host)), inventory,
+    return Vmm(options, docker, possession, roots, Snapshots(images), Commands(state, Vmm.driver),
+               Guests(state, datastores, functools.cache(docker.root_ids)), Nics(Veths(privileged, host)), inventory,
                lambda: {node.id: node.cpus for node in topology.read(host).nodes})
 
 

@@ -18,7 +18,6 @@ class Options(NodeOptions):
     :ivar settle: seconds within which a program's failure is one of its start, unless it waits for something sooner
     :ivar root_quota: whether a root disk is held to its SIZE; Docker's storage must be able to
     :ivar raw_options: which of DOCKER_RAW's options a template may use
-    :ivar gpu_capabilities: which of the GPU driver's libraries come with a GPU; Docker can bring none
     """
 
     endpoint: str = "unix:///run/docker.sock"

@@ -33,11 +33,13 @@ class Guests:
 
     def write(self, vm: Vm) -> None:
         """The context and the name servers, which the container sees at once."""
-        self._contexts.write(name(vm.id), vm.context)
+        root = self._root()
+        self._contexts.write(name(vm.id), vm.context, root, shared=True)
         # In place: the container sees this very file.
         file = self._resolv(vm.id)
         with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "w", encoding="ascii") as target:
             target.write(addresses.resolv_conf(vm.context))
+            os.fchown(target.fileno(), *root)
 
     def provide(self, vm: Vm) -> None:
         """Mount the disks of a VM that does not run, and only them."""

@@ -9,7 +9,7 @@ from containerhost.rollback import Rollback
 from containerhost.spec import Nic as SpecNic
 from containerhost.veth import RETURN_LIMIT, Pair, Shape, Veths
 from onedock import addresses
-from onedriver.errors import BadInput, NotSupported
+from onedriver.errors import BadInput
 from onedriver.node.names import name
 from onedriver.vm import Nic, Vm
 
@@ -47,9 +47,11 @@ class Nics:
             self._veths.make(wanted)
             undo.on_error("the pair", self._veths.remove, wanted.host_end)
             self._veths.join(wanted.host_end, nic.bridge or "")
-            if nic.bandwidth[0]:
-                rate = nic.bandwidth[0] * KILOBYTE
-                self._veths.shape(wanted.host_end, Shape(rate, rate, rate))
+            received, sent = map(shape, nic.bandwidth)
+            if received:
+                self._veths.shape(wanted.host_end, received)
+            if sent:
+                self._veths.shape_sent(wanted.host_end, sent)
         return True
 
     def remove(self, vm_id: int, but: frozenset[str] = frozenset()) -> None:
@@ -76,10 +78,13 @@ def pair(vm: Vm, nic: Nic) -> Pair:
     own = f"{name(vm.id)}-{nic.id}"
     if nic.target != own:
         raise BadInput(f"NIC {nic.id} of VM {vm.id} is to be called {nic.target} on the host, but is {own}")
-    if nic.bandwidth[1]:
-        raise NotSupported(f"NIC {nic.id} of VM {vm.id} has a limit of what it sends (OUTBOUND_AVG_BW), which this "
-                           "driver does not set; INBOUND_AVG_BW it does")
     return Pair(own, f"oi-{vm.id}-{nic.id}", nic.mac, mark(vm.id), nic.mtu)
+
+
+def shape(kilobytes: int | None) -> Shape | None:
+    """:param kilobytes: per second; None is no limit"""
+    rate = (kilobytes or 0) * KILOBYTE
+    return Shape(rate, rate, rate) if rate else None
 
 
 def mark(vm_id: int) -> str:

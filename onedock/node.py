@@ -1,15 +1,17 @@
 """What the command ``onedock`` does on a node. What an action of a VM does not need, others load when they do."""
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from containerhost.errors import ContainerHostError
 from onedock import attributes, backend, conf, refusals
+from onedock.conf import Options
 from onedriver import actions, program
 from onedriver.errors import BadInput
-from onedriver.node import changes
+from onedriver.node import changes, vmlock
 
 
 def vmm(script: str, argv: list[str], stdin: bytes, out: TextIO | None = None, err: TextIO | None = None) -> int:
@@ -22,9 +24,26 @@ def vmm(script: str, argv: list[str], stdin: bytes, out: TextIO | None = None, e
     def act() -> str | None:
         call = actions.call(script, argv, stdin, attributes.PREFIX)
         changes.of_action(call.action, refusals.UNSUPPORTED)
-        return getattr(backend.vmm(conf.load()), call.action)(call)
+        with alone(call.vm_id) as options:
+            return getattr(backend.vmm(options), call.action)(call)
 
     return run(script, act, out, err)
+
+
+@contextlib.contextmanager
+def alone(vm_id: int) -> Iterator[Options]:
+    """No other action works on the VM meanwhile."""
+    options = conf.load()
+    with vmlock.held(Path(options.state), vm_id, options.operation_timeout):
+        yield options
+
+
+def command(name: str, handle: str) -> int:
+    """Begin a command in a container and stay with it."""
+    from onedriver.node import commandrun
+
+    return commandrun.run(name, handle, conf.load,
+                          lambda options, name, words: backend.engine(options).command(name, words))
 
 
 def probe(name: str) -> int:
@@ -35,12 +54,22 @@ def probe(name: str) -> int:
 
 def drop(vm: str) -> int:
     """Remove what a VM has on this node, apart from its disks."""
-    return run("drop", lambda: backend.vmm(conf.load()).remove(number(vm)))
+    def act() -> None:
+        vm_id = number(vm)
+        with alone(vm_id) as options:
+            backend.vmm(options).remove(vm_id)
+
+    return run("drop", act)
 
 
 def leave(vm: str, system_ds: str) -> int:
     """Let a VM that is off leave this node with what it wrote: its disk 0 names that afterwards."""
-    return run("leave", lambda: backend.vmm(conf.load()).leave(number(vm), number(system_ds)))
+    def act() -> None:
+        vm_id, datastore = number(vm), number(system_ds)
+        with alone(vm_id) as options:
+            backend.vmm(options).leave(vm_id, datastore)
+
+    return run("leave", act)
 
 
 def number(text: str) -> int:

@@ -13,8 +13,6 @@ LEAVING = frozenset({7, 29})  # a shut-down VM goes to another host, or is undep
 
 UNSUPPORTED = {
     "migrate": "a running container cannot move to another host; migrate it powered off (onevm migrate --poff)",
-    "exec": "commands are not run in containers by this driver",
-    "exec_cancel": "commands are not run in containers by this driver",
 }
 
 

@@ -8,7 +8,7 @@ from containerhost.spec import ContainerSpec, Mount, RootDisk, Security
 from onedock.attributes import Attributes
 from onedock.conf import Options
 from onedriver.errors import BadInput, NotSupported
-from onedriver.node.limits import cpu, memory
+from onedriver.node.limits import cpu, io_limit, memory
 from onedriver.node.names import LABEL, name
 from onedriver.vm import MIB, Disk, Vm
 
@@ -30,7 +30,7 @@ def spec(vm: Vm, attributes: Attributes, options: Options, node_cpus: Mapping[in
         raise NotSupported(f"VM {vm.id} is to have huge pages, which Docker has no limit for; leave out HUGEPAGE_SIZE")
     return ContainerSpec(
         name=name(vm.id), image="", cpu=cpu(vm, node_cpus), memory=memory(vm),
-        root=RootDisk("", root(vm).size if options.root_quota else None),
+        root=RootDisk("", root(vm).size if options.root_quota else None, io_limit(root(vm))),
         security=Security(read_only=attributes.read_only), environment=attributes.environment,
         program=attributes.program, labels={LABEL: str(vm.id)})
 
@@ -73,6 +73,9 @@ def require_volume(disk: Disk) -> None:
     if disk.type not in DATA:
         raise NotSupported(f"disk {disk.id} is of type {disk.type}; a container can have volatile disks (TYPE=fs) and "
                            "images with a file system")
+    if disk.speed:
+        raise NotSupported(f"disk {disk.id} is to be limited to {dict(disk.speed)}; on Docker only the root's speed "
+                           "can be limited")
 
 
 def require_resizable(vm: Vm, disk_id: str, size: str) -> tuple[Disk, int]:

@@ -21,6 +21,7 @@ from onedock.roots import Roots, Snapshots
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import changes
+from onedriver.node.commands import Commands
 from onedriver.node.holding import attached_disk, complain, own_name
 from onedriver.node.names import name
 from onedriver.node.vmm import BaseVmm
@@ -37,9 +38,9 @@ class Vmm(BaseVmm):
     _snapshots: Snapshots
 
     def __init__(self, options: Options, engine: DockerEngine, possession: Possession, roots: Roots,
-                 snapshots: Snapshots, guests: Guests, nics: Nics, inventory: Callable[[], Inventory],
-                 node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
-        super().__init__(options, engine, possession, snapshots, inventory, node_cpus)
+                 snapshots: Snapshots, commands: Commands, guests: Guests, nics: Nics,
+                 inventory: Callable[[], Inventory], node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
+        super().__init__(options, engine, possession, snapshots, commands, inventory, node_cpus)
         self._roots = roots
         self._guests = guests
         self._nics = nics
@@ -50,6 +51,7 @@ class Vmm(BaseVmm):
         own = own_name(call)
         found = self._find(own) is not None
         if found:
+            self._commands.cancel(own)
             self._stop(own, force=force)
         if changes.stays(call.vm):
             return
@@ -198,6 +200,7 @@ class Vmm(BaseVmm):
         """End the container and return what the VM had; from every state, also when parts of it are gone."""
         own = name(vm_id)
         self._find(own)
+        self._commands.cancel(own)
         self._engine.delete(own)
         self._engine.delete(f"{own}-{ANEW}")
         complain(self._possession.give_back(self._owner(vm_id)))

@@ -104,12 +104,15 @@ class ServerInfo:
     hostname: str
 
 
+KEPT = 64 * 1024  # bytes of a command's output; a tenant decides how much there is
+
+
 @dataclasses.dataclass(frozen=True)
 class Executed:
     """A command that ended.
 
     :ivar status: its exit status; 127 when there is no such program
-    :ivar stdout, stderr: the beginning of what it printed
+    :ivar stdout, stderr: the beginning of what it printed, at most :data:`KEPT` bytes of each
     """
 
     status: int
@@ -237,6 +240,18 @@ class Containers(Protocol):
     def console_log(self, name: str) -> bytes:
         """What its console printed since it started; empty when there is nothing."""
 
+    def execute(self, name: str, command: Sequence[str], stdin: bytes, *, timeout: int) -> Executed:
+        """Run a command in a running container as its root.
+
+        :raises EngineTimeout: it did not end in time and was killed
+        """
+
+    def command(self, name: str, command: Sequence[str]) -> Command:
+        """The same, begun: the caller gives it its input, and closes it.
+
+        :raises EngineError: the container does not run
+        """
+
 
 class Engine(Containers, Protocol):
     """What LXD does with its containers."""
@@ -254,17 +269,5 @@ class Engine(Containers, Protocol):
 
     def console(self, name: str) -> Console:
         """:raises EngineError: it does not run"""
-
-    def execute(self, name: str, command: Sequence[str], stdin: bytes, *, timeout: int) -> Executed:
-        """Run a command in a running container as its root.
-
-        :raises EngineTimeout: it did not end in time and was killed
-        """
-
-    def command(self, name: str, command: Sequence[str]) -> Command:
-        """The same, begun: the caller gives it its input, and closes it.
-
-        :raises EngineError: the container does not run
-        """
 
     def events(self) -> Events: ...

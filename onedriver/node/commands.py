@@ -44,12 +44,12 @@ class Outcome:
 
 class Commands:
     """:param state: the driver's folder
-    :param module: the driver's program that begins a command and stays with it
+    :param driver: its program has a command that begins one in a container and stays with it (commandrun.py)
     """
 
-    def __init__(self, state: Path, module: str) -> None:
+    def __init__(self, state: Path, driver: str) -> None:
         self._state = state
-        self._module = module
+        self._driver = driver
 
     def start(self, name: str, command: str, stdin: str) -> None:
         """:param name: of a container of this driver
@@ -66,7 +66,7 @@ class Commands:
                                 "(onevm exec-cancel)") from error
         with listener:
             (self._state / name / FILE).unlink(missing_ok=True)
-            problem = begun(self._module, name, listener, task)
+            problem = begun(self._driver, name, listener, task)
         if problem:
             raise CommandFailed(problem)
 
@@ -131,12 +131,12 @@ def holder(name: str) -> str:
     return f"one-command/{name}"
 
 
-def begun(module: str, name: str, listener: socket.socket, task: str) -> str:
+def begun(driver: str, name: str, listener: socket.socket, task: str) -> str:
     """:returns: why the command did not begin; empty when it did"""
     process = subprocess.Popen(
-        [sys.executable, "-m", module, name, str(listener.fileno())], cwd="/", stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, pass_fds=[listener.fileno()],
-        text=True)
+        [sys.executable, "-m", driver, "command", name, str(listener.fileno())], cwd="/",
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+        pass_fds=[listener.fileno()], text=True)
     if process.stdin is None or process.stdout is None:
         raise CommandFailed("no pipes to the process that runs the command")
     with process.stdin as pipe:

@@ -36,12 +36,13 @@ class Contexts:
         return self.home(name) / "context"
 
     def write(self, name: str, variables: Mapping[str, str], owner: tuple[int, int] | None = None,
-              bring: Callable[[Path], None] | None = None) -> Path:
+              bring: Callable[[Path], None] | None = None, *, shared: bool = False) -> Path:
         """Write or replace a container's context; it sees of each file the old one or the new, never a part.
 
         :param owner: user and group that the container's root is on the host, who alone may then read the variables:
             there may be passwords among them. None lets everybody in the container read them
         :param bring: makes a folder with the files of the context disk
+        :param shared: everybody in the container may read them all the same
         :returns: the folder
         """
         require_possible(variables, bring is not None)
@@ -54,7 +55,7 @@ class Contexts:
             self._replace_files(folder, self.home(name) / "files", bring)
         unfinished = folder / f".{FILE}"
         unfinished.write_text(script(variables), encoding="utf-8")
-        unfinished.chmod(0o600 if owner else 0o644)
+        unfinished.chmod(0o600 if owner and not shared else 0o644)
         os.chown(unfinished, *(owner or (-1, -1)))
         os.replace(unfinished, folder / FILE)
         return folder

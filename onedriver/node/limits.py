@@ -1,10 +1,10 @@
-"""CPUs and memory of a VM as a container's limits. Pure."""
+"""CPUs, memory and disk speed of a VM as a container's limits. Pure."""
 
 from collections.abc import Mapping
 
-from containerhost.spec import Cpu, Memory
+from containerhost.spec import Cpu, IoLimit, Memory
 from onedriver.errors import BadInput
-from onedriver.vm import Topology, Vm
+from onedriver.vm import Disk, Topology, Vm
 
 
 def cpu(vm: Vm, node_cpus: Mapping[int, frozenset[int]]) -> Cpu:
@@ -30,3 +30,9 @@ def require_chosen(vm_id: int, topology: Topology, cores: frozenset[int]) -> Non
 def memory(vm: Vm) -> Memory:
     page = vm.topology.hugepage
     return Memory(vm.memory, {page: vm.memory} if page else {})
+
+
+def io_limit(disk: Disk) -> IoLimit:
+    """Control groups count reading and writing apart: a total is the limit of each."""
+    return IoLimit(*(disk.speed.get(f"{way}_{unit}_SEC", disk.speed.get(f"TOTAL_{unit}_SEC"))
+                     for unit in ("BYTES", "IOPS") for way in ("READ", "WRITE")))

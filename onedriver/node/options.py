@@ -29,6 +29,7 @@ class NodeOptions:
     :ivar stop_timeout: seconds a guest may take to shut down by itself
     :ivar request_timeout: seconds the engine may be silent
     :ivar operation_timeout: seconds an operation of the engine may take
+    :ivar exec_timeout: seconds a command of ``onevm exec`` may take; then it is killed
     :ivar memlock: locked-memory limit of containers with RDMA: ``unlimited`` or bytes
     :ivar management_nodes: give umad and issm with InfiniBand functions
     :ivar gpu_capabilities: which of the GPU driver's libraries come with a GPU (``compute``, ``utility``…)
@@ -42,6 +43,7 @@ class NodeOptions:
     stop_timeout: int = 120
     request_timeout: int = 30
     operation_timeout: int = 300
+    exec_timeout: int = 3600
     memlock: str = "unlimited"
     management_nodes: bool = False
     gpu_capabilities: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from containerhost.spec import ContainerSpec, grants_of
 from onedriver.actions import Call
 from onedriver.errors import DriverError
 from onedriver.node import changes, devices
+from onedriver.node.commands import Commands
 from onedriver.node.holding import attached, complain, own_name, owner
 from onedriver.node.names import LABEL, name
 from onedriver.node.options import NodeOptions
@@ -47,11 +48,13 @@ class BaseVmm(abc.ABC):
     driver: ClassVar[str]
 
     def __init__(self, options: NodeOptions, engine: Containers, possession: Possession, snapshots: Snapshots,
-                 inventory: Callable[[], Inventory], node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
+                 commands: Commands, inventory: Callable[[], Inventory],
+                 node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
         self._options = options
         self._engine = engine
         self._possession = possession
         self._snapshots = snapshots
+        self._commands = commands
         self._inventory = inventory
         self._node_cpus = node_cpus
 
@@ -148,6 +151,13 @@ class BaseVmm(abc.ABC):
     def prereconfigure(self, call: Call) -> None:
         """The context is a folder: nothing has to let go of it before it changes."""
         self._existing(call)
+
+    def exec(self, call: Call) -> None:
+        """Done when the command has begun; monitoring tells its end."""
+        self._commands.start(self._existing(call).name, call.arguments["command"], call.arguments.get("stdin", ""))
+
+    def exec_cancel(self, call: Call) -> None:
+        self._commands.cancel(own_name(call))
 
     def snapshot_create(self, call: Call) -> str:
         """:returns: what the snapshot is called on this host"""

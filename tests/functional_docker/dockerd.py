@@ -7,6 +7,7 @@ no firewall: interfaces come to its containers from outside.
 import atexit
 import functools
 import io
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from tests.waiting import await_that
 ROOT = Path(__file__).parents[2]
 BUSYBOX = "/bin/busybox"
 STOP_LIMIT = 60  # s
+OWN_MOUNT = r"/data(/[0-9]+\.[0-9]+)?"
 
 # A first program that ends when it is asked to; one that does not; one that tells what it finds and ends.
 IMAGES = {
@@ -118,6 +120,9 @@ class Daemon:
 def root_file_system() -> bytes:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
+        folder = tarfile.TarInfo("bin")  # else root's alone
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(folder)
         archive.add(BUSYBOX, "bin/busybox")
         for name in subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split():
             if name != "busybox":
@@ -143,13 +148,22 @@ def _shared() -> Daemon:
 
 
 class Docker(fixtures.Fixture):
-    """:ivar daemon: the process's one daemon
+    """:param own: a daemon of one test's own, which is started; None is the process's one daemon
     :ivar engine: on it
     """
 
+    def __init__(self, own: Daemon | None = None) -> None:
+        self._own = own
+
     def _setUp(self) -> None:
-        with _lock:
-            self.daemon = _shared()
+        if self._own:
+            self.daemon = self._own
+            self.daemon.start()
+            self.addCleanup(self.daemon.remove)
+            self.daemon.make_images()
+        else:
+            with _lock:
+                self.daemon = _shared()
         self.engine = self.daemon.engine()
         self.addCleanup(self._delete_containers)
 
@@ -169,5 +183,7 @@ def leftovers(daemon: Daemon) -> list[str]:
     """What is left of containers after all were deleted."""
     folders = [daemon.records, daemon.base / "data/containers"]
     files = [path for folder in folders if folder.exists() for path in folder.iterdir() if path.name != ".lock"]
-    mounts = set(mounts_below(daemon.base)) - {f"{daemon.base}/data"}  # dockerd's own, private one
+    # dockerd's own, private one.
+    mounts = {mount for mount in mounts_below(daemon.base)
+              if not re.fullmatch(OWN_MOUNT, mount.removeprefix(str(daemon.base)))}
     return [*map(str, files), *sorted(mounts)]

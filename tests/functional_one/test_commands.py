@@ -1,48 +1,17 @@
 """Commands in containers (onevm exec), from their begin to the message that tells their end."""
 
 import base64
-import shlex
 
 from containerhost.engines import Status
 from onedriver.monitor import Type
-from onedriver.node import onlyone
+from tests.functional_one.commands import Commands
 from tests.functional_one.front_end import FrontEnd
-from tests.functional_one.node import Result
 from tests.functional_one.test_actions import CLEANUP, POWEROFF, SUSPEND, ActionsCase
 from tests.functional_one.vms import Machine
 from tests.waiting import await_that
 
 
-class CommandsTest(ActionsCase):
-    def exec(self, machine: Machine, command: str, stdin: bytes = b"") -> Result:
-        """As oned writes it: the command quoted, its input in base64 or left out."""
-        line = f"exec {machine.id} node1 {shlex.quote(command)} {base64.b64encode(stdin).decode()}"
-        return self.node.command(f"cat << 'EOT' | {self.node.remotes}/vmm/lxdone/{line}\n{machine.message(17)}\nEOT")
-
-    def begun(self, machine: Machine, command: str, stdin: bytes = b"") -> None:
-        result = self.exec(machine, command, stdin)
-        self.assertEqual((0, "", ""), (result.status, result.out, result.err))
-
-    def outcome(self) -> str:
-        """What the probe tells, once it tells something."""
-        found: list[str] = []
-
-        def told() -> bool:
-            found.append(self.node.probe("vm/execution").out)
-            return bool(found[-1].strip())
-
-        await_that(told, "the command's end is told")
-        return found[-1].strip()
-
-    def running(self, machine: Machine, program: str) -> bool:
-        return bool(self.inside(machine, "pidof", program).strip())
-
-    def has_command(self, machine: Machine) -> bool:
-        connection = onlyone.connected(f"one-command/{machine.name}")
-        if connection:
-            connection.close()
-        return connection is not None
-
+class CommandsTest(Commands, ActionsCase):
     def test_from_begin_to_message(self) -> None:
         machine = self.deployed()
         front_end = self.useFixture(FrontEnd())
@@ -64,8 +33,7 @@ class CommandsTest(ActionsCase):
             self.assertNotEqual(0, second.status)
             self.assertIn("runs a command already", second.reason)
             for _ in range(2):
-                result = self.node.run("exec_cancel", ["1", "node1"], machine.message(17))
-                self.assertEqual((0, ""), (result.status, result.err))
+                self.cancelled(machine)
             await_that(lambda: not self.running(machine, "sleep"), "the command is killed")
             self.assertEqual("", self.node.probe("vm/execution").out)
 
@@ -77,7 +45,7 @@ class CommandsTest(ActionsCase):
         self.begun(machine, "sleep 1000")
         outcome = self.outcome()
         self.assertIn('STATUS="ERROR"', outcome)
-        self.assertIn(b"it is killed", base64.b64decode(outcome.partition('STDERR="')[2].partition('"')[0]))
+        self.assertIn(b"it is killed", self.stderr(outcome))
         await_that(lambda: not self.running(machine, "sleep"), "the command is killed")
 
     def test_what_cannot_begin_is_refused(self) -> None:

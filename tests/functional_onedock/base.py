@@ -12,7 +12,7 @@ from containerhost.owners import Owners
 from containerhost.sysfs import Host
 from tests.functional.contract import picture
 from tests.functional.lxd import mounts_below
-from tests.functional_docker.dockerd import leftovers
+from tests.functional_docker.dockerd import Daemon, leftovers
 from tests.functional_one.diskfiles import loops
 from tests.functional_one.node import Result
 from tests.functional_one.vms import Machine
@@ -21,7 +21,7 @@ from tests.waiting import await_that
 
 SHUTDOWN, POWEROFF, SUSPEND, CLEANUP, UNDEPLOY = 12, 18, 6, 23, 29
 BOOT, RESUME, RESTORE, BOOT_UNDEPLOYED = 2, 20, 21, 32
-OURS = ("one-1", "one-2", "oi-")  # interfaces
+OURS = ("one-1", "one-2", "oi-", "ifb-")  # interfaces
 
 
 class OnedockCase(testtools.TestCase):
@@ -32,7 +32,7 @@ class OnedockCase(testtools.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.node = self.useFixture(DockerNode())
+        self.node = self.useFixture(DockerNode(self.daemon()))
         self.node.inline = self.inline
         self.engine = self.node.docker.engine
         devices = scan().devices
@@ -40,6 +40,10 @@ class OnedockCase(testtools.TestCase):
         self.gpus = [device for device in devices if device.kind is Kind.GPU]
         self.vfs = [device for device in devices if device.role is Role.VF]
         self.addCleanup(self.nothing_is_left)
+
+    def daemon(self) -> Daemon | None:
+        """Of the test's own; None is that of all tests."""
+        return None
 
     def nothing_is_left(self) -> None:
         self.assertEqual((), self.engine.containers())

@@ -12,22 +12,26 @@ import onedock.node
 from onedock import imageref
 from onedock.imageref import ImageRef
 from tests.functional.lxd import memlock
-from tests.functional_docker.dockerd import Docker
+from tests.functional_docker.dockerd import Daemon, Docker
 from tests.functional_one import node
 from tests.functional_one.node import BRIDGE, ROOT, Result
 from tests.functional_one.vms import Machine
 
 
 class DockerNode(node.Node):
-    """:ivar docker: its daemon
+    """:param daemon: one of its own; None is that of all tests
+    :ivar docker: its daemon
     :ivar inline: the driver is called within this process, without the script: for many actions, one after another
     """
 
     driver = "onedock"
     inline = False
 
+    def __init__(self, daemon: Daemon | None = None) -> None:
+        self._daemon = daemon
+
     def _setUp(self) -> None:
-        self.docker = self.useFixture(Docker())
+        self.docker = self.useFixture(Docker(self._daemon))
         base = Path(self.useFixture(fixtures.TempDir()).path)
         base.chmod(0o711)
         self.base, self.state, self.owners, self.datastores = base, base / "state", base / "owners", base / "datastores"

@@ -24,6 +24,7 @@ http: {{addr: {host}}}
 
 class Registry(fixtures.Fixture):
     """:param closed: only for USER with WORD
+    :ivar folder: what it keeps
     """
 
     def __init__(self, closed: bool = False) -> None:
@@ -33,7 +34,7 @@ class Registry(fixtures.Fixture):
         program = shutil.which("docker-registry")
         if program is None:
             raise RuntimeError("docker-registry is not on this machine. Run: sudo tools/install test")
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.folder = folder = Path(self.useFixture(fixtures.TempDir()).path)
         (folder / "users").write_text(f"{USER}:{HASH}\n")
         auth = f"auth: {{htpasswd: {{realm: tests, path: {folder}/users}}}}" if self._closed else ""
         (folder / "config.yml").write_text(CONFIGURATION.format(folder=folder, host=HOST, auth=auth))

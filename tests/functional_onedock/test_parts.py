@@ -86,6 +86,37 @@ class DevicesTest(OnedockCase):
         self.assertNotIn("one-1", subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout)
 
 
+class LibrariesTest(OnedockCase):
+    """Those of NVIDIA's driver; what stands in for NVIDIA's tool mounts as it does."""
+
+    inline = False
+
+    def test_they_come_with_a_gpu_at_every_start(self) -> None:
+        self.node.configure('gpu_capabilities = ["compute", "utility"]\n')
+        machine = self.deployed(Machine(devices=(self.gpus[0],)))
+        version = Host().text("/proc/driver/nvidia/version")
+        for _ in range(2):
+            self.assertEqual(version, self.inside(machine, "cat", "/usr/lib/x86_64-linux-gnu/libcuda.so.1").strip())
+            self.assertEqual("/usr/bin/nvidia-smi\n", self.inside(machine, "which", "nvidia-smi"))
+            self.assertEqual("/dev/nvidia0\n", self.shell(machine, NVIDIA))
+            self.ok("reset", machine)
+        more = machine.changed(devices=(self.gpus[0], self.gpus[1]), attach="pci")
+        self.ok("attach_nic", more, machine.mac(9), "-", "-", "dummy", "one-1-9")
+        for place in (self.gpus[1], self.gpus[0]):
+            self.ok("detach_nic", machine.changed(devices=(place,), attach="pci"), machine.mac(9))
+        self.ok("cancel", machine, lcm=POWEROFF)
+        self.ok("deploy", machine.changed(devices=()), lcm=RESUME)
+        self.assertNotIn(version, self.inside(machine, "cat", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"))
+
+    def test_one_that_was_started_without_is_told_so(self) -> None:
+        self.node.configure('gpu_capabilities = ["compute"]\n')
+        machine = self.deployed()
+        more = machine.changed(devices=(self.gpus[0],), attach="pci")
+        self.refused("come in when container one-1 starts", "attach_nic", more, machine.mac(9), "-", "-", "dummy",
+                     "one-1-9")
+        self.assertEqual({}, Owners(self.node.owners).records())
+
+
 class NicsTest(OnedockCase):
     def test_a_nic_comes_and_goes_while_it_runs(self) -> None:
         machine = self.deployed(Machine(nics=(0,), context=addressed("10.1.0.5")))

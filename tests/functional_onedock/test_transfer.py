@@ -187,7 +187,7 @@ def flip(file: BinaryIO, place: int) -> None:
     file.write(bytes([byte ^ 1]))
 
 
-class RegistryTest(TransferCase):
+class RegistryCase(TransferCase):
     def pushed(self, registry: Registry) -> str:
         """:returns: the digest of what was pushed, which the engine does not have any more"""
         self.useFixture(registry)
@@ -198,6 +198,8 @@ class RegistryTest(TransferCase):
         api.remove_image(f"{HOST}/team/tool:1")
         return next(line["aux"]["Digest"] for line in told if "aux" in line)
 
+
+class RegistryTest(RegistryCase):
     def credentials(self) -> dict[str, str]:
         path = self.front.files.parent / "credentials.json"
         path.write_text(json.dumps({"auths": {HOST: {"username": USER, "password": WORD}}}))

@@ -19,6 +19,8 @@ from containerhost.engines.docker.refusals import refusal
 if TYPE_CHECKING:
     import docker
 
+    from containerhost.engines.docker.attached import Attached
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -145,6 +147,26 @@ class DockerClient:
         """The last lines of what it printed."""
         with self._streaming(f"read what container {name} printed") as api:
             return api.logs(name, stdout=True, stderr=True, tail=lines)
+
+    # Commands in containers.
+
+    def exec_create(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> str:
+        """A command of the container's root with all three streams, which does not run yet.
+
+        :returns: Docker's id of it
+        """
+        body = {"Cmd": list(command), "User": "0:0", "AttachStdin": True, "AttachStdout": True, "AttachStderr": True,
+                "Env": [f"{key}={value}" for key, value in environment.items()]}
+        return str(self._ask(f"run {command[0]} in container {name}", "POST", f"/containers/{quoted(name)}/exec",
+                             body)["Id"])
+
+    def exec_start(self, process: str) -> "Attached":
+        from containerhost.engines.docker.attached import Attached  # noqa: PLC0415
+        with self._streaming("begin the command") as api:
+            return Attached(api.exec_start(process, socket=True))
+
+    def exec_inspect(self, process: str) -> Mapping[str, Any]:
+        return self._ask("read how the command is", "GET", f"/exec/{quoted(process)}/json")
 
     # Images.
 

@@ -159,8 +159,8 @@ def io_limits(wanted: IoLimit, disk: str | None) -> dict[str, Any]:
               "BlkioDeviceReadIOps": wanted.read_iops, "BlkioDeviceWriteIOps": wanted.write_iops}
     asked = {key: rate for key, rate in limits.items() if rate is not None}
     if asked and disk is None:
-        raise SpecError("the root disk's speed is to be limited, but it is not known which block device holds Docker's "
-                        "root file systems: configure it, or ask for no limit")
+        raise SpecError("the root disk's speed is to be limited, but Docker's root file systems are on no disk of the "
+                        "host, or on several: put Docker's data-root on one disk, or ask for no limit")
     return {key: [{"Path": disk, "Rate": rate}] for key, rate in asked.items()}
 
 
@@ -230,10 +230,10 @@ def part_record(part: Part) -> Record:
     """
     match part:
         case Grant():
-            refuse_libraries(part)
             netdevs = {Netdev(part.netdev.host_name, part.netdev.name)} if part.netdev else set()
             return Record(frozenset({part.device.id}),
-                          frozenset(Node(node.path, node.major, node.minor) for node in part.nodes), frozenset(netdevs))
+                          frozenset(Node(node.path, node.major, node.minor) for node in part.nodes), frozenset(netdevs),
+                          part.gpu.libraries if part.gpu else frozenset())
         case Nic(mac=None, mtu=None):
             return Record(netdevs=frozenset({Netdev(part.parent, part.name, part.setup)}))
         case Nic():
@@ -242,13 +242,6 @@ def part_record(part: Part) -> Record:
         case _:
             kind = " ".join(re.findall("[A-Z][a-z]*", type(part).__name__)).lower()
             raise SpecError(f"{kind} {part.name}: a container on Docker cannot be given one")
-
-
-def refuse_libraries(grant: Grant) -> None:
-    if grant.gpu and grant.gpu.libraries:
-        raise SpecError(f"GPU {grant.device.id}: libraries of its driver are asked for "
-                        f"({', '.join(sorted(grant.gpu.libraries))}), but a container on Docker gets nodes only: use "
-                        "an image that brings the libraries")
 
 
 def going(part: Part, remaining: Iterable[Part]) -> Record:

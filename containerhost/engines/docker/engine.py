@@ -4,17 +4,18 @@ Of :class:`containerhost.engines.Engine` it has :class:`containerhost.engines.Co
 devices, live consoles and events.
 """
 
+import contextlib
 import datetime
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from containerhost import errors, rdmaspace
+from containerhost import blockdisk, engines, errors, rdmaspace
 from containerhost.devices.model import Device
-from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
+from containerhost.engines import ContainerState, Executed, Metrics, ServerInfo, Status
 from containerhost.engines.docker import begin, config, held, usage
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.privileged import DockerPrivileged
@@ -23,7 +24,7 @@ from containerhost.engines.verify import complaints
 from containerhost.filelock import FileLock
 from containerhost.grants import Grant
 from containerhost.rollback import Rollback
-from containerhost.spec import ContainerSpec, Part, grants_of
+from containerhost.spec import ContainerSpec, IoLimit, Part, grants_of
 from containerhost.sysfs import Host
 
 STATUSES: Mapping[str, Status] = {
@@ -43,18 +44,16 @@ LOCK_LIMIT = 60.0  # s; a holder changes a few nodes or interfaces
 
 class DockerEngine:
     """:param records: the folder that the daemon's runtime was given too
-    :param disk: the block device that holds the root file systems, for limits of their speed
     """
 
     name = "docker"
 
     def __init__(self, client: DockerClient, privileged: DockerPrivileged | None = None, records: Path = FOLDER,
-                 disk: str | None = None, host: Host | None = None) -> None:
+                 host: Host | None = None) -> None:
         self.client = client
         self._privileged = privileged or DockerPrivileged()
         self._records = Records(records)
         self._lock = FileLock(records / ".lock", LOCK_LIMIT)
-        self._disk = disk
         self._host = host or Host()
 
     # Whole-host questions.
@@ -124,16 +123,31 @@ class DockerEngine:
     def console_log(self, name: str) -> bytes:
         return self.client.logs(name, LINES)
 
+    # Commands.
+
+    def execute(self, name: str, command: Sequence[str], stdin: bytes, *, timeout: int) -> Executed:
+        with contextlib.closing(self.command(name, command)) as begun:
+            return begun.finish(stdin, timeout)
+
+    def command(self, name: str, command: Sequence[str]) -> engines.Command:
+        from containerhost.engines.docker.execute import Command  # noqa: PLC0415
+
+        return Command(self.client, self._privileged, name, command)
+
     # Life.
 
     def create(self, spec: ContainerSpec, more: Mapping[str, Any] | None = None) -> None:
         """:param more: of Docker's host configuration, what an administrator allows beside
         """
-        body = config.container(spec, self._disk, more)
+        body = config.container(spec, self._disk() if spec.root.io != IoLimit() else None, more)
         with Rollback(f"creation of container {spec.name}") as undo:
             container = self.client.create(spec.name, body)
             undo.on_error("the container", self.client.remove, container)
             self._records.write(container, config.record_of(spec.parts))
+
+    def _disk(self) -> str | None:
+        """That holds the root file systems."""
+        return blockdisk.holding(self._host, self.client.info()["DockerRootDir"])
 
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
         """Let a container, stopped or running, have the CPUs and the memory that ``spec`` says. Docker changes all of
@@ -221,6 +235,7 @@ class DockerEngine:
         with self._lock.held():
             container, record = self._found(name)
             require_made_for(container, grants_of([part]))
+            require_libraries(container, wanted.libraries - record.libraries)
             with Rollback(f"attachment to container {name}") as undo:
                 self._records.write(container["Id"], record | wanted)
                 undo.on_error("its record", self._records.write, container["Id"], record)
@@ -296,6 +311,13 @@ def require_made_for(container: Mapping[str, Any], grants: Sequence[Grant]) -> N
     if missing:
         raise errors.SpecError(f"{', '.join(grant.device.id for grant in grants)} needs {' and '.join(missing)}, which "
                                f"container {bare_name([container['Name']])} can only be made with")
+
+
+def require_libraries(container: Mapping[str, Any], more: Collection[str]) -> None:
+    """:raises SpecError: it runs without them"""
+    if container["State"]["Pid"] and more:
+        raise errors.SpecError(f"the libraries of the GPU's driver ({', '.join(sorted(more))}) come in when container "
+                               f"{bare_name([container['Name']])} starts: stop it first")
 
 
 def status_of(container: Mapping[str, Any]) -> Status:

@@ -2,7 +2,7 @@
 
 import re
 
-from containerhost import addresses, charnodes, links
+from containerhost import addresses, charnodes, commandtree, links
 from containerhost.ociruntime import NODE_MODE
 from containerhost.privileged import INTERFACE, NODE_FOLDERS, Privileged, check
 from containerhost.spec import NicSetup
@@ -10,6 +10,7 @@ from containerhost.spec import NicSetup
 FOLDERS = "|".join("/".join(folder) + "/" for folder in NODE_FOLDERS if folder)
 CHAR_NODE = re.compile(rf"/dev/({FOLDERS})?(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{1,64}}")
 
+COMMAND_MARK = re.compile(r"[0-9a-f]{32}")
 
 class DockerPrivileged(Privileged):
     """Acts directly; its process must be root.
@@ -36,6 +37,10 @@ class DockerPrivileged(Privileged):
         """Move it back; done already when the container has none of that name."""
         if check(INTERFACE, name) in links.names_in(network_of(pid)):
             links.fetch(name, network_of(pid), check(INTERFACE, host_name))
+
+    def end_command(self, pid: int, first: int, mark: str) -> None:
+        """See :func:`containerhost.commandtree.end`."""
+        commandtree.end(int(pid), int(first), check(COMMAND_MARK, mark))
 
 
 def network_of(pid: int) -> str:

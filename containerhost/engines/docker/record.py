@@ -46,24 +46,29 @@ class Netdev:
 @dataclasses.dataclass(frozen=True)
 class Record:
     """:ivar devices: ids of the devices that the nodes and interfaces belong to
+    :ivar libraries: capabilities of NVIDIA's driver whose libraries come in when it starts
     """
 
     devices: frozenset[str] = frozenset()
     nodes: frozenset[Node] = frozenset()
     netdevs: frozenset[Netdev] = frozenset()
+    libraries: frozenset[str] = frozenset()
 
     def __or__(self, other: "Record") -> "Record":
         """Where both have an interface, the other's setup is the newer one."""
         return Record(self.devices | other.devices, self.nodes | other.nodes,
-                      other.netdevs | (self.netdevs - other.netdevs))
+                      other.netdevs | (self.netdevs - other.netdevs), self.libraries | other.libraries)
 
     def __sub__(self, other: "Record") -> "Record":
-        return Record(self.devices - other.devices, self.nodes - other.nodes, self.netdevs - other.netdevs)
+        """Libraries stay as long as it runs."""
+        return Record(self.devices - other.devices, self.nodes - other.nodes, self.netdevs - other.netdevs,
+                      self.libraries)
 
     def to_json(self) -> str:
         return json.dumps({"devices": sorted(self.devices),
                            "nodes": [dataclasses.asdict(node) for node in sorted(self.nodes)],
-                           "netdevs": [dataclasses.asdict(netdev) for netdev in sorted(self.netdevs)]}, indent=1)
+                           "netdevs": [dataclasses.asdict(netdev) for netdev in sorted(self.netdevs)],
+                           "libraries": sorted(self.libraries)}, indent=1)
 
 
 class Records:
@@ -115,7 +120,7 @@ def parsed(data: Any) -> Record:
     return Record(frozenset(map(str, data["devices"])),
                   frozenset(Node(str(node["path"]), int(node["major"]), int(node["minor"])) for node in data["nodes"]),
                   frozenset(Netdev(str(item["host_name"]), str(item["name"]), nic_setup(item.get("setup")))
-                            for item in data["netdevs"]))
+                            for item in data["netdevs"]), frozenset(map(str, data.get("libraries", ()))))
 
 
 def nic_setup(data: Any) -> NicSetup | None:

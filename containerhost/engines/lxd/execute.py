@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from containerhost import errors
-from containerhost.engines import Executed
+from containerhost.engines import KEPT, Executed
 from containerhost.engines.lxd.client import LxdClient, document
 from containerhost.engines.lxd.stream import Stream
 
-KEPT = 64 * 1024  # bytes of output; a tenant decides how much there is
 KILL = json.dumps({"command": "signal", "signal": 9}).encode()
 UNRUNNABLE = {"Command not found": 127, "Command not executable": 126}
 STREAMS = ("control", "0", "1", "2")

@@ -7,7 +7,7 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost import ociruntime
+from containerhost import libraries, ociruntime
 from containerhost.engines.docker.record import Record, Records
 
 ID = "cd" * 32
@@ -100,6 +100,26 @@ class NodesTest(testtools.TestCase):
             {"process": {"args": ["x"]}, "linux": {"devices": [{"path": "/dev/fuse"}, DEVICE], "seccomp": {},
                                                     "resources": {"pids": {"limit": 1}, "devices": [deny, RULE]}}},
             ociruntime.with_nodes(config, NODES))
+
+    def test_libraries_come_by_a_hook_after_others(self):
+        self.assertEqual({"linux": {}}, ociruntime.with_libraries({"linux": {}}, []))
+        hooks = ociruntime.with_libraries({"hooks": {"prestart": [{"path": "/x"}], "poststop": []}},
+                                          ["compute", "utility"])["hooks"]
+        self.assertEqual([], hooks["poststop"])
+        self.assertEqual("/x", hooks["prestart"][0]["path"])
+        self.assertEqual(["compute", "utility"], hooks["prestart"][1]["args"][-2:])
+        command = libraries.command({"compute"}, 4711, "/root")
+        self.assertEqual(["--compute", "--pid=4711", "/root"], command[-3:])
+        self.assertIn("--no-devbind", command)
+
+    def test_libraries_need_the_tool(self):
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        Records(folder).write(ID, Record(libraries=frozenset({"compute"})))
+        self.useFixture(fixtures.EnvironmentVariable("PATH", str(folder)))
+        log = io.StringIO()
+        with contextlib.redirect_stderr(log):
+            self.assertEqual(1, ociruntime.main(["--records", str(folder), "create", "--bundle", str(folder), ID]))
+        self.assertIn("install NVIDIA's container toolkit", log.getvalue())
 
     def test_docker_may_want_none(self):
         for linux in ({}, {"devices": None, "resources": None}, {"resources": {"devices": None}}):

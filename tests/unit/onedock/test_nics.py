@@ -6,7 +6,7 @@ from containerhost.spec import Nic, NicSetup
 from containerhost.veth import Pair
 from onedock import nics
 from onedriver import vm
-from onedriver.errors import BadInput, NotSupported
+from onedriver.errors import BadInput
 from tests.unit.onedock.machines import machine
 
 MAC = "02:00:0a:63:00:01"
@@ -24,5 +24,5 @@ class NicsTest(testtools.TestCase):
 
     def test_what_cannot_be_is_refused(self) -> None:
         for changes, error in (({"bridge": None}, BadInput), ({"target": "eth0"}, BadInput),
-                               ({"target": "one-2-3"}, BadInput), ({"bandwidth": (None, 5)}, NotSupported)):
+                               ({"target": "one-2-3"}, BadInput)):
             self.assertRaises(error, nics.pair, machine(), dataclasses.replace(NIC, **changes))

@@ -32,7 +32,7 @@ def effect(elements: str) -> object:
     context.require_possible(found.context)
     spec = translate.spec(found, attributes.read(found.own, found.context), Options(), NODES)
     return (config.container(spec, None), translate.volumes(found),
-            [(nics.pair(found, nic), nics.spec_nic(found, nic), nic.bandwidth[0]) for nic in found.nics],
+            [(nics.pair(found, nic), nics.spec_nic(found, nic), nic.bandwidth) for nic in found.nics],
             [pci.chosen().device_id for pci in found.pcis], context.script(found.context))
 
 

@@ -133,7 +133,6 @@ class TestContainer(testtools.TestCase):
             ({"parts": (PoolDisk("d", "p", "v", "/d"),)}, "pool disk d"),
             ({"parts": (BridgedNic("eth0", "br0", "h0", "02:00:00:00:00:01"),)}, "bridged nic eth0"),
             ({"parts": (Nic("eth0", "h0", mtu=9000),)}, "MTU"),
-            ({"parts": (gpu_grant(libraries=frozenset({"compute"})),)}, "libraries"),
             ({"parts": (Nic("eth0", "h0"), Nic("eth0", "h1"))}, "eth0"),
         ):
             self.assertIn(word, str(self.assertRaises(SpecError, made, **more)))
@@ -147,6 +146,11 @@ class TestParts(testtools.TestCase):
                    frozenset({Netdev("ibs1v0", "ib0")})), config.part_record(vf_grant(0)))
         self.assertEqual(Record(netdevs=frozenset({Netdev("one-1-0", "eth0")})),
                          config.part_record(Nic("eth0", "one-1-0")))
+
+    def test_libraries_come_with_a_gpu_and_stay_as_long_as_it_runs(self):
+        record = config.part_record(gpu_grant(libraries=frozenset({"compute"})))
+        self.assertEqual(frozenset({"compute"}), record.libraries)
+        self.assertEqual(Record(libraries=frozenset({"compute"})), record - config.going(gpu_grant(), []))
 
     def test_what_is_shared_stays(self):
         self.assertEqual({"/dev/infiniband/uverbs1"},

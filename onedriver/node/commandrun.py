@@ -12,25 +12,31 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from containerhost import engines
 from containerhost.errors import ContainerHostError
-from lxdone import backend, conf
 from onedriver.errors import DriverError
 from onedriver.node import commands, onlyone
 from onedriver.node.commands import BEGUN, Outcome
+from onedriver.node.options import NodeOptions
+
+Options = TypeVar("Options", bound=NodeOptions)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    name, handle = sys.argv[1:] if argv is None else argv
+def run(name: str, handle: str, load: Callable[[], Options],
+        begin: Callable[[Options, str, Sequence[str]], engines.Command]) -> int:
+    """:param load: reads the node's options
+    :param begin: begins a command in a container of that name
+    :returns: the exit status
+    """
     task = json.load(sys.stdin)
     with socket.socket(fileno=int(handle)) as listener:
         try:
-            options = conf.load()
-            begun = backend.engine(options).command(name, task["command"])
+            options = load()
+            begun = begin(options, name, task["command"])
         except (ContainerHostError, DriverError) as error:
             print(error)
             return 1
@@ -48,7 +54,7 @@ def tell_and_hang_up() -> None:
     os.close(nowhere)
 
 
-def stay(begun: engines.Command, task: dict[str, Any], options: conf.Options, listener: socket.socket,
+def stay(begun: engines.Command, task: dict[str, Any], options: NodeOptions, listener: socket.socket,
          name: str) -> None:
     """Until the command ends, or somebody wants it to."""
     over, found = threading.Event(), list[Outcome]()
@@ -79,7 +85,3 @@ def outcome(begun: engines.Command, stdin: bytes, timeout: int) -> Outcome:
     except ContainerHostError as error:
         return Outcome("ERROR", 1, b"", str(error).encode())
     return Outcome("DONE", done.status, done.stdout, done.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,33 @@
+"""A connection to Docker that has become a command's streams."""
+
+import contextlib
+import socket
+from typing import Any
+
+
+class Attached:
+    """:param connection: the SDK's
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._socket = connection._sock
+        self._socket.settimeout(None)
+        # Not the connection itself: what came with the answer's head is in this one's buffer.
+        self._reader = connection._response.raw._fp.fp
+
+    def read(self, size: int) -> bytes:
+        """As many bytes, or fewer at the end."""
+        return bytes(self._reader.read(size))
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def end_of_input(self) -> None:
+        self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Also while another thread reads."""
+        with contextlib.suppress(OSError):  # the other side was first
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._connection.close()

@@ -1,0 +1,131 @@
+"""A command in a container, with bytes for its standard input.
+
+Docker's exec (Engine API, "Exec"): the connection that begins it carries the input one way, and the other way both
+outputs in frames of eight bytes (kind, three zeros, length) and content. Docker cannot end a command: the host's root
+does.
+"""
+
+import contextlib
+import secrets
+import struct
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from containerhost import errors
+from containerhost.commandtree import MARK
+from containerhost.engines import KEPT, Executed
+from containerhost.engines.docker.attached import Attached
+from containerhost.engines.docker.client import DockerClient
+from containerhost.engines.docker.privileged import DockerPrivileged
+
+FRAME = struct.Struct(">BxxxL")
+STDOUT, STDERR = 1, 2
+CHUNK = 64 * 1024  # bytes
+SHORT, LONG = 0.02, 0.5  # s between two looks at it
+GRACE = 1.0  # s for its last output; what it left running may hold its streams open for ever
+KILL_LIMIT = 10.0  # s
+NOT_FOUND = (b"executable file not found", b"no such file or directory")  # in runc's words
+
+
+class Command:
+    """Runs from its making on.
+
+    :param command: program and arguments; they are visible to everybody in the container
+    :raises EngineError: the container does not run
+    """
+
+    def __init__(self, client: DockerClient, privileged: DockerPrivileged, name: str, command: Sequence[str]) -> None:
+        self._client = client
+        self._privileged = privileged
+        self._asked = f"run {command[0]} in container {name}"
+        self._container = int(client.container(name)["State"]["Pid"])
+        self._mark = secrets.token_hex(16)
+        self._process = client.exec_create(name, command, {MARK: self._mark})
+        self._connection = client.exec_start(self._process)
+        self._output = {STDOUT: b"", STDERR: b""}
+
+    def finish(self, stdin: bytes, timeout: int) -> Executed:
+        """:param timeout: seconds, after which it is killed
+        :raises EngineTimeout: it was killed
+        :raises EngineError: Docker does not know any more how it is; it is killed
+        """
+        end = time.monotonic() + timeout
+        # Side by side, because a command may read nothing before somebody reads what it prints.
+        threading.Thread(target=self._send, args=(stdin,), daemon=True).start()
+        reader = threading.Thread(target=self._drain, daemon=True)
+        reader.start()
+        try:
+            told = self._await_end(reader, end)
+        except errors.EngineError:
+            self.kill()
+            raise
+        reader.join(GRACE)
+        return executed(told, self._output[STDOUT], self._output[STDERR])
+
+    def _await_end(self, reader: threading.Thread, end: float) -> Mapping[str, Any]:
+        pause = SHORT
+        while True:
+            drained = not reader.is_alive()
+            told = self._client.exec_inspect(self._process)
+            if told["ExitCode"] is not None:
+                return told
+            if drained and not told["Running"]:
+                raise errors.EngineError(f"{self._asked}: Docker did not begin it")
+            if time.monotonic() > end:
+                raise errors.EngineTimeout(f"{self._asked}: not done in time; it is killed")
+            if drained:
+                time.sleep(pause)
+                pause = min(LONG, 2 * pause)
+            else:
+                reader.join(max(0.0, min(LONG, end - time.monotonic())))
+
+    def kill(self) -> None:
+        """With all that it began."""
+        limit = time.monotonic() + KILL_LIMIT
+        unfinished = True
+        while unfinished and time.monotonic() < limit:
+            unfinished = self._end()
+        self._end()
+
+    def _end(self) -> bool:
+        """:returns: whether it runs, or will: Docker may be about to begin it"""
+        try:
+            told = self._client.exec_inspect(self._process)
+        except errors.EngineError:
+            told = {"ExitCode": 0}  # the container has ended, or its engine, which knows of it no more
+        unfinished = told["ExitCode"] is None
+        self._privileged.end_command(self._container, int(told["Pid"]) if unfinished else 0, self._mark)
+        return unfinished
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _send(self, stdin: bytes) -> None:
+        with contextlib.suppress(OSError):  # who has ended already reads no more
+            self._connection.send(stdin)
+            self._connection.end_of_input()
+
+    def _drain(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # it was closed
+            for kind, data in frames(self._connection):
+                if kind in self._output:
+                    self._output[kind] += data[:KEPT - len(self._output[kind])]
+
+
+def frames(connection: Attached) -> Iterator[tuple[int, bytes]]:
+    """Which stream, and a piece of what it brings, until both end."""
+    while len(header := connection.read(FRAME.size)) == FRAME.size:
+        kind, size = FRAME.unpack(header)
+        while size and (data := connection.read(min(size, CHUNK))):
+            size -= len(data)
+            yield kind, data
+
+
+def executed(told: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Executed:
+    """Of one that could not be run Docker writes why among its output. Its status is to be a shell's."""
+    if not told["Pid"] and told["ExitCode"] in (126, 127):
+        why = stderr or stdout
+        return Executed(127 if any(words in why for words in NOT_FOUND) else 126, b"", why)
+    return Executed(told["ExitCode"], stdout, stderr)
