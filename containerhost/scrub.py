@@ -33,7 +33,8 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
         if was_reset:
             settle(device, privileged, host)
     except HostActionFailed as error:
-        raise ScrubFailed(f"device {device.id} could not be cleaned: {error}") from error
+        suffers = f" (it suffers from: {'; '.join(device.health)})" if device.health else ""
+        raise ScrubFailed(f"device {device.id} could not be cleaned: {error}{suffers}") from error
     return ("no process has it", *done, "it was reset" if was_reset else "it offers no reset")
 
 

@@ -4,7 +4,7 @@ from containerhost import errors
 from containerhost.engines import Status
 from containerhost.engines.docker.client import DockerClient, Settings
 from containerhost.engines.docker.engine import DockerEngine
-from containerhost.spec import CloudInit, Cpu, IoLimit, Memory, RootDisk, Security
+from containerhost.spec import CloudInit, Cpu, Memory, Security
 from tests.functional import contract
 from tests.functional_docker.base import DockerTestCase, MiB
 
@@ -22,7 +22,6 @@ class TestLife(contract.LifeContract, DockerTestCase):
             (errors.EngineError, lambda: self.engine.create(self.spec("c2", cpu=Cpu(1, cores=frozenset({4095}))))),
             (errors.SpecError, lambda: self.engine.create(self.spec("c2", security=Security(privileged=True)))),
             (errors.SpecError, lambda: self.engine.create(self.spec("c2", cloud_init=CloudInit(user_data="x")))),
-            (errors.SpecError, lambda: self.engine.create(self.spec("c2", root=RootDisk("p", io=IoLimit(1 << 20))))),
             (errors.EngineUnavailable, lambda: DockerEngine(DockerClient(Settings("unix:///nowhere"))).containers()),
         )
 
