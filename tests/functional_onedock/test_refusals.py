@@ -44,8 +44,10 @@ class RefusalsTest(OnedockCase):
         for key in ("DOCKER_ENVIRONMENT", "DOCKER_FOLDER", "DOCKER_USER", "DOCKER_HOSTNAME", "DOCKER_READ_ONLY",
                     "DOCKER_HEALTH_INTERVAL", "DOCKER_COMMAND", "DOCKER_ENTRYPOINT", "DOCKER_HEALTH_COMMAND"):
             self.refused(key, "deploy", machine.changed(more=own(**{key: HOSTILE})), lcm=BOOT)
-        self.deployed(machine.changed(more=own(DOCKER_COMMAND="sleep 1000 '$(touch /pwned)' '; touch /pwned'")))
-        self.assertEqual(["sleep", "1000", "$(touch /pwned)", "; touch /pwned"], self.inspect(machine)["Config"]["Cmd"])
+        command = "sh -c 'sleep 1000' '$(touch /pwned)' '; touch /pwned'"
+        self.deployed(machine.changed(more=own(DOCKER_COMMAND=command)))
+        self.assertEqual(["sh", "-c", "sleep 1000", "$(touch /pwned)", "; touch /pwned"],
+                         self.inspect(machine)["Config"]["Cmd"])
 
     def test_what_the_administrator_allows_and_nothing_more(self) -> None:
         self.node.configure('raw_options = ["shm-size", "cap-add", "sysctl"]\n')
