@@ -18,6 +18,7 @@ import sys
 from typing import Any
 from unittest import mock
 
+import emulated
 import stage
 from nova import objects
 from nova.compute import vm_states
@@ -34,7 +35,7 @@ def main() -> int:
     options.add_argument("--runs", type=int, default=30)
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
-    stage.enter()
+    emulated.enter()
     with stage.Stage() as scene:
         found = compare(scene, chosen.runs)
     if chosen.json:

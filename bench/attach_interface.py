@@ -14,6 +14,7 @@ import sys
 import uuid
 from typing import Any
 
+import emulated
 import stage
 from nova import objects
 from nova.network import model
@@ -37,7 +38,7 @@ def main() -> int:
     options.add_argument("--runs", type=int, default=30)
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
-    stage.enter()
+    emulated.enter()
     with OpenVSwitch(), stage.Stage() as scene:
         server = scene.server(1)
         server.info_cache = objects.InstanceInfoCache(network_info=model.NetworkInfo())  # there is no database

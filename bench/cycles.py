@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import emulated
 import stage
 from attach_gpu import resize
 from census import Registrar, changes, resident
@@ -91,7 +92,7 @@ def main() -> int:
     options.add_argument("--cycles", type=int, default=CYCLES)
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
-    stage.enter()
+    emulated.enter()
     told = Told()
     with stage.Stage() as scene:
         found = Cycles(scene).run(chosen.cycles, told)

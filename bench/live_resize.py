@@ -14,11 +14,11 @@ import sys
 import time
 import unittest
 
-import stage
+import emulated
 
-stage.enter()
+emulated.enter()
 
-from tests.functional.nova import test_live_resize  # noqa: E402  (the path is set by stage)
+from tests.functional.nova import test_live_resize  # noqa: E402  (nova comes after the entry)
 
 AIM = 3.0  # s
 PAUSE = 0.02  # s between two looks

@@ -15,6 +15,7 @@ import sys
 from typing import Any
 from unittest import mock
 
+import emulated
 import nova.conf
 import stage
 from nova import context, objects
@@ -36,7 +37,7 @@ def main() -> int:
     options.add_argument("--mib", type=int, default=256, help="size of the server's files")
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
-    stage.enter()
+    emulated.enter()
     other = Daemon()
     try:
         other.start()

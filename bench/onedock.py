@@ -27,7 +27,8 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
-from opennebula import AIM_DEPLOY, AIM_MORE, AIM_ROUND, AIM_START, REPOSITORY, compared, enter, starts, timed
+from emulated import REPOSITORY, enter
+from opennebula import AIM_DEPLOY, AIM_MORE, AIM_ROUND, AIM_START, compared, starts, timed
 
 from containerhost.devices.model import Device, Kind, Role
 from containerhost.devices.scan import scan

@@ -25,15 +25,13 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))
+from emulated import enter
+from raw import Raw
 
-from raw import Raw  # noqa: E402  (the path above comes first)
-
-from lxdone import backend, conf, roots  # noqa: E402
-from tests.functional_one import diskfiles  # noqa: E402
-from tests.functional_one.node import Node  # noqa: E402
-from tests.functional_one.vms import ROOT, Machine  # noqa: E402
+from lxdone import backend, conf, roots
+from tests.functional_one import diskfiles
+from tests.functional_one.node import Node
+from tests.functional_one.vms import ROOT, Machine
 
 AIM_START, AIM_DEPLOY, AIM_ROUND, AIM_MORE = 0.25, 1.3, 1.3, 0.1
 CONTENT = 192 << 20  # bytes of files on the disk that is deployed
@@ -58,13 +56,6 @@ def main() -> int:
         found |= rounds(node, chosen.runs)
     print(json.dumps(found) if chosen.json else told(found, chosen))
     return int(not reached(found))
-
-
-def enter() -> None:
-    """Go on under tools/fakehost, unless this already runs there."""
-    if "FAKEHOST_CONTROL" not in os.environ:
-        tool = REPOSITORY / "tools" / "fakehost"
-        os.execv(sys.executable, [sys.executable, str(tool), "--host", "small", "--", sys.executable, *sys.argv])
 
 
 def starts(node: Node, runs: int, scheme: str = "") -> dict[str, float]:

@@ -15,6 +15,7 @@ import statistics
 import sys
 from typing import Any
 
+import emulated
 import stage
 from raw import Raw
 from spawn import same_body, timed
@@ -28,7 +29,7 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
-    stage.enter()
+    emulated.enter()
     with stage.Stage() as scene:
         found = compare(scene, chosen.rounds)
     if chosen.json:

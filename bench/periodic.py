@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
+import emulated
 import stage
 from raw import Raw
 
@@ -29,7 +30,7 @@ def main() -> int:
     options.add_argument("--runs", type=int, default=15)
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
-    stage.enter()
+    emulated.enter()
     with stage.Stage() as scene:
         servers = [scene.server(number) for number in range(1, chosen.containers + 1)]
         fill(scene, servers)

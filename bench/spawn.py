@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import emulated
 import stage
 from raw import Raw
 
@@ -27,7 +28,7 @@ def main() -> int:
     options.add_argument("--runs", type=int, default=30)
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
-    stage.enter()
+    emulated.enter()
     with stage.Stage() as scene:
         found = {name: compare(scene, claims, chosen.runs) for name, claims in CLAIMS.items()}
     if chosen.json:

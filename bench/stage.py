@@ -1,19 +1,14 @@
 """The driver on a real LXD and an emulated host, without nova's services around it."""
 
-import os
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))
-os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
-
-import fixtures  # noqa: E402  (the path above comes first)
-import nova.conf  # noqa: E402
-from nova import objects, rpc  # noqa: E402
-from oslo_messaging import conffixture  # noqa: E402
+import emulated  # noqa: F401  (it sets the path)
+import fixtures
+import nova.conf
+from nova import objects, rpc
+from oslo_messaging import conffixture
 
 objects.register_all()  # the driver's signatures name them
 
@@ -22,14 +17,6 @@ from nova_lxd_ext.driver import LXDDriver  # noqa: E402
 from nova_lxd_ext.images import Cache  # noqa: E402
 from tests.functional.lxd import Lxd, memlock  # noqa: E402
 from tests.unit.nova import records  # noqa: E402
-
-
-def enter() -> None:
-    """Go on under tools/fakehost, unless this already runs there."""
-    if "FAKEHOST_CONTROL" not in os.environ:
-        tool = REPOSITORY / "tools" / "fakehost"
-        command = [sys.executable, str(tool), "--host", "small", "--", sys.executable, *sys.argv]
-        os.execv(sys.executable, command)
 
 
 def nothing(**how: Any) -> None:

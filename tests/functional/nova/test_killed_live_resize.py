@@ -34,7 +34,8 @@ class KilledLiveResizeTest(KilledCase):
                     if device.link_layer is LinkLayer.INFINIBAND and device.role is Role.VF][1]
         self.old, self.new = [self.gpu.id, self.vf.id], [spare_gpu, spare_vf]
         self.flavor = records.flavor(id=2, vcpus=1, memory_mb=640, root_gb=5)
-        self.move = objects.Migration(id=7, source_compute="here", dest_compute="here", status="migrating")
+        self.move = objects.Migration(id=7, uuid=records.UUID, source_compute="here", dest_compute="here",
+                                      status="migrating")
         self.useFixture(fixtures.MockPatchObject(objects.Migration, "get_by_id", return_value=self.move))
         self.boot()
         self.addCleanup(self.end)
