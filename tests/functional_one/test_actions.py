@@ -188,13 +188,20 @@ class DevicesTest(ActionsCase):
         machine = self.deployed()
         self.deployed(Machine(2, devices=(self.gpus[0],)))
         arguments = (machine.mac(9), "-", "-", "dummy", "one-1-9")
-        taken, late = (machine.changed(devices=(device,), attach="pci") for device in (self.gpus[0], self.vfs[0]))
+        taken = machine.changed(devices=(self.gpus[0],), attach="pci")
         self.refused("container one-2 has", "attach_nic", taken, *arguments)
-        # What a container with RDMA needs it can only get while it is stopped.
-        self.refused("while it is stopped", "attach_nic", late, *arguments)
         self.refused("0 NICs and PCI devices", "attach_nic", machine, *arguments)
         self.assertEqual({self.gpus[0].id}, set(Owners(self.node.owners).records()))
         self.assertEqual({"mount-context", "root"}, set(self.engine.client.instance("one-1")[0]["devices"]))
+
+    def test_a_function_comes_to_a_vm_that_was_started_without_rdma(self) -> None:
+        machine = self.deployed()
+        late = machine.changed(devices=(self.vfs[0],), attach="pci")
+        self.ok("attach_nic", late, machine.mac(9), "-", "-", "dummy", "one-1-9")
+        self.assertEqual({self.vfs[0].id}, set(Owners(self.node.owners).records()))
+        self.assertIn("uverbs", self.inside(machine, "ls", "/dev/infiniband"))
+        self.ok("detach_nic", late, machine.mac(9))
+        self.assertEqual({}, Owners(self.node.owners).records())
 
     def test_devices_that_were_not_chosen_well_are_refused(self) -> None:
         machine = Machine(devices=(self.gpus[0],))
