@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from containerhost.engines.docker.engine import DockerEngine
+from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests.functional import contract
 from tests.functional.contract import MiB
@@ -39,3 +40,7 @@ class DockerTestCase(contract.EngineFrame):
 
     def inside(self, name: str, *command: str) -> tuple[int, str]:
         return self.docker.inside(name, *command)
+
+
+class DockerDeviceCase(contract.DeviceFrame, DockerTestCase):
+    privileged = DockerPrivileged

@@ -7,16 +7,14 @@ from testtools.matchers import Contains
 from containerhost import errors
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
-from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.spec import Nic
 from tests.functional import contract
 from tests.functional.contract import ENXIO, EPERM
-from tests.functional_docker.base import DockerTestCase
+from tests.functional_docker.base import DockerDeviceCase
 from tests.waiting import await_that
 
 
-class DeviceTest(contract.DeviceContract, DockerTestCase):
-    privileged = DockerPrivileged
+class DeviceTest(contract.DeviceContract, DockerDeviceCase):
     def ready(self, name="c1", number=0):
         grants = self.taken(number, name)
         self.engine.create(self.spec(name, parts=grants))

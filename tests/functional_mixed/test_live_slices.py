@@ -11,7 +11,7 @@ from containerhost.possession import Request
 from onedriver.pciaddress import from_device_id
 from tests.functional.containerhost import test_lxd_devices as devices
 from tests.functional.nvml import Nvml
-from tests.functional_docker import test_docker_devices as docker_devices
+from tests.functional_docker.base import DockerDeviceCase
 from tests.functional_mixed.test_slice_flavors import FIRST, GPU, LARGE, PROFILES, SMALL
 from tests.functional_one.test_actions import ActionsCase
 from tests.functional_one.vms import Machine
@@ -30,13 +30,13 @@ def own_nodes(*ids: str) -> set[str]:
 class EngineTest(devices.DeviceTestCase):
     def test_two_of_one_gpu_come_and_go_one_by_one(self) -> None:
         self.running("c1")
-        first, second = self.possession.acquire([Request(THIRD), Request(FOURTH)], devices.owner("c1"))
+        first, second = self.possession.acquire([Request(THIRD), Request(FOURTH)], self.owner("c1"))
         for comes, there in ((first, [first]), (second, [first, second])):
             self.engine.attach("c1", comes)
             self.engine.verify("c1", there)
         self.engine.detach("c1", first, [second])
         self.engine.verify("c1", [second])
-        self.assertEqual((), self.possession.give_back_one(THIRD, devices.owner("c1")))
+        self.assertEqual((), self.possession.give_back_one(THIRD, self.owner("c1")))
         # The other half of the same GPU instance is free for somebody else, whose container names the same GPU's node.
         others = self.acquired("c2", (Request(THIRD),))
         self.engine.verify("c2", others)
@@ -45,17 +45,17 @@ class EngineTest(devices.DeviceTestCase):
 
     def test_one_that_came_hot_is_there_after_a_restart(self) -> None:
         self.running("c1")
-        grants = self.possession.acquire([Request(FIRST)], devices.owner("c1"))
+        grants = self.possession.acquire([Request(FIRST)], self.owner("c1"))
         self.engine.attach("c1", grants[0])
         self.engine.restart("c1", timeout=20, force=True)
         self.engine.verify("c1", grants)
 
 
-class DockerTest(docker_devices.DeviceTestCase):
+class DockerTest(DockerDeviceCase):
     def test_two_of_one_gpu_come_and_go_one_by_one(self) -> None:
         self.engine.create(self.spec("c1"))
         self.engine.start("c1")
-        first, second = self.possession.acquire([Request(THIRD), Request(FOURTH)], docker_devices.owner("c1"))
+        first, second = self.possession.acquire([Request(THIRD), Request(FOURTH)], self.owner("c1"))
         for comes, there in ((first, [first]), (second, [first, second])):
             self.engine.attach("c1", comes)
             self.engine.verify("c1", there)

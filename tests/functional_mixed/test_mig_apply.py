@@ -53,7 +53,7 @@ class EngineTest(MigCase, devices.DeviceTestCase):
         self.engine.verify("c1", grants)
         self.assertEqual({kept, "2g.10gb"}, {one.slice.profile for one in scan().by_address(WHOLE)[1:]})
         self.engine.delete("c1")
-        self.assertEqual((), self.possession.give_back(devices.owner("c1")))
+        self.assertEqual((), self.possession.give_back(self.owner("c1")))
         self.apply(folder, f"{WHOLE}: []")
         self.assertEqual([WHOLE], [one.id for one in scan().by_address(WHOLE)])
 

@@ -15,7 +15,7 @@ from nova_lxd_ext.sliceproviders import provider_name, provider_uuid
 from onedriver.pciaddress import from_device_id
 from tests.functional.containerhost import test_lxd_devices as devices
 from tests.functional.nova.base import HOST
-from tests.functional_docker import test_docker_devices as docker_devices
+from tests.functional_docker.base import DockerDeviceCase
 from tests.functional_mixed.sharing import SharingFile
 from tests.functional_one.test_actions import ActionsCase
 from tests.functional_one.vms import Machine
@@ -38,32 +38,32 @@ class EngineTest(SharedCase, devices.DeviceTestCase):
         for name, place in (("c1", FIRST), ("c2", SECOND)):
             self.engine.verify(name, self.acquired(name, (Request(place),)))
         for taken in (FIRST, SECOND, GPU):
-            self.assertRaises(errors.DeviceHeld, self.possession.acquire, (Request(taken),), devices.owner("c3"))
-        self.assertRaises(errors.SpecError, self.possession.acquire, (Request(SECOND),), devices.owner("c1"))
-        (grant,) = self.possession.held(devices.owner("c1"))
+            self.assertRaises(errors.DeviceHeld, self.possession.acquire, (Request(taken),), self.owner("c3"))
+        self.assertRaises(errors.SpecError, self.possession.acquire, (Request(SECOND),), self.owner("c1"))
+        (grant,) = self.possession.held(self.owner("c1"))
         self.engine.detach("c1", grant, [])
-        self.assertEqual((), self.possession.give_back_one(FIRST, devices.owner("c1")))
+        self.assertEqual((), self.possession.give_back_one(FIRST, self.owner("c1")))
         self.engine.verify("c1", [])
-        self.engine.verify("c2", self.possession.held(devices.owner("c2")))
+        self.engine.verify("c2", self.possession.held(self.owner("c2")))
         self.engine.verify("c3", self.acquired("c3", (Request(FIRST),)))
 
     def test_a_file_that_changes_gives_away_nothing_that_is_held(self) -> None:
         self.acquired("c1", (Request(FIRST),))
         self.file.write("")
-        self.assertRaises(errors.DeviceHeld, self.possession.acquire, (Request(GPU),), devices.owner("c2"))
+        self.assertRaises(errors.DeviceHeld, self.possession.acquire, (Request(GPU),), self.owner("c2"))
         self.file.write("[")
-        self.assertRaises(errors.DeviceUnhealthy, self.possession.acquire, (Request(GPU),), devices.owner("c2"))
+        self.assertRaises(errors.DeviceUnhealthy, self.possession.acquire, (Request(GPU),), self.owner("c2"))
         self.file.write(TWO)
 
 
-class DockerTest(SharedCase, docker_devices.DeviceTestCase):
+class DockerTest(SharedCase, DockerDeviceCase):
     def test_two_have_it_one_of_them_later(self) -> None:
-        (first,) = self.possession.acquire([Request(FIRST)], docker_devices.owner("c1"))
+        (first,) = self.possession.acquire([Request(FIRST)], self.owner("c1"))
         self.engine.create(self.spec("c1", parts=(first,)))
         self.engine.create(self.spec("c2"))
         for name in ("c1", "c2"):
             self.engine.start(name)
-        (second,) = self.possession.acquire([Request(SECOND)], docker_devices.owner("c2"))
+        (second,) = self.possession.acquire([Request(SECOND)], self.owner("c2"))
         self.engine.attach("c2", second)
         self.engine.verify("c1", [first])
         self.engine.verify("c2", [second])
