@@ -68,7 +68,7 @@ class DockerClient:
 
         :param limit: seconds without an answer; None is ``request_timeout``
         """
-        from containerhost.engines.docker import sdk  # noqa: PLC0415
+        from containerhost.engines.docker import sdk  # noqa: PLC0415  (short requests need no streams)
         try:
             with sdk.translated(asked, self.settings.endpoint):
                 if getattr(self._local, "api", None) is None:
@@ -161,7 +161,7 @@ class DockerClient:
                              body)["Id"])
 
     def exec_start(self, process: str) -> "Attached":
-        from containerhost.engines.docker.attached import Attached  # noqa: PLC0415
+        from containerhost.engines.docker.attached import Attached  # noqa: PLC0415  (short requests need no streams)
         with self._streaming("begin the command") as api:
             return Attached(api.exec_start(process, socket=True))
 

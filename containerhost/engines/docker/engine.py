@@ -130,7 +130,7 @@ class DockerEngine:
             return begun.finish(stdin, timeout)
 
     def command(self, name: str, command: Sequence[str]) -> engines.Command:
-        from containerhost.engines.docker.execute import Command  # noqa: PLC0415
+        from containerhost.engines.docker.execute import Command  # noqa: PLC0415  (short requests need no streams)
 
         return Command(self.client, self._privileged, name, command)
 

@@ -73,7 +73,7 @@ class Images:
         with open(rootfs, "rb") as file:
             reader = Hashing(file, hashlib.sha256(metadata))
             # What is seldom used is imported where it is: every command of OpenNebula's would wait for it.
-            from requests_toolbelt.multipart.encoder import MultipartEncoder  # noqa: PLC0415
+            from requests_toolbelt.multipart.encoder import MultipartEncoder  # noqa: PLC0415  (for uploads alone)
 
             body = MultipartEncoder([("metadata", ("metadata.tar", io.BytesIO(metadata), "application/octet-stream")),
                                      ("rootfs", (alias, reader, "application/octet-stream"))])
