@@ -21,11 +21,11 @@ from nova.network import model
 from raw import Raw
 from spawn import timed
 
-from containerhost.veth import Veths
-from nova_lxd_ext import vifconfig
+from containerhost.network.veth import Veths
+from nova_lxd_ext.network import vifconfig
+from nova_lxd_ext.network.vifplug import Plugs
+from nova_lxd_ext.network.vifs import described
 from nova_lxd_ext.privsep import privileged
-from nova_lxd_ext.vifplug import Plugs
-from nova_lxd_ext.vifs import described
 from tests.functional.ovs import OpenVSwitch
 from tests.unit.nova import ports
 

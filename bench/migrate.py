@@ -23,7 +23,7 @@ from raw import Raw
 from spawn import timed
 
 from nova_lxd_ext import backend
-from nova_lxd_ext.wanted import NOTHING
+from nova_lxd_ext.server.wanted import NOTHING
 from tests.functional.lxd import Daemon
 
 AIM = 1.2

@@ -14,7 +14,7 @@ objects.register_all()  # the driver's signatures name them
 
 from containerhost.engines.lxd.images import Images  # noqa: E402
 from nova_lxd_ext.driver import LXDDriver  # noqa: E402
-from nova_lxd_ext.images import Cache  # noqa: E402
+from nova_lxd_ext.image.images import Cache  # noqa: E402
 from tests.functional.lxd import Lxd, memlock  # noqa: E402
 from tests.unit.nova import records  # noqa: E402
 

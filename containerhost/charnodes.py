@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 
 from containerhost.errors import HostActionFailed
-from containerhost.processes import namespace, open_folder
+from containerhost.process.processes import namespace, open_folder
 
 Number = tuple[int, int]
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from containerhost import doctor as diagnosis
-from containerhost import neighbours, owners, rdmareport, report, sharing, topology
+from containerhost import neighbours, owners, sharing, topology
 from containerhost.devices import rdmaports
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
@@ -16,6 +15,8 @@ from containerhost.errors import ContainerHostError, OwnersUnreadable
 from containerhost.mig.cli import mig
 from containerhost.possession import Possession
 from containerhost.privileged import Privileged
+from containerhost.reports import doctor as diagnosis
+from containerhost.reports import rdmareport, report
 from containerhost.sysfs import Host
 
 _root = click.option("--root", default="/", metavar="DIR",

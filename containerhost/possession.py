@@ -23,7 +23,7 @@ from containerhost.errors import (
     SpecError,
 )
 from containerhost.grants import Grant, GrantOptions
-from containerhost.netfunction import NO_MAC, NetFunction
+from containerhost.network.netfunction import NO_MAC, NetFunction
 from containerhost.owners import Owner, Owners, Record
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback

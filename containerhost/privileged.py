@@ -11,11 +11,13 @@ import subprocess
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from containerhost import blockcopy, blocknodes, links, processlimits
 from containerhost.devices.health import kernellog
 from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
-from containerhost.processes import name, namespace, open_folder, pids
+from containerhost.network import links
+from containerhost.process import processlimits
+from containerhost.process.processes import name, namespace, open_folder, pids
+from containerhost.storage import blockcopy, blocknodes
 from containerhost.sysfs import Host
 
 PCI = "/sys/bus/pci"
@@ -88,7 +90,7 @@ class Privileged:
              "state", "auto" if up else "disable"])
 
     def make_veth(self, host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
-        """See :func:`containerhost.links.make_veth`."""
+        """See :func:`containerhost.network.links.make_veth`."""
         links.make_veth(check(INTERFACE, host_end), check(INTERFACE, inner_end), check(MAC, mac),
                         None if mtu is None else int(mtu), check(MARK, mark), bool(switched))
 
@@ -215,7 +217,7 @@ class Privileged:
         return blockcopy.copy(check(VOLUME, source), check(VOLUME, target), int(place), int(size))
 
     def raise_limits(self, pid: int, limits: Mapping[str, str]) -> None:
-        """See :func:`containerhost.processlimits.at_least`."""
+        """See :func:`containerhost.process.processlimits.at_least`."""
         processlimits.at_least(int(pid), {check(LIMIT, name): check(SIZE, size) for name, size in limits.items()})
 
     def inside(self, pid: int) -> Inside:

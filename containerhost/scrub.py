@@ -10,7 +10,7 @@ from containerhost.devices import pci
 from containerhost.devices.health import bus
 from containerhost.devices.model import NVIDIA, Device, Kind, NodeUse, Role
 from containerhost.errors import HostActionFailed, ScrubFailed
-from containerhost.netfunction import NetFunction, wait_for
+from containerhost.network.netfunction import NetFunction, wait_for
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 

@@ -10,7 +10,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import NamedTuple
 
-from containerhost.idmounts import OPTIONS
+from containerhost.storage.idmounts import OPTIONS
 from lxdone import diskformat
 from lxdone.diskformat import Format
 from onedriver.errors import BadInput, DriverError, NotSupported

@@ -13,7 +13,7 @@ import shutil
 import struct
 from pathlib import Path
 
-from containerhost import mountedfs
+from containerhost.storage import mountedfs
 from lxdone.diskformat import Format
 from lxdone.filesystems import FileSystem, run
 from onedriver.errors import NotSupported

@@ -13,11 +13,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from containerhost import idmounts, loops, mountedfs
 from containerhost.errors import HostActionFailed
-from containerhost.idmounts import IdMap
 from containerhost.rollback import Rollback
 from containerhost.spec import FolderDisk
+from containerhost.storage import idmounts, loops, mountedfs
+from containerhost.storage.idmounts import IdMap
 from lxdone import ceph, diskformat, filesystems, growth, isofiles, newfile, qcow2, rootrecords, translate
 from lxdone.diskformat import Format
 from lxdone.filesystems import FileSystem

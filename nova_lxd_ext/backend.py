@@ -21,39 +21,39 @@ from containerhost.engines.lxd.images import Images
 from containerhost.engines.lxd.live import Live
 from containerhost.engines.lxd.migration import Transfers
 from containerhost.engines.lxd.pooldisks import PoolDisks
-from containerhost.guestnotice import GuestNotice
+from containerhost.inside.guestnotice import GuestNotice
+from containerhost.network.veth import Veths
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
-from containerhost.veth import Veths
-from nova_lxd_ext.allocations import HostSlices, Placement
-from nova_lxd_ext.arrivals import Arrivals
-from nova_lxd_ext.computenode import ComputeNode
-from nova_lxd_ext.connectors import Connectors
-from nova_lxd_ext.consoles import Consoles
-from nova_lxd_ext.ephemerals import Ephemerals
-from nova_lxd_ext.flavor import HostCpus
-from nova_lxd_ext.imagecache import ImageCache
-from nova_lxd_ext.images import Cache
-from nova_lxd_ext.lifecycle import Lifecycle
-from nova_lxd_ext.liveresize import LiveResize
-from nova_lxd_ext.migration import Moves
-from nova_lxd_ext.outfit import Outfit
+from nova_lxd_ext.access.consoles import Consoles
+from nova_lxd_ext.hardware.allocations import HostSlices, Placement
+from nova_lxd_ext.hardware.possessions import Possessions
+from nova_lxd_ext.host.computenode import ComputeNode
+from nova_lxd_ext.host.resources import Resources
+from nova_lxd_ext.image.imagecache import ImageCache
+from nova_lxd_ext.image.images import Cache
+from nova_lxd_ext.image.snapshots import Snapshots
+from nova_lxd_ext.network.vifdirect import DirectPorts
+from nova_lxd_ext.network.vifevents import VifEvents
+from nova_lxd_ext.network.vifplug import Plugs
+from nova_lxd_ext.network.vifs import Ports
 from nova_lxd_ext.peers import Peers
-from nova_lxd_ext.possessions import Possessions
-from nova_lxd_ext.power import Power
 from nova_lxd_ext.privsep import privileged
-from nova_lxd_ext.rescue import Rescue
-from nova_lxd_ext.resources import Resources
-from nova_lxd_ext.snapshots import Snapshots
-from nova_lxd_ext.states import States
-from nova_lxd_ext.vifdirect import DirectPorts
-from nova_lxd_ext.vifevents import VifEvents
-from nova_lxd_ext.vifplug import Plugs
-from nova_lxd_ext.vifs import Ports
-from nova_lxd_ext.volumecopy import Copier
-from nova_lxd_ext.volumes import Volumes
+from nova_lxd_ext.server.arrivals import Arrivals
+from nova_lxd_ext.server.flavor import HostCpus
+from nova_lxd_ext.server.lifecycle import Lifecycle
+from nova_lxd_ext.server.liveresize import LiveResize
+from nova_lxd_ext.server.migration import Moves
+from nova_lxd_ext.server.outfit import Outfit
+from nova_lxd_ext.server.power import Power
+from nova_lxd_ext.server.rescue import Rescue
+from nova_lxd_ext.server.states import States
+from nova_lxd_ext.storage.connectors import Connectors
+from nova_lxd_ext.storage.ephemerals import Ephemerals
+from nova_lxd_ext.storage.volumecopy import Copier
+from nova_lxd_ext.storage.volumes import Volumes
 
 DOWNLOADS = "_base"  # where nova's other drivers keep fetched images, below instances_path
 

@@ -14,29 +14,17 @@ from nova.network import model
 from nova.virt import driver
 from nova.virt.hardware import InstanceInfo
 
-from nova_lxd_ext import (
-    backend,
-    compat,
-    conf,
-    console,
-    diagnostics,
-    hostinfo,
-    known,
-    orphans,
-    password,
-    provider,
-    reasons,
-    refusals,
-    startup,
-    tags,
-    volumeconfig,
-    watch,
-)
+from nova_lxd_ext import backend, compat, conf, refusals
+from nova_lxd_ext.access import console, password
 from nova_lxd_ext.errors import as_nova, translated
-from nova_lxd_ext.onetimeuse import one_time_use
-from nova_lxd_ext.pcitracker import PciTracker
-from nova_lxd_ext.states import POWER_STATES
-from nova_lxd_ext.wanted import Wanted
+from nova_lxd_ext.hardware import tags
+from nova_lxd_ext.hardware.onetimeuse import one_time_use
+from nova_lxd_ext.hardware.pcitracker import PciTracker
+from nova_lxd_ext.host import hostinfo, orphans, provider, startup
+from nova_lxd_ext.server import diagnostics, known, reasons, watch
+from nova_lxd_ext.server.states import POWER_STATES
+from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.storage import volumeconfig
 
 conf.register()
 

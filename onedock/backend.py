@@ -10,10 +10,10 @@ from containerhost.engines.docker.client import DockerClient, Settings
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.images import Images
 from containerhost.engines.docker.privileged import DockerPrivileged
+from containerhost.network.veth import Veths
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.sysfs import Host
-from containerhost.veth import Veths
 from onedock.conf import Options
 from onedock.guest import Guests
 from onedock.nics import Nics

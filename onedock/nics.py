@@ -4,10 +4,10 @@ The host's end has the name that OpenNebula gave it, by which its security group
 outside, as the context says.
 """
 
-from containerhost.netfunction import wait_for
+from containerhost.network.netfunction import wait_for
+from containerhost.network.veth import RETURN_LIMIT, Pair, Shape, Veths
 from containerhost.rollback import Rollback
 from containerhost.spec import Nic as SpecNic
-from containerhost.veth import RETURN_LIMIT, Pair, Shape, Veths
 from onedock import addresses
 from onedriver.errors import BadInput
 from onedriver.node.names import name

@@ -8,7 +8,7 @@ import click
 from containerhost import gpufile, owners
 from containerhost.devices.scan import scan
 from containerhost.mig import report, wanted
-from containerhost.report import printable
+from containerhost.reports.report import printable
 
 _owners = click.option("--owners", "folder", metavar="DIR", default=owners.FOLDER,
                        type=click.Path(file_okay=False, path_type=Path), help="Folder of the ownership records.")

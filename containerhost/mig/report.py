@@ -5,7 +5,7 @@ from typing import Any
 
 from containerhost.mig.geometry import Geometry, Placement, slice_id, slice_name
 from containerhost.mig.plan import Plan
-from containerhost.report import printable, table
+from containerhost.reports.report import printable, table
 
 
 def show(geometries: Iterable[Geometry], holders: Mapping[str, str]) -> str:

@@ -11,9 +11,9 @@ from containerhost import faults, topology
 from containerhost.devices import nvml
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
-from containerhost.diskio import disk_io
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.owners import Owners
+from containerhost.storage.diskio import disk_io
 from containerhost.sysfs import Host
 from containerhost.topology import CpuTimes
 from onedriver.errors import BadInput

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from containerhost.devices.model import Device, Kind
 from containerhost.devices.nvml import Use
 from containerhost.devices.scan import Inventory
-from containerhost.diskio import DiskIo
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
+from containerhost.storage.diskio import DiskIo
 from containerhost.topology import MemoryUse, NumaNode, Topology
 from onedriver import template
 from onedriver.node.devices import product

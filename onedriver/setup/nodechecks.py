@@ -7,9 +7,10 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from containerhost import doctor, topology
+from containerhost import topology
 from containerhost.devices.scan import scan
 from containerhost.errors import ContainerHostError
+from containerhost.reports import doctor
 from containerhost.sysfs import Host
 from onedriver.errors import DriverError
 

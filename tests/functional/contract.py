@@ -19,7 +19,7 @@ from containerhost.devices.model import Device, Kind, Role
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
 from containerhost.grants import Grant, GrantOptions
-from containerhost.netfunction import wait_for
+from containerhost.network.netfunction import wait_for
 from containerhost.owners import Owner, Owners
 from containerhost.possession import Possession, Request
 from containerhost.privileged import Privileged

@@ -5,7 +5,7 @@ import sys
 
 import fixtures
 
-from containerhost.netfunction import wait_for
+from containerhost.network.netfunction import wait_for
 from containerhost.privileged import Privileged
 
 # Emulated nodes have no driver behind them: only a handle on the node itself can be had.

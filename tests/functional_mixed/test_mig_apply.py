@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from containerhost.cli import main
 from containerhost.devices.scan import scan
 from containerhost.possession import Request
-from nova_lxd_ext.sliceproviders import provider_name, provider_uuid
+from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from tests.fakehost.control import FakeHostControl
 from tests.fakehost.nvml import Nvml
 from tests.functional.containerhost import test_lxd_devices as devices

@@ -11,7 +11,7 @@ from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
 from containerhost.owners import Owners
 from containerhost.possession import Request
-from nova_lxd_ext.sliceproviders import provider_name, provider_uuid
+from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from onedriver.pciaddress import from_device_id
 from tests.functional.containerhost import test_lxd_devices as devices
 from tests.functional.nova.base import HOST

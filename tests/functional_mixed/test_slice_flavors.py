@@ -6,7 +6,7 @@ from typing import Any
 
 from containerhost.devices.scan import scan
 from containerhost.owners import Owner, Owners
-from nova_lxd_ext.sliceproviders import provider_name, provider_uuid
+from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from tests.fakehost.control import FakeHostControl
 from tests.functional.nvml import Nvml
 

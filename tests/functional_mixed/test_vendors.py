@@ -6,7 +6,7 @@ import json
 
 from containerhost.devices.model import Device, Kind, LinkLayer, NodeUse, Role
 from containerhost.devices.scan import scan
-from nova_lxd_ext.pci import TYPES
+from nova_lxd_ext.hardware.pci import TYPES
 
 # What a container with none of these devices has in /dev.
 PLAIN = ("console", "full", "fuse", "null", "ptmx", "random", "tty", "urandom", "zero", "net/tun")

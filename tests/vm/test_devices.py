@@ -8,7 +8,7 @@ import testtools
 
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import scan
-from containerhost.netfunction import wait_for
+from containerhost.network.netfunction import wait_for
 from containerhost.privileged import Privileged
 
 PCI = Path("/sys/bus/pci/devices")

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from containerhost import blockdisk, engines, errors, rdmaspace
+from containerhost import engines, errors
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, Metrics, ServerInfo, Status
 from containerhost.engines.docker import begin, config, held, usage
@@ -23,8 +23,10 @@ from containerhost.engines.docker.record import FOLDER, Record, Records
 from containerhost.engines.verify import complaints
 from containerhost.filelock import FileLock
 from containerhost.grants import Grant
+from containerhost.network import rdmaspace
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, IoLimit, Part, grants_of
+from containerhost.storage import blockdisk
 from containerhost.sysfs import Host
 
 STATUSES: Mapping[str, Status] = {

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from containerhost import addresses, links
 from containerhost.engines.docker.record import Records
+from containerhost.network import addresses, links
 from containerhost.privileged import run
 
 

@@ -2,9 +2,11 @@
 
 import re
 
-from containerhost import addresses, charnodes, commandtree, links
+from containerhost import charnodes
+from containerhost.network import addresses, links
 from containerhost.ociruntime import NODE_MODE
 from containerhost.privileged import INTERFACE, NODE_FOLDERS, Privileged, check
+from containerhost.process import commandtree
 from containerhost.spec import NicSetup
 
 FOLDERS = "|".join("/".join(folder) + "/" for folder in NODE_FOLDERS if folder)
@@ -30,7 +32,7 @@ class DockerPrivileged(Privileged):
         links.lend(check(INTERFACE, host_name), network_of(pid), check(INTERFACE, name))
 
     def set_addresses(self, pid: int, name: str, setup: NicSetup, before: NicSetup | None) -> None:
-        """See :func:`containerhost.addresses.apply`."""
+        """See :func:`containerhost.network.addresses.apply`."""
         addresses.apply(network_of(pid), check(INTERFACE, name), setup, before)
 
     def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
@@ -39,7 +41,7 @@ class DockerPrivileged(Privileged):
             links.fetch(name, network_of(pid), check(INTERFACE, host_name))
 
     def end_command(self, pid: int, first: int, mark: str) -> None:
-        """See :func:`containerhost.commandtree.end`."""
+        """See :func:`containerhost.process.commandtree.end`."""
         commandtree.end(int(pid), int(first), check(COMMAND_MARK, mark))
 
 

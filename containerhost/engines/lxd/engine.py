@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
-from containerhost import engines, errors, rdmaspace
-from containerhost.blocknodes import NodeMissing
+from containerhost import engines, errors
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, InterfaceMetrics, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.engines.lxd import config, cores, held, operations, salvage
@@ -18,12 +17,14 @@ from containerhost.engines.lxd.creation import Creation
 from containerhost.engines.verify import complaints
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
+from containerhost.network import rdmaspace
 from containerhost.owners import FOLDER
 from containerhost.privileged import Privileged
-from containerhost.processes import began
+from containerhost.process.processes import began
 from containerhost.spec import BlockDevice, ContainerSpec, Part, grants_of
+from containerhost.storage.blocknodes import NodeMissing
+from containerhost.storage.withholding import withheld
 from containerhost.sysfs import Host
-from containerhost.withholding import withheld
 
 LOG = logging.getLogger(__name__)
 

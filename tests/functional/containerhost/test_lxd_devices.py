@@ -10,7 +10,7 @@ from testtools.matchers import Contains
 from containerhost import errors
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
-from containerhost.netfunction import wait_for
+from containerhost.network.netfunction import wait_for
 from containerhost.possession import Possession, Request
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
@@ -171,7 +171,7 @@ class TestPossession(DeviceTestCase):
 
     def test_give_back_while_the_container_still_has_it_blocks(self):
         self.acquired("c1", self.requests(0)[1:])
-        self.useFixture(fixtures.MonkeyPatch("containerhost.netfunction.RETURN_LIMIT", 0.2))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.network.netfunction.RETURN_LIMIT", 0.2))
         (complaint,) = self.possession.give_back(self.owner("c1"))
         self.assertThat(complaint, Contains("did not appear"))
         self.engine.delete("c1")

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from testtools.matchers import Contains
 
-from containerhost import errors, processlimits
+from containerhost import errors
 from containerhost.devices.scan import scan
 from containerhost.grants import GrantOptions
 from containerhost.possession import Request
+from containerhost.process import processlimits
 from tests.functional.containerhost.test_lxd_devices import DeviceTestCase
 from tests.functional.lxd import memlock
 

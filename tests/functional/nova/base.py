@@ -25,7 +25,8 @@ from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.owners import Owners
-from nova_lxd_ext import conf, labels, osvif_hook
+from nova_lxd_ext import conf, osvif_hook
+from nova_lxd_ext.server import labels
 from tests.functional import lxd
 
 CONF = nova.conf.CONF

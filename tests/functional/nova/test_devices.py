@@ -11,7 +11,7 @@ from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
 from containerhost.owners import Owner, Owners
-from nova_lxd_ext import devices
+from nova_lxd_ext.hardware import devices
 from tests.fakehost.control import FakeHostControl
 from tests.functional.nova.base import GPU_ALIAS, VF_ALIAS
 

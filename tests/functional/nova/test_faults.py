@@ -10,7 +10,7 @@ from nova.tests.functional.api import client
 from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import scan
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
-from nova_lxd_ext.images import Cache
+from nova_lxd_ext.image.images import Cache
 from tests.fakehost.control import FakeHostControl
 from tests.functional.lxd import POOL
 from tests.functional.nova import base
@@ -47,7 +47,7 @@ class DeviceFaultTest(base.LxdServers):
             if changes:
                 changes.pop()()
             return original(*args, **kwargs)
-        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.images.Cache.ensure", ensure))
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.image.images.Cache.ensure", ensure))
 
     def refused(self, alias: str, word: str) -> None:
         """A server of that alias ends in ERROR with words about why, and leaves nothing when deleted."""

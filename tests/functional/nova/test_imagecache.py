@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import fixtures
 
-from nova_lxd_ext.images import IMAGE_ID
+from nova_lxd_ext.image.images import IMAGE_ID
 from tests.functional.nova import base
 
 
@@ -16,7 +16,7 @@ class ImageCacheTest(base.LxdServers):
         super().setUp()
         self._delete_images()  # of tests before this one
         self.addCleanup(self._delete_images)
-        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.images.BOOTING", 0.0))
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.image.images.BOOTING", 0.0))
 
     def _delete_images(self) -> None:
         for image in self.lxd.store.having(IMAGE_ID):

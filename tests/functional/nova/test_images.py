@@ -16,7 +16,7 @@ from oslo_utils import units, uuidutils
 
 from containerhost.engines.lxd.images import Images
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
-from nova_lxd_ext import images
+from nova_lxd_ext.image import images
 from tests.functional.lxd import POOL, Lxd
 from tests.unit.nova import imagekit
 

@@ -27,9 +27,11 @@ from containerhost.devices.model import Kind, LinkLayer, Role
 from containerhost.devices.scan import scan
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.owners import Owners
-from nova_lxd_ext import backend, conf, configdrive, connections, folders, labels
-from nova_lxd_ext.connectors import Connectors
-from nova_lxd_ext.wanted import NOTHING
+from nova_lxd_ext import backend, conf
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.wanted import NOTHING
+from nova_lxd_ext.storage import configdrive, connections, folders
+from nova_lxd_ext.storage.connectors import Connectors
 from tests.functional import lxd
 from tests.unit.nova import records
 

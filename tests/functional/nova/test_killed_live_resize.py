@@ -15,9 +15,9 @@ from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from nova_lxd_ext import backend
-from nova_lxd_ext.migration import Moves
-from nova_lxd_ext.possessions import owner
-from nova_lxd_ext.wanted import NOTHING
+from nova_lxd_ext.hardware.possessions import owner
+from nova_lxd_ext.server.migration import Moves
+from nova_lxd_ext.server.wanted import NOTHING
 from tests.functional.nova.test_killed import CONF
 from tests.unit.nova import records
 

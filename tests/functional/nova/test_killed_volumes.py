@@ -9,9 +9,11 @@ import testtools
 from nova import exception, objects
 
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
-from nova_lxd_ext import backend, conf, connections, labels
-from nova_lxd_ext.volumeconfig import Volume
-from nova_lxd_ext.volumes import Volumes
+from nova_lxd_ext import backend, conf
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.storage import connections
+from nova_lxd_ext.storage.volumeconfig import Volume
+from nova_lxd_ext.storage.volumes import Volumes
 from tests.functional import lxd, storage
 from tests.functional.nova.test_killed import MOST_STEPS, killed_at
 from tests.unit.nova import records

@@ -13,8 +13,8 @@ from nova.tests.functional.api.client import OpenStackApiException
 from oslo_utils import uuidutils
 
 from containerhost.engines import Status
-from containerhost.netfunction import wait_for
-from nova_lxd_ext.wanted import Wanted
+from containerhost.network.netfunction import wait_for
+from nova_lxd_ext.server.wanted import Wanted
 from tests.functional import ovs
 from tests.unit.nova import records
 

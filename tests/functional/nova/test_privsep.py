@@ -13,7 +13,7 @@ from containerhost.devices.model import Role
 from containerhost.devices.scan import scan
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.errors import HostActionFailed
-from containerhost.netfunction import wait_for
+from containerhost.network.netfunction import wait_for
 from containerhost.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext import privsep
 from tests.fakehost.control import FakeHostControl

@@ -8,9 +8,9 @@ import fixtures
 
 from containerhost import errors
 from containerhost.engines import Status
-from nova_lxd_ext import labels
-from nova_lxd_ext.images import IMAGE_ID
-from nova_lxd_ext.rescue import TARGET
+from nova_lxd_ext.image.images import IMAGE_ID
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.rescue import TARGET
 from tests.functional.nova import base
 
 

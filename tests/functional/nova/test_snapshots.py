@@ -8,7 +8,7 @@ from nova import objects
 
 from containerhost.engines import Status
 from containerhost.engines.lxd.exports import PREFIX, Exports
-from nova_lxd_ext.images import IMAGE_ID
+from nova_lxd_ext.image.images import IMAGE_ID
 from tests.functional.nova import base
 from tests.functional.nova.glance import Uploads, filtered
 from tests.functional.nova.interrupting import Interrupted

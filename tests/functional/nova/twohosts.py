@@ -18,9 +18,9 @@ from containerhost.engines import ContainerState
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.pooldisks import Disk, PoolDisks
 from containerhost.owners import Owners
-from nova_lxd_ext import labels
-from nova_lxd_ext.arrivals import Arrivals
 from nova_lxd_ext.driver import LXDDriver
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.arrivals import Arrivals
 from tests.functional import lxd
 
 FIRST, SECOND = base.HOST, "lxd-2"
@@ -65,7 +65,7 @@ class Folders(fixtures.Fixture):
         self._here = threading.local()
 
     def _setUp(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.folders._name", lambda: f"lxd-{self._here.host}"))
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.storage.folders._name", lambda: f"lxd-{self._here.host}"))
         for kind, engine in ((LXDDriver, lambda driver: driver._backend.engine), (Arrivals, lambda it: it._engine)):
             for name, method in vars(kind).items():
                 if callable(method) and not name.startswith("_"):

@@ -1,7 +1,7 @@
 import testtools
 
-from containerhost import addresses
 from containerhost.errors import HostActionFailed
+from containerhost.network import addresses
 from containerhost.spec import NicSetup
 
 

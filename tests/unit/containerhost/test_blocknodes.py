@@ -8,10 +8,11 @@ import sys
 import fixtures
 import testtools
 
-from containerhost import blocknodes, processes
-from containerhost.blocknodes import NodeMissing
 from containerhost.errors import HostActionFailed
 from containerhost.privileged import Privileged
+from containerhost.process import processes
+from containerhost.storage import blocknodes
+from containerhost.storage.blocknodes import NodeMissing
 
 OWN = os.getpid()
 

@@ -6,12 +6,12 @@ from unittest import mock
 import testtools
 from click.testing import CliRunner
 
-from containerhost import report
 from containerhost.cli import main
 from containerhost.devices.scan import scan
 from containerhost.errors import ScrubFailed
 from containerhost.owners import Owner, Owners
 from containerhost.possession import Possession
+from containerhost.reports import report
 from tests.unit.containerhost.hosts import Broken, shared
 
 OWNER = Owner("nova", "lxd", "instance-00000001", "11111111-1111-4111-8111-111111111111")

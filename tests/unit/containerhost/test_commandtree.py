@@ -6,7 +6,7 @@ from pathlib import Path
 
 import testtools
 
-from containerhost import commandtree, processes
+from containerhost.process import commandtree, processes
 from tests.waiting import await_that
 
 MARK = secrets.token_hex(16)

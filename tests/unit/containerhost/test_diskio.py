@@ -3,7 +3,7 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from containerhost.diskio import DiskIo, disk_io
+from containerhost.storage.diskio import DiskIo, disk_io
 from containerhost.sysfs import Host
 
 V1 = {

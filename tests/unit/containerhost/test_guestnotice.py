@@ -9,8 +9,9 @@ from typing import Any
 import fixtures
 import testtools
 
-from containerhost import errors, guest, resources
-from containerhost.guestnotice import GuestNotice
+from containerhost import errors
+from containerhost.inside import guest, resources
+from containerhost.inside.guestnotice import GuestNotice
 from containerhost.spec import Cpu, Memory
 from tests.unit.containerhost.engines.test_lxd_config import GiB, container, gpu_grant, vf_grant
 
@@ -118,8 +119,8 @@ class HelperTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.MonkeyPatch("containerhost.guest.PAUSE", 0.0))
-        self.useFixture(fixtures.MonkeyPatch("containerhost.guest.SOCKETS", (str(self.folder / "no-sock"),)))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.inside.guest.PAUSE", 0.0))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.inside.guest.SOCKETS", (str(self.folder / "no-sock"),)))
         self.before = told(cpu=Cpu(1), parts=(gpu_grant(), vf_grant()))
 
     def write(self, document: str) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from containerhost import idmounts, loops, mountapi
 from containerhost.errors import HostActionFailed
+from containerhost.storage import idmounts, loops, mountapi
 
 
 class MountsTest(testtools.TestCase):

@@ -2,7 +2,7 @@ import testtools
 
 from containerhost.devices.scan import scan
 from containerhost.errors import HostActionFailed
-from containerhost.netfunction import NetFunction
+from containerhost.network.netfunction import NetFunction
 from containerhost.privileged import Privileged
 from tests.unit.containerhost.hosts import Broken
 

@@ -4,7 +4,7 @@ import sys
 
 import testtools
 
-from containerhost import processes
+from containerhost.process import processes
 
 
 class TestProcesses(testtools.TestCase):

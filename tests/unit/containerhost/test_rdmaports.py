@@ -2,7 +2,6 @@ import shutil
 
 import testtools
 
-from containerhost import rdmaspace
 from containerhost.devices import rdmaports
 from containerhost.devices.model import LinkLayer
 from containerhost.devices.rdmaports import Gid, NamespaceMode
@@ -10,6 +9,7 @@ from containerhost.devices.scan import scan
 from containerhost.devices.vendors import make_grant
 from containerhost.errors import HostActionFailed
 from containerhost.grants import GrantOptions
+from containerhost.network import rdmaspace
 from containerhost.privileged import Privileged
 from tests.unit.containerhost.hosts import Broken, shared
 

@@ -6,10 +6,10 @@ from typing import Any
 import fixtures
 import testtools
 
-from containerhost import veth
 from containerhost.errors import HostActionFailed
+from containerhost.network import veth
+from containerhost.network.veth import Pair, Veths
 from containerhost.sysfs import Host
-from containerhost.veth import Pair, Veths
 from tests.unit.nova.ports import Recorder
 
 PAIR = Pair("tap1", "lxd1", "fa:16:3e:00:00:01", "driver server-1 port-1", mtu=1450, software_checksums=True)
@@ -20,7 +20,7 @@ class VethsTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.MonkeyPatch("containerhost.veth.RETURN_LIMIT", 0.05))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.network.veth.RETURN_LIMIT", 0.05))
         self.log: list[tuple[Any, ...]] = []
         self.veths = Veths(Recorder(self.log), Host(self.root))
 

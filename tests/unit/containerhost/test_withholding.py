@@ -5,7 +5,7 @@ import testtools
 from containerhost.errors import DeviceInUse
 from containerhost.privileged import Privileged
 from containerhost.spec import BlockDevice
-from containerhost.withholding import withheld
+from containerhost.storage.withholding import withheld
 
 DISK = BlockDevice("v", "/dev/null", "/dev/vdb")  # any node will do
 

@@ -18,28 +18,28 @@ from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, 
 from containerhost.engines.lxd.disktransfers import DiskOffer
 from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.grants import Grant
-from containerhost.guestnotice import GuestNotice
+from containerhost.inside.guestnotice import GuestNotice
+from containerhost.network.veth import Veths
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Nic, Part
 from containerhost.sysfs import Host
-from containerhost.veth import Veths
-from nova_lxd_ext.allocations import HostSlices, Placement
-from nova_lxd_ext.connectors import Connectors
-from nova_lxd_ext.ephemerals import Ephemerals
-from nova_lxd_ext.flavor import HostCpus
-from nova_lxd_ext.lifecycle import Lifecycle
-from nova_lxd_ext.liveresize import LiveResize
-from nova_lxd_ext.outfit import Outfit
-from nova_lxd_ext.possessions import Possessions
-from nova_lxd_ext.power import Power
-from nova_lxd_ext.states import States
-from nova_lxd_ext.vifdirect import DirectPorts
-from nova_lxd_ext.vifevents import VifEvents
-from nova_lxd_ext.vifplug import Plugs
-from nova_lxd_ext.vifs import Ports
-from nova_lxd_ext.volumes import Volumes
+from nova_lxd_ext.hardware.allocations import HostSlices, Placement
+from nova_lxd_ext.hardware.possessions import Possessions
+from nova_lxd_ext.network.vifdirect import DirectPorts
+from nova_lxd_ext.network.vifevents import VifEvents
+from nova_lxd_ext.network.vifplug import Plugs
+from nova_lxd_ext.network.vifs import Ports
+from nova_lxd_ext.server.flavor import HostCpus
+from nova_lxd_ext.server.lifecycle import Lifecycle
+from nova_lxd_ext.server.liveresize import LiveResize
+from nova_lxd_ext.server.outfit import Outfit
+from nova_lxd_ext.server.power import Power
+from nova_lxd_ext.server.states import States
+from nova_lxd_ext.storage.connectors import Connectors
+from nova_lxd_ext.storage.ephemerals import Ephemerals
+from nova_lxd_ext.storage.volumes import Volumes
 from tests.fakehost import description, tree
 from tests.unit.nova import records
 

@@ -57,7 +57,7 @@ class Recorder(Privileged):
 
 
 class Plugs:
-    """In place of nova_lxd_ext.vifplug.Plugs."""
+    """In place of nova_lxd_ext.network.vifplug.Plugs."""
 
     def __init__(self, log: list[tuple[Any, ...]]) -> None:
         self.log = log

@@ -3,7 +3,7 @@ from typing import Any
 import testtools
 
 from containerhost.errors import SpecError
-from nova_lxd_ext import accelerators
+from nova_lxd_ext.hardware import accelerators
 
 
 def arq(uuid: str = "a", kind: str = "PCI", **handle: Any) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from containerhost.errors import DeviceHeld, DeviceNotFound
 from containerhost.owners import Owner, Owners
 from containerhost.possession import Possession
 from nova_lxd_ext import conf
-from nova_lxd_ext.allocations import HostSlices, Placement
-from nova_lxd_ext.possessions import Possessions, owner
-from nova_lxd_ext.sliceproviders import provider_name, provider_uuid
-from nova_lxd_ext.wanted import NOTHING, Wanted
+from nova_lxd_ext.hardware.allocations import HostSlices, Placement
+from nova_lxd_ext.hardware.possessions import Possessions, owner
+from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
+from nova_lxd_ext.server.wanted import NOTHING, Wanted
 from tests.unit.nova import fakes, records
 from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, NODE, SMALL, host
 

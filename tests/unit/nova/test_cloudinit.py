@@ -6,7 +6,7 @@ import testtools
 import yaml
 
 from containerhost import errors
-from nova_lxd_ext import cloudinit
+from nova_lxd_ext.server import cloudinit
 from tests.unit.nova import records
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKq tenant@home: \"quoted\" #not a comment\n"

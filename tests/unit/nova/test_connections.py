@@ -6,8 +6,8 @@ import nova.conf
 import testtools
 from oslo_config import fixture as config_fixture
 
-from nova_lxd_ext import connections, folders
-from nova_lxd_ext.connections import Connection
+from nova_lxd_ext.storage import connections, folders
+from nova_lxd_ext.storage.connections import Connection
 from tests.unit.nova import records
 
 BEGUN = Connection("vol-1", "iscsi", {"auth_password": "hush"}, "/dev/vdb")

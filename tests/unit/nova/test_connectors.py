@@ -14,7 +14,8 @@ from os_brick.initiator import connector
 from oslo_concurrency import processutils
 from oslo_config import fixture as config_fixture
 
-from nova_lxd_ext import conf, connectors, volumeconfig
+from nova_lxd_ext import conf
+from nova_lxd_ext.storage import connectors, volumeconfig
 
 conf.register()
 DATA = {"target_portal": "10.0.0.1:3260", "auth_password": "hush"}

@@ -13,8 +13,10 @@ from oslo_config import fixture as config_fixture
 
 from containerhost import errors
 from containerhost.engines import Status
-from nova_lxd_ext import conf, consoles, consolesession, labels, states
-from nova_lxd_ext.tickets import Tickets
+from nova_lxd_ext import conf
+from nova_lxd_ext.access import consoles, consolesession
+from nova_lxd_ext.access.tickets import Tickets
+from nova_lxd_ext.server import labels, states
 from tests.unit.nova import fakes, records
 from tests.unit.nova.guestfakes import GuestEngine
 from tests.waiting import await_that

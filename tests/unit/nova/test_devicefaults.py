@@ -5,7 +5,7 @@ import testtools
 
 from containerhost.devices.scan import Inventory, scan
 from containerhost.owners import Owner, Record
-from nova_lxd_ext.devicefaults import DeviceFaults
+from nova_lxd_ext.hardware.devicefaults import DeviceFaults
 from tests.unit.containerhost.hosts import shared
 
 GPU, OTHER = "0000:3b:00.0", "0000:af:00.0"
@@ -26,7 +26,7 @@ class TestDeviceFaults(testtools.TestCase):
         self.faults = DeviceFaults()
 
     def told(self, records: dict[str, Record], inventory: Inventory) -> list[str]:
-        with fixtures.FakeLogger("nova_lxd_ext.devicefaults") as log:
+        with fixtures.FakeLogger("nova_lxd_ext.hardware.devicefaults") as log:
             self.faults.look(records, inventory)
         return log.output.splitlines()
 

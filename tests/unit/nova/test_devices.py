@@ -7,8 +7,8 @@ from containerhost import errors
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import Inventory
 from containerhost.grants import GrantOptions
-from nova_lxd_ext import devices
-from nova_lxd_ext.devices import Policy
+from nova_lxd_ext.hardware import devices
+from nova_lxd_ext.hardware.devices import Policy
 from tests.unit.nova import records
 
 

@@ -4,7 +4,7 @@ import datetime
 import testtools
 
 from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, Status
-from nova_lxd_ext import diagnostics
+from nova_lxd_ext.server import diagnostics
 from tests.unit.nova import records
 
 NOW = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)

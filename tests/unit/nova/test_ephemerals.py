@@ -7,9 +7,9 @@ from containerhost.engines import ContainerState, Status
 from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.errors import SpecError
 from containerhost.spec import PoolDisk
-from nova_lxd_ext import labels
-from nova_lxd_ext.ephemerals import Ephemerals, sizes
-from nova_lxd_ext.wanted import Wanted
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.storage.ephemerals import Ephemerals, sizes
 from tests.unit.nova import fakes, records
 
 

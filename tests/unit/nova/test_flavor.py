@@ -2,8 +2,8 @@ import testtools
 
 from containerhost import errors
 from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
-from nova_lxd_ext import flavor
-from nova_lxd_ext.flavor import HostCpus
+from nova_lxd_ext.server import flavor
+from nova_lxd_ext.server.flavor import HostCpus
 from tests.unit.nova import records
 
 MIB, GIB = 2**20, 2**30

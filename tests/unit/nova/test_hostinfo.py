@@ -6,7 +6,7 @@ import fixtures
 import testtools
 
 from containerhost.sysfs import Host
-from nova_lxd_ext import architectures, hostinfo
+from nova_lxd_ext.host import architectures, hostinfo
 
 # How python-openstackclient takes the line apart (openstackclient/compute/v2/hypervisor.py).
 UPTIME = re.compile(r"\s*(.+)\sup\s+(.+),\s+(.+)\susers?,\s+load average:\s(.+)")

@@ -9,8 +9,8 @@ from oslo_config import fixture as config_fixture
 
 from containerhost import errors
 from containerhost.engines.lxd.images import Image
-from nova_lxd_ext.imagecache import ImageCache, unused
-from nova_lxd_ext.images import BOOTING, IMAGE_ID, Cache
+from nova_lxd_ext.image.imagecache import ImageCache, unused
+from nova_lxd_ext.image.images import BOOTING, IMAGE_ID, Cache
 from tests.unit.nova import imagekit, records
 from tests.unit.nova.test_images import Glance, Store
 

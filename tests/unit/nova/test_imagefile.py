@@ -11,9 +11,9 @@ import fixtures
 import testtools
 import zstandard
 
-from nova_lxd_ext import imagefile, tarwalk
-from nova_lxd_ext.imageerrors import BadImage, TooLarge
-from nova_lxd_ext.imagefile import Format
+from nova_lxd_ext.image import imagefile, tarwalk
+from nova_lxd_ext.image.imageerrors import BadImage, TooLarge
+from nova_lxd_ext.image.imagefile import Format
 from tests.unit.nova import imagekit
 
 

@@ -1,7 +1,7 @@
 import testtools
 
-from nova_lxd_ext import imagemetadata
-from nova_lxd_ext.imageerrors import BadImage
+from nova_lxd_ext.image import imagemetadata
+from nova_lxd_ext.image.imageerrors import BadImage
 
 DATED = "architecture: x86_64\ncreation_date: 1\n"
 

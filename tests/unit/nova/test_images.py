@@ -16,7 +16,7 @@ from oslo_utils import units
 
 from containerhost.engines.lxd.images import Image
 from containerhost.errors import StorageFull
-from nova_lxd_ext import images
+from nova_lxd_ext.image import images
 from tests.unit.nova import imagekit
 
 IMAGE_ID = "155d900f-4e14-4e4c-a73d-069cbf4541e6"

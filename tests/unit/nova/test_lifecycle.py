@@ -11,8 +11,10 @@ from oslo_config import fixture as config_fixture
 
 from containerhost import errors
 from containerhost.engines import Status
-from nova_lxd_ext import conf, configdrive, console, folders
-from nova_lxd_ext.wanted import Wanted
+from nova_lxd_ext import conf
+from nova_lxd_ext.access import console
+from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.storage import configdrive, folders
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, GPU_1, Killed
 
@@ -29,7 +31,7 @@ class LifecycleTest(testtools.TestCase):
         self.options.config(instances_path=str(self.folder / "instances"))
         self.world = self.restarted()
         # Its content needs nova's database; the functional tests read the real one.
-        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.configdrive.metadata.InstanceMetadata", Metadata))
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.storage.configdrive.metadata.InstanceMetadata", Metadata))
 
     def restarted(self) -> fakes.World:
         """What a new nova-compute on the same host has; the engine lived on."""

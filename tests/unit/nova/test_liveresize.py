@@ -10,10 +10,11 @@ from nova.compute import task_states, vm_states
 from nova.network import model
 from oslo_utils import units
 
-from containerhost import errors, resources
+from containerhost import errors
 from containerhost.engines import Status
-from nova_lxd_ext import liveresize
-from nova_lxd_ext.wanted import NOTHING, Wanted
+from containerhost.inside import resources
+from nova_lxd_ext.server import liveresize
+from nova_lxd_ext.server.wanted import NOTHING, Wanted
 from tests.unit.nova import fakes, ports, records
 from tests.unit.nova.fakes import GPU_0, GPU_1
 from tests.unit.nova.test_migration import MOVE, MovesCase

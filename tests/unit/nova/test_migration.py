@@ -11,14 +11,16 @@ import testtools
 from nova import exception, objects
 from oslo_utils import units
 
-from containerhost import errors, resources
+from containerhost import errors
 from containerhost.engines import Status
 from containerhost.engines.lxd.migration import Offer
+from containerhost.inside import resources
 from containerhost.spec import ContainerSpec, PoolDisk
-from nova_lxd_ext import conf, labels
-from nova_lxd_ext.arrivals import Arrivals
-from nova_lxd_ext.migration import Moves
-from nova_lxd_ext.wanted import NOTHING
+from nova_lxd_ext import conf
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.arrivals import Arrivals
+from nova_lxd_ext.server.migration import Moves
+from nova_lxd_ext.server.wanted import NOTHING
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, GPU_1
 

@@ -1,7 +1,7 @@
 import testtools
 
 from containerhost.engines import ContainerState, Status
-from nova_lxd_ext import orphans
+from nova_lxd_ext.host import orphans
 from tests.unit.nova import records
 
 

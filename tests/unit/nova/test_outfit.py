@@ -6,8 +6,8 @@ import testtools
 
 from containerhost import errors
 from containerhost.spec import BlockDevice, Nic, Part
-from nova_lxd_ext.outfit import Outfit, Supplier
-from nova_lxd_ext.wanted import NOTHING, Wanted
+from nova_lxd_ext.server.outfit import Outfit, Supplier
+from nova_lxd_ext.server.wanted import NOTHING, Wanted
 from tests.unit.containerhost.engines.test_lxd_config import gpu_grant
 from tests.unit.nova import records
 

@@ -2,7 +2,8 @@ import testtools
 from nova import exception, objects
 
 from containerhost.engines import Executed, Status
-from nova_lxd_ext import labels, password
+from nova_lxd_ext.access import password
+from nova_lxd_ext.server import labels
 from tests.unit.nova import records
 from tests.unit.nova.guestfakes import GuestEngine
 

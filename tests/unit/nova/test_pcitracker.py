@@ -6,8 +6,8 @@ import testtools
 from nova.conf import CONF
 from oslo_config import fixture as config_fixture
 
-from nova_lxd_ext import onetimeuse
-from nova_lxd_ext.pcitracker import PciTracker
+from nova_lxd_ext.hardware import onetimeuse
+from nova_lxd_ext.hardware.pcitracker import PciTracker
 
 
 class Tracker:

@@ -9,7 +9,7 @@ from oslo_config import fixture as config_fixture
 from containerhost import errors
 from containerhost.engines import Status
 from nova_lxd_ext import conf
-from nova_lxd_ext.wanted import NOTHING
+from nova_lxd_ext.server.wanted import NOTHING
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0
 

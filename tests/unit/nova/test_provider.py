@@ -10,8 +10,8 @@ from oslo_utils import uuidutils
 
 from containerhost.engines import PoolUsage
 from containerhost.owners import Owners
-from nova_lxd_ext import provider, resources
-from nova_lxd_ext.cpusets import CpuSets
+from nova_lxd_ext.host import provider, resources
+from nova_lxd_ext.host.cpusets import CpuSets
 from tests.unit.nova import hosts
 
 NODE = "node1"

@@ -11,9 +11,11 @@ from oslo_config import fixture as config_fixture
 from containerhost import errors
 from containerhost.engines import Executed, Status
 from containerhost.spec import Salvaged
-from nova_lxd_ext import conf, folders, labels
-from nova_lxd_ext.rescue import DRIVE, TARGET, Rescue
-from nova_lxd_ext.wanted import NOTHING
+from nova_lxd_ext import conf
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.rescue import DRIVE, TARGET, Rescue
+from nova_lxd_ext.server.wanted import NOTHING
+from nova_lxd_ext.storage import folders
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, Killed
 from tests.unit.nova.test_lifecycle import Metadata
@@ -28,7 +30,7 @@ class RescueTest(testtools.TestCase):
         super().setUp()
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
         self.useFixture(config_fixture.Config(nova.conf.CONF)).config(instances_path=str(self.folder / "instances"))
-        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.configdrive.metadata.InstanceMetadata", Metadata))
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.storage.configdrive.metadata.InstanceMetadata", Metadata))
         self.start()
         self.server = records.instance(("gpu", GPU_0), config_drive="True", vm_state=vm_states.ACTIVE)
         self.aside = labels.aside(self.server)

@@ -10,7 +10,7 @@ from nova.virt import hardware
 
 from containerhost.devices.scan import Inventory, scan
 from containerhost.owners import Owner, Owners
-from nova_lxd_ext import cpusets, resources
+from nova_lxd_ext.host import cpusets, resources
 from tests.unit.nova import hosts
 
 objects.register_all()

@@ -5,8 +5,8 @@ from nova.compute.provider_tree import ProviderTree
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from containerhost.devices.model import Kind
-from nova_lxd_ext import pci, sliceproviders
-from nova_lxd_ext.sliceproviders import Need, provider_name, provider_uuid
+from nova_lxd_ext.hardware import pci, sliceproviders
+from nova_lxd_ext.hardware.sliceproviders import Need, provider_name, provider_uuid
 from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, NODE, SMALL, gpu, host, part, place
 
 NAME_A, NAME_B = provider_name(NODE, GPU_A), provider_name(NODE, GPU_B)

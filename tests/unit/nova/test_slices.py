@@ -6,8 +6,8 @@ import testtools
 
 from containerhost.errors import DeviceHeld
 from containerhost.owners import Owner, Record
-from nova_lxd_ext import slices
-from nova_lxd_ext.sliceproviders import Need
+from nova_lxd_ext.hardware import slices
+from nova_lxd_ext.hardware.sliceproviders import Need
 from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, SMALL, gpu, host, part
 
 ME, OTHER = Owner("nova", "lxd", "c1", "u1"), Owner("nova", "lxd", "c2", "u2")

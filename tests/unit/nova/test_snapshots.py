@@ -13,8 +13,8 @@ from containerhost import errors
 from containerhost.engines.lxd.exports import Packed, Source
 from nova_lxd_ext import conf
 from nova_lxd_ext.errors import LXDError
-from nova_lxd_ext.snapshots import Snapshots
-from nova_lxd_ext.wanted import NOTHING
+from nova_lxd_ext.image.snapshots import Snapshots
+from nova_lxd_ext.server.wanted import NOTHING
 from tests.unit.nova import fakes, records
 
 conf.register()

@@ -7,7 +7,8 @@ from oslo_config import fixture as config_fixture
 
 from containerhost import errors
 from containerhost.engines import PoolUsage
-from nova_lxd_ext import conf, startup
+from nova_lxd_ext import conf
+from nova_lxd_ext.host import startup
 from tests.unit.nova.fakes import FakeEngine
 
 
@@ -39,11 +40,11 @@ class CheckTest(testtools.TestCase):
         self.check()
 
     def test_a_pool_that_may_hold_no_disk_to_its_size_is_told(self) -> None:
-        log = self.useFixture(fixtures.FakeLogger("nova_lxd_ext.startup"))
+        log = self.useFixture(fixtures.FakeLogger("nova_lxd_ext.host.startup"))
         self.check()
         self.assertIn("project quotas", log.output)  # the fake engine's pool is a folder
         self.engine.pool = lambda name: PoolUsage(name, "btrfs", 10, 1)
-        log = self.useFixture(fixtures.FakeLogger("nova_lxd_ext.startup"))
+        log = self.useFixture(fixtures.FakeLogger("nova_lxd_ext.host.startup"))
         self.check()
         self.assertNotIn("project quotas", log.output)
 

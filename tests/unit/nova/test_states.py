@@ -7,7 +7,7 @@ from nova.compute import power_state
 
 from containerhost.engines import ContainerState, Status
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
-from nova_lxd_ext.states import POWER_STATES, SNAPSHOT_AGE, States
+from nova_lxd_ext.server.states import POWER_STATES, SNAPSHOT_AGE, States
 from tests.unit.nova import records
 from tests.unit.nova.fakes import Clock, FakeEngine
 

@@ -6,7 +6,7 @@ from nova import objects
 from nova.network import model
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from nova_lxd_ext import tags
+from nova_lxd_ext.hardware import tags
 
 VOLUME = uuids.volume
 

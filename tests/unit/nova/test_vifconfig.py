@@ -5,10 +5,10 @@ import testtools
 from nova.network import model
 
 from containerhost import errors
+from containerhost.network.veth import Pair, Shape
 from containerhost.spec import Nic
-from containerhost.veth import Pair, Shape
-from nova_lxd_ext import vifconfig
-from nova_lxd_ext.vifconfig import Kind
+from nova_lxd_ext.network import vifconfig
+from nova_lxd_ext.network.vifconfig import Kind
 from tests.unit.nova import ports, records
 from tests.unit.nova.ports import FIRST, HOST_END, INNER_END, MAC, SECOND
 

@@ -10,8 +10,10 @@ from containerhost.errors import DeviceNotFound
 from containerhost.grants import GrantOptions
 from containerhost.owners import Owners
 from containerhost.possession import Possession
-from nova_lxd_ext import conf, devices, vifdirect
-from nova_lxd_ext.vifdirect import DirectPorts
+from nova_lxd_ext import conf
+from nova_lxd_ext.hardware import devices
+from nova_lxd_ext.network import vifdirect
+from nova_lxd_ext.network.vifdirect import DirectPorts
 from tests.unit.nova import fakes, ports, records
 from tests.unit.nova.hosts import FakeHost
 from tests.unit.nova.ports import FIRST, MAC

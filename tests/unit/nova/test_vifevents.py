@@ -8,7 +8,7 @@ from nova import exception
 from nova.network import model
 from oslo_config import fixture as config_fixture
 
-from nova_lxd_ext.vifevents import VifEvents
+from nova_lxd_ext.network.vifevents import VifEvents
 from tests.unit.nova import ports, records
 from tests.unit.nova.ports import FIRST
 

@@ -11,14 +11,16 @@ import testtools
 from nova import exception, objects
 from nova.network import model
 
-from containerhost import errors, veth
+from containerhost import errors
 from containerhost.engines import ContainerState, Status
+from containerhost.network import veth
 from containerhost.spec import ContainerSpec, Cpu, Memory, Nic, RootDisk
 from containerhost.sysfs import Host
-from nova_lxd_ext import labels, vifconfig
-from nova_lxd_ext.vifevents import VifEvents
-from nova_lxd_ext.vifs import Ports
-from nova_lxd_ext.wanted import NOTHING, Wanted
+from nova_lxd_ext.network import vifconfig
+from nova_lxd_ext.network.vifevents import VifEvents
+from nova_lxd_ext.network.vifs import Ports
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.wanted import NOTHING, Wanted
 from tests.unit.nova import fakes, ports, records
 from tests.unit.nova.ports import FIRST, HOST_END, INNER_END, MAC, SECOND
 
@@ -31,7 +33,7 @@ class PortsTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.MonkeyPatch("containerhost.veth.RETURN_LIMIT", 0.05))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.network.veth.RETURN_LIMIT", 0.05))
         self.log: list[tuple[Any, ...]] = []
         self.engine, self.plugs, self.direct = fakes.FakeEngine(), ports.Plugs(self.log), mock.Mock()
         self.direct.put_on.return_value = {}

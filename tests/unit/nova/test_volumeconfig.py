@@ -5,7 +5,7 @@ import testtools
 from nova import exception
 
 from containerhost.errors import SpecError
-from nova_lxd_ext import volumeconfig
+from nova_lxd_ext.storage import volumeconfig
 from tests.unit.nova import records
 
 VOLUME = "4d1f3b1a-0b0e-4a0e-9d0c-1c9f5c3f6f01"

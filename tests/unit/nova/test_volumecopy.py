@@ -4,7 +4,7 @@ import testtools
 
 from containerhost.errors import HostActionFailed
 from containerhost.privileged import Privileged
-from nova_lxd_ext.volumecopy import PIECE, Copier
+from nova_lxd_ext.storage.volumecopy import PIECE, Copier
 
 LIMIT = 60  # s
 

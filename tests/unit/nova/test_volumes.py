@@ -10,10 +10,12 @@ from oslo_config import fixture as config_fixture
 from containerhost import errors
 from containerhost.engines import ContainerState, Status
 from containerhost.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
-from nova_lxd_ext import conf, connections, connectors, labels, volumeconfig
-from nova_lxd_ext.states import States
-from nova_lxd_ext.volumes import Volumes
-from nova_lxd_ext.wanted import Wanted
+from nova_lxd_ext import conf
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.states import States
+from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.storage import connections, connectors, volumeconfig
+from nova_lxd_ext.storage.volumes import Volumes
 from tests.unit.nova import fakes, records
 
 conf.register()

@@ -2,8 +2,8 @@ import dataclasses
 
 import testtools
 
+from containerhost.network.veth import Pair
 from containerhost.spec import Nic, NicSetup
-from containerhost.veth import Pair
 from onedock import nics
 from onedriver import vm
 from onedriver.errors import BadInput

@@ -4,7 +4,7 @@ import testtools
 
 from containerhost.engines.lxd import idmap
 from containerhost.errors import EngineError
-from containerhost.idmounts import IdMap, IdRange
+from containerhost.storage.idmounts import IdMap, IdRange
 
 
 def instance(status: int, **config: str) -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""What a container is told of its own resources, and the helper that listens there."""

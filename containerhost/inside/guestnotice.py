@@ -1,0 +1,84 @@
+"""Tells a running container of its resources, and asks it before it loses some: announce, then wait until the guest
+acknowledges or the time is over, then take.
+
+Only a guest that listens is waited for: one that acknowledged the generation it has. What a guest writes decides
+nothing but how long it is waited for, and a container whose files cannot be written is resized nevertheless.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from containerhost import errors
+from containerhost.inside import resources
+
+LOG = logging.getLogger(__name__)
+
+PAUSE = 0.1  # s between two looks
+
+
+class GuestFiles(Protocol):
+    """Small files of running containers."""
+
+    def write(self, name: str, path: str, content: bytes) -> None:
+        """Make or overwrite a file of the container's root, and its folder; everybody in it may read it."""
+
+    def read(self, name: str, path: str) -> bytes | None:
+        """The beginning of a file; None when there is none."""
+
+
+class GuestNotice:
+    """:param limit: seconds that a guest which listens has to let go
+    :param clock: seconds since 1970
+    """
+
+    def __init__(self, files: GuestFiles, limit: float, clock: Callable[[], float] = time.time,
+                 sleep: Callable[[float], None] = time.sleep) -> None:
+        self._files = files
+        self._limit = limit
+        self._clock = clock
+        self._sleep = sleep
+
+    def announce(self, name: str, before: str | None, coming: str) -> bool:
+        """Let the container know that it will lose something, and wait for it.
+
+        :param before, coming: its documents (:mod:`containerhost.inside.resources`)
+        :returns: whether anything was announced: if it does not come about, :meth:`tell` withdraws it
+        """
+        if before is None or not resources.shrinks(before, coming):
+            return False
+        if self._acknowledged(name) < resources.generation(resources.parse(before)):
+            return False
+        until = self._clock() + self._limit
+        if not self.tell(name, resources.announcing(before, coming, int(until))):
+            return False
+        awaited = resources.generation(resources.parse(coming))
+        while self._acknowledged(name) < awaited:
+            if self._clock() > until:
+                LOG.warning("Container %s did not acknowledge generation %d within %g s", name, awaited, self._limit)
+                break
+            self._sleep(PAUSE)
+        return True
+
+    def tell(self, name: str, document: str) -> bool:
+        """:returns: whether the file could be written"""
+        try:
+            self._files.write(name, resources.FILE, document.encode() + b"\n")
+        except errors.EngineUnavailable:
+            raise
+        except errors.EngineError as error:
+            LOG.warning("Container %s cannot be told of its resources: %s", name, error)
+            return False
+        return True
+
+    def _acknowledged(self, name: str) -> int:
+        """The generation that the guest knows; -1 when it listens to none."""
+        try:
+            found = resources.parse(self._files.read(name, resources.ACKNOWLEDGED))
+        except errors.EngineUnavailable:
+            raise
+        except errors.EngineError as error:
+            LOG.debug("The answer of container %s cannot be read: %s", name, error)
+            return -1
+        return resources.generation(found) if found else -1

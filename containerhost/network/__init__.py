@@ -1,0 +1,1 @@
+"""Network links, interfaces and functions of the host, for containers."""

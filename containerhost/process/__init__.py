@@ -1,0 +1,1 @@
+"""Processes of the host and of containers, and their limits."""

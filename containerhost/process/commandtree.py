@@ -1,0 +1,90 @@
+"""All processes that a command in a container began, to end them: an engine may know only the first.
+
+One of them is in the first one's session, has a mark in its environment, or was begun by one that is found so, also by
+one that has ended since. A program that hides from all three, which a tenant may run anyway, is only the container's.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from containerhost.errors import HostActionFailed
+from containerhost.process.processes import namespace, pids
+
+MARK = "CONTAINERHOST_COMMAND"  # the environment variable whose value is the mark
+LIMIT = 5.0  # s until they are gone
+PAUSE = 0.01  # s
+GONE = frozenset("ZX")  # states of processes that have ended (proc(5))
+
+
+class Place(NamedTuple):
+    parent: int
+    session: int
+
+
+def end(container: int, first: int, mark: str) -> None:
+    """Kill them all, also those that they begin meanwhile.
+
+    :param container: a process of the container, as the host numbers it
+    :param first: the command's; 0 when it is not known
+    :raises HostActionFailed: one does not end
+    """
+    space = namespace(container)
+    if space is None:
+        return  # the container has ended
+    limit = time.monotonic() + LIMIT
+    while found := members(places(space), first, mark):
+        if time.monotonic() > limit:
+            raise HostActionFailed(f"process {min(found)} of a command does not end within {LIMIT:g} s")
+        for pid in found:
+            kill(pid, space)
+        time.sleep(PAUSE)
+
+
+def members(known: Mapping[int, Place], first: int, mark: str) -> frozenset[int]:
+    variable = f"{MARK}={mark}".encode()
+    found = {pid for pid, place in known.items()
+             if pid == first or place.session == first != 0 or variable in environment(pid)}
+    while below := {pid for pid, place in known.items() if place.parent in found} - found:
+        found |= below
+    return frozenset(found)
+
+
+def places(space: str) -> dict[int, Place]:
+    """Of the processes of a PID namespace that run."""
+    found = {pid: place(pid) for pid in pids() if namespace(pid) == space}
+    return {pid: there for pid, there in found.items() if there}
+
+
+def place(pid: int) -> Place | None:
+    """None for one that has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The second field is the program's name in parentheses, which may hold anything.
+            state, parent, _, session, *_ = file.read().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state in GONE else Place(int(parent), int(session))
+
+
+def environment(pid: int) -> frozenset[bytes]:
+    """As it began."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return frozenset(file.read().split(b"\0"))
+    except OSError:
+        return frozenset()
+
+
+def kill(pid: int, space: str) -> None:
+    """Another process may have its number by now, but none of the container's that could be another's."""
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            if namespace(pid) == space:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)

@@ -1,0 +1,129 @@
+"""How devices and topology look on a terminal. JSON is for programs; this is for people."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from containerhost.devices.model import CharNode, Device, NodeUse
+from containerhost.devices.pci import ADDRESS
+from containerhost.devices.rdmaports import NamespaceMode
+from containerhost.devices.scan import Inventory
+from containerhost.idlist import id_runs
+from containerhost.neighbours import Connection, cards
+from containerhost.owners import Record
+from containerhost.topology import Topology
+
+_COLUMNS = ("device", "kind", "role", "link", "pci id", "class", "driver", "numa", "model", "uuid", "parent", "netdev",
+            "guids (node port)", "port", "nodes", "health", "notes", "owner")
+_GIBIBYTE = 1 << 30
+
+
+def devices(inventory: Inventory, records: Mapping[str, Record]) -> str:
+    """A table with one device a line; nodes that devices share are listed once, below it."""
+    shown = table(_COLUMNS, [_row(device, records.get(device.id)) for device in inventory.devices])
+    shared = {node for device in inventory.devices for node in device.nodes if node.use is NodeUse.SHARED}
+    own = {node.path for device in inventory.devices for node in device.nodes if node.use is NodeUse.OWN}
+    common = _nodes(sorted(node for node in shared if node.path not in own))
+    return "\n".join([shown, *([f"shared nodes: {common}"] if common else []), _summary(inventory)])
+
+
+def _summary(inventory: Inventory) -> str:
+    unwell = sum(not device.healthy for device in inventory.devices)
+    return f"{len(inventory.devices)} devices, {unwell} of them not healthy"
+
+
+def _row(device: Device, record: Record | None) -> tuple[str, ...]:
+    rdma = device.rdma
+    numa = "" if device.numa_node is None else str(device.numa_node)
+    guids = f"{rdma.node_guid or '-'} {rdma.port_guid or '-'}" if rdma else ""
+    model = f"{device.model or ''} {device.slice.profile or ''}".strip() if device.slice else device.model or ""
+    return (device.id, device.kind, device.role, device.link_layer or "", f"{device.vendor_id}:{device.product_id}",
+            device.class_code, device.driver or "", numa, model, device.uuid or "", device.parent or "",
+            device.netdev or "", guids, (rdma.port_state or "") if rdma else "",
+            _nodes(node for node in device.nodes if node.use is not NodeUse.SHARED), _health(device),
+            "; ".join(device.notes), _owner(device, record))
+
+
+def _health(device: Device) -> str:
+    if device.health:
+        return "; ".join(device.health)
+    return "ok; netdev in another namespace" if device.netdev_away else "ok"
+
+
+def _owner(device: Device, record: Record | None) -> str:
+    if record:
+        return f"{record.owner}; blocked: {record.blocked}" if record.blocked else str(record.owner)
+    return f"the host: {'; '.join(device.host_use)}" if device.host_use else ""
+
+
+def _nodes(nodes: Iterable[CharNode]) -> str:
+    return " ".join(f"{node.path.removeprefix('/dev/')}={node.major}:{node.minor}" for node in nodes)
+
+
+def rdma(rows: Sequence[Mapping[str, Any]], mode: NamespaceMode | None, manager: bool) -> str:
+    """A table with one port a line, and what holds for all.
+
+    :param rows: of :func:`containerhost.reports.rdmareport.rows`
+    :param manager: whether there is a connection manager
+    """
+    if not rows:
+        return "no RDMA device"
+    cells = [(row["device"], row["ibdev"], str(port["number"]), row["link_layer"] or "", port["state"] or "",
+              port["rate"] or "", " ".join(port["pkeys"]),
+              " ".join(f"{gid['index']}={gid['address']}{_roce(gid)}" for gid in port["gids"]),
+              row["netdev"] or "", " ".join(row["nodes"]), " ".join(row["nearest_gpus"]), row["owner"] or "")
+             for row in rows for port in row["ports"] or [{"number": "", "state": "in another namespace", "rate": None,
+                                                           "pkeys": (), "gids": ()}]]
+    shown = table(("device", "ibdev", "port", "link", "state", "rate", "pkeys", "gids", "netdev", "nodes",
+                   "nearest gpus", "owner"), cells)
+    cm = "there" if manager else "missing: programs that connect by it (MPI, UCX) need module rdma_ucm"
+    return f"{shown}\nnetwork namespaces: {mode or 'shared (this kernel knows no other way)'}\nrdma_cm: {cm}"
+
+
+def _roce(gid: Mapping[str, Any]) -> str:
+    return " (RoCE v2)" if gid["kind"] == "RoCE v2" else ""
+
+
+def neighbours(inventory: Inventory, found: Iterable[Connection]) -> str:
+    """A table of GPUs and network cards: what lies between them."""
+    ways = {(connection.gpu, connection.function): connection.way for connection in found}
+    columns = [device.id for device in cards(inventory)]
+    gpus = sorted({gpu for gpu, _ in ways})
+    if not gpus or not columns:
+        return ""
+    return table(("gpu", *columns), [(gpu, *(ways[gpu, function] for function in columns)) for gpu in gpus])
+
+
+def topology(found: Topology, inventory: Inventory) -> str:
+    """The processors in a line, then a table of NUMA nodes with the devices near each."""
+    cpu = found.cpu
+    head = (f"{cpu.model or 'unknown processor'} ({cpu.arch}): {cpu.sockets} sockets, {cpu.cores_per_socket} cores, "
+            f"{cpu.threads_per_core} threads each")
+    rows = []
+    for node in found.nodes:
+        pages = " ".join(f"{size >> 10}KiB:{free}/{total}" for size, (total, free) in node.hugepages.items())
+        near = " ".join(device.id for device in inventory.devices if device.numa_node == node.id)
+        rows.append((str(node.id), ranges(node.cpus), f"{node.memory / _GIBIBYTE:.1f}", f"{node.free / _GIBIBYTE:.1f}",
+                     pages, " ".join(map(str, node.distances)), near))
+    return printable(head) + "\n" + table(
+        ("node", "cpus", "GiB", "free GiB", "huge pages free/all", "distances", "devices"), rows)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers in the kernel's list format: ``0-3,8``."""
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in id_runs(numbers))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns under their names, in capitals but for addresses; a column that says nothing is left out."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    shown = [index for index in range(len(columns)) if not rows or any(row[index] for row in cells)]
+    names = [name if ADDRESS.fullmatch(name) else name.upper() for name in columns]
+    lines = [[names[index] for index in shown], *([row[index] for index in shown] for row in cells)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+                     for line in lines)
+
+
+def printable(text: str) -> str:
+    """What a card or a captured tree says must not steer the terminal."""
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)

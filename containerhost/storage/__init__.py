@@ -1,0 +1,1 @@
+"""Disks, mounts and block devices of the host, for containers."""

@@ -1,0 +1,122 @@
+"""A container's block device nodes: who uses one, and taking it out of use before it is taken away.
+
+Engines take a node out of /dev, but who bound it to another place before keeps it, and with it the device. Without
+mode and without an owner that the container knows, the node opens for nobody in it, wherever it is bound to.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+
+from containerhost.errors import HostActionFailed
+from containerhost.process.processes import name, namespace, open_folder, parent, pids
+
+Number = tuple[int, int]
+
+
+class NodeMissing(HostActionFailed):
+    """The container has hidden the node, or it is another one."""
+
+
+def withhold(pid: int, path: str, number: Number) -> None:
+    """Let nobody in the container open the node any more.
+
+    :param pid: the container's first process
+    :param path: of the node in the container
+    :param number: major and minor of the device it must be
+    :raises NodeMissing:
+    """
+    with opened(pid, path, number) as handle:
+        place = f"/proc/self/fd/{handle}"
+        os.chmod(place, 0)
+        os.chown(place, 0, 0)
+
+
+def restore(pid: int, path: str, number: Number, mode: int) -> None:
+    """Give a withheld node back to the container's root; nothing when it has been taken away."""
+    with contextlib.suppress(NodeMissing), opened(pid, path, number) as handle:
+        place = f"/proc/self/fd/{handle}"
+        os.chown(place, root_of(pid, "uid_map"), root_of(pid, "gid_map"))
+        os.chmod(place, mode & 0o777)
+
+
+def users(pid: int, path: str, number: Number) -> tuple[str, ...]:
+    """What of the container holds the device, in words: processes that have it open or mapped, and mounts of it."""
+    with opened(pid, path, number) as handle:
+        status = os.fstat(handle)
+    node = (f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino))
+    found = []
+    for member in members(pid):
+        if number in devices_open(member) or node in files_mapped(member):
+            found.append(f"process {member} ({name(member)})")
+        elif f"{number[0]}:{number[1]}" in (line.split()[2] for line in table(member, "mountinfo")):
+            found.append(f"a mount that process {member} ({name(member)}) sees")
+    return tuple(found)
+
+
+@contextlib.contextmanager
+def opened(pid: int, path: str, number: Number) -> Iterator[int]:
+    """The node itself, not the device behind it. Every step is the tenant's, so no link is followed."""
+    *steps, last = path.strip("/").split("/")
+    folder = open_folder(pid, tuple(steps))
+    try:
+        if folder is None:
+            raise FileNotFoundError
+        handle = os.open(last, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        raise NodeMissing(f"process {pid} sees no {path}: its container has hidden it; stop the container, then try "
+                          "again") from error
+    finally:
+        if folder is not None:
+            os.close(folder)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISBLK(status.st_mode) or (os.major(status.st_rdev), os.minor(status.st_rdev)) != tuple(number):
+            raise NodeMissing(f"what process {pid} sees as {path} is not block device {number[0]}:{number[1]}")
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def root_of(pid: int, file: str) -> int:
+    """The host's number of the container's root, from lines of ``inside outside count``."""
+    maps = [tuple(map(int, line.split())) for line in table(pid, file)]
+    return next((outside for inside, outside, _ in maps if inside == 0), 0)
+
+
+def members(pid: int) -> Iterator[int]:
+    """The processes in the PID namespace of ``pid`` or below it: a process that entered one from outside has a parent
+    elsewhere, and one of a container within the container has a namespace of its own."""
+    home, outside = namespace(pid), namespace(os.getpid())
+    for process in pids():
+        space, ancestor = namespace(process), parent(process)
+        while space not in (home, outside) and ancestor:
+            space, ancestor = namespace(ancestor), parent(ancestor)
+        if space == home:
+            yield process
+
+
+def devices_open(pid: int) -> set[Number]:
+    found: set[Number] = set()
+    with contextlib.suppress(OSError):  # the process ended
+        for handle in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                status = os.stat(f"/proc/{pid}/fd/{handle}")
+                if stat.S_ISBLK(status.st_mode):
+                    found.add((os.major(status.st_rdev), os.minor(status.st_rdev)))
+    return found
+
+
+def files_mapped(pid: int) -> set[tuple[str, str]]:
+    """Device and inode of each file in the process's memory."""
+    return {(fields[3], fields[4]) for fields in map(str.split, table(pid, "maps")) if fields[4] != "0"}
+
+
+def table(pid: int, file: str) -> list[str]:
+    """Lines of a file of the process; none once it has ended."""
+    try:
+        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace") as lines:
+            return lines.read().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,64 @@
+"""What can be asked of a file system that is mounted, by the folder where it is: to hold still, to let go, to grow.
+
+Numbers of the requests are of <linux/fs.h>, <linux/loop.h>, ext4's and xfs's own headers; ext4 took over xfs's for its
+end by force.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+from containerhost.errors import HostActionFailed
+from containerhost.storage import idmounts, loops
+
+FREEZE, THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
+SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN
+NO_FLUSH = 2  # nothing of what is in memory reaches the disk any more
+EXT_RESIZE = 0x40086610  # EXT4_IOC_RESIZE_FS
+
+
+def freeze(folder: Path) -> None:
+    """Let all that was written be on the disk, whole and clean, and let whoever writes wait; done already if it is."""
+    _ask(folder, FREEZE, 0, f"{folder} cannot be held still", errno.EBUSY)
+
+
+def thaw(folder: Path) -> None:
+    """Done already when it is not frozen."""
+    _ask(folder, THAW, 0, f"{folder} cannot be written to again", errno.EINVAL)
+
+
+def abandon(folder: Path) -> None:
+    """End the file system by force: its disk is not written to any more, not even when it is unmounted."""
+    _ask(folder, SHUTDOWN, struct.pack("=I", NO_FLUSH), f"{folder} cannot be ended", errno.EIO)
+    thaw(folder)
+
+
+def enlarge(folder: Path, blocks: int) -> None:
+    """Let an ext4 file system fill a disk that became larger.
+
+    :param blocks: of the file system, in its own size
+    :raises HostActionFailed: among others because this process lacks CAP_SYS_RESOURCE
+    """
+    measure(folder)
+    _ask(folder, EXT_RESIZE, struct.pack("=Q", blocks), f"the file system at {folder} cannot grow while it is in use")
+
+
+def measure(folder: Path) -> None:
+    """Let the loop device behind it, if it is on one, be as large as its file is now."""
+    node = idmounts.device_of(folder)
+    if loops.attribute(node, "backing_file") is not None:
+        loops.measure(node)
+
+
+def _ask(folder: Path, request: int, argument: bytes | int, problem: str, *done: int) -> None:
+    """:param done: errors that mean that it is so already"""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(handle, request, argument)
+    except OSError as error:
+        if error.errno not in done:
+            raise HostActionFailed(f"{problem}: {error.strerror}") from error
+    finally:
+        os.close(handle)

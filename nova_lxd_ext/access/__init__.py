@@ -1,0 +1,1 @@
+"""Consoles and passwords."""

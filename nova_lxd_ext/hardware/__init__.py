@@ -1,0 +1,1 @@
+"""A server's devices: nova's claims, Cyborg's requests and Placement's slices."""

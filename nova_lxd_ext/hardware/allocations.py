@@ -1,0 +1,97 @@
+"""MIG slices between Placement and this host: what Placement is told, and what its allocations become."""
+
+import collections
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from nova import context as nova_context
+from nova import objects
+from nova.compute.provider_tree import ProviderTree
+from nova.scheduler.client import report
+
+from containerhost.devices.scan import Inventory
+from containerhost.errors import DeviceNotFound, OwnersUnreadable
+from containerhost.owners import Owner, Owners
+from nova_lxd_ext.hardware import sliceproviders, slices
+
+LOG = logging.getLogger(__name__)
+
+
+class Placement:
+    """:param client: nova's own client; made at the first question, because it asks for the service's address
+    """
+
+    def __init__(self, client: Callable[[], Any] = report.report_client_singleton) -> None:
+        self._client = client
+
+    def of_server(self, uuid: str) -> Mapping[str, Any]:
+        """Allocations by uuid of the provider.
+
+        :raises ConsumerAllocationRetrievalFailed: Placement does not answer so
+        """
+        return self._client().get_allocs_for_consumer(nova_context.get_admin_context(), uuid)["allocations"]
+
+    def used(self, provider_uuid: str) -> Mapping[str, int]:
+        """What all servers have of a provider, by resource class."""
+        found: collections.Counter[str] = collections.Counter()
+        info = self._client().get_allocations_for_resource_provider(nova_context.get_admin_context(), provider_uuid)
+        for allocation in info.allocations.values():
+            found.update(allocation["resources"])
+        return found
+
+
+class HostSlices:
+    """Which slices of this host servers have, are to have and could have.
+
+    :param nodename: this host in nova's words
+    :param inventory: scans the host's devices
+    """
+
+    def __init__(self, nodename: str, owners: Owners, placement: Placement, inventory: Callable[[], Inventory]) -> None:
+        self._nodename = nodename
+        self._owners = owners
+        self._placement = placement
+        self._inventory = inventory
+
+    def of(self, instance: objects.Instance, owner: Owner, allocations: Mapping[str, Any]) -> tuple[str, ...]:
+        """Ids of the slices a server is to have: those it holds, or as Placement says. Only a server whose flavor asks
+        for slices costs a look.
+
+        :param allocations: what nova passed; empty where it passes none (start, reboot, revert of a resize)
+        :raises DeviceHeld: there are fewer free slices than Placement counts
+        :raises DeviceNotFound: the flavor asks for other slices than Placement gave the server on this host
+        """
+        asked = sliceproviders.asked(instance.flavor.extra_specs)
+        if not asked:
+            return ()
+        inventory, records = self._inventory(), self._owners.records()
+        held = slices.held(records, owner)
+        if not allocations and slices.satisfy(held, asked, inventory):
+            return held
+        needs = sliceproviders.needs(allocations or self._placement.of_server(instance.uuid), self._nodename, inventory)
+        given = sliceproviders.total(needs)
+        if given != asked:
+            raise DeviceNotFound(
+                f"the flavor asks for {_words(asked)}, Placement gave the server {_words(given)} on this host: compare "
+                f"`openstack resource provider allocation show {instance.uuid}` with `containerhost list`")
+        return slices.choose(needs, inventory, records, owner)
+
+    def allocations(self, flavor: objects.Flavor, consumer: str) -> Mapping[str, Any]:
+        """What Placement holds for a server or a move, by its uuid; only a flavor that asks for slices costs a
+        question."""
+        return self._placement.of_server(consumer) if sliceproviders.asked(flavor.extra_specs) else {}
+
+    def report(self, tree: ProviderTree, nodename: str) -> None:
+        """Write the slices into nova's view of Placement. Without trustworthy records none may be given away."""
+        inventory = self._inventory()
+        try:
+            unusable: Collection[str] = slices.unusable(inventory, self._owners.records())
+        except OwnersUnreadable as error:
+            LOG.error("All slices of this host are reserved: %s", error)
+            unusable = [device.id for device in inventory.devices]
+        sliceproviders.update(tree, nodename, inventory, unusable, self._placement.used)
+
+
+def _words(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} of {name}" for name, count in sorted(counts.items())) or "none"

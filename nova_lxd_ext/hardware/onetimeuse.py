@@ -1,0 +1,20 @@
+"""Devices that nova hands out once (``[pci]device_spec`` with ``one_time_use``): whose reservation must survive.
+
+Nova reserves such a device in Placement when a server gets it, and somebody outside nova frees it once it is clean. The
+reservation is lost with the device's provider, and that goes with a device that is not reported. So one stays reported
+as long as it is in the machine, whatever its health: at worst a boot fails on it, and it is reserved then.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import nova.conf
+from nova.pci import whitelist
+
+CONF = nova.conf.CONF
+
+
+def one_time_use(entry: Mapping[str, Any]) -> bool:
+    """:param entry: a device as nova is told of it (:func:`nova_lxd_ext.hardware.pci.passthrough`)"""
+    spec = whitelist.Whitelist(CONF.pci.device_spec).device_assignable(dict(entry))
+    return spec is not None and spec.get_tags().get("one_time_use") == "true"

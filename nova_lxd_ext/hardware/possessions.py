@@ -1,0 +1,137 @@
+"""A server's devices on this host: from nova's claim to grants, and back to the host."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from nova import objects
+from oslo_config import cfg
+
+from containerhost import errors
+from containerhost.devices.scan import Inventory
+from containerhost.engines import ContainerState
+from containerhost.grants import Grant
+from containerhost.owners import Owner
+from containerhost.possession import Possession, Request
+from containerhost.spec import Part, grants_of
+from nova_lxd_ext.hardware import accelerators, arqs, devices
+from nova_lxd_ext.hardware.allocations import HostSlices
+from nova_lxd_ext.network import vifconfig
+from nova_lxd_ext.server import flavor
+from nova_lxd_ext.server.outfit import Supplier
+from nova_lxd_ext.server.wanted import Wanted
+
+LOG = logging.getLogger(__name__)
+
+DRIVER = "nova"
+ENGINE = "lxd"
+
+
+class Possessions(Supplier):
+    """:param slices: knows which MIG slices a server is to have
+    :param node_id: this host, as nova's records of PCI devices name it
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, possession: Possession, inventory: Callable[[], Inventory],
+                 slices: HostSlices, node_id: Callable[[], int]) -> None:
+        self._conf = conf
+        self._possession = possession
+        self._inventory = inventory
+        self._slices = slices
+        self._node_id = node_id
+
+    def require_possible(self, instance: objects.Instance, wanted: Wanted) -> None:
+        """:raises DeviceNotFound: when a claimed device is not on this host any more
+        :raises SpecError: on a bad flavor key, or an accelerator that no container can be given
+        """
+        self._requests(instance, wanted)
+
+    def _requests(self, instance: objects.Instance, wanted: Wanted) -> tuple[Request, ...]:
+        """What the server's claimed devices are to be in its container; changes nothing."""
+        policy = devices.Policy(
+            gpu_capabilities=flavor.gpu_capabilities(instance.flavor.extra_specs, self._conf.lxd.gpu_capabilities),
+            memlock=self._conf.lxd.rdma_memlock,
+            management_nodes=self._conf.lxd.rdma_management_nodes,
+            own_guids=self._conf.lxd.rdma_guid_policy == "instance")
+        claimed = devices.claimed(instance, self._node_id()) if instance.get_pci_devices() else ()
+        names = (*claimed, *accelerators.addresses(arqs.of(instance, wanted.accel_info)),
+                 *self._slices.of(instance, owner(instance), wanted.allocations))
+        if not names:
+            return ()
+        ports = [vifconfig.prefix_of(vif) for vif in wanted.network_info]
+        return devices.requests(instance.uuid, names, self._inventory(), policy, ports.count("eth"), ports.count("ib"))
+
+    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[Part, ...]:
+        """Take possession of all or none. What the server holds already stays as it is."""
+        requests = self._requests(instance, wanted)
+        return self._acquire(instance, wanted, requests) if requests else ()
+
+    def allocations(self, flavor: objects.Flavor, consumer: str) -> Mapping[str, Any]:
+        """What Placement holds for a consumer, as far as it matters for a server of this flavor."""
+        return self._slices.allocations(flavor, consumer)
+
+    def faults(self, instance: objects.Instance) -> tuple[str, ...]:
+        """What is wrong with the devices the server has, in words."""
+        return self._possession.faults(owner(instance))
+
+    def renew(self, instance: objects.Instance) -> None:
+        """One that cannot be reset is refused at the start that follows, with its own reason."""
+        for complaint in self._possession.renew(owner(instance)):
+            LOG.error("A broken GPU of server %s is not reset: %s", instance.uuid, complaint)
+
+    def mend(self, instance: objects.Instance) -> None:
+        """Bring back what somebody was cleaning when it was killed."""
+        self._possession.mend(owner(instance))
+
+    def prospects(self, instance: objects.Instance, wanted: Wanted) -> tuple[Grant, ...]:
+        """What :meth:`put_on` would give, as far as a look tells; changes nothing."""
+        return self._possession.prospects(self._requests(instance, wanted), owner(instance))
+
+    def users_of_others(self, instance: objects.Instance, grants: Collection[Grant]) -> tuple[str, ...]:
+        """The processes that use a device which the server has and which is not among ``grants``, in words."""
+        going = self._possession.held_by(owner(instance)) - {grant.device.id for grant in grants}
+        held = self._possession.held(owner(instance)) if going else ()
+        return self._possession.users(grant for grant in held if grant.device.id in going)
+
+    def _acquire(self, instance: objects.Instance, wanted: Wanted, requests: tuple[Request, ...]) -> tuple[Grant, ...]:
+        """A slice that was free when it was chosen may be another server's by now: then another is chosen."""
+        while True:
+            try:
+                return self._possession.acquire(requests, owner(instance))
+            except errors.DeviceHeld:
+                tried, requests = requests, self._requests(instance, wanted)
+                if requests == tried:
+                    raise
+
+    def trim(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
+        """After a resize: the devices of the other flavor."""
+        kept = {grant.device.id for grant in grants_of(parts)}
+        for device_id in sorted(self._possession.held_by(owner(instance)) - kept):
+            for complaint in self._possession.give_back_one(device_id, owner(instance)):
+                LOG.error("Device of server %s came back, but is not used again: %s", instance.uuid, complaint)
+
+    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+        """Return every device of a server whose container is gone or stopped.
+
+        One that cannot be cleaned stays blocked on the host and is reported in the log: the server's end must not wait
+        for the repair of a device.
+        """
+        for complaint in self._possession.give_back(owner(instance)):
+            LOG.error("Device of server %s came back, but is not used again: %s", instance.uuid, complaint)
+
+    def reconcile(self, alive: Collection[ContainerState]) -> None:
+        """Return what containers hold that are not among ``alive``: a driver that was killed could not.
+
+        Records that cannot be read are the operator's to repair. Until then no device is handed out, but servers are
+        served.
+        """
+        try:
+            complaints = self._possession.reconcile(DRIVER, ENGINE, [state.name for state in alive])
+        except errors.OwnersUnreadable as error:
+            complaints = (str(error),)
+        for complaint in complaints:
+            LOG.error("Device of a container that is gone: %s", complaint)
+
+
+def owner(instance: objects.Instance) -> Owner:
+    return Owner(driver=DRIVER, engine=ENGINE, container=instance.name, uuid=instance.uuid)

@@ -1,0 +1,169 @@
+"""Parts of GPUs in Placement: one provider per GPU that is cut into slices (MIG) or shared, below the host, counting
+slices by profile and places by model. Pure.
+
+A flavor asks with ``resources:CUSTOM_MIG_1G_5GB=1`` or ``resources:CUSTOM_SHARED_GPU_NVIDIA_A100_SXM4_40GB=1``.
+Placement answers with a provider, that is a GPU; which of its parts a server gets is decided on the host
+(:mod:`nova_lxd_ext.hardware.slices`).
+"""
+
+import collections
+import dataclasses
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final
+
+import os_resource_classes as orc
+import os_traits
+from nova.compute.provider_tree import ProviderTree
+
+from containerhost.devices.model import PARTS, Device, Kind
+from containerhost.devices.scan import Inventory
+
+MIG: Final = "CUSTOM_MIG_"
+SHARED: Final = "CUSTOM_SHARED_GPU_"
+NUMA_TRAIT: Final = "CUSTOM_NUMA_NODE_"
+GPU_TRAIT: Final = "CUSTOM_GPU_"
+
+# Names the providers' uuids: the same GPU of the same host always has the same, so nothing need be remembered.
+_NAMESPACE: Final = uuid.UUID("5d0c3f0e-7e55-5b0e-9d1c-6f2b1f6b8a10")
+# nova.scheduler.utils.ResourceRequest: resources, perhaps of a group
+_ASKED: Final = re.compile(r"resources[a-zA-Z0-9_-]{0,64}:(CUSTOM_(?:MIG|SHARED_GPU)_[A-Z0-9_]+)")
+
+Used = Callable[[str], Mapping[str, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """``count`` slices of one profile, or places, on one GPU of this host."""
+
+    gpu: str
+    resource_class: str
+    count: int
+
+
+def resource_class(device: Device) -> str | None:
+    """CUSTOM_MIG_1G_5GB for a slice of profile 1g.5gb; None when the host cannot tell the profile. For a place the
+    GPU's model, or its PCI ids where the host cannot tell that."""
+    if device.kind is Kind.GPU_SHARE:
+        return SHARED + _normal(device.model or f"{device.vendor_id}_{device.product_id}")
+    if device.kind is not Kind.GPU_SLICE or device.slice is None or not device.slice.profile:
+        return None
+    return MIG + _normal(device.slice.profile)
+
+
+def _normal(name: str) -> str:
+    return str(orc.normalize_name(name).removeprefix("CUSTOM_"))
+
+
+def provider_name(nodename: str, gpu: str, kind: Kind = Kind.GPU_SLICE) -> str:
+    return f"{nodename}_{'mig' if kind is Kind.GPU_SLICE else 'shared'}_{gpu}"
+
+
+def provider_uuid(nodename: str, gpu: str, kind: Kind = Kind.GPU_SLICE) -> str:
+    return str(uuid.uuid5(_NAMESPACE, provider_name(nodename, gpu, kind)))
+
+
+def asked(extra_specs: Mapping[str, str]) -> collections.Counter[str]:
+    """Slices that a flavor asks for, by resource class; numbered and named groups of resources included."""
+    found: collections.Counter[str] = collections.Counter()
+    for key, value in extra_specs.items():
+        match = _ASKED.fullmatch(key)
+        if match and value.isdecimal():
+            found[match[1]] += int(value)
+    return +found
+
+
+def total(found: Iterable[Need]) -> collections.Counter[str]:
+    """Slices by resource class, whatever GPU they are on."""
+    counts: collections.Counter[str] = collections.Counter()
+    for need in found:
+        counts[need.resource_class] += need.count
+    return counts
+
+
+def needs(allocations: Mapping[str, Any], nodename: str, inventory: Inventory) -> tuple[Need, ...]:
+    """What Placement gave a server of this host's slices, by GPU; what it has on other hosts is left out.
+
+    :param allocations: by uuid of the provider, as nova passes them to spawn
+    """
+    found = []
+    for gpu, kind in sorted(_by_gpu(inventory)):
+        resources = allocations.get(provider_uuid(nodename, gpu, kind), {}).get("resources", {})
+        found += [Need(gpu, name, count) for name, count in sorted(resources.items())
+                  if name.startswith((MIG, SHARED))]
+    return tuple(found)
+
+
+def update(tree: ProviderTree, nodename: str, inventory: Inventory, unusable: Collection[str], used: Used) -> None:
+    """Write the GPUs that are cut or shared into ``tree``. What is no longer there goes once no server has an
+    allocation of it; until then it is reserved, so that Placement gives nothing more of it.
+
+    :param unusable: ids of slices that no server can be given now
+    :param used: what servers have of a provider, by resource class; asked only of one that something vanished from
+    """
+    by_gpu = _by_gpu(inventory)
+    for (gpu, kind), slices in by_gpu.items():
+        name = provider_name(nodename, gpu, kind)
+        if not tree.exists(name):
+            tree.new_child(name, nodename, uuid=provider_uuid(nodename, gpu, kind))
+        _write(tree, name, _totals(slices, unusable), used)
+        _write_traits(tree, name, _traits(slices[0]))
+    for name in sorted(_own_names(tree, nodename) - {provider_name(nodename, *key) for key in by_gpu}):
+        _write(tree, name, {}, used)
+        if not tree.data(name).inventory:
+            tree.remove(name)
+
+
+def _by_gpu(inventory: Inventory) -> dict[tuple[str, Kind], list[Device]]:
+    """The slices whose profile is known, and places, by their GPU's address."""
+    found: dict[tuple[str, Kind], list[Device]] = {}
+    for device in inventory.devices:
+        if resource_class(device) is not None:
+            found.setdefault((device.address, device.kind), []).append(device)
+    return found
+
+
+def _own_names(tree: ProviderTree, nodename: str) -> set[str]:
+    names = (tree.data(provider).name for provider in tree.get_provider_uuids(nodename))
+    return {name for name in names if name.startswith(tuple(provider_name(nodename, "", kind) for kind in PARTS))}
+
+
+def _totals(slices: Iterable[Device], unusable: Collection[str]) -> dict[str, dict[str, Any]]:
+    totals: collections.Counter[str] = collections.Counter()
+    reserved: collections.Counter[str] = collections.Counter()
+    for part in slices:
+        name = str(resource_class(part))
+        totals[name] += 1
+        reserved[name] += part.id in unusable
+    # Two places on one GPU are no more than one.
+    return {name: {"total": total, "reserved": reserved[name], "min_unit": 1,
+                   "max_unit": 1 if name.startswith(SHARED) else total, "step_size": 1, "allocation_ratio": 1.0}
+            for name, total in totals.items()}
+
+
+def _write(tree: ProviderTree, name: str, wanted: dict[str, dict[str, Any]], used: Used) -> None:
+    """Placement refuses to forget a resource class of which somebody has something."""
+    known = tree.data(name)
+    vanished = {item: entry for item, entry in known.inventory.items() if item not in wanted}
+    if vanished:
+        in_use = used(known.uuid)
+        wanted = wanted | {item: entry | {"reserved": entry["total"]} for item, entry in vanished.items()
+                           if in_use.get(item)}
+    tree.update_inventory(name, wanted)
+
+
+def _write_traits(tree: ProviderTree, name: str, traits: set[str]) -> None:
+    """Traits that an operator set on the provider stay."""
+    own = {trait for trait in tree.data(name).traits if trait.startswith((NUMA_TRAIT, GPU_TRAIT))}
+    tree.add_traits(name, *sorted(traits))
+    tree.remove_traits(name, *sorted(own - traits))
+
+
+def _traits(part: Device) -> set[str]:
+    found = set()
+    if part.numa_node is not None:
+        found.add(f"{NUMA_TRAIT}{part.numa_node}")
+    if part.model:
+        found.add(GPU_TRAIT + os_traits.normalize_name(part.model).removeprefix("CUSTOM_"))
+    return found

@@ -1,0 +1,1 @@
+"""The compute node in the words of nova and Placement."""

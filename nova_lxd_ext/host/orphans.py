@@ -1,0 +1,32 @@
+"""Finds containers of servers that nova does not place on this host, and tells the operator. It touches none.
+
+Who may remove them: nova itself, where it has a record that the server was deleted, was evacuated or is still being
+moved; otherwise the operator, who knows whether nova's database was restored or purged.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from nova import objects
+
+from containerhost.engines import ContainerState
+from nova_lxd_ext.server import labels
+
+LOG = logging.getLogger(__name__)
+
+
+def tell(containers: Iterable[ContainerState], instances: Iterable[objects.Instance]) -> tuple[str, ...]:
+    """Log each orphan.
+
+    :param containers: nova's on this host
+    :param instances: the servers that nova places on this host
+    :returns: the orphans' names
+    """
+    placed = {instance.uuid for instance in instances}
+    found = {state.name: uuid for state in containers if (uuid := labels.uuid(state.labels)) and uuid not in placed}
+    for name, uuid in found.items():
+        LOG.warning("Container %s is of server %s, which nova does not place on this host. If the server was deleted, "
+                    "evacuated or is being moved, nova removes the container; if nova does not know the server, remove "
+                    "it yourself, then restart nova-compute to free its devices: lxc delete --force %s",
+                    name, uuid, name)
+    return tuple(found)

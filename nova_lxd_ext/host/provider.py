@@ -1,0 +1,98 @@
+"""The host as a resource provider in Placement: its inventory and its traits.
+
+PCI devices are not here: nova puts them into Placement itself (``[pci] report_in_placement``).
+"""
+
+from typing import Any
+
+import nova.conf
+import os_resource_classes as orc
+import os_traits
+from nova.compute.provider_tree import ProviderTree
+from nova.virt.driver import ComputeDriver
+from oslo_utils import units
+
+from containerhost.topology import CpuInfo
+from nova_lxd_ext.host.architectures import canonical
+from nova_lxd_ext.host.resources import HostFacts
+
+CONF = nova.conf.CONF
+
+SERVERS = {"lxd": "CUSTOM_LXD", "incus": "CUSTOM_INCUS"}
+
+# Flags of /proc/cpuinfo whose trait has another name. All others are upper-cased, without underscores.
+RENAMED = {
+    "aes": "AESNI",
+    "bmi1": "BMI",
+    "fma": "FMA3",
+    "gfni": "AVX512GFNI",
+    "pclmulqdq": "CLMUL",
+    "pni": "SSE3",
+    "rtm": "TSX",
+    "sha_ni": "SHA",
+    "vaes": "AVX512VAES",
+    "vpclmulqdq": "AVX512VPCLMULQDQ",
+}
+# The host's CPU can do these, a container cannot: it is given no /dev/kvm and no /dev/sgx_enclave.
+NOT_INSIDE = frozenset({"vmx", "svm", "sgx"})
+FEATURE_PREFIXES = {"x86_64": "HW_CPU_X86_", "i686": "HW_CPU_X86_", "aarch64": "HW_CPU_AARCH64_"}
+
+
+def update(tree: ProviderTree, nodename: str, facts: HostFacts) -> None:
+    """Write the host's inventory and traits into ``tree``; traits that others set on the provider stay."""
+    ratios = ComputeDriver._get_allocation_ratios(tree.data(nodename).inventory)
+    tree.update_inventory(nodename, inventory(facts, ratios))
+    found = traits(facts)
+    tree.add_traits(nodename, *sorted(found))
+    tree.remove_traits(nodename, *sorted(own_traits(facts) - found))
+
+
+def inventory(facts: HostFacts, ratios: dict[str, float]) -> dict[str, dict[str, Any]]:
+    """:param ratios: allocation ratio by resource class, by nova's rule of precedence
+    :returns: inventory by resource class; Placement takes no empty one, so that is left out
+    """
+    reserved_disk = ComputeDriver._get_reserved_host_disk_gb_from_config()
+    found = {
+        orc.VCPU: _entry(len(facts.cpus.shared), CONF.reserved_host_cpus, ratios[orc.VCPU]),
+        # A dedicated CPU has one owner, whatever the ratio of shared ones.
+        orc.PCPU: _entry(len(facts.cpus.dedicated), 0, 1.0),
+        orc.MEMORY_MB: _entry(facts.memory.total // units.Mi, CONF.reserved_host_memory_mb, ratios[orc.MEMORY_MB]),
+        orc.DISK_GB: _entry(facts.pool.total // units.Gi, reserved_disk, ratios[orc.DISK_GB]),
+    }
+    return {name: entry for name, entry in found.items() if entry["total"]}
+
+
+def _entry(total: int, reserved: int, ratio: float) -> dict[str, Any]:
+    return {"total": total, "min_unit": 1, "max_unit": total, "step_size": 1, "allocation_ratio": ratio,
+            "reserved": min(reserved, total)}
+
+
+def traits(facts: HostFacts) -> set[str]:
+    """What the host's CPU can do for a container, and which daemon runs it."""
+    cpu = facts.topology.cpu
+    found = {SERVERS.get(facts.server.name, SERVERS["lxd"])} | _architecture(cpu)
+    if cpu.threads_per_core > 1:
+        found.add(os_traits.HW_CPU_HYPERTHREADING)
+    names = (_feature(cpu, flag) for flag in cpu.features - NOT_INSIDE)
+    return found | set(names) & _known_features(cpu)
+
+
+def own_traits(facts: HostFacts) -> set[str]:
+    """Every trait that :func:`traits` could ever say: those of them that it does not say now are taken off."""
+    hidden = {_feature(facts.topology.cpu, flag) for flag in NOT_INSIDE}
+    return (set(SERVERS.values()) | {os_traits.HW_CPU_HYPERTHREADING} | _architecture(facts.topology.cpu)
+            | _known_features(facts.topology.cpu) - hidden)
+
+
+def _architecture(cpu: CpuInfo) -> set[str]:
+    return {f"HW_ARCH_{canonical(cpu.arch).upper()}"} & set(os_traits.get_traits("HW_ARCH_"))
+
+
+def _known_features(cpu: CpuInfo) -> set[str]:
+    prefix = FEATURE_PREFIXES.get(canonical(cpu.arch))
+    return set(os_traits.get_traits(prefix)) if prefix else set()
+
+
+def _feature(cpu: CpuInfo, flag: str) -> str:
+    name = RENAMED.get(flag, flag.upper().replace("_", ""))
+    return f"{FEATURE_PREFIXES.get(canonical(cpu.arch), '')}{name}"

@@ -1,0 +1,115 @@
+"""What this host has and how much of it is used: the resource tracker's view of the host.
+
+One look (:meth:`Resources.look`) reads the kernel's files and asks the engine two short questions, however many
+containers there are. What servers use of CPUs, NUMA cells and devices is nova's own book-keeping: it is not
+counted here.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from nova.objects.fields import HVType
+from nova.virt import hardware
+from oslo_serialization import jsonutils
+from oslo_utils import units
+
+from containerhost import topology
+from containerhost.devices.scan import Inventory
+from containerhost.engines import Engine, PoolUsage, ServerInfo
+from containerhost.errors import OwnersUnreadable
+from containerhost.owners import Owners
+from containerhost.sysfs import Host
+from containerhost.topology import CpuInfo, MemoryUse, Topology
+from nova_lxd_ext.hardware import pci
+from nova_lxd_ext.hardware.devicefaults import DeviceFaults
+from nova_lxd_ext.hardware.onetimeuse import one_time_use
+from nova_lxd_ext.host import cpusets, hostinfo, numa
+from nova_lxd_ext.host.architectures import canonical
+from nova_lxd_ext.host.cpusets import CpuSets
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostFacts:
+    """The host at one moment."""
+
+    server: ServerInfo
+    topology: Topology
+    cpus: CpuSets
+    memory: MemoryUse
+    pool: PoolUsage
+    uptime: str
+
+
+class Resources:
+    """:param inventory: scans the host's devices
+    :param pool: name of the storage pool of the servers' root disks
+    """
+
+    def __init__(self, engine: Engine, host: Host, inventory: Callable[[], Inventory], owners: Owners,
+                 pool: str) -> None:
+        self._engine = engine
+        self._host = host
+        self._inventory = inventory
+        self._owners = owners
+        self._pool = pool
+        self._faults = DeviceFaults()
+
+    def look(self) -> HostFacts:
+        found = topology.read(self._host)
+        return HostFacts(server=self._engine.server(), topology=found, cpus=cpusets.configured(found.cpus),
+                         memory=topology.memory(self._host), pool=self._engine.pool(self._pool),
+                         uptime=hostinfo.uptime(self._host))
+
+    def available(self, nodename: str) -> dict[str, Any]:
+        """For ComputeDriver.get_available_resource."""
+        return describe(self.look(), nodename, self._devices())
+
+    def _devices(self) -> list[dict[str, Any]]:
+        """Without trustworthy records nobody can say which devices are free: then none is offered."""
+        try:
+            records = self._owners.records()
+        except OwnersUnreadable as error:
+            LOG.error("No device of this host is reported to nova: %s", error)
+            return []
+        inventory = self._inventory()
+        self._faults.look(records, inventory)
+        return pci.passthrough(inventory, records, one_time_use)
+
+
+def describe(facts: HostFacts, nodename: str, devices: list[dict[str, Any]]) -> dict[str, Any]:
+    """Pure. Sizes in MiB and GiB, as nova/virt/fake.py shows them."""
+    reserved = hardware.numa_get_reserved_huge_pages()
+    return {
+        "hypervisor_hostname": nodename,
+        # Nova has no name for Incus; both are the same kind of container to images and filters.
+        "hypervisor_type": HVType.LXD,
+        "hypervisor_version": hostinfo.version_number(facts.server.version),
+        "supported_instances": hostinfo.supported_instances(facts.server.architectures),
+        "cpu_info": jsonutils.dumps(_cpu_info(facts.topology.cpu, len(facts.topology.nodes))),
+        "vcpus": len(facts.cpus.shared),
+        # The tracker sums up its servers' CPUs itself and overwrites this.
+        "vcpus_used": 0,
+        "memory_mb": facts.memory.total // units.Mi,
+        "memory_mb_used": facts.memory.used // units.Mi,
+        "local_gb": facts.pool.total // units.Gi,
+        "local_gb_used": facts.pool.used // units.Gi,
+        "disk_available_least": max(facts.pool.total - facts.pool.used, 0) // units.Gi,
+        "numa_topology": numa.topology(facts.topology, facts.cpus, reserved)._to_json(),
+        "pci_passthrough_devices": jsonutils.dumps(devices),
+        "stats": {"uptime": facts.uptime},
+    }
+
+
+def _cpu_info(cpu: CpuInfo, cells: int) -> dict[str, Any]:
+    return {
+        "arch": canonical(cpu.arch),
+        "model": cpu.model,
+        "vendor": cpu.vendor,
+        "topology": {"cells": cells, "sockets": cpu.sockets, "cores": cpu.cores_per_socket,
+                     "threads": cpu.threads_per_core},
+        "features": sorted(cpu.features),
+    }

@@ -1,0 +1,1 @@
+"""Glance's images: fetched, checked, kept and made."""

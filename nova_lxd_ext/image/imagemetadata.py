@@ -1,0 +1,73 @@
+"""The metadata.yaml of a tenant's image, checked before the engine believes it (LXD doc, "Image format").
+
+LXD 5.0.2 stores a creation date beyond the year 9999 and then fails to read its own record of the image. So dates are
+bounded here, and what two YAML parsers may read differently (aliases, merge keys, a key given twice) is refused.
+"""
+
+from typing import Any, Final
+
+import yaml
+
+from nova_lxd_ext.image.imageerrors import BadImage
+
+LARGEST: Final = 64 * 1024  # bytes
+LAST_SECOND: Final = 253_402_300_799  # of the year 9999
+DATES: Final = ("creation_date", "expiry_date")
+
+
+def architecture(raw: bytes) -> str:
+    """The architecture the image names.
+
+    :raises BadImage: the document is not what LXD expects; the message completes "Image X is unacceptable: …"
+    """
+    document = _document(raw)
+    name = document.get("architecture")
+    if not isinstance(name, str) or not name:
+        raise BadImage("its metadata.yaml names no architecture")
+    if "creation_date" not in document:
+        raise BadImage("its metadata.yaml has no creation_date")
+    for key in DATES:
+        date = document.get(key, 1)
+        # LXD itself writes an expiry_date of 0 for never.
+        first = 0 if key == "expiry_date" else 1
+        # An int and nothing that only counts as one: YAML's true is 1 to Python.
+        if type(date) is not int or not first <= date <= LAST_SECOND:
+            raise BadImage(f"its metadata.yaml has {key} {str(date)[:40]!r}; it takes the seconds since 1970")
+    _require_texts(document.get("properties"))
+    return name
+
+
+def _document(raw: bytes) -> dict[Any, Any]:
+    if len(raw) > LARGEST:
+        raise BadImage(f"its metadata.yaml has {len(raw)} bytes; {LARGEST} are the most it may have")
+    try:
+        document = _PlainLoader(raw).get_single_data()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise BadImage(f"its metadata.yaml cannot be read: {words}") from error
+    if not isinstance(document, dict):
+        raise BadImage("its metadata.yaml is not a list of keys and values, so it names no architecture")
+    return document
+
+
+class _PlainLoader(yaml.SafeLoader):
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise BadImage("its metadata.yaml has an alias (*name); write the value out")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = {"<<"}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.value in seen:
+                raise BadImage(f"its metadata.yaml has the key {str(key.value)[:40]!r}, which is given twice, merges "
+                               "or is no text; write each key once")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _require_texts(properties: Any) -> None:
+    if properties is None:
+        return
+    if not isinstance(properties, dict) or any(isinstance(value, dict | list) for value in properties.values()):
+        raise BadImage("its metadata.yaml has properties that are not texts by name")

@@ -1,0 +1,238 @@
+"""Glance's images on this host: fetched once, checked, and kept in the engine's own image store.
+
+The store is the cache: an image is there under the alias ``nova-<image id>`` with what was found out about it, so the
+cache survives restarts of nova-compute and has no second book to keep. Before an image is in the store there is only
+one file of it, in ``folder``, which an interrupted nova-compute leaves behind and :meth:`Cache.purge` removes.
+"""
+
+import functools
+import hashlib
+import io
+import logging
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from nova import exception
+from nova.objects.image_meta import ImageMeta
+from oslo_concurrency import lockutils
+from oslo_utils import units, uuidutils
+
+from containerhost.engines.lxd.images import Image, Images
+from nova_lxd_ext.host.architectures import canonical
+from nova_lxd_ext.image import imagefile
+from nova_lxd_ext.image.imageerrors import BadImage, TooLarge
+from nova_lxd_ext.image.imagefile import Format
+
+LOG = logging.getLogger(__name__)
+
+ALIAS = "nova-"
+PARTIAL = ".part"
+BOOTING = 3600.0  # s in which a boot that asked for an image surely made its container
+
+# Properties of an image in the store. The size and architecture are checked for every boot, not only the first.
+IMAGE_ID = "nova.image_id"
+CHECKSUM = "nova.checksum"
+UNPACKED = "nova.unpacked_bytes"
+ARCHITECTURE = "nova.architecture"
+FORMAT = "nova.format"
+
+
+class Glance(Protocol):
+    """The part of nova.image.glance.API that is used."""
+
+    def download(self, context: Any, id_or_uri: str, data: Any = None, dest_path: str | None = None,
+                 trusted_certs: Any = None) -> Any: ...
+
+
+class Cache:
+    """:param store: the engine's image store
+    :param folder: where downloads lie until the store has them; the same for all processes of nova-compute on this host
+    :param architectures: asks the engine which architectures it runs, the host's own first
+    :param clock: seconds that never run backwards
+    """
+
+    def __init__(self, store: Images, glance: Glance, folder: Path,
+                 architectures: Callable[[], Sequence[str]], clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._glance = glance
+        self._folder = folder
+        self._ask_architectures = architectures
+        self._clock = clock
+        self._wanted: dict[str, float] = {}
+        self._deciding = threading.Lock()
+
+    def ensure(self, context: Any, image_meta: ImageMeta, root_gb: int, trusted_certs: Any = None) -> str:
+        """The image in the store, fetched if it is not there yet.
+
+        Boots of one image wait for the first one's download. A download whose process dies frees the lock with it.
+
+        :param root_gb: GiB of the server's root disk; 0 does not limit the image (nova lets only administrators)
+        :returns: its fingerprint
+        :raises ImageUnacceptable: damaged, of an unknown format, or of an architecture that does not run here
+        :raises FlavorDiskSmallerThanImage: it does not fit on the root disk
+        """
+        limit = root_gb * units.Gi or None
+        with self._deciding:
+            self._wanted[image_meta.id] = self._clock()
+        found = self._find(image_meta)
+        if found is None:
+            with self._only_fetcher(image_meta.id):
+                found = self._find(image_meta)
+                if found is None:
+                    return self._fetch(context, image_meta, limit, trusted_certs)
+        self._require_fits(image_meta, found.properties, limit)
+        return found.fingerprint
+
+    def has(self, image_meta: ImageMeta) -> bool:
+        return self._find(image_meta) is not None
+
+    def stored(self) -> tuple[Image, ...]:
+        """All of Glance's images in the store."""
+        return self._store.having(IMAGE_ID)
+
+    def remove(self, image: Image) -> bool:
+        """Remove an image from the store, unless a boot asked for it just now and is about to use it.
+
+        :returns: whether it is gone
+        """
+        with self._deciding:
+            if any(self._clock() - self._wanted.get(image_id, -BOOTING) < BOOTING for image_id in ids_of(image)):
+                return False
+            self._store.delete(image.fingerprint)
+            return True
+
+    def purge(self) -> tuple[str, ...]:
+        """Remove what interrupted fetches left: files, and images in the store that never got their name.
+
+        :returns: ids of the images
+        """
+        files = {path.stem: path for path in self._folder.glob(f"*{PARTIAL}")}
+        nameless = {image.filename.removeprefix(ALIAS): image for image in self._store.unnamed(ALIAS)}
+        purged = []
+        for image_id in sorted(files.keys() | nameless.keys()):
+            try:
+                with self._only_fetcher(image_id, blocking=False):
+                    if image_id in files:
+                        files[image_id].unlink(missing_ok=True)
+                    if image_id in nameless and self._store.find(f"{ALIAS}{image_id}") is None:
+                        self._store.delete(nameless[image_id].fingerprint)
+            except lockutils.AcquireLockFailedException:
+                LOG.info("Another process is fetching image %s now: it is left alone", image_id)
+            else:
+                purged.append(image_id)
+        return tuple(purged)
+
+    @functools.cached_property
+    def _architectures(self) -> tuple[str, ...]:
+        """A machine keeps its processors; a boot need not ask again."""
+        return tuple(canonical(name) for name in self._ask_architectures())
+
+    def _find(self, image_meta: ImageMeta) -> Image | None:
+        """One that somebody else gave the same name, of which nothing is known, does not count."""
+        found = self._store.find(alias_of(image_meta))
+        return found if found is not None and UNPACKED in found.properties else None
+
+    def _only_fetcher(self, image_id: str, blocking: bool = True) -> AbstractContextManager[Any]:
+        """One thread of one process at a time. The empty lock file stays: removing it would race with who waits."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return lockutils.lock(f"image-{image_id}", lock_file_prefix="nova-lxd-", external=True,
+                              lock_path=str(self._folder), blocking=blocking)
+
+    def _fetch(self, context: Any, image_meta: ImageMeta, limit: int | None, trusted_certs: Any) -> str:
+        path = self._folder / f"{image_meta.id}{PARTIAL}"
+        try:
+            self._download(context, image_meta, path, trusted_certs)
+            properties = self._examine(image_meta, path, limit)
+            self._require_fits(image_meta, properties, limit)
+            return self._import(image_meta, path, properties)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _download(self, context: Any, image_meta: ImageMeta, path: Path, trusted_certs: Any) -> None:
+        try:
+            self._glance.download(context, image_meta.id, dest_path=str(path), trusted_certs=trusted_certs)
+        except OSError as error:
+            # No room here, or glanceclient found that what arrived is not what Glance promised.
+            raise exception.CouldNotFetchImage(
+                f"Image {image_meta.id} could not be fetched from Glance to {path}: {error}") from error
+        expected = image_meta.checksum if image_meta.obj_attr_is_set("checksum") else None
+        if not expected:
+            return
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if found != expected:
+            raise exception.ImageUnacceptable(
+                image_id=image_meta.id,
+                reason=f"it arrived damaged: its MD5 checksum is {found}, Glance promised {expected}")
+
+    def _examine(self, image_meta: ImageMeta, path: Path, limit: int | None) -> dict[str, str]:
+        """What the store shall remember of the image."""
+        try:
+            file = imagefile.inspect(path, limit)
+        except TooLarge as error:
+            raise exception.FlavorDiskSmallerThanImage(flavor_size=error.limit, image_size=error.size) from error
+        except BadImage as error:
+            raise exception.ImageUnacceptable(image_id=image_meta.id, reason=str(error)) from error
+        architecture = file.architecture or wanted_architecture(image_meta) or self._architectures[0]
+        return {IMAGE_ID: image_meta.id, UNPACKED: str(file.unpacked), ARCHITECTURE: canonical(architecture),
+                CHECKSUM: (image_meta.checksum or "") if image_meta.obj_attr_is_set("checksum") else "",
+                FORMAT: file.format}
+
+    def _require_fits(self, image_meta: ImageMeta, properties: Mapping[str, str], limit: int | None) -> None:
+        """Whether the image runs on this host and fits the disk; asked for every boot."""
+        own = properties[ARCHITECTURE]
+        wanted = wanted_architecture(image_meta) or own
+        if wanted != own:
+            raise exception.ImageUnacceptable(
+                image_id=image_meta.id,
+                reason=f"its hw_architecture is {wanted}, but the metadata.yaml in it says {own}")
+        if own not in self._architectures:
+            raise exception.ImageUnacceptable(
+                image_id=image_meta.id,
+                reason=f"its architecture is {own}; this host runs {', '.join(self._architectures)}")
+        size = int(properties[UNPACKED])
+        if limit is not None and size > limit:
+            raise exception.FlavorDiskSmallerThanImage(flavor_size=limit, image_size=size)
+
+    def _import(self, image_meta: ImageMeta, path: Path, properties: Mapping[str, str]) -> str:
+        if properties[FORMAT] == Format.UNIFIED:
+            return self._store.import_unified(path, alias_of(image_meta), properties)
+        metadata = metadata_tarball(properties[ARCHITECTURE])
+        return self._store.import_split(metadata, path, alias_of(image_meta), properties)
+
+
+def ids_of(image: Image) -> frozenset[str]:
+    """Glance's ids of an image in the store: several where their bytes are the same."""
+    return frozenset(alias.removeprefix(ALIAS) for alias in image.aliases if alias.startswith(ALIAS))
+
+
+def alias_of(image_meta: ImageMeta) -> str:
+    """:raises ImageUnacceptable: when the image has no id of Glance's kind, for the alias and a file carry it"""
+    if not uuidutils.is_uuid_like(image_meta.id):
+        raise exception.ImageUnacceptable(image_id=image_meta.id, reason="its id is no UUID")
+    return f"{ALIAS}{image_meta.id}"
+
+
+def wanted_architecture(image_meta: ImageMeta) -> str | None:
+    """What the image's owner says in ``hw_architecture``."""
+    wanted = image_meta.properties.get("hw_architecture")
+    return canonical(wanted) if wanted else None
+
+
+def metadata_tarball(architecture: str) -> bytes:
+    """The half of a split image that Glance's file lacks (LXD doc, "Image format").
+
+    It has no date of its own, so that the same root file system always has the same fingerprint.
+    """
+    content = f"architecture: {architecture}\ncreation_date: 1\n".encode()
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        member = tarfile.TarInfo("metadata.yaml")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    return raw.getvalue()

@@ -1,0 +1,143 @@
+"""A server's root as an image in Glance, without stopping the server and without a copy of it on this host's disk but
+the engine's packed one."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from nova import exception, objects
+from nova.compute import task_states
+from oslo_utils import excutils
+
+from containerhost import errors
+from containerhost.engines.lxd.exports import Exports, Packed, Reader
+from nova_lxd_ext.errors import LXDError
+from nova_lxd_ext.host.architectures import canonical
+from nova_lxd_ext.server.states import States
+
+LOG = logging.getLogger(__name__)
+
+STEP = 10  # per cent between two reports
+PACKED = 50  # per cent: packing is the first half, uploading the other
+
+
+class Glance(Protocol):
+    """The part of nova.image.glance.API that is used."""
+
+    def get(self, context: Any, id_or_uri: str) -> dict[str, Any]: ...
+
+    def update(self, context: Any, id_or_uri: str, image_info: dict[str, Any], data: Any = None,
+               purge_props: bool = False) -> dict[str, Any]: ...
+
+
+class Snapshots:
+    def __init__(self, states: States, exports: Exports, glance: Glance) -> None:
+        self._states = states
+        self._exports = exports
+        self._glance = glance
+        self._lock = threading.Lock()
+        self._running: set[str] = set()
+
+    def take(self, context: Any, instance: objects.Instance, image_id: str,
+             update_task_state: Callable[..., None]) -> None:
+        """Fill the image ``image_id``, which nova made, with the server's root as it is now.
+
+        :param update_task_state: lets the API show the next step; raises when the tenant deleted the server
+        :raises InstanceNotFound: the server has no container, or it was deleted meanwhile
+        :raises ImageNotFound: the image was deleted meanwhile
+        """
+        name = self._states.require(instance).name
+        before = instance.progress
+        with self._lock:
+            self._running.add(image_id)
+        try:
+            source = self._exports.take(name, image_id)
+            update_task_state(task_state=task_states.IMAGE_PENDING_UPLOAD)
+            packed = self._exports.pack(source, image_id, Progress(instance, 0))
+            update_task_state(task_state=task_states.IMAGE_UPLOADING,
+                              expected_state=task_states.IMAGE_PENDING_UPLOAD)
+            image = description(instance, canonical(source.architecture))
+            self._upload(context, instance, image_id, image, packed)
+        except errors.EngineError as error:
+            # The tenant may delete a server in the middle: then that, and not what it led to, is the reason.
+            self._states.require(instance)
+            raise LXDError(reason=f"The snapshot failed: {error}") from error
+        finally:
+            instance.progress = before  # nova saves it with the task's end
+            self._discard(name, image_id)
+            with self._lock:
+                self._running.discard(image_id)
+
+    def purge(self) -> None:
+        """Remove what snapshots left that nova-compute did not live to end."""
+        names = [state.name for state in self._states.all()]
+        with self._lock:
+            running = frozenset(self._running)
+        for key in self._exports.purge(names, running):
+            LOG.warning("Removed what an interrupted snapshot to image %s left", key)
+
+    def _upload(self, context: Any, instance: objects.Instance, image_id: str, image: dict[str, Any],
+                packed: Packed) -> None:
+        with self._exports.reading(packed) as reader:
+            try:
+                data = Reported(reader, packed.size, Progress(instance, PACKED))
+                found = self._glance.update(context, image_id, image, data=data)
+            except Exception:
+                # Glance has many answers to an upload whose image is gone; nova's word for it ends the task in peace.
+                with excutils.save_and_reraise_exception():
+                    self._glance.get(context, image_id)
+        if found["size"] != packed.size:
+            # nova's Glance client repeats a broken upload with what is left of the stream.
+            raise exception.ImageUnacceptable(image_id=image_id, reason=(
+                f"Glance has {found['size']} of the snapshot's {packed.size} bytes: the upload was interrupted. "
+                f"Take the snapshot again."))
+
+    def _discard(self, name: str, key: str) -> None:
+        """What cannot be removed now is removed by the next :meth:`purge`: the snapshot's own end matters more."""
+        try:
+            self._exports.discard(name, key)
+        except errors.EngineError as error:
+            LOG.warning("What the snapshot to image %s needed on this host is removed later: %s", key, error)
+
+
+class Progress:
+    """Lets the API show how far a snapshot is, in steps, and ends it when the tenant deleted the server.
+
+    :param start: per cent at which this half begins; shown at once
+    """
+
+    def __init__(self, instance: objects.Instance, start: int) -> None:
+        self._instance = instance
+        self._start = start
+        self._shown = start - STEP
+        self(0)
+
+    def __call__(self, percent: int) -> None:
+        """:raises UnexpectedDeletingTaskStateError: nova then ends the snapshot quietly"""
+        now = self._start + percent * PACKED // 100
+        if now >= self._shown + STEP:
+            self._shown = now
+            self._instance.progress = now
+            self._instance.save(expected_task_state=[self._instance.task_state])
+
+
+class Reported:
+    """A reader that tells how much of it was read."""
+
+    def __init__(self, reader: Reader, size: int, progress: Progress) -> None:
+        self._reader = reader
+        self._size = size
+        self._progress = progress
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._reader.read()
+        self._progress(100 * self._reader.done // max(self._size, 1))
+        return piece
+
+
+def description(instance: objects.Instance, architecture: str) -> dict[str, Any]:
+    """What Glance is to know of a snapshot beside what nova wrote when it made the image."""
+    return {"disk_format": "raw", "container_format": "bare",
+            "properties": {"hw_architecture": architecture, "owner_id": instance.project_id,
+                           "image_location": "snapshot", "image_state": "available"}}

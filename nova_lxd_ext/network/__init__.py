@@ -1,0 +1,1 @@
+"""Neutron's ports as interfaces of a container."""

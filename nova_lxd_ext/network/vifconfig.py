@@ -1,0 +1,240 @@
+"""A Neutron port, as nova describes it (a VIF), in the words of containerhost and os-vif. Pure.
+
+What Neutron bound the port to decides: the host end of a pair of interfaces becomes a port of Open vSwitch, a plain
+interface that an agent wires, or the container gets a network function of its own.
+"""
+
+import enum
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import os_vif.objects
+from nova.network import model, os_vif_util
+
+from containerhost import errors
+from containerhost.network.veth import Pair, Shape
+from containerhost.spec import Nic
+
+INNER_PREFIX = "lxd"
+MARK = "nova-lxd-ext"
+INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+KILO = 1000  # nova's vif quotas are in kilobytes
+
+# What nova knows and a container cannot have, and why.
+REFUSED: Mapping[str, str] = {
+    model.VIF_TYPE_BRIDGE: "nova itself supports Linux bridge ports no more; use Open vSwitch or OVN",
+    model.VIF_TYPE_MACVTAP: "a macvtap is a virtual machine's way to an interface; use ports of Open vSwitch, or "
+                            "--vnic-type direct",
+    model.VIF_TYPE_VHOSTUSER: "vhost-user hands frames to a virtual machine monitor, and a container has none; use a "
+                              "switch without it",
+    model.VIF_TYPE_BINDING_FAILED: "neutron could not bind it to this host: see neutron-server's log, and whether this "
+                                   "host's agent is alive (openstack network agent list)",
+    model.VIF_TYPE_UNBOUND: "neutron has not bound it to any host",
+}
+DIRECT_VNICS = (model.VNIC_TYPE_DIRECT, model.VNIC_TYPE_DIRECT_PHYSICAL)
+DIRECT_TYPES = (model.VIF_TYPE_HW_VEB, model.VIF_TYPE_HOSTDEV, model.VIF_TYPE_IB_HOSTDEV)
+
+
+class Kind(enum.StrEnum):
+    """How a port reaches its container.
+
+    ``switched``: the host end is itself a port of Open vSwitch. ``hybrid``: it is a port of the small bridge on which
+    neutron's iptables filter works. ``plain``: an agent finds it by its name. ``direct``: a network function.
+    """
+
+    SWITCHED = "switched"
+    HYBRID = "hybrid"
+    PLAIN = "plain"
+    DIRECT = "direct"
+
+
+def kind(vif: model.VIF) -> Kind:
+    """:raises SpecError: a container cannot have such a port; says why"""
+    vnic, type_ = vif["vnic_type"], vif["type"]
+    if type_ not in REFUSED:
+        if has_pair(vif) and type_ == model.VIF_TYPE_OVS:
+            return Kind.HYBRID if vif.is_hybrid_plug_enabled() else Kind.SWITCHED
+        if has_pair(vif):
+            return Kind.PLAIN
+        if vnic in DIRECT_VNICS and type_ in DIRECT_TYPES:
+            return Kind.DIRECT
+    raise errors.SpecError(
+        f"Port {vif['id']} is of type {type_} and vnic type {vnic}, which lxd.LXDDriver cannot plug: "
+        + REFUSED.get(type_, f"it takes ports of types {model.VIF_TYPE_OVS} and {model.VIF_TYPE_TAP}, and with "
+                             f"--vnic-type direct {', '.join(DIRECT_TYPES)}"))
+
+
+def has_pair(vif: model.VIF) -> bool:
+    """Whether the port, if it is one that a container can have, is a pair of interfaces."""
+    return vif["vnic_type"] == model.VNIC_TYPE_NORMAL and vif["type"] in (model.VIF_TYPE_OVS, model.VIF_TYPE_TAP)
+
+
+def pair(owner: str, vif: model.VIF) -> Pair:
+    """The interfaces of a port that is not direct.
+
+    :param owner: the server's uuid
+    """
+    switched = kind(vif) is not Kind.PLAIN
+    return Pair(host_end=host_end(vif), inner_end=inner_end(vif), mac=vif["address"].lower(), mtu=mtu(vif),
+                mark=mark(owner, vif), switched=switched, software_checksums=datapath(vif) == "netdev")
+
+
+def nic(vif: model.VIF, name: str) -> Nic:
+    """:param name: of the interface in the container"""
+    return Nic(name=name, parent=inner_end(vif), mac=vif["address"].lower(), mtu=mtu(vif))
+
+
+def host_end(vif: model.VIF) -> str:
+    """The name under which neutron's agents know the port: what they filter and count must be the container's own.
+
+    :raises SpecError: it can be no interface's name
+    """
+    name = vif["devname"] or f"tap{vif['id']}"[:model.NIC_NAME_LEN]
+    if not INTERFACE.fullmatch(name):
+        raise errors.SpecError(f"Port {vif['id']} is to be called {name!r}, which is no interface's name")
+    return name
+
+
+def inner_end(vif: model.VIF) -> str:
+    return f"{INNER_PREFIX}{vif['id']}"[:model.NIC_NAME_LEN]
+
+
+def hybrid_bridge(vif: model.VIF) -> str:
+    """The bridge that os-vif makes for a port with hybrid plugging."""
+    return f"qbr{vif['id']}"[:model.NIC_NAME_LEN]
+
+
+def mtu(vif: model.VIF) -> int | None:
+    return vif["network"].get_meta("mtu")
+
+
+def datapath(vif: model.VIF) -> str | None:
+    """``netdev`` is Open vSwitch in user space."""
+    return vif["details"].get(model.VIF_DETAILS_OVS_DATAPATH_TYPE)
+
+
+def names(vifs: Iterable[model.VIF]) -> dict[str, str]:
+    """Port id -> interface in the container: eth0, eth1, … and ib0, ib1, … each in the ports' order."""
+    counts = {"eth": 0, "ib": 0}
+    found = {}
+    for vif in vifs:
+        prefix = prefix_of(vif)
+        found[vif["id"]] = f"{prefix}{counts[prefix]}"
+        counts[prefix] += 1
+    return found
+
+
+def free_name(vif: model.VIF, taken: Iterable[str]) -> str:
+    """The first name for one more port that is not ``taken``."""
+    prefix, taken = prefix_of(vif), frozenset(taken)
+    return next(name for number in range(len(taken) + 1) if (name := f"{prefix}{number}") not in taken)
+
+
+def prefix_of(vif: model.VIF) -> str:
+    return "ib" if vif["type"] == model.VIF_TYPE_IB_HOSTDEV else "eth"
+
+
+def awaited(vifs: Iterable[model.VIF]) -> list[tuple[str, str]]:
+    """The events that neutron sends when it has wired the ports that are down now."""
+    return [("network-vif-plugged", vif["id"]) for vif in vifs if vif.get("active", True) is False]
+
+
+# Limits.
+
+
+INBOUND, OUTBOUND = "inbound", "outbound"  # as nova calls what a server receives and what it sends
+
+
+def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
+    """The flavor's ``quota:vif_<direction>_*``: kilobytes per second and, for the burst, kilobytes; None for no limit.
+
+    :raises SpecError: on a value that is no number
+    """
+    average, peak, burst = (_number(extra_specs, f"quota:vif_{direction}_{what}")
+                            for what in ("average", "peak", "burst"))
+    if average is None:
+        if peak is not None or burst is not None:
+            raise errors.SpecError(f"The flavor limits vif_{direction}_peak or vif_{direction}_burst without "
+                                   f"quota:vif_{direction}_average, which they add to.")
+        return None
+    # A tenth of a second at full rate, and no less than a few frames: the kernel's own default starves fast links.
+    return Shape(rate=average * KILO, ceiling=max(peak or 0, average) * KILO,
+                 burst=(burst or max(average // 10, 16)) * KILO)
+
+
+def shapes(extra_specs: Mapping[str, str]) -> tuple[Shape | None, Shape | None]:
+    """Of what a server receives and of what it sends."""
+    return shape(extra_specs, INBOUND), shape(extra_specs, OUTBOUND)
+
+
+def require_holdable(vif: model.VIF, extra_specs: Mapping[str, str]) -> None:
+    """:raises SpecError: the flavor's limits cannot be held on the port, or are none"""
+    received, sent = shapes(extra_specs)
+    how = kind(vif)
+    if how is Kind.DIRECT and (received or sent):
+        raise errors.SpecError(f"The flavor has quota:vif_*, which cannot be held on port {vif['id']}: its network "
+                               f"function is the container's own. Use another flavor.")
+    if how is Kind.SWITCHED and sent:
+        raise errors.SpecError(
+            f"The flavor has quota:vif_outbound_*, which cannot be held on port {vif['id']}: Open vSwitch takes what "
+            f"is sent before the host could hold it. Use a QoS policy of neutron on the port or the network (openstack "
+            f"network qos policy create).")
+
+
+def _number(extra_specs: Mapping[str, str], key: str) -> int | None:
+    text = extra_specs.get(key)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise errors.SpecError(f"Flavor key {key} must be a whole number of at least 1, not {text!r}.")
+    return int(text)
+
+
+# os-vif.
+
+
+def osvif(vif: model.VIF) -> Any | None:
+    """What os-vif is asked to plug; None for a port that needs nothing of it."""
+    if kind(vif) not in (Kind.SWITCHED, Kind.HYBRID):
+        return None
+    plugged = os_vif_util.nova_to_osvif_vif(vif)
+    if isinstance(plugged, os_vif.objects.vif.VIFOpenVSwitch):
+        # Libvirt adds a machine's port to the switch itself; nobody does for a container. And the interface of that
+        # name is here already.
+        plugged.port_profile.create_port = True
+        if "create_tap" in plugged.port_profile.fields:
+            plugged.port_profile.create_tap = False
+    return plugged
+
+
+# Marks: enough to unplug a port of which nothing else is known any more.
+
+
+def owners_mark(owner: str) -> str:
+    """How the marks of a server's ports begin."""
+    return f"{MARK} {owner} "
+
+
+def mark(owner: str, vif: model.VIF) -> str:
+    return f"{owners_mark(owner)}{vif['id']} {kind(vif)} {vif['network']['bridge'] or '-'} {datapath(vif) or '-'}"
+
+
+def remembered(name: str, text: str) -> tuple[str, model.VIF]:
+    """The server's uuid, and the port as far as it takes to unplug it.
+
+    :param name: the host end
+    :param text: its mark
+    :raises SpecError: the mark was not made by :func:`mark`
+    """
+    try:
+        _, owner, port, how, bridge, path = text.split(" ")
+        network = model.Network(id=port, bridge=None if bridge == "-" else bridge)
+        details: dict[str, Any] = {model.VIF_DETAILS_OVS_HYBRID_PLUG: Kind(how) is Kind.HYBRID}
+        if path != "-":
+            details[model.VIF_DETAILS_OVS_DATAPATH_TYPE] = path
+    except ValueError as error:
+        raise errors.SpecError(f"interface {name} has the mark {text!r}, which is none of this driver") from error
+    type_ = model.VIF_TYPE_TAP if Kind(how) is Kind.PLAIN else model.VIF_TYPE_OVS
+    return owner, model.VIF(id=port, address="00:00:00:00:00:00", devname=name, type=type_, network=network,
+                            details=details)

@@ -1,0 +1,96 @@
+"""Ports with a network function of their own (``--vnic-type direct``).
+
+The function that nova claimed for the port comes to the container as a device, with the port's MAC and VLAN set where
+the tenant cannot change them.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from nova import objects
+from nova.network import model
+from oslo_config import cfg
+
+from containerhost.errors import DeviceNotFound
+from containerhost.grants import Grant, GrantOptions
+from containerhost.possession import Possession, Request
+from nova_lxd_ext.hardware.possessions import owner
+
+LOG = logging.getLogger(__name__)
+
+
+class DirectPorts:
+    """:param node_id: this host, as nova's records of PCI devices name it
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, possession: Possession, node_id: Callable[[], int]) -> None:
+        self._conf = conf
+        self._possession = possession
+        self._node_id = node_id
+
+    def put_on(self, instance: objects.Instance, vifs: Sequence[model.VIF], names: Mapping[str, str]
+               ) -> dict[str, Grant]:
+        """Take possession of all the ports' functions or of none. What the server holds already stays as it is.
+
+        :param names: interface in the container by port id
+        :returns: by port id
+        """
+        requests = [self.request(instance, vif, names[vif["id"]]) for vif in vifs]
+        grants = self._possession.acquire(requests, owner(instance)) if requests else ()
+        return {vif["id"]: grant for vif, grant in zip(vifs, grants, strict=True)}
+
+    def request(self, instance: objects.Instance, vif: model.VIF, name: str) -> Request:
+        """:raises DeviceNotFound: nova did not claim the port's function for this server"""
+        address = (vif["profile"] or {}).get("pci_slot", "")
+        node = self._node_id()
+        claimed = {device.address for device in instance.get_pci_devices() if device.compute_node_id == node}
+        if address not in claimed:
+            raise DeviceNotFound(f"Port {vif['id']} names the PCI function {address or 'none'}, which nova has not "
+                                 f"claimed on this host for server {instance.uuid}. Detach the port and attach it "
+                                 f"again.")
+        return Request(address, options(vif, name, self._conf.lxd.rdma_memlock, self._conf.lxd.rdma_management_nodes))
+
+    def held(self, instance: objects.Instance, vif: model.VIF) -> tuple[Grant | None, tuple[Grant, ...]]:
+        """What the server has of the port, and all else it has. Only for telling which nodes go and which stay: the
+        names of interfaces in them are those of the host."""
+        grants = self._possession.held(owner(instance))
+        address = (vif["profile"] or {}).get("pci_slot")
+        return (next((grant for grant in grants if grant.device.id == address), None),
+                tuple(grant for grant in grants if grant.device.id != address))
+
+    def require_unused(self, grant: Grant) -> None:
+        """:raises DeviceInUse: a process in the container has it open"""
+        self._possession.require_unused([grant])
+
+    def silence(self, instance: objects.Instance, silent: bool) -> None:
+        """Take the link from all virtual functions of the server, those of its flavor too, or give it back."""
+        for complaint in self._possession.silence(owner(instance), silent):
+            LOG.warning("A function of server %s %s: %s", instance.uuid,
+                        "goes on answering while it is paused" if silent else "did not get its link back", complaint)
+
+    def give_back(self, instance: objects.Instance, vif: model.VIF) -> None:
+        """Return one function of a container that lives on; done already when the server does not have it. One that
+        cannot be cleaned stays blocked on the host."""
+        grant, _ = self.held(instance, vif)
+        for complaint in self._possession.give_back_one(grant.device.id, owner(instance)) if grant else ():
+            LOG.error("The function of a port of server %s came back, but is not used again: %s", instance.uuid,
+                      complaint)
+
+
+def options(vif: model.VIF, name: str, memlock: str, management_nodes: bool) -> GrantOptions:
+    """What the port decides about its function."""
+    chosen = GrantOptions(netdev_name=name, memlock=memlock, management_nodes=management_nodes)
+    mac = vif["address"].lower()
+    if vif["type"] == model.VIF_TYPE_IB_HOSTDEV:
+        return dataclasses.replace(chosen, node_guid=port_guid(mac), port_guid=port_guid(mac))
+    if vif["vnic_type"] == model.VNIC_TYPE_DIRECT:
+        return dataclasses.replace(chosen, mac=mac, vlan=int(vif["details"].get(model.VIF_DETAILS_VLAN) or 0))
+    return chosen  # a whole card has one MAC, which nova told neutron
+
+
+def port_guid(mac: str) -> str:
+    """The GUID by which neutron's InfiniBand agent knows a port: two bytes of zeros in the middle of its MAC."""
+    digits = mac.replace(":", "")
+    text = f"{digits[:6]}0000{digits[6:]}"
+    return ":".join(text[start:start + 4] for start in range(0, 16, 4))

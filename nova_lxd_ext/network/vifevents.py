@@ -1,0 +1,51 @@
+"""Waits until neutron has wired a server's ports, so that no server starts without its network."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from nova import exception, objects
+from nova.network import model
+from oslo_config import cfg
+
+from nova_lxd_ext.network import vifconfig
+
+LOG = logging.getLogger(__name__)
+
+
+class VifEvents:
+    """:param virtapi: nova's side, which receives neutron's events (nova.virt.virtapi.VirtAPI)
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, virtapi: Any) -> None:
+        self._conf = conf
+        self._virtapi = virtapi
+
+    @contextlib.contextmanager
+    def expecting(self, instance: objects.Instance, vifs: model.NetworkInfo) -> Iterator[None]:
+        """Encloses the plugging. At its end every port that was down must be wired within
+        ``[DEFAULT]vif_plugging_timeout`` seconds (0 does not wait).
+
+        :raises VirtualInterfaceCreateException: one is not, and ``[DEFAULT]vif_plugging_is_fatal``
+        """
+        events = vifconfig.awaited(vifs) if self._conf.vif_plugging_timeout else []
+        if not events:
+            yield
+            return
+        try:
+            with self._virtapi.wait_for_instance_event(instance, events, timeout=self._conf.vif_plugging_timeout,
+                                                       error_callback=self._failed):
+                yield
+        except exception.InstanceEventTimeout as error:
+            if self._conf.vif_plugging_is_fatal:
+                ports = ", ".join(port for _, port in events)
+                raise exception.VirtualInterfaceCreateException(
+                    f"Neutron did not wire all of the ports {ports} within {self._conf.vif_plugging_timeout} s "
+                    f"([DEFAULT]vif_plugging_timeout): see the log of this host's network agent") from error
+            LOG.warning("Server %s starts although neutron has not wired all of its ports", instance.uuid)
+
+    def _failed(self, event: str, instance: objects.Instance) -> None:
+        LOG.error("Neutron could not do its part (%s) for server %s", event, instance.uuid)
+        if self._conf.vif_plugging_is_fatal:
+            raise exception.VirtualInterfaceCreateException(f"Neutron failed to do its part: {event}")

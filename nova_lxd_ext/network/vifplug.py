@@ -1,0 +1,48 @@
+"""Plugs host ends into the switch with os-vif, which all of nova's drivers use for it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import os_vif
+from nova.network import model
+from os_vif.exception import ExceptionBase
+from os_vif.objects.instance_info import InstanceInfo
+
+from containerhost.errors import HostActionFailed
+from containerhost.network.veth import Veths
+from nova_lxd_ext.network import vifconfig
+from nova_lxd_ext.network.vifconfig import Kind
+
+
+class Plugs:
+    """:param veths: the host's pairs of interfaces
+    """
+
+    def __init__(self, veths: Veths) -> None:
+        self._veths = veths
+        os_vif.initialize()  # nova-compute has done so already; the benchmarks' program has not
+
+    def plug(self, server: InstanceInfo, vif: model.VIF) -> None:
+        """Connect the host end, which is there. May be repeated.
+
+        :raises HostActionFailed: with os-vif's words
+        """
+        ask(os_vif.plug, server, vif)
+        if vifconfig.kind(vif) is Kind.HYBRID:
+            self._veths.join(vifconfig.host_end(vif), vifconfig.hybrid_bridge(vif))
+
+    def unplug(self, server: InstanceInfo, vif: model.VIF) -> None:
+        """Disconnect the host end; done already when it is not connected, or not there."""
+        ask(os_vif.unplug, server, vif)
+
+
+def ask(act: Callable[[Any, InstanceInfo], None], server: InstanceInfo, vif: model.VIF) -> None:
+    plugged = vifconfig.osvif(vif)
+    if plugged is None:
+        return
+    try:
+        act(plugged, server)
+    except ExceptionBase as error:
+        raise HostActionFailed(
+            f"os-vif could not {act.__name__} port {vif['id']} ({vifconfig.host_end(vif)}); its words: {error}. Is "
+            f"ovsdb-server running, and does [os_vif_ovs]ovsdb_connection lead to it?") from error

@@ -1,0 +1,1 @@
+"""A server's life: from its flavor to its container, its moves and its end."""

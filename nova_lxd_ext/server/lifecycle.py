@@ -1,0 +1,180 @@
+"""How a server's container comes to be and how it ends, in an order that survives being killed at any step.
+
+What is on the host in the server's name can be found after every step: the owner records name the container before it
+exists, the server's folder has its uuid, the container carries the uuid. Every step of the end may be
+repeated, so the work of a driver that was killed is undone by doing the end once more.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from nova import exception, objects
+from nova.compute import task_states, vm_states
+from oslo_config import cfg
+
+from containerhost import errors
+from containerhost.engines import Engine
+from containerhost.inside import resources
+from containerhost.rollback import Rollback
+from containerhost.spec import ContainerSpec, Mount
+from nova_lxd_ext.hardware import tags
+from nova_lxd_ext.host import startup
+from nova_lxd_ext.image.images import Cache
+from nova_lxd_ext.server import cloudinit, flavor, labels
+from nova_lxd_ext.server.outfit import Outfit
+from nova_lxd_ext.server.states import States
+from nova_lxd_ext.server.wanted import NOTHING, Wanted
+from nova_lxd_ext.storage import configdrive, folders
+
+LOG = logging.getLogger(__name__)
+
+BEING_BUILT = frozenset({task_states.BLOCK_DEVICE_MAPPING, task_states.NETWORKING, task_states.SPAWNING})
+
+
+class Lifecycle:
+    """:param host_cpus: reads the host's cores as nova may use them now
+    :param tell_tags: sets what the guest is told of its devices
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, outfit: Outfit, images: Cache,
+                 host_cpus: Callable[[], flavor.HostCpus], tell_tags: tags.TellTags = tags.refresh) -> None:
+        self._conf = conf
+        self._engine = engine
+        self._states = states
+        self._outfit = outfit
+        self._images = images
+        self._host_cpus = host_cpus
+        self._tell_tags = tell_tags
+
+    def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta,
+              injected_files: Sequence[tuple[str, str]], admin_password: str | None,
+              wanted: Wanted, power_on: bool) -> None:
+        """Make the server's container, and start it. What can be refused without a change is refused first.
+
+        On any error nothing of the container is left.
+        """
+        self._outfit.require_possible(instance, wanted)
+        require_config_drive_for(injected_files, instance)
+        spec = self.spec(instance)
+        if self._states.find(instance) is not None:
+            raise exception.InstanceExists(name=instance.name)
+        image = self._images.ensure(context, image_meta, instance.flavor.root_gb, instance.trusted_certs)
+        report_progress(instance, 50)
+        with Rollback(f"boot of server {instance.uuid}") as undo:
+            undo.on_error("remove the container", self._take_back, context, instance, wanted)
+            with self._outfit.expecting(instance, wanted):
+                parts = self._outfit.put_on(context, instance, wanted)
+                self._tell_tags(context, instance, wanted.network_info)
+                mounts = self._config_drive(instance, injected_files, admin_password, wanted)
+                spec = dataclasses.replace(spec, image=image, parts=parts, mounts=mounts)
+                self._engine.create(resources.told(spec))
+                report_progress(instance, 80)
+            if power_on:
+                self._outfit.start(instance.name, parts)
+        self._states.changed()
+        instance.progress = 100  # nova saves it with the end of the boot
+
+    def _take_back(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+        """A daemon that restarts is waited for: what it began for this boot would stay."""
+        startup.await_server(self._engine, self._conf.lxd.ready_timeout)
+        self.remove(context, instance, wanted)
+
+    def spec(self, instance: objects.Instance) -> ContainerSpec:
+        """Everything of the container that the flavor decides; nothing is changed."""
+        conf, chosen = self._conf.lxd, instance.flavor
+        return ContainerSpec(
+            name=instance.name,
+            image="",
+            cpu=flavor.cpu(chosen.vcpus, instance.numa_topology, self._host_cpus()),
+            memory=flavor.memory(chosen.memory_mb, instance.numa_topology),
+            root=flavor.root_disk(chosen.root_gb, chosen.extra_specs, conf.storage_pool),
+            security=flavor.security(chosen.extra_specs, allow_privileged=conf.allow_privileged,
+                                     isolated=conf.isolated),
+            cloud_init=cloudinit.documents(instance),
+            gpu_libraries=flavor.prepared_libraries(chosen.extra_specs),
+            labels=labels.of(instance))
+
+    def _config_drive(self, instance: objects.Instance, injected_files: Sequence[tuple[str, str]],
+                      admin_password: str | None, wanted: Wanted) -> tuple[Mount, ...]:
+        if not configdrive.required(instance):
+            return ()
+        return configdrive.write(instance, injected_files, admin_password, wanted.network_info)
+
+    def remove(self, context: Any, instance: objects.Instance, wanted: Wanted = NOTHING,
+               keep_disk: bool = False) -> None:
+        """End the container and return what it had; from every state, also when parts of it are gone already.
+
+        Devices are returned only once the container cannot use them any more: an error before that leaves the records
+        that the next try needs.
+
+        :param keep_disk: leave the stopped container and the server's folder for nova to use or remove later
+        """
+        if keep_disk:
+            self._stop_if_there(instance)
+        elif not self._states.is_strangers(instance):
+            # Also when there is none: a creation whose caller was killed may still be going on in the engine.
+            self._engine.delete(instance.name)
+            self._delete_aside(instance)
+        self._states.changed()
+        self._outfit.take_off(context, instance, wanted)
+        if not keep_disk:
+            self._outfit.end(instance.uuid)
+            folders.remove(instance.uuid)
+
+    def discard(self, name: str, uuid: str) -> None:
+        """Remove a server's container, disks and folder that have nothing else: it is at home on another host."""
+        self._engine.delete(name)
+        self._states.changed()
+        self._outfit.end(uuid)
+        folders.remove(uuid)
+
+    def _delete_aside(self, instance: objects.Instance) -> None:
+        """A server that is being rescued has two containers."""
+        aside = self._states.aside_of(instance)
+        if aside is not None:
+            self._engine.delete(aside.name)
+
+    def _stop_if_there(self, instance: objects.Instance) -> None:
+        if self._states.find(instance) is not None:
+            self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
+
+    def reconcile(self) -> None:
+        """At the driver's start: return what is left of containers that are gone."""
+        aside = (dataclasses.replace(state, name=name) for name, state in self._states.aside().items())
+        alive = (*self._states.all(), *aside)
+        self._outfit.reconcile(alive)
+        for uuid in folders.remove_all_but(labels.uuid(state.labels) or "" for state in alive):
+            LOG.warning("Removed the folder of server %s, which has no container", uuid)
+
+    def end_interrupted_boots(self, context: Any, instances: Iterable[objects.Instance]) -> None:
+        """At the driver's start: remove containers whose boot a killed nova-compute left unfinished.
+
+        Nova sets such servers to ERROR and does not finish them; a server that was built once is never among them.
+        """
+        for instance in instances:
+            if instance.vm_state == vm_states.BUILDING or instance.task_state in BEING_BUILT:
+                LOG.warning("The boot of server %s was interrupted: what there is of it is removed", instance.uuid)
+                try:
+                    self.remove(context, instance)
+                except (errors.ContainerHostError, OSError):
+                    # The other servers must not wait for this one; nova's deletion of it tries again.
+                    LOG.exception("Server %s could not be removed", instance.uuid)
+
+
+def require_config_drive_for(injected_files: Sequence[tuple[str, str]], instance: objects.Instance) -> None:
+    """:raises BuildAbortException: files to inject reach a container by its config drive only"""
+    if injected_files and not configdrive.required(instance):
+        raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=(
+            "The server has personality files, which reach a container by the config drive only. "
+            "Ask for a config drive (--config-drive true), or use user data."))
+
+
+def report_progress(instance: objects.Instance, percent: int) -> None:
+    """Let the API show how far the boot is. Ends the boot when the task state says the tenant deleted the server.
+
+    :raises UnexpectedDeletingTaskStateError: nova then ends the boot quietly
+    """
+    instance.progress = percent
+    instance.save(expected_task_state=[instance.task_state])

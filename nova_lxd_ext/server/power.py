@@ -1,0 +1,120 @@
+"""Starting, stopping, rebooting and freezing a server's container."""
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
+
+from nova import objects
+from nova.compute import utils as compute_utils
+from oslo_config import cfg
+
+from containerhost import errors
+from containerhost.engines import Engine, Status
+from nova_lxd_ext.host import startup
+from nova_lxd_ext.server.outfit import Outfit
+from nova_lxd_ext.server.states import States
+from nova_lxd_ext.server.wanted import Wanted
+
+LOG = logging.getLogger(__name__)
+P = ParamSpec("P")
+
+
+def outlasting_restart(action: Callable[Concatenate["Power", P], None]) -> Callable[Concatenate["Power", P], None]:
+    """Decorator: when the daemon goes away in the middle, wait until it is back and do the action once more.
+
+    Every action here may be repeated: it looks at what is before it acts. ``[lxd] ready_timeout`` limits the wait.
+    """
+
+    @functools.wraps(action)
+    def wrapper(self: "Power", *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            action(self, *args, **kwargs)
+        except errors.EngineUnavailable as error:
+            LOG.warning("The daemon went away in %s: %s", action.__name__, error)
+            self.await_engine()
+            action(self, *args, **kwargs)
+    return wrapper
+
+
+class Power:
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, outfit: Outfit,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._conf = conf
+        self._engine = engine
+        self._states = states
+        self._outfit = outfit
+        self._clock = clock
+
+    def await_engine(self) -> None:
+        """:raises EngineUnavailable: it is not back within ``[lxd] ready_timeout``"""
+        startup.await_server(self._engine, self._conf.lxd.ready_timeout)
+
+    @outlasting_restart
+    def on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+        """Start the container with what its server is to have; nothing to do when it runs.
+
+        While it was off the host may have restarted and named nodes and interfaces anew, or lost a device: what the
+        container is configured with is brought up to date first.
+        """
+        state = self._states.require(instance)
+        if state.status is Status.FROZEN:
+            self._outfit.resume(instance)
+            self._engine.unfreeze(instance.name)
+        elif state.status is not Status.RUNNING:
+            self._outfit.start(instance.name, self._outfit.refit(context, instance, wanted))
+        self._states.changed()
+
+    @outlasting_restart
+    def off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
+        """Stop the container. One that is gone does not run: a rebuild, which makes it anew, begins with this.
+
+        :param timeout: seconds the guest has to shut down by itself before it is ended; 0 ends it at once
+        :param retry_interval: seconds after which a guest that still runs is asked again; 0 asks once
+        """
+        state = self._states.find(instance)
+        if state is None or state.status is Status.STOPPED:
+            return
+        if state.status is Status.FROZEN or not self._shut_down(instance, timeout, retry_interval):
+            self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
+        self._states.changed()
+
+    def _shut_down(self, instance: objects.Instance, timeout: int, retry_interval: int) -> bool:
+        """Ask the guest to shut down until it does or the time is over; whether it did."""
+        end = self._clock() + timeout
+        while (left := int(end - self._clock())) > 0:
+            try:
+                self._engine.stop(instance.name, timeout=min(retry_interval or left, left))
+                return True
+            except errors.EngineTimeout:
+                LOG.debug("Server %s still runs, %d s before it is ended", instance.uuid, left)
+        if timeout:
+            LOG.warning("Server %s did not shut down within %d s and is ended", instance.uuid, timeout)
+        return False
+
+    def reboot(self, context: Any, instance: objects.Instance, wanted: Wanted, soft: bool) -> None:
+        """Soft: the guest shuts down by itself within the time that nova also allows it at a stop (the image's
+        ``os_shutdown_timeout``, else ``[DEFAULT] shutdown_timeout``), else it is ended like at a hard reboot. Hard:
+        it is ended at once, and GPUs that are sick are reset. Either way it starts again with devices brought up to
+        date."""
+        allowed = compute_utils.get_value_from_system_metadata(instance, "image_os_shutdown_timeout", int,
+                                                               self._conf.shutdown_timeout)
+        self.off(instance, timeout=allowed if soft else 0, retry_interval=self._conf.compute.shutdown_retry_interval)
+        if not soft:
+            self._outfit.renew(instance)
+        self.on(context, instance, wanted)
+
+    @outlasting_restart
+    def freeze(self, instance: objects.Instance) -> None:
+        self._states.require(instance)
+        self._engine.freeze(instance.name)
+        self._outfit.pause(instance)
+        self._states.changed()
+
+    @outlasting_restart
+    def unfreeze(self, instance: objects.Instance) -> None:
+        self._states.require(instance)
+        self._outfit.resume(instance)
+        self._engine.unfreeze(instance.name)
+        self._states.changed()

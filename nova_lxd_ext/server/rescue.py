@@ -1,0 +1,127 @@
+"""Rescue: the server runs from another image for a while, with its own, broken root at hand.
+
+The server's container is set aside under another name, and one of the rescue image takes its place, its name and all
+that the server has: ports, volumes, devices. Unrescuing removes that one and gives the first its name back. Whoever is
+killed in between leaves the container set aside, from which the next start or the server's end goes on.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from nova import exception, objects
+from nova.compute import vm_states
+from oslo_config import cfg
+
+from containerhost import errors
+from containerhost.engines import Engine
+from containerhost.rollback import Rollback
+from containerhost.spec import ContainerSpec, Salvaged
+from nova_lxd_ext.access import password as passwords
+from nova_lxd_ext.host import startup
+from nova_lxd_ext.image.images import Cache
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.lifecycle import Lifecycle
+from nova_lxd_ext.server.outfit import Outfit
+from nova_lxd_ext.server.power import Power
+from nova_lxd_ext.server.states import States
+from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.storage import configdrive
+
+LOG = logging.getLogger(__name__)
+
+TARGET = "/mnt/rescue"  # where the rescuing container has the broken root
+DRIVE = "configdrive-rescue"
+
+
+class Rescue:
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, lifecycle: Lifecycle, power: Power,
+                 outfit: Outfit, images: Cache) -> None:
+        self._conf = conf
+        self._engine = engine
+        self._states = states
+        self._lifecycle = lifecycle
+        self._power = power
+        self._outfit = outfit
+        self._images = images
+
+    def enter(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta, password: str | None,
+              wanted: Wanted) -> None:
+        """Let the server run from ``image_meta``; on any error it has its own container again, stopped.
+
+        :raises SpecError: the storage pool cannot show the broken root
+        """
+        self._outfit.require_possible(instance, wanted)
+        self._bring_back(instance)
+        self._engine.require_salvageable(self._states.require(instance).name)
+        image = self._images.ensure(context, image_meta, instance.flavor.root_gb, instance.trusted_certs)
+        aside = labels.aside(instance)
+        spec = dataclasses.replace(self._lifecycle.spec(instance), image=image, salvaged=Salvaged(aside, TARGET))
+        self._power.off(instance)
+        with Rollback(f"rescue of server {instance.uuid}") as undo:
+            undo.on_error("bring its own container back", self._recover, instance)
+            # Two containers must not name one device.
+            self._engine.refit(instance.name, ())
+            self._engine.rename(instance.name, aside)
+            self._rescuing(context, instance, spec, password, wanted)
+        self._states.changed()
+        if password:
+            self._set_password(instance, image_meta, password)
+
+    def leave(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+        """Let the server run from its own root; done already when it does."""
+        self._bring_back(instance)
+        self._power.on(context, instance, wanted)
+
+    def settle(self, instances: Iterable[objects.Instance]) -> None:
+        """At the driver's start: end what a killed nova-compute left half done.
+
+        A rescue that nova does not know of did not happen. Where the rescuing container is gone, unrescuing goes on.
+
+        :param instances: the servers of this host
+        """
+        names = {state.name for state in self._states.all()}
+        known = {instance.name: instance for instance in instances}
+        for name in self._states.aside().keys() & known.keys():
+            instance = known[name]
+            if name in names and instance.vm_state == vm_states.RESCUED:
+                continue
+            LOG.warning("The rescue of server %s was interrupted: it has its own container again", instance.uuid)
+            try:
+                self._bring_back(instance)
+            except errors.ContainerHostError:
+                # The other servers must not wait for this one; its next rescue or unrescue tries again.
+                LOG.exception("Server %s did not get its own container back", instance.uuid)
+
+    def _rescuing(self, context: Any, instance: objects.Instance, spec: ContainerSpec, password: str | None,
+                  wanted: Wanted) -> None:
+        with self._outfit.expecting(instance, wanted):
+            parts = self._outfit.put_on(context, instance, wanted)
+            mounts = configdrive.write(instance, (), password, wanted.network_info, DRIVE) \
+                if configdrive.required(instance) else ()
+            self._engine.create(dataclasses.replace(spec, parts=parts, mounts=mounts))
+        self._outfit.start(instance.name, parts)
+
+    def _set_password(self, instance: objects.Instance, image_meta: objects.ImageMeta, password: str) -> None:
+        """Without it the server is rescued all the same: its owner may have a key, or the config drive."""
+        try:
+            passwords.set_admin(self._engine, instance.name, image_meta, password)
+        except (exception.SetAdminPasswdNotSupported, errors.ContainerHostError) as error:
+            LOG.warning("The rescued server %s does not have the password that its owner was told: %s", instance.uuid,
+                        error)
+
+    def _recover(self, instance: objects.Instance) -> None:
+        """A daemon that restarts is waited for."""
+        startup.await_server(self._engine, self._conf.lxd.ready_timeout)
+        self._bring_back(instance)
+
+    def _bring_back(self, instance: objects.Instance) -> None:
+        """Give the container that was set aside its name back; nothing to do when there is none."""
+        aside = self._states.aside_of(instance)
+        if aside is not None:
+            if not self._states.is_strangers(instance):
+                self._engine.delete(instance.name)
+            self._engine.rename(aside.name, instance.name)
+        self._states.changed()
+        configdrive.remove(instance, DRIVE)

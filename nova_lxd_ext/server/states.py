@@ -1,0 +1,117 @@
+"""Which of nova's containers there are and what they do, for one server or for the whole host.
+
+Nova's periodic tasks ask about every server of the host one after the other. They allow an answer that is a few seconds
+old (``use_cache``), so all of them together cost one request to the engine.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from nova import exception, objects
+from nova.compute import power_state
+from nova.virt.hardware import InstanceInfo
+
+from containerhost import errors
+from containerhost.engines import ContainerState, Engine, Status
+from nova_lxd_ext.server import labels
+
+LOG = logging.getLogger(__name__)
+
+# Seconds; nova's shortest periodic task runs every minute.
+SNAPSHOT_AGE = 5.0
+
+POWER_STATES: Mapping[Status, int] = {
+    Status.RUNNING: power_state.RUNNING,
+    Status.STOPPED: power_state.SHUTDOWN,
+    # Nova pauses and suspends a container alike: both freeze it in memory.
+    Status.FROZEN: power_state.PAUSED,
+    Status.STARTING: power_state.NOSTATE,
+    Status.STOPPING: power_state.RUNNING,
+    Status.ERROR: power_state.CRASHED,
+}
+
+
+class States:
+    """:param clock: seconds that never run backwards
+    """
+
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._snapshot: Mapping[str, ContainerState] = {}
+        self._taken = -SNAPSHOT_AGE
+        self._changed = 0.0
+
+    def all(self) -> tuple[ContainerState, ...]:
+        """Nova's containers now, from one request; without those set aside while their server is rescued."""
+        return tuple(state for state in self._fresh().values() if labels.server_of(state) is None)
+
+    def aside(self) -> Mapping[str, ContainerState]:
+        """Containers set aside, by the name of their server."""
+        return {name: state for state in self._fresh().values() if (name := labels.server_of(state))}
+
+    def uuids(self) -> list[str]:
+        """Of the servers that have a container here; from one request."""
+        return [uuid for state in self.all() if (uuid := labels.uuid(state.labels))]
+
+    def find(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState | None:
+        """The server's container; None when there is none. One of the same name that is not the server's is none."""
+        state = self._cached(instance.name) if use_cache else self._lookup(instance.name)
+        return state if state is not None and labels.uuid(state.labels) == instance.uuid else None
+
+    def aside_of(self, instance: objects.Instance) -> ContainerState | None:
+        """The server's container that was set aside; None when none was."""
+        state = self._lookup(labels.aside(instance))
+        mine = state is not None and labels.uuid(state.labels) == instance.uuid
+        return state if state is not None and mine and labels.server_of(state) == instance.name else None
+
+    def is_strangers(self, instance: objects.Instance) -> bool:
+        """Whether the container of the server's name is not the server's, so that it must be left alone."""
+        state = self._lookup(instance.name)
+        if state is None or labels.uuid(state.labels) == instance.uuid:
+            return False
+        LOG.warning("Container %s belongs to %s, not to server %s: it is left alone", state.name,
+                    labels.uuid(state.labels) or "nobody that nova knows", instance.uuid)
+        return True
+
+    def require(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState:
+        """:raises InstanceNotFound: when the server has no container here"""
+        state = self.find(instance, use_cache)
+        if state is None:
+            raise exception.InstanceNotFound(instance_id=instance.uuid)
+        return state
+
+    def info(self, instance: objects.Instance, use_cache: bool = False) -> InstanceInfo:
+        return InstanceInfo(state=POWER_STATES[self.require(instance, use_cache).status])
+
+    def changed(self) -> None:
+        """A container was changed: answers from before do not count any more."""
+        self._changed = self._clock()
+
+    def _lookup(self, name: str) -> ContainerState | None:
+        try:
+            return self._engine.container(name)
+        except errors.EngineNotFound:
+            return None
+
+    def _cached(self, name: str) -> ContainerState | None:
+        with self._lock:  # one request serves all that wait here
+            if self._usable():
+                return self._snapshot.get(name)
+            return self._take().get(name)
+
+    def _fresh(self) -> Mapping[str, ContainerState]:
+        with self._lock:
+            return self._take()
+
+    def _usable(self) -> bool:
+        return self._taken > self._changed and self._clock() - self._taken < SNAPSHOT_AGE
+
+    def _take(self) -> Mapping[str, ContainerState]:
+        asked = self._clock()
+        self._snapshot = {state.name: state for state in self._engine.containers() if labels.uuid(state.labels)}
+        self._taken = asked
+        return self._snapshot

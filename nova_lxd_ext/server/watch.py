@@ -1,0 +1,127 @@
+"""Tells nova at once what happens to its containers, so that it need not find out by its next periodic look.
+
+A container that a guest ends shall be SHUTOFF, and one that it reboots shall not, of which LXD tells as of two things:
+an end and a beginning. So a container counts as stopped only when it has been for a moment.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from nova.virt import event
+
+from containerhost import errors
+from containerhost.engines import Change, ContainerState, Engine, Events, Status
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.states import States
+
+LOG = logging.getLogger(__name__)
+
+SETTLE = 3.0  # s a container is stopped before nova is told; starting one again takes less
+PAUSE = 1.0  # s between two tries to reach a daemon that is away
+END_LIMIT = 10.0  # s for the thread to end
+
+TRANSITIONS: Mapping[Status, int] = {
+    Status.RUNNING: event.EVENT_LIFECYCLE_STARTED,
+    Status.STOPPED: event.EVENT_LIFECYCLE_STOPPED,
+    Status.FROZEN: event.EVENT_LIFECYCLE_PAUSED,
+}
+
+
+class Watch:
+    """:param emit: takes nova's event
+    :param settle: seconds
+    """
+
+    def __init__(self, engine: Engine, states: States, emit: Callable[[event.LifecycleEvent], None],
+                 settle: float = SETTLE) -> None:
+        self._engine = engine
+        self._states = states
+        self._emit = emit
+        self._settle = settle
+        self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
+        self._events: Events | None = None
+        self._known: dict[str, Status] | None = None
+        self._due: dict[str, tuple[Status, float]] = {}
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._ending.clear()
+            self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; nothing is told any more."""
+        if self._thread is None:
+            return
+        self._ending.set()
+        if self._events is not None:
+            self._events.close()
+        self._thread.join(END_LIMIT)
+        self._thread = None
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self._events = self._engine.events()
+                self._catch_up()
+                self._listen(self._events)
+            except errors.ContainerHostError as error:
+                if not self._ending.is_set():
+                    LOG.warning("What happens to containers is not told until the daemon is back: %s", error)
+                    self._ending.wait(PAUSE)
+            finally:
+                if self._events is not None:
+                    self._events.close()
+
+    def _catch_up(self) -> None:
+        """What changed while nobody listened."""
+        found = {state.name: state.status for state in self._states.all()}
+        if self._known is not None:
+            for name, status in found.items():
+                if self._known.get(name) is not status:
+                    self._note(Change(name, status))
+        self._known = found
+
+    def _listen(self, events: Events) -> None:
+        """:raises EngineUnavailable: when the daemon goes away, or at the end"""
+        while not self._ending.is_set():
+            try:
+                self._note(events.receive(self._next_due()))
+            except errors.EngineTimeout:
+                LOG.debug("Containers have settled")
+            self._tell_due()
+
+    def _note(self, change: Change) -> None:
+        wait = self._settle if change.status is Status.STOPPED else 0.0
+        self._due[change.name] = change.status, time.monotonic() + wait
+
+    def _next_due(self) -> float | None:
+        """Seconds until something is to be told; None when nothing is."""
+        moments = [moment for _, moment in self._due.values()]
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
+
+    def _tell_due(self) -> None:
+        now = time.monotonic()
+        for name, (status, moment) in tuple(self._due.items()):
+            if moment <= now:
+                del self._due[name]
+                self._tell(name, status)
+
+    def _tell(self, name: str, status: Status) -> None:
+        state = self._now(name)
+        uuid = labels.uuid(state.labels) if state else None
+        if state is None or uuid is None or state.status is not status or status not in TRANSITIONS:
+            return
+        if self._known is not None:
+            self._known[name] = status
+        self._states.changed()
+        self._emit(event.LifecycleEvent(uuid, TRANSITIONS[status]))
+
+    def _now(self, name: str) -> ContainerState | None:
+        try:
+            return self._engine.container(name)
+        except errors.EngineNotFound:
+            return None  # it was deleted meanwhile

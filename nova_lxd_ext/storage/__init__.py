@@ -1,0 +1,1 @@
+"""Cinder's volumes, ephemeral disks, the config drive: a server's disks beside its root."""

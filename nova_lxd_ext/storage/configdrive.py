@@ -1,0 +1,56 @@
+"""The config drive: nova's metadata as plain files in a folder of the host that the container sees read-only.
+
+The server's folder is closed on the host (:mod:`nova_lxd_ext.storage.folders`); inside it the drive's files are
+readable by all, because the container's root is some unprivileged user of the host. The container sees the drive at
+/config-drive, where nova-lxd had it, and at the seed folder where cloud-init's ConfigDrive data source looks without
+any block device (cloud-init documentation, ConfigDrive).
+"""
+
+import shutil
+from collections.abc import Sequence
+
+from nova import objects
+from nova.api.metadata import base as metadata
+from nova.network import model
+from nova.virt import configdrive
+
+from containerhost.spec import Mount
+from nova_lxd_ext.storage import folders
+
+TARGETS = {"config-drive": "/config-drive", "config-drive-seed": "/var/lib/cloud/seed/config_drive"}
+
+
+FOLDER = "configdrive"
+
+
+def required(instance: objects.Instance) -> bool:
+    return bool(configdrive.required_by(instance))
+
+
+def write(instance: objects.Instance, injected_files: Sequence[tuple[str, str]], admin_password: str | None,
+          network_info: model.NetworkInfo | None, folder: str = FOLDER) -> tuple[Mount, ...]:
+    """Write the drive anew.
+
+    :param folder: of the server's, to keep it in
+    :param injected_files: (path in the server, content); nova keeps both as content of the drive, no path of it is used
+    :returns: how the container sees it
+    :raises OSError: when it cannot be written
+    """
+    extra = {"admin_pass": admin_password} if admin_password else {}
+    content = metadata.InstanceMetadata(instance, content=injected_files, extra_md=extra, network_info=network_info)
+    drive = folders.make(instance.uuid) / folder
+    if drive.exists():
+        shutil.rmtree(drive)
+    for name, data in content.metadata_for_config_drive():
+        target = drive / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data.encode() if isinstance(data, str) else data)
+    for path in (drive, *drive.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return tuple(Mount(name, str(drive), target) for name, target in TARGETS.items())
+
+
+def remove(instance: objects.Instance, folder: str) -> None:
+    drive = folders.of(instance.uuid) / folder
+    if drive.exists():
+        shutil.rmtree(drive)

@@ -1,0 +1,101 @@
+"""The host's memory of which volumes are connected for which server, one file each in the server's folder.
+
+A file is written before its volume is connected, so that what a killed driver left can be found and disconnected. It
+may hold the backend's secrets: nobody but nova-compute and root may read it.
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nova_lxd_ext.storage import folders
+
+LOG = logging.getLogger(__name__)
+
+FOLDER = "volumes"
+ID = re.compile(r"[0-9A-Za-z-]{1,64}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Connection:
+    """:ivar kind: how it is connected (nova_lxd_ext.storage.volumeconfig.KINDS)
+    :ivar data: what os-brick was given
+    :ivar path: the volume's node in the container
+    :ivar device: what os-brick made of it; None as long as it has not answered
+    """
+
+    volume: str
+    kind: str
+    data: Mapping[str, Any] = dataclasses.field(repr=False)
+    path: str
+    device: Mapping[str, Any] | None = None
+
+    @property
+    def source(self) -> str:
+        """The volume's node on the host; empty as long as there is none."""
+        return os.path.realpath(self.device["path"]) if self.device else ""
+
+
+def keep(server: str, connection: Connection) -> None:
+    """Write it down, in one step.
+
+    :raises OSError: when it cannot be kept
+    """
+    folder = folders.make(server) / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    target = folder / _name(connection.volume)
+    draft = target.with_suffix(".new")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(dataclasses.asdict(connection), file)
+    draft.replace(target)
+
+
+def forget(server: str, volume: str) -> None:
+    _file(server, volume).unlink(missing_ok=True)
+
+
+def find(server: str, volume: str) -> Connection | None:
+    return _read(_file(server, volume))
+
+
+def of(server: str) -> tuple[Connection, ...]:
+    """All of a server, by volume."""
+    return tuple(connection for file in sorted((folders.of(server) / FOLDER).glob("*.json"))
+                 if (connection := _read(file)))
+
+
+def servers() -> Iterator[str]:
+    """The servers of this host for which volumes are, or were, connected."""
+    return (server for server in folders.all_uuids() if (folders.of(server) / FOLDER).is_dir())
+
+
+def others(server: str, volume: str) -> tuple[str, ...]:
+    """The other servers of this host for which the same volume is connected."""
+    return tuple(other for other in servers() if other != server and _file(other, volume).exists())
+
+
+def _file(server: str, volume: str) -> Path:
+    return folders.of(server) / FOLDER / _name(volume)
+
+
+def _name(volume: str) -> str:
+    if not ID.fullmatch(volume):
+        raise ValueError(f"{volume!r} is no id of a volume")
+    return f"{volume}.json"
+
+
+def _read(file: Path) -> Connection | None:
+    try:
+        return Connection(**json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        LOG.error("The record of a volume's connection, %s, cannot be read (%s): what it describes may stay connected",
+                  file, error)
+        return None

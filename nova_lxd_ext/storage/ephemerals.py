@@ -1,0 +1,109 @@
+"""A server's ephemeral disks: further disks of the storage pool that live as long as its container.
+
+The container sees them as the folders /ephemeral0, /ephemeral1 and so on. A container cannot make or mount file systems
+of its own on a block device, so they come with the pool's.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from nova import objects
+from nova.virt import driver
+from oslo_utils import units
+
+from containerhost import errors
+from containerhost.engines import ContainerState
+from containerhost.engines.lxd.disktransfers import DiskOffer, DiskTransfers
+from containerhost.engines.lxd.pooldisks import Disk, PoolDisks
+from containerhost.spec import PoolDisk
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.outfit import Supplier
+from nova_lxd_ext.server.wanted import Wanted
+
+LOG = logging.getLogger(__name__)
+
+
+class Ephemerals(Supplier):
+    def __init__(self, disks: PoolDisks, transfers: DiskTransfers) -> None:
+        self._disks = disks
+        self._transfers = transfers
+
+    def require_possible(self, instance: objects.Instance, wanted: Wanted) -> None:
+        """:raises SpecError:"""
+        sizes(instance.flavor, wanted.block_device_info)
+
+    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[PoolDisk, ...]:
+        parts = []
+        for volume, size in self._wanted(instance, wanted).items():
+            self._disks.ensure(volume, size, {labels.UUID: instance.uuid})
+            name = volume.removeprefix(f"{instance.name}-")
+            parts.append(PoolDisk(name, self._disks.pool, volume, f"/{name}"))
+        return tuple(parts)
+
+    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+        """They stay as long as the container, which may be put together again."""
+
+    def fit_back(self, instance: objects.Instance, wanted: Wanted) -> None:
+        sizes_wanted = self._wanted(instance, wanted)
+        for disk in self._of(instance.uuid):
+            if disk.name not in sizes_wanted:
+                self._disks.delete(disk.name)
+            elif disk.size > sizes_wanted[disk.name]:
+                self._disks.resize(disk.name, sizes_wanted[disk.name])
+
+    def end(self, server: str) -> None:
+        for disk in self._of(server):
+            self._disks.delete(disk.name)
+
+    def _wanted(self, instance: objects.Instance, wanted: Wanted) -> dict[str, int]:
+        """Bytes by name in the pool, in the order of the folders."""
+        return {f"{instance.name}-ephemeral{place}": size
+                for place, size in enumerate(sizes(instance.flavor, wanted.block_device_info))}
+
+    def _of(self, server: str) -> tuple[Disk, ...]:
+        return tuple(disk for disk in self._disks.all() if labels.uuid(disk.labels) == server)
+
+    # To another host
+
+    def names(self, instance: objects.Instance) -> tuple[str, ...]:
+        """The server's disks on this host."""
+        return tuple(disk.name for disk in self._of(instance.uuid))
+
+    def offer(self, name: str, address: str) -> DiskOffer:
+        return self._transfers.offer(name, address)
+
+    def withdraw(self, instance: objects.Instance) -> None:
+        for name in self.names(instance):
+            self._transfers.withdraw(name)
+
+    def receive(self, instance: objects.Instance, offer: DiskOffer, timeout: int) -> None:
+        self._transfers.fetch(offer, {labels.UUID: instance.uuid}, timeout)
+
+    # At the driver's start
+
+    def reconcile(self, alive: Collection[ContainerState]) -> None:
+        present = {labels.uuid(state.labels) for state in alive}
+        for disk in self._disks.all():
+            owner = labels.uuid(disk.labels)
+            if owner and owner not in present and not disk.used:
+                LOG.warning("Removed disk %s of server %s, which has no container", disk.name, owner)
+                self._disks.delete(disk.name)
+
+
+def sizes(flavor: objects.Flavor, block_device_info: Mapping[str, Any]) -> tuple[int, ...]:
+    """Bytes of each ephemeral disk: those that the server was asked for with, else the flavor's one.
+
+    :raises SpecError: one of them cannot be
+    """
+    asked = driver.block_device_info_get_ephemerals(block_device_info)
+    for disk in asked:
+        if disk["guest_format"]:
+            raise errors.SpecError(
+                f"An ephemeral disk is asked for with file system {disk['guest_format']}, but a container gets it with "
+                "that of the host's storage pool: leave the format out.")
+        if disk["encrypted"]:
+            raise errors.SpecError("An encrypted ephemeral disk is asked for, which the host's storage pool cannot "
+                                   "give: use a flavor or image without ephemeral encryption.")
+    whole = flavor.ephemeral_gb
+    return tuple((disk["size"] or whole) * units.Gi for disk in asked) if asked else (whole * units.Gi,) * bool(whole)

@@ -1,0 +1,174 @@
+"""Cinder volumes of a server: connected on the host, seen in the container as block devices."""
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from nova import exception, objects
+from nova.virt import block_device
+from oslo_concurrency import lockutils
+
+from containerhost import errors
+from containerhost.engines import ContainerState, Engine
+from containerhost.rollback import Rollback
+from containerhost.spec import BlockDevice
+from nova_lxd_ext.hardware import tags
+from nova_lxd_ext.hardware.tags import TellTags
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.outfit import Supplier
+from nova_lxd_ext.server.states import States
+from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.storage import connections, volumeconfig
+from nova_lxd_ext.storage.connections import Connection
+from nova_lxd_ext.storage.connectors import BackendError, Connectors
+from nova_lxd_ext.storage.volumeconfig import Volume
+from nova_lxd_ext.storage.volumecopy import Copier
+
+LOG = logging.getLogger(__name__)
+
+
+class Volumes(Supplier):
+    """:param tell_tags: sets what the guest is told of its devices
+    """
+
+    def __init__(self, engine: Engine, states: States, connectors: Connectors, copier: Copier,
+                 tell_tags: TellTags = tags.refresh) -> None:
+        self._engine = engine
+        self._states = states
+        self._connectors = connectors
+        self._copier = copier
+        self._tell_tags = tell_tags
+
+    # At boot, start and end.
+
+    def require_possible(self, instance: objects.Instance, wanted: Wanted) -> None:
+        """:raises SpecError:"""
+        volumeconfig.require_no_swap(instance.flavor, wanted.block_device_info)
+        volumeconfig.volumes(wanted.block_device_info)
+
+    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[BlockDevice, ...]:
+        """:raises VolumeAttachFailed:"""
+        return tuple(self._connect(instance.uuid, volume) for volume in volumeconfig.volumes(wanted.block_device_info))
+
+    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+        self._disconnect_all(instance.uuid)
+
+    def reconcile(self, alive: Collection[ContainerState]) -> None:
+        for server in set(connections.servers()) - {labels.uuid(state.labels) for state in alive}:
+            self._disconnect_all(server)
+
+    # While the server is there.
+
+    def attach(self, context: Any, instance: objects.Instance, volume: Volume) -> None:
+        """:raises VolumeAttachFailed: nothing was changed"""
+        self._states.require(instance)
+        with Rollback(f"attaching volume {volume.id} to server {instance.uuid}") as undo:
+            disk = self._connect(instance.uuid, volume)
+            undo.on_error("disconnect it", self._disconnect, instance.uuid, volume.id, force=True)
+            self._engine.attach(instance.name, disk)
+            undo.on_error("take it from the container", self._engine.detach, instance.name, disk)
+            self._tell_tags(context, instance, instance.get_network_info())
+            instance.save()
+
+    def detach(self, instance: objects.Instance, path: str) -> None:
+        """Take the volume at ``path`` from the container, and disconnect it.
+
+        :raises DeviceDetachFailed: somebody in the container uses it; it stays
+        :raises DiskNotFound: the server has none there
+        """
+        for connection in self._at(instance, path):
+            if self._states.find(instance) is not None:
+                with unused(path):
+                    self._engine.detach(instance.name, part(connection))
+            self._disconnect(instance.uuid, connection.volume)
+
+    def swap(self, instance: objects.Instance, path: str, new: Volume) -> None:
+        """Copy the volume at ``path`` to another one, which takes its place; meanwhile nobody in the container can open
+        it.
+
+        :raises DeviceDetachFailed: somebody in the container uses it; it stays
+        :raises DiskNotFound: the server has none there
+        :raises VolumeAttachFailed: the new one cannot be connected
+        """
+        old = self._at(instance, path)[0]
+        self._states.require(instance)
+        with Rollback(f"swapping volume {old.volume} of server {instance.uuid} for {new.id}") as undo:
+            disk = self._connect(instance.uuid, new)
+            undo.on_error("disconnect the new one", self._disconnect, instance.uuid, new.id, force=True)
+            with unused(path), self._engine.withheld(instance.name, part(old)):
+                self._copier.copy(old.source, disk.source)
+                self._engine.detach(instance.name, part(old))
+                undo.on_error("give the old one back", self._engine.attach, instance.name, part(old))
+                self._engine.attach(instance.name, disk)
+        self._disconnect(instance.uuid, old.volume)
+
+    def extend(self, connection_info: Mapping[str, Any], size: int) -> None:
+        """Let the host, and with it the container, see a volume's new size.
+
+        :param size: bytes that it has now, by Cinder
+        :raises BackendError: the host does not see so many
+        """
+        volume = block_device.get_volume_id(connection_info)
+        found = self._connectors.extend(volume, connection_info["driver_volume_type"], connection_info["data"])
+        if found is not None and found < size:
+            raise BackendError(reason=(f"Volume {volume} has {size} bytes by Cinder, but its host sees {found}: look "
+                                       "at its backend, or detach and attach it."))
+
+    # On the host.
+
+    def _at(self, instance: objects.Instance, path: str) -> tuple[Connection, ...]:
+        """By its place and not by its id: Cinder gives a volume that it migrated the old one's id."""
+        found = tuple(connection for connection in connections.of(instance.uuid) if connection.path == path)
+        if not found:
+            raise exception.DiskNotFound(location=f"{path} of server {instance.uuid}")
+        return found
+
+    def _connect(self, server: str, volume: Volume) -> BlockDevice:
+        connection = Connection(volume.id, volume.kind, volume.data, volume.path)
+        with lock(volume.id), Rollback(f"connecting volume {volume.id}") as undo:
+            if connections.find(server, volume.id) is None:
+                connections.keep(server, connection)
+                undo.on_error("forget it", connections.forget, server, volume.id)
+            device = self._connectors.connect(volume.id, volume.kind, volume.data)
+            connection = dataclasses.replace(connection, device=device)
+            connections.keep(server, connection)
+        return part(connection)
+
+    def _disconnect(self, server: str, volume_id: str, force: bool = False) -> None:
+        """Done already when it is not connected. What another server of this host uses too stays connected."""
+        with lock(volume_id):
+            connection = connections.find(server, volume_id)
+            if connection is None:
+                return
+            if not connections.others(server, volume_id):
+                self._connectors.disconnect(volume_id, connection.kind, connection.data, connection.device, force)
+            connections.forget(server, volume_id)
+
+    def _disconnect_all(self, server: str) -> None:
+        """A backend that is gone must not keep a server from its end: what may be left on the host is told."""
+        for connection in connections.of(server):
+            try:
+                self._disconnect(server, connection.volume, force=True)
+            except exception.NovaException as error:
+                LOG.error("Volume %s of server %s may still be connected to this host: %s", connection.volume, server,
+                          error)
+
+
+def part(connection: Connection) -> BlockDevice:
+    return BlockDevice(connection.volume, connection.source, connection.path)
+
+
+def lock(volume_id: str) -> contextlib.AbstractContextManager[Any]:
+    """Two servers of a host that share a volume connect and disconnect it one after the other."""
+    return lockutils.lock(f"lxd-volume-{volume_id}")
+
+
+@contextlib.contextmanager
+def unused(path: str) -> Iterator[None]:
+    """:raises DeviceDetachFailed: what the block does needs a device that nobody uses"""
+    try:
+        yield
+    except (errors.DeviceInUse, errors.HostActionFailed) as error:
+        raise exception.DeviceDetachFailed(device=path, reason=str(error)) from error
