@@ -51,8 +51,8 @@ def create(records: str, words: Sequence[str]) -> int:
     if wanted and shutil.which(libraries.TOOL) is None:
         raise HostActionFailed(f"the libraries of the GPU's driver ({', '.join(wanted)}) are asked for, but this host "
                                f"has no {libraries.TOOL}: install NVIDIA's container toolkit")
-    rewrite(os.path.join(value_of(words, "--bundle") or ".", "config.json"), nodes, wanted)
-    status = runc(words, lambda: load(records, container))
+    mapped = rewrite(os.path.join(value_of(words, "--bundle") or ".", "config.json"), nodes, wanted)
+    status = runc(words, load)
     if status:
         return status
 
@@ -61,24 +61,34 @@ def create(records: str, words: Sequence[str]) -> int:
         undo.on_error("its creation", runc, [*common(words), "delete", "--force", container])
         undo.on_error("its interfaces", bring_back, records, container)
         with open(value_of(words, "--pid-file") or "", encoding="ascii") as file:
-            lend(records, container, int(file.read()))
+            pid = int(file.read())
+        if mapped:
+            make(pid, nodes)
+        lend(records, container, pid)
     return 0
+
+
+def make(pid: int, nodes: Sequence[tuple[str, int, int]]) -> None:
+    """What runc cannot make in a container with users of its own: it shows the host's nodes there, which may be open to
+    the host's groups only."""
+    from containerhost import charnodes  # noqa: PLC0415
+    for path, major, minor in nodes:
+        charnodes.make(pid, path, (major, minor), NODE_MODE)
 
 
 def delete(records: str, words: Sequence[str]) -> int:
     container = words[-1]
     if not os.path.exists(recordfiles.namespace(records, container)):
         return runc(words)
-    status = runc(words, lambda: load(records, container))
+    status = runc(words, load)
     if status == 0 or "--force" in words:
         bring_back(records, container)
     return status
 
 
-def load(records: str, container: str) -> None:
+def load() -> None:
     """What will be needed for its interfaces."""
-    from containerhost.engines.docker import lending  # noqa: PLC0415
-    lending.load(records, container)
+    from containerhost.engines.docker import lending  # noqa: F401, PLC0415
 
 
 def lend(records: str, container: str, pid: int) -> None:
@@ -91,15 +101,23 @@ def bring_back(records: str, container: str) -> None:
     lending.bring_back(records, container)
 
 
-def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], wanted: Sequence[str]) -> None:
+def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], wanted: Sequence[str]) -> bool:
+    """:returns: whether the container has users of its own, and its nodes are to be made later"""
     with open(path, encoding="utf-8") as source:
         config = json.load(source)
+    mapped = has_own_users(config)
     with open(path, "w", encoding="utf-8") as target:
         json.dump(with_libraries(with_nodes(config, nodes), wanted), target)
+    return mapped
+
+
+def has_own_users(config: dict[str, Any]) -> bool:
+    return any(namespace["type"] == "user" for namespace in config["linux"].get("namespaces") or ())
 
 
 def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
-    """An OCI runtime configuration (config-linux.md, "Devices") with these character nodes. Pure.
+    """An OCI runtime configuration (config-linux.md, "Devices") in which these character nodes may be used, and are
+    made unless the container has users of its own. Pure.
 
     :param nodes: path, major and minor of each
     """
@@ -108,7 +126,7 @@ def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) ->
     return config | {"linux": linux | {
         "devices": [*(linux.get("devices") or ()), *(
             {"path": path, "type": "c", "major": major, "minor": minor, "fileMode": NODE_MODE, "uid": 0, "gid": 0}
-            for path, major, minor in nodes)],
+            for path, major, minor in (() if has_own_users(config) else nodes))],
         "resources": resources | {"devices": [*(resources.get("devices") or ()), *(
             {"allow": True, "type": "c", "major": major, "minor": minor, "access": "rwm"}
             for _, major, minor in nodes)]}}}

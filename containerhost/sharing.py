@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from containerhost import gpufile
 from containerhost.devices.model import PARTS, Device, Kind, NodeUse
 from containerhost.errors import SpecError
 from containerhost.sysfs import Host
@@ -41,6 +40,7 @@ class Sharing:
 def read(host: Host) -> Sharing:
     if not host.exists(FILE):
         return Sharing()
+    from containerhost import gpufile  # noqa: PLC0415  (a driver's short actions need no YAML)
     try:
         return Sharing(places(gpufile.load(Path(host.root, FILE.lstrip("/")))))
     except SpecError as error:

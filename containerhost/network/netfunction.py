@@ -126,8 +126,14 @@ class NetFunction:
                                    f"{BIND_LIMIT:g} s after they were set")
 
     def rename(self, name: str) -> None:
-        """Give the interface ``name`` back: the kernel returns it under whatever name is free."""
+        """Give the interface ``name`` back: the kernel returns it under whatever name is free.
+
+        :raises HostActionFailed: it is not called so in time
+        """
         self._by_name(lambda present: self._privileged.rename_netdev(present, name) if present != name else None)
+        if not wait_for(lambda: self.netdev() == name, RETURN_LIMIT):
+            raise HostActionFailed(f"the interface of {self._device.address} is {self.netdev()}, not {name}, "
+                                   f"{RETURN_LIMIT:g} s after it was called so")
 
     def quieten(self) -> None:
         self._by_name(self._privileged.quieten_netdev)

@@ -1,4 +1,5 @@
-"""The kernel's mount interface of file descriptors (fsopen(2), fsmount(2), mount_setattr(2), move_mount(2)).
+"""The kernel's mount interface of file descriptors (fsopen(2), fsmount(2), open_tree(2), mount_setattr(2),
+move_mount(2)).
 
 A mount made by it is nowhere until it is moved to its place, and goes with the descriptor: a process that is killed
 leaves none. The C library has no names for these calls yet; their numbers are the same on every machine.
@@ -10,12 +11,13 @@ from collections.abc import Mapping
 
 from containerhost.errors import HostActionFailed
 
-MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT, MOUNT_SETATTR = 429, 430, 431, 432, 442
+OPEN_TREE, MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT, MOUNT_SETATTR = 428, 429, 430, 431, 432, 442
 SET_FLAG, SET_STRING, CREATE = 0, 1, 6
 RDONLY, NOSUID, NODEV, IDMAP = 1, 2, 4, 0x100000
 CLOEXEC, EMPTY_PATH, MOVE_EMPTY_PATH = 1, 0x1000, 4
 HERE = -100  # AT_FDCWD
-NOFOLLOW = 8  # of umount2(2)
+CLONE = 1  # of open_tree(2)
+DETACH, NOFOLLOW = 2, 8  # of umount2(2)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -73,13 +75,25 @@ def shift(mount: int, user_namespace: int) -> None:
           ctypes.byref(wanted), ctypes.sizeof(wanted))
 
 
-def place(mount: int, target: str) -> None:
-    _call(MOVE_MOUNT, f"nothing can be mounted at {target}", mount, b"", HERE, target.encode(), MOVE_EMPTY_PATH)
+def shown_again(source: str) -> int:
+    """What is at ``source``, a file or a folder, as a mount that is nowhere yet.
+
+    :returns: its descriptor, which the caller closes
+    """
+    return _call(OPEN_TREE, f"{source} cannot be shown elsewhere", HERE, source.encode(), CLONE | os.O_CLOEXEC)
 
 
-def unmount(target: str) -> None:
-    """:raises HostActionFailed: a process of the host has a file of it open"""
-    if _libc.umount2(target.encode(), NOFOLLOW) < 0:
+def place(mount: int, target: str, folder: int = HERE) -> None:
+    """:param folder: a descriptor of that which ``target`` is in; no link is followed there
+    """
+    _call(MOVE_MOUNT, f"nothing can be mounted at {target}", mount, b"", folder, target.encode(), MOVE_EMPTY_PATH)
+
+
+def unmount(target: str, *, lazily: bool = False) -> None:
+    """:param lazily: who has a file of it open keeps that
+    :raises HostActionFailed: a process of the host has a file of it open
+    """
+    if _libc.umount2(target.encode(), NOFOLLOW | (DETACH if lazily else 0)) < 0:
         raise _failure(f"{target} cannot be unmounted")
 
 

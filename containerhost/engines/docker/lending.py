@@ -5,13 +5,7 @@ from pathlib import Path
 
 from containerhost.engines.docker.record import Records
 from containerhost.network import addresses, links
-from containerhost.privileged import run
-
-
-def load(folder: str, container: str) -> None:
-    """What the others will need, while there is time for it."""
-    if any(netdev.setup for netdev in Records(Path(folder)).read(container).netdevs):
-        links.load()
+from containerhost.storage import mountapi
 
 
 def lend(folder: str, container: str, pid: int) -> None:
@@ -24,7 +18,11 @@ def lend(folder: str, container: str, pid: int) -> None:
     records = Records(Path(folder))
     place = records.namespace(container)
     place.touch()
-    run(["mount", "--bind", f"/proc/{pid}/ns/net", str(place)])
+    namespace = mountapi.shown_again(f"/proc/{pid}/ns/net")
+    try:
+        mountapi.place(namespace, str(place))
+    finally:
+        os.close(namespace)
     for netdev in sorted(records.read(container).netdevs):
         links.lend(netdev.host_name, str(place), netdev.name)
         if netdev.setup:
@@ -41,5 +39,5 @@ def bring_back(folder: str, container: str) -> None:
         for netdev in sorted(records.read(container).netdevs):
             if netdev.name in links.names_in(str(place)):
                 links.fetch(netdev.name, str(place), netdev.host_name)
-        run(["umount", str(place)])
+        mountapi.unmount(str(place))
     place.unlink()

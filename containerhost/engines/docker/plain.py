@@ -1,9 +1,9 @@
-"""Requests of Docker's Engine API that are answered at once, by the standard library alone: a connection for each.
+"""Requests of Docker's Engine API that are answered at once: a connection for each, by HTTP/1.0 (RFC 1945), whose
+answers end with it. The standard library's client brings mail and TLS along, which a short action would wait for.
 
 Paths, queries and answers: Docker's Engine API, https://docs.docker.com/reference/api/engine/.
 """
 
-import http.client
 import json
 import socket
 import urllib.parse
@@ -14,23 +14,8 @@ from containerhost import errors
 from containerhost.engines.docker.refusals import garbled, refusal, silent, unreachable
 
 SCHEME = "unix://"
-
-
-class Connection(http.client.HTTPConnection):
-    """:param endpoint: the daemon's socket, ``unix:///run/docker.sock``
-    :param limit: seconds without an answer
-    """
-
-    def __init__(self, endpoint: str, limit: float) -> None:
-        super().__init__("docker", timeout=limit)
-        self._endpoint = endpoint
-
-    def connect(self) -> None:
-        if not self._endpoint.startswith(SCHEME):
-            raise OSError(f"it is no socket of this host: {SCHEME}/run/docker.sock is one")
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._endpoint.removeprefix(SCHEME))
+NO_SUCCESS, NOT_MODIFIED = 300, 304
+CHUNK = 1 << 16  # bytes
 
 
 def ask(asked: str, endpoint: str, method: str, path: str, limit: float, body: Mapping[str, Any] | None = None,
@@ -42,7 +27,7 @@ def ask(asked: str, endpoint: str, method: str, path: str, limit: float, body: M
     """
     target = f"{path}?{urllib.parse.urlencode(query)}" if query else path
     status, _, content = exchange(asked, endpoint, method, target, limit, body)
-    if status >= http.client.MULTIPLE_CHOICES and status != http.client.NOT_MODIFIED:
+    if status >= NO_SUCCESS and status != NOT_MODIFIED:
         raise refusal(asked, status, words(content))
     try:
         return json.loads(content) if content else None
@@ -61,24 +46,52 @@ def words(content: bytes) -> str:
 def version(asked: str, endpoint: str, limit: float) -> str:
     """The API's newest version that the daemon has; its own choice for requests without one is not for good."""
     _, headers, _ = exchange(asked, endpoint, "GET", "/_ping", limit)
-    found = headers.get("Api-Version", "")
+    found = headers.get("api-version", "")
     if not found.replace(".", "").isdecimal():
         raise errors.EngineError(f"{asked}: {endpoint} does not tell the version of Docker's API; is it Docker's?")
     return found
 
 
 def exchange(asked: str, endpoint: str, method: str, target: str, limit: float,
-             body: Mapping[str, Any] | None = None) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """:returns: status, headers and content"""
-    connection = Connection(endpoint, limit)
+             body: Mapping[str, Any] | None = None) -> tuple[int, dict[str, str], bytes]:
+    """:returns: status, headers by their names in small letters, and content"""
+    content = b"" if body is None else json.dumps(body).encode()
+    head = (f"{method} {target} HTTP/1.0\r\nHost: docker\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(content)}\r\n\r\n")
     try:
-        connection.request(method, target, None if body is None else json.dumps(body).encode(),
-                           {"Content-Type": "application/json", "Connection": "close"})
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
+        answer = talk(endpoint, head.encode() + content, limit)
     except TimeoutError as error:
         raise silent(asked, endpoint) from error
-    except (OSError, http.client.HTTPException) as error:
+    except OSError as error:
         raise unreachable(asked, endpoint, error) from error
-    finally:
-        connection.close()
+    try:
+        status, headers, found = parsed(answer)
+    except (ValueError, IndexError) as error:
+        raise garbled(asked, endpoint, error) from error
+    if len(found) < int(headers.get("content-length", 0)):
+        raise unreachable(asked, endpoint, "it ended in the middle of its answer")
+    return status, headers, found
+
+
+def talk(endpoint: str, request: bytes, limit: float) -> bytes:
+    """:raises OSError: nobody answers, or not in time"""
+    if not endpoint.startswith(SCHEME):
+        raise OSError(f"it is no socket of this host: {SCHEME}/run/docker.sock is one")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(limit)
+        connection.connect(endpoint.removeprefix(SCHEME))
+        connection.sendall(request)
+        answer = b"".join(iter(lambda: connection.recv(CHUNK), b""))
+    if not answer:
+        raise ConnectionResetError("it ended without an answer")
+    return answer
+
+
+def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    """:raises ValueError, IndexError: it is none of HTTP"""
+    head, _, content = answer.partition(b"\r\n\r\n")
+    first, *rest = head.decode("latin-1").split("\r\n")
+    pairs = (line.partition(":") for line in rest)
+    if not first.startswith("HTTP/"):
+        raise ValueError(f"it begins with {first[:40]!r}")
+    return int(first.split()[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}, content

@@ -1,5 +1,6 @@
 import os
 import socket
+import threading
 
 import docker.errors
 import fixtures
@@ -7,7 +8,7 @@ import requests
 import testtools
 
 from containerhost import errors
-from containerhost.engines.docker import refusals, sdk
+from containerhost.engines.docker import plain, refusals, sdk
 from containerhost.engines.docker.client import DockerClient, Settings
 
 
@@ -58,3 +59,43 @@ class ClientTest(testtools.TestCase):
             deaf.bind(path)
             deaf.listen()
             self.assertRaises(errors.EngineTimeout, DockerClient(settings).containers)
+
+    def test_what_is_no_answer(self):
+        path = os.path.join(self.useFixture(fixtures.TempDir()).path, "s")
+        for answer, expected in (
+            (b"", errors.EngineUnavailable),
+            (b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\n[", errors.EngineUnavailable),
+            (b"SSH-2.0-x\r\n", errors.EngineError),
+            (b"HTTP/1.0\r\n\r\n", errors.EngineError),
+            (b"HTTP/1.0 200 OK\r\n\r\n<html>", errors.EngineError),
+            (b"HTTP/1.0 404 Not Found\r\n\r\n{\"message\": \"No such container\"}", errors.EngineNotFound),
+            (b"HTTP/1.0 500 Oops\r\n\r\nno JSON", errors.EngineError),
+        ):
+            error = self.assertRaises(expected, answered, path, answer)
+            self.assertIs(expected, type(error), answer)
+
+    def test_answers(self):
+        path = os.path.join(self.useFixture(fixtures.TempDir()).path, "s")
+        self.assertEqual({"a": 1}, answered(path, b"HTTP/1.0 200 OK\r\nX: y\r\ncontent-LENGTH: 7\r\n\r\n{\"a\":1}"))
+        self.assertIsNone(answered(path, b"HTTP/1.0 204 No Content\r\n\r\n"))
+        self.assertIsNone(answered(path, b"HTTP/1.0 304 Not Modified\r\n\r\n"))
+
+
+def answered(path, answer):
+    """What comes of a request to a server that says this."""
+    def serve():
+        connection = listener.accept()[0]
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(answer)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        server = threading.Thread(target=serve)
+        server.start()
+        try:
+            return plain.ask("look", f"unix://{path}", "POST", "/x", 10, {"b": 2})
+        finally:
+            server.join()
+            os.unlink(path)

@@ -1,0 +1,72 @@
+"""Acting in a container's namespace, or as its root, in a thread of its own: the caller's never leaves its own."""
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+
+from containerhost.errors import HostActionFailed
+
+CLONE_FS = 0x200  # linux/sched.h
+OWN = 0xFFFFFFFF  # no id: setfsuid(2) then only tells the present one
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def within(namespace: str, act: Callable[[], object]) -> None:
+    """Run ``act`` in a namespace, a network's or one of mounts.
+
+    :param namespace: its file
+    :raises HostActionFailed: as ``act`` does, or there is no such namespace
+    """
+    def run() -> None:
+        enter(namespace)
+        act()
+
+    apart(run, f"cannot act in namespace {namespace}")
+
+
+def apart(act: Callable[[], object], problem: str) -> None:
+    """Run ``act`` in a thread that may become what it likes, for it ends with it.
+
+    :param problem: what to say where the kernel refuses
+    :raises HostActionFailed: as ``act`` does, or the kernel refuses
+    """
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            act()
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    for error in failures:
+        if isinstance(error, OSError):
+            raise HostActionFailed(f"{problem}: {error.strerror or error}") from error
+        raise error
+
+
+def enter(namespace: str) -> None:
+    """Of the calling thread, for good; paths are then those of the namespace.
+
+    :raises OSError: the kernel refuses
+    """
+    # The C library's, because os.setns is there from Python 3.12 on. Who shares a root folder with other threads, as
+    # all do at first, may not exchange it.
+    with open(namespace, "rb") as there:
+        if _libc.unshare(CLONE_FS) < 0 or _libc.setns(there.fileno(), 0) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def make_files_as(user: int, group: int) -> None:
+    """Let the calling thread be this user and group for file systems, for good; it keeps its other rights.
+
+    :raises OSError: the kernel refuses
+    """
+    for call, wanted in ((_libc.setfsgid, group), (_libc.setfsuid, user)):
+        call(wanted)
+        if call(OWN) != wanted:  # it has no other way to tell
+            raise PermissionError(1, f"cannot be user {user} and group {group}")
