@@ -1,20 +1,28 @@
 """Character nodes of a running container: given and taken in its control group and in its /dev.
 
-The control group decides (cgroup v1, Documentation/admin-guide/cgroup-v1/devices.rst); the node only makes the device
-reachable by its name. So what is taken is denied first: whoever keeps another node of it cannot open that any more.
+The control group decides: by a file of it in version 1 (Documentation/admin-guide/cgroup-v1/devices.rst), by a program
+in version 2. The node only makes the device reachable by its name. So what is taken is denied first: whoever keeps
+another node of it cannot open that any more.
+
+The /dev of a container with a user namespace of its own belongs to that, and a node made there leads nowhere: such a
+container gets a node of the host's, shown at a file of its own.
 """
 
 import contextlib
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 
+from containerhost import devicefilter
 from containerhost.errors import HostActionFailed
+from containerhost.process import namespaces
 from containerhost.process.processes import namespace, open_folder
+from containerhost.storage import mountapi
 
 Number = tuple[int, int]
 
-CGROUPS = "/sys/fs/cgroup/devices"
+CGROUPS = "/sys/fs/cgroup"
 
 
 def give(pid: int, path: str, number: Number, mode: int) -> None:
@@ -23,11 +31,11 @@ def give(pid: int, path: str, number: Number, mode: int) -> None:
     :raises HostActionFailed: something else is there already, or the kernel refuses; nothing was changed
     """
     require_container(pid)
-    command(pid, "devices.allow", number)
+    permit(pid, number, True)
     try:
         make(pid, path, number, mode)
     except (OSError, HostActionFailed) as error:
-        command(pid, "devices.deny", number)
+        permit(pid, number, False)
         if isinstance(error, OSError):
             raise HostActionFailed(f"cannot make {path} for process {pid}: {error.strerror}") from error
         raise
@@ -36,10 +44,13 @@ def give(pid: int, path: str, number: Number, mode: int) -> None:
 def take(pid: int, path: str, number: Number) -> None:
     """Done already when it is gone."""
     require_container(pid)
-    command(pid, "devices.deny", number)
+    permit(pid, number, False)
     with contextlib.suppress(FileNotFoundError), parent_of(pid, path) as (folder, name):
         if is_node(os.stat(name, dir_fd=folder, follow_symlinks=False), number):
-            os.unlink(name, dir_fd=folder)
+            if has_own_users(pid):
+                namespaces.apart(lambda: hide(pid, folder, name), f"cannot take {path} from process {pid}")
+            else:
+                os.unlink(name, dir_fd=folder)
 
 
 def require_container(pid: int) -> None:
@@ -48,8 +59,13 @@ def require_container(pid: int) -> None:
         raise HostActionFailed(f"process {pid} is not that of a running container")
 
 
-def command(pid: int, file: str, number: Number) -> None:
-    path = f"{group(pid)}/{file}"
+def permit(pid: int, number: Number, allowed: bool) -> None:
+    """Let the processes of the container open a device, or none of them any more."""
+    found = groups(pid)
+    if os.path.exists(f"{CGROUPS}/cgroup.controllers"):  # as engines tell: version 2 alone
+        devicefilter.decide(filtered(CGROUPS + found[""]), number, allowed)
+        return
+    path = f"{CGROUPS}/devices{found.get('devices', '')}/devices.{'allow' if allowed else 'deny'}"
     try:
         with open(path, "w", encoding="ascii") as attribute:
             attribute.write(f"c {number[0]}:{number[1]} rwm")
@@ -57,33 +73,54 @@ def command(pid: int, file: str, number: Number) -> None:
         raise HostActionFailed(f"writing to {path} failed: {error.strerror}") from error
 
 
-def group(pid: int) -> str:
-    """The folder of the process's devices control group.
-
-    :raises HostActionFailed: this host has version 2, which has no such file
-    """
+def groups(pid: int) -> dict[str, str]:
+    """The process's control groups by controller; that of version 2 by no name (cgroups(7))."""
     try:
         with open(f"/proc/{pid}/cgroup", encoding="utf-8") as table:
-            groups = [line.strip().split(":", 2) for line in table]
+            lines = [line.strip().split(":", 2) for line in table]
     except OSError as error:
         raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error
-    for _, controllers, path in groups:
-        if "devices" in controllers.split(","):
-            return CGROUPS + path
-    raise HostActionFailed("this host has control groups of version 2 only, in which no running container can be "
-                           "given a device or lose one: stop the container first")
+    return {name: path for _, controllers, path in lines for name in controllers.split(",")}
+
+
+def filtered(folder: str) -> str:
+    """The group, or the nearest above it, that has a program: an init of the container's own may have made others in
+    the engine's."""
+    above = folder
+    while above.startswith(f"{CGROUPS}/"):
+        if devicefilter.decided(above):
+            return above
+        above = os.path.dirname(above)
+    raise HostActionFailed(f"nothing decides which devices {folder} may open, so none can be added or taken away")
 
 
 def make(pid: int, path: str, number: Number, mode: int) -> None:
+    """:raises HostActionFailed, OSError: something else is there already, or the kernel refuses"""
+    if has_own_users(pid):
+        with host_node(number, mode) as mount:
+            namespaces.apart(lambda: show(pid, path, number, mount), f"cannot make {path} for process {pid}")
+        return
     make_folder(pid, path)
     with parent_of(pid, path) as (folder, name):
-        try:
+        if not is_there(pid, path, folder, name, number):
             os.mknod(name, stat.S_IFCHR | mode, os.makedev(*number), dir_fd=folder)
-        except FileExistsError:
-            if not is_node(os.stat(name, dir_fd=folder, follow_symlinks=False), number):
-                raise HostActionFailed(f"process {pid} has something else at {path}: remove it in the container, then "
-                                       "try again") from None
         set_mode(folder, name, number, mode)
+
+
+def is_there(pid: int, path: str, folder: int, name: str, number: Number, *, unfinished: bool = False) -> bool:
+    """:param unfinished: an empty file is what a killed call left
+    :raises HostActionFailed: something else is
+    """
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    if unfinished and stat.S_ISREG(status.st_mode) and status.st_size == 0:
+        return False
+    if not is_node(status, number):
+        raise HostActionFailed(f"process {pid} has something else at {path}: remove it in the container, then try "
+                               "again")
+    return True
 
 
 def set_mode(folder: int, name: str, number: Number, mode: int) -> None:
@@ -94,6 +131,72 @@ def set_mode(folder: int, name: str, number: Number, mode: int) -> None:
             os.chmod(f"/proc/self/fd/{handle}", mode)
     finally:
         os.close(handle)
+
+
+# In a container with users of its own.
+
+
+def has_own_users(pid: int) -> bool:
+    return os.readlink(f"/proc/{pid}/ns/user") != os.readlink("/proc/self/ns/user")
+
+
+def show(pid: int, path: str, number: Number, mount: int) -> None:
+    """Ends the calling thread's life on the host. The folders and the file are the container's root's: the kernel lets
+    nobody else make any there."""
+    namespaces.make_files_as(*root_of(pid))
+    make_folder(pid, path)
+    with parent_of(pid, path) as (folder, name):
+        if is_there(pid, path, folder, name, number, unfinished=True):
+            return
+        os.close(os.open(name, os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder))
+        namespaces.enter(f"/proc/{pid}/ns/mnt")
+        try:
+            mountapi.place(mount, name, folder)
+        except HostActionFailed:
+            os.unlink(name, dir_fd=folder)
+            raise
+
+
+def hide(pid: int, folder: int, name: str) -> None:
+    """Likewise."""
+    namespaces.make_files_as(*root_of(pid))
+    namespaces.enter(f"/proc/{pid}/ns/mnt")
+    os.fchdir(folder)
+    mountapi.unmount(name, lazily=True)
+    os.unlink(name)
+
+
+@contextlib.contextmanager
+def host_node(number: Number, mode: int) -> Iterator[int]:
+    """A node that nobody else can reach: a descriptor of a mount of it. The host's own would have the host's
+    permissions. It may go once it is shown elsewhere, and not before."""
+    with tempfile.TemporaryDirectory(prefix=".containerhost-", dir="/dev") as folder:
+        path = os.path.join(folder, "node")
+        os.mknod(path, stat.S_IFCHR, os.makedev(*number))
+        os.chmod(path, mode)
+        mount = mountapi.shown_again(path)
+        try:
+            yield mount
+        finally:
+            os.close(mount)
+
+
+def root_of(pid: int) -> tuple[int, int]:
+    """User and group on the host of the container's root."""
+    user, group = (mapped_root(f"/proc/{pid}/{name}") for name in ("uid_map", "gid_map"))
+    return user, group
+
+
+def mapped_root(path: str) -> int:
+    """Lines of user_namespaces(7): the first id inside, that outside, and how many follow one another."""
+    with open(path, encoding="ascii") as table:
+        for inside, outside, _ in (map(int, line.split()) for line in table):
+            if inside == 0:
+                return outside
+    raise HostActionFailed(f"{path} has no root")
+
+
+# Places.
 
 
 def make_folder(pid: int, path: str) -> None:

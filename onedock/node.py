@@ -49,7 +49,13 @@ def command(name: str, handle: str) -> int:
 def probe(name: str) -> int:
     from onedriver.node import measure
 
-    return run(name, lambda: measure.probe(name, lambda: backend.measure(conf.load())))
+    def act() -> str:
+        options = conf.load()
+        if name == "vm/monitor":
+            backend.engine(options).allow_again()
+        return measure.probe(name, lambda: backend.measure(options))
+
+    return run(name, act)
 
 
 def drop(vm: str) -> int:

@@ -48,6 +48,7 @@ class Daemon:
         self._options = options
         self._home = RunFolder()
         self.base = self._home.path
+        self.base.chmod(0o711)  # a daemon that maps users has their files below it
         self.records = self.base / "records"
         self.endpoint = f"unix://{self.base}/docker.sock"
         self._log = self.base / "daemon.log"
@@ -181,7 +182,7 @@ class Docker(fixtures.Fixture):
 
 def leftovers(daemon: Daemon) -> list[str]:
     """What is left of containers after all were deleted."""
-    folders = [daemon.records, daemon.base / "data/containers"]
+    folders = [daemon.records, daemon.base / "data/containers", *daemon.base.glob("data/*.*/containers")]
     files = [path for folder in folders if folder.exists() for path in folder.iterdir() if path.name != ".lock"]
     # dockerd's own, private one.
     mounts = {mount for mount in mounts_below(daemon.base)

@@ -2,8 +2,10 @@
 
 import subprocess
 
+from containerhost import charnodes
 from containerhost.owners import Owner, Owners
 from containerhost.sysfs import Host
+from tests.functional.contract import ENXIO, EPERM
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESUME, OnedockCase
 from tests.waiting import await_that
@@ -24,6 +26,11 @@ def addressed(*addresses: str) -> tuple[tuple[str, str], ...]:
     pairs = ((f"ETH{place}_MAC", Machine().mac(place), f"ETH{place}_IP", address)
              for place, address in enumerate(addresses))
     return tuple(entry for mac, number, ip, address in pairs for entry in ((mac, number), (ip, address)))
+
+
+def forget(pid: int, number: tuple[int, int]) -> None:
+    """Of a container's control group, as `systemctl daemon-reload` does."""
+    charnodes.permit(pid, number, False)
 
 
 def may_grow() -> bool:
@@ -70,6 +77,19 @@ class DevicesTest(OnedockCase):
             self.assertEqual({self.vfs[0].id}, set(Owners(self.node.owners).records()))
         self.assertEqual(before, self.pid(machine))
         self.assertIn("ibp0", self.inside(machine, "cat", "/proc/net/dev"))
+
+    def test_what_systemd_forgets_is_allowed_again_by_the_next_round_of_monitoring(self) -> None:
+        machine = self.deployed()
+        more = machine.changed(devices=(self.gpus[0],), attach="pci")
+        self.ok("attach_nic", more, machine.mac(9), "-", "-", "dummy", "one-1-9")
+        forget(self.pid(machine), (195, 0))
+        self.assertIn(EPERM, self.inside(machine, "cat", "/dev/nvidia0"))
+        self.assertEqual(0, self.node.probe("vm/monitor").status)
+        self.assertIn(ENXIO, self.inside(machine, "cat", "/dev/nvidia0"))
+        self.ok("detach_nic", more, machine.mac(9))
+        self.shell(machine, "mknod /kept c 195 0")
+        self.assertEqual(0, self.node.probe("vm/monitor").status)
+        self.assertIn(EPERM, self.inside(machine, "cat", "/kept"))
 
     def test_an_attachment_that_cannot_be_changes_nothing(self) -> None:
         machine = self.deployed()

@@ -272,6 +272,16 @@ class DockerEngine:
                     self._privileged.fetch_netdev(pid, netdev.name, netdev.host_name)
             self._records.write(container["Id"], record - go)
 
+    def allow_again(self) -> None:
+        """Let running containers open what they have, which systemd forgets when it is told to read its units anew.
+        Done already where it has not."""
+        with self._lock.held():
+            for container, record in self._records.all().items():
+                pid = usage.first_process_of(self._host, container) if record.nodes else None
+                if pid is not None:
+                    for node in sorted(record.nodes):
+                        self._privileged.allow_node(pid, node.number)
+
     def refit(self, name: str, parts: Sequence[Part]) -> None:
         wanted = config.record_of(parts)
         with self._lock.held():

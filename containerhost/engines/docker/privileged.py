@@ -24,6 +24,11 @@ class DockerPrivileged(Privileged):
         """Let the container of process ``pid`` have a character node."""
         charnodes.give(int(pid), check(CHAR_NODE, path), (int(number[0]), int(number[1])), NODE_MODE)
 
+    def allow_node(self, pid: int, number: tuple[int, int]) -> None:
+        """Let the container of process ``pid`` open a character node that it has."""
+        charnodes.require_container(int(pid))
+        charnodes.permit(int(pid), (int(number[0]), int(number[1])), True)
+
     def take_node(self, pid: int, path: str, number: tuple[int, int]) -> None:
         charnodes.take(int(pid), check(CHAR_NODE, path), (int(number[0]), int(number[1])))
 

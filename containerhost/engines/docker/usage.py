@@ -35,6 +35,12 @@ def folder(host: Host, controller: str, container: str) -> str | None:
     return next((place for place in places if host.is_folder(place)), None)
 
 
+def first_process_of(host: Host, container: str) -> int | None:
+    """None of one that does not run."""
+    group = folder(host, "", container) or folder(host, "/devices", container)
+    return first_process(host, group) if group else None
+
+
 def first_process(host: Host, group: str) -> int | None:
     numbers = [int(word) for word in (host.text(f"{group}/cgroup.procs") or "").split()]
     return min(numbers, default=None)

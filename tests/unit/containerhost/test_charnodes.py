@@ -13,28 +13,47 @@ V2 = "0::/system.slice/docker-x.scope\n"
 
 
 class GroupTest(testtools.TestCase):
-    def group(self, text):
+    def groups(self, text):
         with mock.patch("builtins.open", mock.mock_open(read_data=text)):
-            return charnodes.group(7)
+            return charnodes.groups(7)
+
+    def test_both_versions(self):
+        self.assertEqual({"pids": "/docker/x", "devices": "/docker/x", "": "/docker/x"}, self.groups(V1))
+        self.assertEqual({"": "/system.slice/docker-x.scope"}, self.groups(V2))
+
+    def test_a_process_that_is_gone(self):
+        self.assertRaises(HostActionFailed, charnodes.groups, 0x7FFFFFFF)
+
+
+class PermitTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.MockPatchObject(charnodes, "CGROUPS", str(self.folder)))
+
+    def permit(self, controllers, allowed):
+        with mock.patch.object(charnodes, "groups", return_value=controllers):
+            charnodes.permit(7, (195, 0), allowed)
 
     def test_version_1(self):
-        self.assertEqual("/sys/fs/cgroup/devices/docker/x", self.group(V1))
-
-    def test_version_2_is_refused_with_a_reason(self):
-        self.assertIn("version 2", str(self.assertRaises(HostActionFailed, self.group, V2)))
-
-
-class CommandTest(testtools.TestCase):
-    def test_allow_and_deny(self):
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        (folder / "devices.allow").touch()
-        with mock.patch.object(charnodes, "group", return_value=str(folder)):
-            charnodes.command(7, "devices.allow", (195, 0))
-            self.assertEqual("c 195:0 rwm", (folder / "devices.allow").read_text())
+        (self.folder / "devices/docker").mkdir(parents=True)
+        for allowed, name in ((True, "allow"), (False, "deny")):
+            file = self.folder / f"devices/docker/devices.{name}"
+            file.touch()
+            self.permit({"devices": "/docker", "": "/"}, allowed)
+            self.assertEqual("c 195:0 rwm", file.read_text())
 
     def test_what_the_kernel_refuses_is_told(self):
-        with mock.patch.object(charnodes, "group", return_value="/nowhere"):
-            self.assertRaises(HostActionFailed, charnodes.command, 7, "devices.deny", (195, 0))
+        self.assertRaises(HostActionFailed, self.permit, {"devices": "/nowhere"}, False)
+
+    def test_version_2_asks_the_group_that_decides(self):
+        (self.folder / "cgroup.controllers").touch()
+        with mock.patch.object(charnodes.devicefilter, "decided", lambda folder: folder.endswith("/docker/x")), \
+                mock.patch.object(charnodes.devicefilter, "decide") as decide:
+            self.permit({"": "/docker/x/init.scope"}, True)
+            decide.assert_called_once_with(f"{self.folder}/docker/x", (195, 0), True)
+            error = self.assertRaises(HostActionFailed, self.permit, {"": "/elsewhere/x"}, True)
+        self.assertIn("nothing decides", str(error))
 
 
 class GuardsTest(testtools.TestCase):
