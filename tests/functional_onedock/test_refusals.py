@@ -5,14 +5,13 @@ import io
 import json
 import subprocess
 import tarfile
-import threading
 
 from containerhost.engines import Status
 from onedock import imageref
 from onedock.imageref import ImageRef
 from tests.functional_docker.base import MiB
 from tests.functional_one.vms import Machine
-from tests.functional_onedock.base import BOOT, CLEANUP, RESUME, SHUTDOWN, UNDEPLOY, OnedockCase, own
+from tests.functional_onedock.base import BOOT, RESUME, SHUTDOWN, UNDEPLOY, OnedockCase, own
 from tests.functional_onedock.test_life import SAVED
 
 HOSTILE = "$(touch /pwned); `reboot` | ../../etc\" ' \\ \n"
@@ -34,6 +33,7 @@ class RefusalsTest(OnedockCase):
             (machine.changed(context=(("FILES_DS", "/a"),)), "CONTEXT has FILES_DS"),
             (machine.changed(context=(("DNS", "x;y"),)), "which is no address"),
             (machine.changed(more="<TOPOLOGY><PIN_POLICY>CORE</PIN_POLICY></TOPOLOGY>"), "the core chose no CPUs"),
+            (machine.changed(more="<TOPOLOGY><HUGEPAGE_SIZE>2</HUGEPAGE_SIZE></TOPOLOGY>"), "leave out HUGEPAGE_SIZE"),
         ):
             self.refused(words, "deploy", changed, lcm=BOOT)
             self.nothing_is_left()
@@ -146,26 +146,3 @@ class ImagesTest(OnedockCase):
         self.archive(machine, {"architecture": "amd64"}, "sha256:" + "1" * 64)
         self.refused("does not hold the image", "deploy", machine, lcm=BOOT)
         self.nothing_is_left()
-
-
-class RestartsTest(OnedockCase):
-    inline = False
-
-    def test_an_engine_that_is_restarted_during_an_action(self) -> None:
-        machine = Machine(devices=(self.gpus[0], self.vfs[0]), nics=(0,))
-        self.node.give_disk(machine)
-        self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
-        daemon = self.node.docker.daemon
-        for action in ("deploy", "reset", "snapshot_create", "cancel"):
-            arguments = ("0",) if action == "snapshot_create" else ()
-            found: list[int] = []
-            begun = threading.Thread(target=lambda action=action, arguments=arguments, found=found: found.append(
-                self.node.act(action, machine, *arguments, lcm=BOOT).status))
-            begun.start()
-            daemon.stop()
-            daemon.start()
-            begun.join()
-            # Whatever came of it, the same again is done and leaves what it should.
-            self.ok(action, machine, *arguments, lcm=BOOT)
-            self.assertEqual(1, len(found))
-        self.assertFalse(self.engine.exists("one-1"))
