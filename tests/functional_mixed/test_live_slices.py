@@ -13,8 +13,9 @@ from tests.functional.containerhost import test_lxd_devices as devices
 from tests.functional.nvml import Nvml
 from tests.functional_docker.base import DockerDeviceCase
 from tests.functional_mixed.test_slice_flavors import FIRST, GPU, LARGE, PROFILES, SMALL
-from tests.functional_one.test_actions import ActionsCase
+from tests.functional_one.test_actions import POWEROFF, RESUME, ActionsCase
 from tests.functional_one.vms import Machine
+from tests.functional_onedock.base import OnedockCase
 
 THIRD, FOURTH = f"{GPU}/gi5/ci0", f"{GPU}/gi5/ci1"
 LISTED = "ls -d /dev/nvidia[0-9]* /dev/nvidia-caps/* 2>/dev/null || true"
@@ -110,7 +111,27 @@ class NovaTest(LiveServers):
         self.delete(server)
 
 
-class LxdoneTest(ActionsCase):
+class SliceContract:
+    """Under either of OpenNebula's drivers."""
+
+    def seen(self, machine: Machine) -> set[str]:
+        return set(self.inside(machine, "sh", "-c", LISTED).split())
+
+    def test_exactly_the_chosen_ones_from_the_start(self) -> None:
+        first, second, third = [device for device in scan().devices if device.kind is Kind.GPU_SLICE][:3]
+        machine = self.deployed(Machine(devices=(first, third)))
+        self.assertEqual(own_nodes(first.id, third.id), self.seen(machine))
+        other = self.deployed(Machine(2, devices=(second,)))
+        self.assertEqual(own_nodes(second.id), self.seen(other))
+        taken = other.changed(devices=(second, first), attach="pci")
+        self.refused("container one-1 has", "attach_nic", taken, other.mac(9), "-", "-", "dummy", "one-2-9")
+        self.ok("reset", machine)
+        self.assertEqual(own_nodes(first.id, third.id), self.seen(machine))
+        self.ok("cancel", machine, lcm=POWEROFF)
+        self.ok("deploy", machine.changed(devices=(third,)), lcm=RESUME)
+        self.assertEqual(own_nodes(third.id), self.seen(machine))
+        self.assertEqual({second.id, third.id}, set(Owners(self.node.owners).records()))
+
     def test_nic_attach_and_detach(self) -> None:
         first, second = [device for device in scan().devices if device.kind is Kind.GPU_SLICE][:2]
         machine = self.deployed()
@@ -122,15 +143,19 @@ class LxdoneTest(ActionsCase):
             for _ in range(2):
                 self.ok("attach_nic", change, machine.mac(9), "-", "-", "dummy", "one-1-9")
             self.assertEqual({device.id for device in there}, set(Owners(self.node.owners).records()))
-            self.assertEqual(own_nodes(*(device.id for device in there)),
-                             set(self.inside(machine, "sh", "-c", LISTED).split()))
+            self.assertEqual(own_nodes(*(device.id for device in there)), self.seen(machine))
         for change, there in ((place, (first,)), (only, ())):
             for _ in range(2):
                 self.ok("detach_nic", change, machine.mac(9))
-            self.assertEqual(own_nodes(*(device.id for device in there)),
-                             set(self.inside(machine, "sh", "-c", LISTED).split()))
+            self.assertEqual(own_nodes(*(device.id for device in there)), self.seen(machine))
         self.assertEqual(before, self.pid(machine))
 
+
+class OnedockTest(SliceContract, OnedockCase):
+    inline = False
+
+
+class LxdoneTest(SliceContract, ActionsCase):
     def test_ready_for_one_that_comes_later(self) -> None:
         """With the driver's libraries, which NVIDIA's toolkit brings only when a container starts."""
         part = next(device for device in scan().devices if device.kind is Kind.GPU_SLICE)

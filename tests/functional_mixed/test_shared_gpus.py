@@ -19,6 +19,7 @@ from tests.functional_docker.base import DockerDeviceCase
 from tests.functional_mixed.sharing import SharingFile
 from tests.functional_one.test_actions import ActionsCase
 from tests.functional_one.vms import Machine
+from tests.functional_onedock.base import OnedockCase
 
 GPU = "0000:3b:00.0"
 TWO = f"{GPU}: {{containers: 2}}\n"
@@ -125,7 +126,9 @@ class NovaTest(SharedCase, LiveServers):
         self.assert_nothing_left()
 
 
-class LxdoneTest(SharedCase, ActionsCase):
+class PlaceContract:
+    """Under either of OpenNebula's drivers."""
+
     def test_a_place_comes_and_goes_while_another_vm_has_one(self) -> None:
         first, second = (scan().get(name) for name in (FIRST, SECOND))
         for place in (first, second):
@@ -145,3 +148,11 @@ class LxdoneTest(SharedCase, ActionsCase):
         self.assertEqual("", self.inside(machine, "sh", "-c", LISTED).strip())
         self.assertEqual("/dev/nvidia0", self.inside(other, "sh", "-c", LISTED).strip())
         self.assertEqual({FIRST}, set(Owners(self.node.owners).records()))
+
+
+class LxdoneTest(PlaceContract, SharedCase, ActionsCase):
+    pass
+
+
+class OnedockTest(PlaceContract, SharedCase, OnedockCase):
+    inline = False
