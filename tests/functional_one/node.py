@@ -111,11 +111,14 @@ class Node(fixtures.Fixture):
 
     def start_monitoring(self, configuration: str) -> Result:
         """As the front-end's run_monitord_client does, which waits until nobody can write to its output any more."""
-        command = "./monitord-client_control.sh lxdone 3 node1"
-        return self._shell(f"cd {self.remotes}/im/lxdone.d; cat << 'EOT' | {command}\n{configuration}\nEOT\n")
+        return self._monitoring(f"{self.driver} 3 node1", configuration)
 
     def stop_monitoring(self) -> Result:
-        return self._shell(f"cd {self.remotes}/im/lxdone.d; ./monitord-client_control.sh stop lxdone 3 node1\n")
+        return self._monitoring(f"stop {self.driver} 3 node1")
+
+    def _monitoring(self, words: str, configuration: str = "") -> Result:
+        command = f"./monitord-client_control.sh {words}"
+        return self._shell(f"cd {self.remotes}/im/{self.driver}.d; cat << 'EOT' | {command}\n{configuration}\nEOT\n")
 
     @property
     def _environment(self) -> dict[str, str]:

@@ -63,11 +63,6 @@ class DockerNode(node.Node):
             status = onedock.node.vmm(action, argv, stdin.encode(), out, err)
         return Result(status, out.getvalue(), err.getvalue())
 
-    def monitoring(self, words: str, configuration: str = "") -> Result:
-        """Its start or stop, as the front-end does both."""
-        return self.command(f"cd {self.remotes}/im/onedock.d; cat << 'EOT' | ./monitord-client_control.sh {words}\n"
-                            f"{configuration}\nEOT")
-
     def folder(self, machine: Machine) -> Path:
         found = self.datastores / "0" / str(machine.id)
         found.mkdir(parents=True, exist_ok=True)

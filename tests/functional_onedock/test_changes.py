@@ -41,6 +41,9 @@ class ChangesTest(OnedockCase):
     def test_pinned_and_free_again(self) -> None:
         machine = self.deployed(Machine(more=PINNED))
         self.assertEqual("0", self.limits()[2])
+        told = self.inside(machine, "cat", "/proc/self/status")
+        for words in ("Cpus_allowed_list:\t0\n", "Mems_allowed_list:\t0\n"):
+            self.assertIn(words, told)
         self.ok("resize", machine.changed(more=""))
         self.assertNotEqual("0", self.limits()[2])
         self.assertEqual(100_000, self.limits()[0])
@@ -108,9 +111,9 @@ class ProbesTest(OnedockCase):
     def test_a_front_end_is_told(self) -> None:
         front_end = self.useFixture(FrontEnd())
         self.deployed()
-        self.addCleanup(self.node.monitoring, "stop onedock 3 node1")
-        started = self.node.monitoring("onedock 3 node1", front_end.configuration())
+        self.addCleanup(self.node.stop_monitoring)
+        started = self.node.start_monitoring(front_end.configuration())
         self.assertEqual((0, ""), (started.status, started.err))
         await_that(lambda: 'STATE="RUNNING"' in "".join(front_end.texts(Type.STATE_VM)), "its state is told")
         await_that(lambda: front_end.texts(Type.MONITOR_VM), "its metrics are told")
-        self.assertEqual((0, ""), self.node.monitoring("stop onedock 3 node1")[::2])
+        self.assertEqual((0, ""), self.node.stop_monitoring()[::2])
