@@ -217,11 +217,23 @@ class Possession:
                 self._function(device, inventory).rebind(driver=record.restore.get("driver"))
 
     def reconcile(self, driver: str, engine: str, alive: Collection[str]) -> tuple[str, ...]:
-        """Give back what containers hold that are not among ``alive`` any more, of this driver and engine only."""
-        gone = {record.owner for record in self._owners.records().values()
-                if (record.owner.driver, record.owner.engine) == (driver, engine)
-                and record.owner.container not in alive}
-        return tuple(complaint for owner in sorted(gone, key=str) for complaint in self.give_back(owner))
+        """Finish what somebody began who was killed, of this driver and engine only: what containers had that are not
+        among ``alive`` any more is given back, what the others have is mended.
+
+        :returns: complaints
+        """
+        complaints: list[str] = []
+        for owner in sorted({record.owner for record in self._owners.records().values()}, key=str):
+            if (owner.driver, owner.engine) != (driver, engine):
+                continue
+            if owner.container not in alive:
+                complaints += self.give_back(owner)
+                continue
+            try:
+                self.mend(owner)
+            except HostActionFailed as error:
+                complaints.append(f"a device of {owner} does not come back: {error}")
+        return tuple(complaints)
 
     def silence(self, owner: Owner, silent: bool) -> tuple[str, ...]:
         """Let the virtual functions of a frozen container have no link, or let them have it again. Its kernel part,

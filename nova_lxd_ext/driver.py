@@ -107,7 +107,7 @@ class LXDDriver(refusals.Refusals):
     def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta, injected_files: Any,
               admin_password: str | None, allocations: Any, network_info: model.NetworkInfo | None = None,
               block_device_info: Any = None, power_on: bool = True, accel_info: Any = None) -> None:
-        with reasons.kept(context, instance), as_nova(instance, booting=True):
+        with reasons.kept(context, instance, reasons.SPAWN), as_nova(instance, booting=True):
             self._backend.lifecycle.spawn(context, instance, image_meta, injected_files or (), admin_password,
                                           Wanted.of(network_info, block_device_info, accel_info, allocations),
                                           power_on)
@@ -245,16 +245,16 @@ class LXDDriver(refusals.Refusals):
     def unplug_vifs(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
         self._backend.ports.unplug(instance, network_info)
 
-    @translated()
     def attach_interface(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta,
                          vif: model.VIF) -> None:
-        state = self._backend.states.require(instance)
-        tags.attaching(context, instance, vif)
-        self._backend.ports.attach(instance, state, vif)
+        with reasons.kept(context, instance, reasons.ATTACH), as_nova(instance):
+            state = self._backend.states.require(instance)
+            tags.attaching(context, instance, vif)
+            self._backend.ports.attach(instance, state, vif)
 
-    @translated()
     def detach_interface(self, context: Any, instance: objects.Instance, vif: model.VIF) -> None:
-        self._backend.ports.detach(instance, vif)
+        with reasons.kept(context, instance, reasons.DETACH), as_nova(instance):
+            self._backend.ports.detach(instance, vif)
 
     # Volumes
 

@@ -120,7 +120,8 @@ class Possessions(Supplier):
             LOG.error("Device of server %s came back, but is not used again: %s", instance.uuid, complaint)
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
-        """Return what containers hold that are not among ``alive``: a driver that was killed could not.
+        """Return what containers hold that are not among ``alive``, and mend what the others have: a driver that was
+        killed could not.
 
         Records that cannot be read are the operator's to repair. Until then no device is handed out, but servers are
         served.
@@ -130,7 +131,7 @@ class Possessions(Supplier):
         except errors.OwnersUnreadable as error:
             complaints = (str(error),)
         for complaint in complaints:
-            LOG.error("Device of a container that is gone: %s", complaint)
+            LOG.error("Left by a nova-compute that ended: %s", complaint)
 
 
 def owner(instance: objects.Instance) -> Owner:

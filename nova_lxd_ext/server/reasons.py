@@ -1,7 +1,8 @@
-"""Keeps why a boot failed where it can be read when nova does not tell.
+"""Keeps why something failed where it can be read when nova does not tell.
 
-After a failure that concerns one host nova tries the next one, and when there is none left the server's fault says only
-that (nova.conductor.manager: "Exhausted all hosts"). So every failed attempt leaves an event on the server's create
+After a boot's failure that concerns one host nova tries the next one, and when there is none left the server's fault
+says only that (nova.conductor.manager: "Exhausted all hosts"). Of a port that cannot be attached or detached nova says
+no more than that (nova.compute.manager: InterfaceAttachFailed). So every failed attempt leaves an event on the server's
 action with the host and its reason: ``openstack server event show``. As for all of nova's events, reading ``details``
 takes microversion 2.84 and the policy ``os_compute_api:os-instance-actions:events:details``.
 """
@@ -15,25 +16,29 @@ import nova.conf
 from nova import exception, objects
 
 LOG = logging.getLogger(__name__)
-EVENT = "lxd_spawn"
+SPAWN, ATTACH, DETACH = "lxd_spawn", "lxd_attach_interface", "lxd_detach_interface"
 
 
 @contextlib.contextmanager
-def kept(context: Any, instance: objects.Instance) -> Iterator[None]:
-    """Record the error of the block; nothing is written when there is none."""
+def kept(context: Any, instance: objects.Instance, event: str) -> Iterator[None]:
+    """Record the error of the block; nothing is written when there is none.
+
+    :param event: what the block is, as nova's list of a server's events names it
+    """
     try:
         yield
     except Exception as error:
-        _record(context, instance, error)
+        _record(context, instance, event, error)
         raise
 
 
-def _record(context: Any, instance: objects.Instance, error: Exception) -> None:
+def _record(context: Any, instance: objects.Instance, name: str, error: Exception) -> None:
     event = objects.InstanceActionEvent
     try:
-        event.event_start(context, instance.uuid, EVENT, want_result=False, host=nova.conf.CONF.host)
-        event.event_finish_with_failure(context, instance.uuid, EVENT, exc_val=error, exc_tb=error.__traceback__,
+        event.event_start(context, instance.uuid, name, want_result=False, host=nova.conf.CONF.host)
+        event.event_finish_with_failure(context, instance.uuid, name, exc_val=error, exc_tb=error.__traceback__,
                                         want_result=False)
     except exception.NovaException as failure:
-        # The server was deleted meanwhile, or the database is away: the boot's own error matters more.
-        LOG.warning("The reason why server %s did not boot could not be kept (%s): %s", instance.uuid, failure, error)
+        # The server was deleted meanwhile, or the database is away: the error itself matters more.
+        LOG.warning("The reason of %s's failure for server %s could not be kept (%s): %s", name, instance.uuid, failure,
+                    error)

@@ -14,7 +14,8 @@ LIMIT = 20  # s
 
 
 class Holder(fixtures.Fixture):
-    """:param node: path and number of the node
+    """:param path, number: of the node
+    :ivar users: it, in the words of :meth:`Privileged.users`
     """
 
     def __init__(self, path: str, number: tuple[int, int]) -> None:
@@ -27,6 +28,7 @@ class Holder(fixtures.Fixture):
         self.addCleanup(self.end)
         if not wait_for(lambda: Privileged().users([self._number]), LIMIT):
             raise TimeoutError(f"nobody has {self._path} open")
+        self.users = Privileged().users([self._number])
 
     def end(self) -> None:
         self._process.kill()

@@ -5,16 +5,21 @@ from tests.functional.nova import base  # isort: skip
 import copy
 import json
 import subprocess
-from typing import Any
+from typing import Any, ClassVar
 
+import fixtures
 from nova.tests.fixtures import neutron
 from nova.tests.functional.api.client import OpenStackApiException
 
-from containerhost.devices.model import Device, LinkLayer, Role
+from containerhost.devices.model import Device, LinkLayer, NodeUse, Role
 from containerhost.devices.scan import scan
+from containerhost.rollback import Rollback
+from tests.functional.holder import Holder
+from tests.functional.nova.interrupting import Interrupted
 
 PF, IB_PF = "0000:31:00.0", "0000:5e:00.0"
 VLAN = 100
+SILENCE = 5  # s after which the API gives up on a nova-compute that does not answer
 FREE = {"address": "00:00:00:00:00:00", "vlan": 0}
 NETWORKS = {"lan": "1b70879f-fd00-411e-8ea9-143e7820e61d", "fabric": "2b70879f-fd00-411e-8ea9-143e7820e61d"}
 
@@ -23,7 +28,7 @@ def children(address: str) -> list[Device]:
     return [device for device in scan().devices if device.parent == address and device.role is Role.VF]
 
 
-class DirectPortTest(base.LxdServers):
+class DirectPortServers(Interrupted):
     def setUp(self) -> None:
         super().setUp()
         for name, network in NETWORKS.items():
@@ -64,6 +69,16 @@ class DirectPortTest(base.LxdServers):
         return json.loads(subprocess.run(["ip", "-j", "link", "show", "dev", scan().get(PF).netdev], check=True,
                                          capture_output=True, text=True).stdout)[0]
 
+    def attach(self, server: Any, port: dict[str, Any]) -> None:
+        self.api.attach_interface(server["id"], {"interfaceAttachment": {"port_id": port["id"]}})
+
+    def detach(self, server: Any, port: dict[str, Any]) -> None:
+        self.notifier.reset()
+        self.api.detach_interface(server["id"], port["id"])
+        self.notifier.wait_for_versioned_notifications("instance.interface_detach.end")
+
+
+class DirectPortTest(DirectPortServers):
     def test_a_function_has_the_ports_mac_and_vlan_until_it_goes(self) -> None:
         port = self.port()
         server = self.with_ports(port)
@@ -122,13 +137,23 @@ class DirectPortTest(base.LxdServers):
         self.assertEqual([FREE, FREE], self.of_physical_function())
         self.assert_nothing_left()
 
-    def attach(self, server: Any, port: dict[str, Any]) -> None:
-        self.api.attach_interface(server["id"], {"interfaceAttachment": {"port_id": port["id"]}})
-
-    def detach(self, server: Any, port: dict[str, Any]) -> None:
-        self.notifier.reset()
+    def test_one_that_a_process_uses_is_not_detached(self) -> None:
+        port = self.port("fabric", **{"binding:vif_type": "ib_hostdev"})
+        server = self.with_ports(port)
+        node = next(node for held in self.held() for node in scan().get(held).nodes if node.use is NodeUse.OWN)
+        pid = self.lxd.engine.metrics(self.container(server).name).pid
+        holder = self.useFixture(Holder(f"/proc/{pid}/root{node.path}", (node.major, node.minor)))
+        held = self.held()
         self.api.detach_interface(server["id"], port["id"])
-        self.notifier.wait_for_versioned_notifications("instance.interface_detach.end")
+        self.assert_told(f"is in use by {holder.users[0]}", "detach_interface", server)
+        self.assertEqual(held, self.held())
+        self.assertIn("ib0", self.inside(server, "ls", "/sys/class/net").output.split())
+        self.assertEqual(f"{node.path}\n", self.inside(server, "ls", node.path).output)
+        holder.end()
+        self.detach(server, port)
+        self.assertEqual({}, self.held())
+        self._delete_server(server)
+        self.assert_nothing_left()
 
     def test_ports_of_all_kinds_in_their_order(self) -> None:
         infiniband = self.port("fabric", **{"binding:vif_type": "ib_hostdev", "mac_address": "52:54:00:1e:59:a1"})
@@ -148,5 +173,64 @@ class DirectPortTest(base.LxdServers):
         flavor = self.flavor(quota__vif_inbound_average="1000")
         server = self.with_ports(self.port(), flavor=flavor, expected="ERROR")
         self.assertIn("network function is the container's own", self.fault(server))
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+
+class Killed(BaseException):
+    """Ends the thread that it is raised in as a killed process ends: nothing is undone, nobody is answered."""
+
+
+class InterruptedTest(DirectPortServers):
+    options: ClassVar = {("lxd", "ready_timeout"): 60}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.mine = self.port()
+        self.the_server = self.with_ports(self.mine)
+        self.before = self.lxd.engine.metrics(self.container(self.the_server).name).pid
+
+    def assert_has(self, *ports: dict[str, Any]) -> None:
+        """It runs on, and has these ports' functions, each once and nobody else."""
+        self.assertEqual(self.before, self.lxd.engine.metrics(self.container(self.the_server).name).pid)
+        self.assertEqual([port["mac_address"] for port in ports],
+                         [self.mac(self.the_server, f"eth{number}") for number in range(len(ports))])
+        self.assertEqual([self.the_server["id"]] * len(ports), list(self.held().values()))
+
+    def test_the_daemon_is_killed(self) -> None:
+        """The port comes, or goes, all the same, or it is as it was and the next try does it."""
+        server, more = self.the_server, self.port()
+        for number in range(3):
+            with self.subTest(number):
+                self.restart_at("change container")
+                try:
+                    self.attach(server, more)
+                except OpenStackApiException:
+                    self.assert_has(self.mine)
+                    self.attach(server, more)
+                self.assert_has(self.mine, more)
+                self.restart_at("change container")
+                self.detach(server, more)
+                self.assert_has(self.mine)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def kill(self) -> None:
+        raise Killed
+
+    def test_nova_compute_is_killed(self) -> None:
+        self.flags(rpc_response_timeout=SILENCE, long_rpc_timeout=SILENCE)
+        undo = Rollback.__exit__
+        self.useFixture(fixtures.MonkeyPatch("containerhost.rollback.Rollback.__exit__", lambda this, kind, *rest: (
+            None if kind is Killed else undo(this, kind, *rest))))
+        server, more = self.the_server, self.port()
+        self.at("change container", self.kill)
+        error = self.assertRaises(OpenStackApiException, self.attach, server, more)
+        self.assertEqual(500, error.response.status_code)
+        self.computes[base.HOST] = self.restart_compute_service(self.computes[base.HOST], keep_hypervisor_state=False)
+        self.assert_has(self.mine, more)
+        self._run_periodics()
+        self.detach(server, more)
+        self.assert_has(self.mine)
         self._delete_server(server)
         self.assert_nothing_left()

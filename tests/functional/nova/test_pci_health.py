@@ -32,6 +32,13 @@ class HealthServers(base.LxdServers):
         tracked = {device.address for device in self.computes[base.HOST].manager.rt.pci_tracker.pci_devs}
         return tracked & set(self.gpus)
 
+    def inventories(self) -> dict[str, dict[str, Any]]:
+        """GPU -> what Placement has of it."""
+        providers = {provider["name"].rpartition("_")[2].lower(): provider["uuid"]
+                     for provider in self._get_all_providers()}
+        return {gpu: entry for gpu in self.gpus if gpu in providers
+                for entry in self._get_provider_inventory(providers[gpu]).values()}
+
     def assert_no_host_tried(self, server: Any) -> None:
         """The scheduler knew."""
         self.assertIn("No valid host", self.fault(server))
@@ -85,10 +92,7 @@ class OneTimeUseTest(HealthServers):
 
     def reserved(self) -> dict[str, int]:
         """GPU -> how many of it are reserved in Placement."""
-        providers = {provider["name"].rpartition("_")[2].lower(): provider["uuid"]
-                     for provider in self._get_all_providers()}
-        return {gpu: entry["reserved"] for gpu in self.gpus if gpu in providers
-                for entry in self._get_provider_inventory(providers[gpu]).values()}
+        return {gpu: entry["reserved"] for gpu, entry in self.inventories().items()}
 
     def test_a_used_device_is_reserved_whatever_happens_to_it(self) -> None:
         server = self.with_gpu()

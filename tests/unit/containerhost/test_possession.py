@@ -362,9 +362,10 @@ class MendTest(PossessionTestCase):
         vfs = {device.id: device for device in (vf, other)}
         self.owners.claim([vf, other], owner("c"), lambda device: ())
         self.owners.remember(vf.id, owner("c"), {"driver": vf.driver})
-        binding = Binding()
         devices = [dataclasses.replace(device, driver=None) if device.id == vf.id else device
                    for device in scan(self.host).devices]
-        possession = Possession(self.owners, lambda: Inventory(tuple(devices)), binding, lambda wanted: {}, self.host)
-        possession.mend(owner("c"))
-        self.assertEqual({vfs[vf.id].address: vf.driver}, binding.bound)
+        for mend in (lambda possession: possession.mend(owner("c")),
+                     lambda possession: self.assertEqual((), possession.reconcile("test", "lxd", ["c"]))):
+            binding = Binding()
+            mend(Possession(self.owners, lambda: Inventory(tuple(devices)), binding, lambda wanted: {}, self.host))
+            self.assertEqual({vfs[vf.id].address: vf.driver}, binding.bound)

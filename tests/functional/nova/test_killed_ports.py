@@ -1,0 +1,101 @@
+"""nova-compute killed (-9) at every step of a port's attachment and of its detachment: the container runs on, the
+function is its own or the host's, and the next try does what the first one began."""
+
+from tests.functional.nova.test_killed import MOST_STEPS, KilledCase, killed_at  # isort: skip (decides how nova runs)
+
+from nova import context, objects
+from nova.compute import vm_states
+from nova.network import model
+
+from containerhost.devices.model import LinkLayer, Role
+from containerhost.engines import Status
+from containerhost.owners import Owners
+from containerhost.privileged import Privileged
+from nova_lxd_ext import backend
+from nova_lxd_ext.hardware.possessions import owner
+from nova_lxd_ext.server.wanted import Wanted
+from tests.functional.nova.test_killed import CONF
+from tests.unit.nova import ports, records
+
+STRIDE = 5  # every single step would take minutes
+FEWEST_STEPS = 10
+
+
+class KilledPortTest(KilledCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.more = [device.id for device in self.before.values()
+                     if device.link_layer is LinkLayer.INFINIBAND and device.role is Role.VF][1]
+        self.vif = ports.direct(address=self.more, type="ib_hostdev", details={})
+        self.boot()
+        self.addCleanup(self.end)
+        self.pid = self.lxd.engine.metrics(self.running().name).pid
+
+    def running(self) -> objects.Instance:
+        """As nova knows the server during the attachment, and after it was killed: the function is claimed."""
+        server = self.server(vm_state=vm_states.ACTIVE, task_state=None)
+        server.pci_devices.objects.append(
+            objects.PciDevice(address=self.more, request_id=records.UUID, compute_node_id=records.NODE))
+        return server
+
+    def attach(self) -> None:
+        parts = backend.build(CONF)
+        parts.ports.attach(self.running(), parts.states.require(self.running()), self.vif)
+
+    def detach(self) -> None:
+        backend.build(CONF).ports.detach(self.running(), self.vif)
+
+    def assert_holds(self, *more: str) -> None:
+        """The container runs on and has its own devices and ``more``; nobody else has any."""
+        name = self.running().name
+        self.assertEqual((Status.RUNNING, self.pid), (self.lxd.engine.container(name).status,
+                                                      self.lxd.engine.metrics(name).pid))
+        self.assertEqual({self.gpu.id, self.vf.id, *more}, set(self.records()))
+        self.assertEqual({owner(self.running())}, {record.owner for record in self.records().values()})
+        self.assertEqual({None}, {record.blocked for record in self.records().values()})
+
+    def records(self) -> dict:
+        return Owners(self.state / "owners").records()
+
+    def assert_taken_back(self, step: int) -> None:
+        self.restart(self.running())
+        self.detach()
+        self.assert_holds()
+        self.assertEqual(self.before[self.more], self._devices()[self.more], f"the function after step {step}")
+
+    def test_attachment(self) -> None:
+        for step in range(MOST_STEPS):
+            finished = not killed_at(step, self.attach)
+            self.assert_taken_back(step)
+            if finished:
+                break
+        self.assertTrue(finished)
+        self.assertGreater(step, FEWEST_STEPS)
+
+    def test_detachment(self) -> None:
+        for step in range(MOST_STEPS):
+            self.attach()
+            self.assert_holds(self.more)
+            finished = not killed_at(step, self.detach)
+            self.assert_taken_back(step)
+            if finished:
+                break
+        self.assertTrue(finished)
+        self.assertGreater(step, FEWEST_STEPS)
+
+    def test_a_hard_reboot_finishes_an_attachment(self) -> None:
+        """Nova counts the port as the server's."""
+        wanted = Wanted.of(model.NetworkInfo([self.vif]))
+        for step in range(0, MOST_STEPS, STRIDE):
+            finished = not killed_at(step, self.attach)
+            self.restart(self.running())
+            backend.build(CONF).power.reboot(context.get_admin_context(), self.running(), wanted, soft=False)
+            self.pid = self.lxd.engine.metrics(self.running().name).pid
+            self.assert_holds(self.more)
+            self.assertLessEqual({"ib0", "ib1"}, set(Privileged().inside(self.pid).netdevs))
+            self.detach()
+            self.assert_holds()
+            if finished:
+                break
+        self.assertTrue(finished)
+        self.assertEqual(self.before[self.more], self._devices()[self.more])
