@@ -59,14 +59,16 @@ class Possession:
         self._foreign = foreign
         self._host = host or Host()
 
-    def acquire(self, requests: Sequence[Request], owner: Owner) -> tuple[Grant, ...]:
+    def acquire(self, requests: Sequence[Request], owner: Owner, inventory: Inventory | None = None
+                ) -> tuple[Grant, ...]:
         """Make ``owner`` hold all the devices, prepared as asked, or none. What it holds already it keeps.
 
+        :param inventory: the caller's own look at the host, a moment old
         :returns: one grant for each request, in order
         :raises DeviceNotFound, DeviceUnhealthy, DeviceHeld, OwnersUnreadable, SpecError: nothing was changed
         :raises HostActionFailed: preparing failed; what was newly taken is given back
         """
-        inventory = self._inventory()
+        inventory = inventory or self._inventory()
         mine = self._records(owner)
         wanted = [(self._usable(inventory, request, mine), request.options) for request in requests]
         require_distinct(wanted, mine)
@@ -88,12 +90,14 @@ class Possession:
         """
         return self._grants(self._inventory(), requests, owner)
 
-    def prospects(self, requests: Sequence[Request], owner: Owner) -> tuple[Grant, ...]:
+    def prospects(self, requests: Sequence[Request], owner: Owner, inventory: Inventory | None = None
+                  ) -> tuple[Grant, ...]:
         """What :meth:`acquire` would give, as far as a look tells; changes nothing. GUIDs and MACs are not prepared.
 
+        :param inventory: the caller's own look at the host, a moment old
         :raises DeviceNotFound, DeviceUnhealthy, SpecError:
         """
-        inventory, mine = self._inventory(), self._records(owner)
+        inventory, mine = inventory or self._inventory(), self._records(owner)
         wanted = [(self._usable(inventory, request, mine), request.options) for request in requests]
         require_distinct(wanted)
         return tuple(make_grant(device, options) for device, options in wanted)
@@ -101,10 +105,10 @@ class Possession:
     def users(self, grants: Iterable[Grant]) -> tuple[str, ...]:
         """The processes in containers that have a device of ``grants`` open, in words. Of a place on a shared GPU: the
         whole GPU, because nobody can tell by which place a process has it."""
-        inventory, nodes = self._inventory(), list[CharNode]()
+        nodes = list[CharNode]()
         for grant in grants:
             shared = grant.device.kind is Kind.GPU_SHARE and grant.device.parent
-            nodes += own_nodes(inventory.get(shared)) if shared else grant.own_nodes
+            nodes += own_nodes(self._inventory().get(shared)) if shared else grant.own_nodes
         own = [(node.major, node.minor) for node in nodes]
         return self._privileged.users(own) if own else ()
 

@@ -54,18 +54,20 @@ class HostSlices:
         self._placement = placement
         self._inventory = inventory
 
-    def of(self, instance: objects.Instance, owner: Owner, allocations: Mapping[str, Any]) -> tuple[str, ...]:
+    def of(self, instance: objects.Instance, owner: Owner, allocations: Mapping[str, Any],
+           look: Callable[[], Inventory]) -> tuple[str, ...]:
         """Ids of the slices a server is to have: those it holds, or as Placement says. Only a server whose flavor asks
         for slices costs a look.
 
         :param allocations: what nova passed; empty where it passes none (start, reboot, revert of a resize)
+        :param look: at the host
         :raises DeviceHeld: there are fewer free slices than Placement counts
         :raises DeviceNotFound: the flavor asks for other slices than Placement gave the server on this host
         """
         asked = sliceproviders.asked(instance.flavor.extra_specs)
         if not asked:
             return ()
-        inventory, records = self._inventory(), self._owners.records()
+        inventory, records = look(), self._owners.records()
         held = slices.held(records, owner)
         if not allocations and slices.satisfy(held, asked, inventory):
             return held

@@ -1,5 +1,6 @@
 """A server's devices on this host: from nova's claim to grants, and back to the host."""
 
+import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -44,10 +45,14 @@ class Possessions(Supplier):
         """:raises DeviceNotFound: when a claimed device is not on this host any more
         :raises SpecError: on a bad flavor key, or an accelerator that no container can be given
         """
-        self._requests(instance, wanted)
+        self._requests(instance, wanted, self._inventory)
 
-    def _requests(self, instance: objects.Instance, wanted: Wanted) -> tuple[Request, ...]:
-        """What the server's claimed devices are to be in its container; changes nothing."""
+    def _requests(self, instance: objects.Instance, wanted: Wanted, look: Callable[[], Inventory]
+                  ) -> tuple[Request, ...]:
+        """What the server's claimed devices are to be in its container; changes nothing.
+
+        :param look: at the host; a server without devices costs none
+        """
         policy = devices.Policy(
             gpu_capabilities=flavor.gpu_capabilities(instance.flavor.extra_specs, self._conf.lxd.gpu_capabilities),
             memlock=self._conf.lxd.rdma_memlock,
@@ -55,16 +60,25 @@ class Possessions(Supplier):
             own_guids=self._conf.lxd.rdma_guid_policy == "instance")
         claimed = devices.claimed(instance, self._node_id()) if instance.get_pci_devices() else ()
         names = (*claimed, *accelerators.addresses(arqs.of(instance, wanted.accel_info)),
-                 *self._slices.of(instance, owner(instance), wanted.allocations))
+                 *self._slices.of(instance, owner(instance), wanted.allocations, look))
         if not names:
             return ()
         ports = [vifconfig.prefix_of(vif) for vif in wanted.network_info]
-        return devices.requests(instance.uuid, names, self._inventory(), policy, ports.count("eth"), ports.count("ib"))
+        return devices.requests(instance.uuid, names, look(), policy, ports.count("eth"), ports.count("ib"))
 
     def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[Part, ...]:
         """Take possession of all or none. What the server holds already stays as it is."""
-        requests = self._requests(instance, wanted)
-        return self._acquire(instance, wanted, requests) if requests else ()
+        tried: tuple[Request, ...] | None = None
+        while True:
+            look = functools.cache(self._inventory)
+            requests = self._requests(instance, wanted, look)
+            try:
+                return self._possession.acquire(requests, owner(instance), look()) if requests else ()
+            except errors.DeviceHeld:
+                # A slice that was free when it was chosen may be another server's by now: then another is chosen.
+                if requests == tried:
+                    raise
+                tried = requests
 
     def allocations(self, flavor: objects.Flavor, consumer: str) -> Mapping[str, Any]:
         """What Placement holds for a consumer, as far as it matters for a server of this flavor."""
@@ -85,23 +99,15 @@ class Possessions(Supplier):
 
     def prospects(self, instance: objects.Instance, wanted: Wanted) -> tuple[Grant, ...]:
         """What :meth:`put_on` would give, as far as a look tells; changes nothing."""
-        return self._possession.prospects(self._requests(instance, wanted), owner(instance))
+        look = functools.cache(self._inventory)
+        requests = self._requests(instance, wanted, look)
+        return self._possession.prospects(requests, owner(instance), look()) if requests else ()
 
     def users_of_others(self, instance: objects.Instance, grants: Collection[Grant]) -> tuple[str, ...]:
         """The processes that use a device which the server has and which is not among ``grants``, in words."""
         going = self._possession.held_by(owner(instance)) - {grant.device.id for grant in grants}
         held = self._possession.held(owner(instance)) if going else ()
         return self._possession.users(grant for grant in held if grant.device.id in going)
-
-    def _acquire(self, instance: objects.Instance, wanted: Wanted, requests: tuple[Request, ...]) -> tuple[Grant, ...]:
-        """A slice that was free when it was chosen may be another server's by now: then another is chosen."""
-        while True:
-            try:
-                return self._possession.acquire(requests, owner(instance))
-            except errors.DeviceHeld:
-                tried, requests = requests, self._requests(instance, wanted)
-                if requests == tried:
-                    raise
 
     def trim(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
         """After a resize: the devices of the other flavor."""

@@ -72,8 +72,8 @@ class DirectPorts:
     def give_back(self, instance: objects.Instance, vif: model.VIF) -> None:
         """Return one function of a container that lives on; done already when the server does not have it. One that
         cannot be cleaned stays blocked on the host."""
-        grant, _ = self.held(instance, vif)
-        for complaint in self._possession.give_back_one(grant.device.id, owner(instance)) if grant else ():
+        address = (vif["profile"] or {}).get("pci_slot", "")
+        for complaint in self._possession.give_back_one(address, owner(instance)):
             LOG.error("The function of a port of server %s came back, but is not used again: %s", instance.uuid,
                       complaint)
 

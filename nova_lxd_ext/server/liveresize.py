@@ -18,6 +18,7 @@ from oslo_utils import units
 
 from containerhost import errors
 from containerhost.engines import ContainerState, Engine, Status
+from containerhost.engines.lxd.client import Seen
 from containerhost.engines.lxd.live import Live
 from containerhost.grants import Grant
 from containerhost.inside import resources
@@ -69,12 +70,13 @@ class LiveResize:
         if not obstacles:
             then = self.wanted(wanted, flavor, instance.uuid)
             self._outfit.require_possible(coming, then)
-            spec = self._spec(coming, then)
-            obstacles = self._live.obstacles(coming.name, spec)
+            seen = self._live.look(coming.name)
+            spec = self._spec(coming, then, seen)
+            obstacles = self._live.obstacles(seen, spec)
         require_allowed(flavor, obstacles)
         if not obstacles:
             with Rollback(f"live resize of server {instance.uuid}") as undo:
-                if self._notice.announce(coming.name, self._told(coming), spec.labels[resources.LABEL]):
+                if self._notice.announce(coming.name, told(seen), spec.labels[resources.LABEL]):
                     undo.on_error("what was announced", self._tell, instance)
                 for shortage in self._shortage(coming) if flavor.memory_mb < instance.flavor.memory_mb else ():
                     raise exception.ResizeError(reason=f"{shortage}; end some of them, stop the server first, or "
@@ -83,7 +85,7 @@ class LiveResize:
                 require_allowed(flavor, obstacles)
                 if not obstacles:
                     undo.on_error("its former size", self._take_back, context, instance, wanted)
-                    self._converge(context, coming, then)
+                    self._converge(context, coming, then, seen)
                     return True
         LOG.info("Server %s is resized while it is off: %s", instance.uuid, "; ".join(obstacles))
         return False
@@ -111,19 +113,20 @@ class LiveResize:
             return True
         self._live.await_changes(instance.name)
         self._possessions.mend(instance)
-        spec = self._spec(instance, wanted)
-        if not self._live.differs(instance.name, spec):
+        seen = self._live.look(instance.name)
+        spec = self._spec(instance, wanted, seen)
+        if not self._live.differs(seen, spec):
             self._outfit.trim(instance, spec.grants)  # who was killed may have claimed more
-            if resources.generation(resources.parse(self._told(instance))) > 1:
+            if resources.generation(resources.parse(told(seen))) > 1:
                 self._tell(instance)
             return True
         volumes = ("nova disconnects volumes at a resize",) if volumeconfig.volumes(wanted.block_device_info) else ()
-        obstacles = (*volumes, *self._live.obstacles(instance.name, spec), *self._users(instance, spec),
+        obstacles = (*volumes, *self._live.obstacles(seen, spec), *self._users(instance, spec),
                      *self._shortage(instance))
         if obstacles:
             LOG.warning("Server %s must stop to have its size: %s", instance.uuid, "; ".join(obstacles))
             return False
-        self._converge(context, instance, wanted)
+        self._converge(context, instance, wanted, seen)
         self._tell(instance)
         return True
 
@@ -146,22 +149,18 @@ class LiveResize:
         users = self._possessions.users_of_others(server, spec.grants)
         return (f"a device it would lose is in use by {', '.join(users)}",) if users else ()
 
-    def _spec(self, server: objects.Instance, wanted: Wanted) -> ContainerSpec:
+    def _spec(self, server: objects.Instance, wanted: Wanted, seen: Seen) -> ContainerSpec:
         """As the server is to be, with its grants as far as a look tells."""
-        return self._specified(server, self._possessions.prospects(server, wanted))
+        return self._specified(server, self._possessions.prospects(server, wanted), seen)
 
-    def _specified(self, server: objects.Instance, grants: tuple[Grant, ...]) -> ContainerSpec:
-        return resources.told(dataclasses.replace(self._lifecycle.spec(server), parts=grants), self._told(server))
-
-    def _told(self, server: objects.Instance) -> str | None:
-        """What the container is told of its resources now."""
-        return self._engine.container(server.name).labels.get(resources.LABEL)
+    def _specified(self, server: objects.Instance, grants: tuple[Grant, ...], seen: Seen) -> ContainerSpec:
+        return resources.told(dataclasses.replace(self._lifecycle.spec(server), parts=grants), told(seen))
 
     def _tell(self, server: objects.Instance) -> None:
         """Write into the container what its marks say."""
-        told = self._told(server)
-        if told is not None:
-            self._notice.tell(server.name, told)
+        document = told(self._live.look(server.name))
+        if document is not None:
+            self._notice.tell(server.name, document)
 
     def _shortage(self, server: objects.Instance) -> tuple[str, ...]:
         """What the processes of a server that is to be smaller need too much, in words; empty when they fit."""
@@ -169,11 +168,14 @@ class LiveResize:
         return (f"its processes use {used // units.Mi} MiB of memory, of which flavor {server.flavor.name} gives it "
                 f"{size}",) if used > size * units.Mi else ()
 
-    def _converge(self, context: Any, server: objects.Instance, wanted: Wanted) -> None:
+    def _converge(self, context: Any, server: objects.Instance, wanted: Wanted, seen: Seen) -> None:
         """May be repeated. What the server has to give up goes back to the host when its container does not have it
-        any more."""
+        any more.
+
+        :param seen: the container as it is
+        """
         grants = grants_of(self._possessions.put_on(context, server, wanted))
-        self._live.adapt(server.name, self._specified(server, grants))
+        self._live.adapt(seen, self._specified(server, grants, seen))
         self._engine.verify(server.name, grants)
         self._outfit.trim(server, grants)
         self._states.changed()
@@ -181,10 +183,16 @@ class LiveResize:
     def _take_back(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
         try:
-            self._converge(context, instance, wanted)
+            self._converge(context, instance, wanted, self._live.look(instance.name))
         except errors.NotAsGranted:
-            self._live.renew(instance.name, self._spec(instance, wanted))
-            self._converge(context, instance, wanted)
+            seen = self._live.look(instance.name)
+            self._live.renew(seen, self._spec(instance, wanted, seen))
+            self._converge(context, instance, wanted, self._live.look(instance.name))
+
+
+def told(seen: Seen) -> str | None:
+    """What the container is told of its resources."""
+    return seen.label(resources.LABEL)
 
 
 def require_allowed(flavor: objects.Flavor, obstacles: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.fakehost import linux, nets, tree
+from tests.fakehost.attributes import Attribute
 from tests.fakehost.description import Kind
 from tests.fakehost.entries import Action, Entry
 from tests.fakehost.functions import (
@@ -36,6 +37,7 @@ from tests.fakehost.writer import LiveWriter
 
 _NO_MAC = "00:00:00:00:00:00"
 _VF_DEFAULTS = {"mac": _NO_MAC, "vlan": "0", "qos": "0", "spoofchk": "on", "trust": "off", "state": "auto"}
+_SETTABLE = {"node_guid", "port_guid", *_VF_DEFAULTS}
 
 
 class Machine:
@@ -225,6 +227,19 @@ class Machine:
             return name if port and name and port.namespace() == self._home_inode else None
 
     # What the ip command cannot tell or set on a TAP.
+
+    def vf_attribute(self) -> Attribute:
+        """The words of ``ip link set dev INTERFACE vf INDEX ...`` are written to it: the host's own ip command need not
+        start Python for each. It refuses what that command has an answer of its own to."""
+        return Attribute(0o200, lambda: "", self._write_vf)
+
+    def _write_vf(self, text: str) -> None:
+        match text.split():
+            case ["link", "set", "dev", interface, "vf", index, *pairs] if len(pairs) % 2 == 0:
+                settings = dict(zip(pairs[::2], pairs[1::2], strict=True))
+                if settings.keys() <= _SETTABLE:
+                    return self.set_vf(interface, _number(index), settings)
+        raise OSError(errno.EINVAL, f"{text!r} sets nothing of a VF")
 
     def set_vf(self, interface: str, index: int, settings: dict[str, str]) -> None:
         """What ``ip link set INTERFACE vf INDEX ...`` does; keys as that command writes them."""

@@ -229,6 +229,11 @@ def show_kernel_log(attribute: str) -> None:
     _show(attribute, "/dev/kmsg")
 
 
+def show_vf_settings(attribute: str) -> None:
+    """:param attribute: the file to which the ip command writes settings of VFs"""
+    os.symlink(attribute, f"{HOME}/vf")
+
+
 def _find_ip() -> tuple[str, bytes]:
     """Where the ip command is, and the program itself; on an emulated host on an emulated host it is the outer's."""
     found = shutil.which("ip", path="/usr/sbin:/usr/bin:/sbin:/bin")

@@ -78,6 +78,7 @@ def _inside(
     writer = LiveWriter(attributes)
     machine = Machine(writer, Interfaces(namespace.REAL_SYS, namespace.SCRATCH))
     namespace.show_kernel_log(attributes.add(machine.kernel_log.attribute()))
+    namespace.show_vf_settings(attributes.add(machine.vf_attribute()))
     writer.read, writer.act = machine.read_action, machine.write_action
     namespace.write_fixed(writer, host, present)
     machine.start(present)

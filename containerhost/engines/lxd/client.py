@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib import parse
 
 import requests
@@ -51,6 +51,22 @@ STATUSES: Mapping[int, type[errors.EngineError]] = {
     507: errors.StorageFull,
 }
 SUCCESSES = frozenset({200, 201, 202})
+
+
+class Seen(NamedTuple):
+    """An instance as one request told of it.
+
+    :ivar instance: LXD's document
+    :ivar etag: to write it back with, as long as nobody else has changed it
+    """
+
+    instance: dict[str, Any]
+    etag: str
+
+    def label(self, key: str) -> str | None:
+        """One of the driver's own marks."""
+        found = self.instance["config"].get(f"user.{key}")
+        return None if found is None else str(found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,11 +271,10 @@ class LxdClient:
         """One request: what :meth:`instances` tells, and under ``state`` what :meth:`state` tells of each."""
         return self.get("instances", asked="list instances and their states", params={"recursion": "2"})
 
-    def instance(self, name: str) -> tuple[dict[str, Any], str]:
-        """The instance and its ETag."""
+    def instance(self, name: str) -> Seen:
         asked = f"read container {name}"
         response = self.request("get", "instances", name, asked=asked)
-        return document(response, asked)["metadata"], response.headers.get("ETag", "")
+        return Seen(document(response, asked)["metadata"], response.headers.get("ETag", ""))
 
     def create_instance(self, body: Mapping[str, Any], timeout: int | None = None) -> None:
         asked = f"create container {body['name']}"

@@ -22,13 +22,13 @@ TRIES = 3
 Change = Callable[[str, Callable[[dict[str, Any], str], None]], None]
 
 
-def settle(client: LxdClient, change: Change, host: Host, name: str, pid: int | None) -> None:
+def settle(client: LxdClient, change: Change, host: Host, name: str, pid: int | None, limit: str | None) -> None:
     """Return when the container runs on the CPUs that its limit says; with a warning when LXD does not have it so.
 
     :param change: reads, changes and writes back a container: :meth:`LxdEngine.change`
     :param pid: its first process; None when it does not run
+    :param limit: what it is to be; None is no limit
     """
-    limit = client.instance(name)[0]["config"].get(LIMIT)
     if not limit or pid is None:
         return
     for _ in range(TRIES):

@@ -12,7 +12,7 @@ from containerhost import engines, errors
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, InterfaceMetrics, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.engines.lxd import config, cores, held, operations, salvage
-from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.client import LxdClient, Seen
 from containerhost.engines.lxd.creation import Creation
 from containerhost.engines.verify import complaints
 from containerhost.grants import Grant
@@ -314,17 +314,17 @@ class LxdEngine:
         go = config.devices_of(part, extensions).keys() - config.devices_of_all(remaining, extensions).keys()
 
         def change(instance: dict[str, Any], etag: str) -> None:
-            instance["devices"] = {key: value for key, value in instance["devices"].items() if key not in go}
-            self.client.replace_instance(name, instance, etag)
-
-        if not self._has(name, go):
-            return
-        try:
+            kept = {key: value for key, value in instance["devices"].items() if key not in go}
+            if kept == instance["devices"]:
+                return
             with self.withheld(name, part) if isinstance(part, BlockDevice) else contextlib.nullcontext():
-                self.change(name, change)
+                self.client.replace_instance(name, instance | {"devices": kept}, etag)
+
+        try:
+            self.change(name, change)
         except NodeMissing:
             self.await_changes(name)
-            if self._has(name, go):
+            if not self.client.instance(name).instance["devices"].keys().isdisjoint(go):
                 raise
 
     @contextlib.contextmanager
@@ -361,18 +361,19 @@ class LxdEngine:
             self.client.replace_instance(name, instance | {"config": own | wanted, "devices": kept | devices}, etag)
 
         self.change(name, change)
-        cores.settle(self.client, self.change, self._host, name, self.pid(name))
+        cores.settle(self.client, self.change, self._host, name, self.pid(name), wanted.get(cores.LIMIT))
 
-    def change(self, name: str, change: Callable[[dict[str, Any], str], None]) -> None:
+    def change(self, name: str, change: Callable[[dict[str, Any], str], None], seen: Seen | None = None) -> None:
         """Read, change and write back; again when somebody else wrote in between, or the daemon restarted: nobody else
         knows whether it had made the change.
 
         :param change: called with the container as LXD describes it, and the ETag to write it back with
+        :param seen: what the caller has just read
         """
         conflicts, limit = 0, None
         while True:
             try:
-                return change(*self.client.instance(name))
+                return change(*(seen or self.client.instance(name)))
             except errors.EngineConflict:
                 conflicts += 1
                 if conflicts == CONFLICT_TRIES:
@@ -381,6 +382,7 @@ class LxdEngine:
                 limit = limit or time.monotonic() + self._restart_limit
                 if time.monotonic() >= limit:
                     raise
+            seen = None
             time.sleep(BUSY_PAUSE)
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
@@ -406,9 +408,6 @@ class LxdEngine:
                 return None
             self._inits[name] = known = found, began(found)
         return known[0]
-
-    def _has(self, name: str, devices: Collection[str]) -> bool:
-        return not self.client.instance(name)[0]["devices"].keys().isdisjoint(devices)
 
     def _is(self, name: str, status: Status) -> bool:
         return self.container(name).status is status

@@ -4,24 +4,29 @@ LXD applies a configuration that is written to a running container at once, but 
 not take back everything: its database then says something else than the container has. So a change is written in small
 steps, memory first, which is most likely to be refused, and devices one by one. Writing the former configuration takes
 the steps back that were done.
+
+A caller looks at the container once (:meth:`Live.look`); what it saw tells what is to be done, and is what the first
+step changes.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from containerhost.engines.lxd import config, cores, memoryuse
-from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.client import LxdClient, Seen
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec
 from containerhost.sysfs import Host
 
 MEMORY = ("limits.memory", "limits.hugepages.")
-#: What a container is told: its environment for what is started from now on, and marks.
-TOLD = ("user.", "environment.")
-#: Keys that take effect in a running container; kernel limits for what is started from then on.
-LIVE = (*MEMORY, "limits.cpu", "limits.disk.", config.KERNEL, *TOLD)
+LIMITS = ("limits.cpu", "limits.disk.")
+#: What LXD only writes down: limits and environment for what is started from now on, and marks, which the guest reads.
+NOTED = (config.KERNEL, "user.", "environment.")
+#: Keys that may change while a container runs.
+LIVE = (*MEMORY, *LIMITS, *NOTED)
 #: How a container was started: kept as long as it runs, so that it tells which libraries are in it.
 RUNTIME, CAPABILITIES = config.RUNTIME, config.CAPABILITIES
 #: Pools that hold a root disk to its size by a quota, which may shrink under a mounted file system.
@@ -29,6 +34,7 @@ QUOTA_POOLS = frozenset({"btrfs", "dir", "zfs"})
 
 Instance = dict[str, Any]
 Device = dict[str, str]
+Step = Callable[[Instance], Instance]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,14 +61,16 @@ class Live:
         self._privileged = privileged
         self._host = host or Host()
 
-    def obstacles(self, name: str, spec: ContainerSpec) -> tuple[str, ...]:
+    def look(self, name: str) -> Seen:
+        return self._client.instance(name)
+
+    def obstacles(self, seen: Seen, spec: ContainerSpec) -> tuple[str, ...]:
         """Why the running container cannot become what ``spec`` says without a restart, in words; empty when it can.
 
         :param spec: of its parts only the grants count: all others stay as they are
         """
         self._engine.require_cores(spec)
-        instance, _ = self._client.instance(name)
-        extensions = self._client.extensions
+        instance, extensions = seen.instance, self._client.extensions
         found = obstacles(instance["config"], config.instance_config(spec, extensions))
         found += device_obstacles(instance["devices"], config.devices_of_all(spec.grants, extensions), extensions)
         before, after = (int(disk.get("size") or 0) for disk in (instance["devices"]["root"],
@@ -77,14 +85,11 @@ class Live:
         without a driver."""
         self._engine.await_changes(name)
 
-    def differs(self, name: str, spec: ContainerSpec) -> bool:
+    def differs(self, seen: Seen, spec: ContainerSpec) -> bool:
         """Whether the running container is not what ``spec`` says."""
-        instance, _ = self._client.instance(name)
         wanted = self._target(spec)
-        if obstacles(instance["config"], config.instance_config(spec, self._client.extensions)):
-            return True
-        granted = {key: device for key, device in instance["devices"].items() if config.is_of_grant(key)}
-        return granted != wanted.granted or told(limits(memory(instance, wanted), wanted), wanted) != instance
+        fixed = obstacles(seen.instance["config"], config.instance_config(spec, self._client.extensions))
+        return bool(fixed) or bool(steps(seen.instance, wanted, kept=wanted.granted))
 
     def memory_in_use(self, name: str) -> int:
         """Bytes that its processes cannot do without."""
@@ -92,60 +97,62 @@ class Live:
         found = memoryuse.needed(self._host, metrics.pid) if metrics.pid else 0
         return metrics.memory if found is None else found
 
-    def adapt(self, name: str, spec: ContainerSpec) -> None:
+    def adapt(self, seen: Seen, spec: ContainerSpec) -> None:
         """Let the running container be what ``spec`` says; it has no :meth:`obstacles`. Of its parts only the grants
         count: all others stay as they are. May be repeated; on an error some steps are done and some are not.
         """
         self._engine.require_cores(spec)
         wanted = self._target(spec)
         kernel = config.of_kernel_limits(wanted.config)
-        pid = self._engine.pid(name)
+        pid = self._engine.pid(spec.name)
         if kernel and pid:
             self._privileged.raise_limits(pid, kernel)
-        present, _ = self._client.instance(name)
-        # A look at what it has spares those of the steps that have nothing to do.
-        if memory(present, wanted) != present:
-            self._write(name, memory, wanted)
-        if limits(present, wanted) != present:
-            self._write(name, limits, wanted)
-            cores.settle(self._client, self._engine.change, self._host, name, pid)
-        self._exchange(name, present["devices"], wanted, kept=wanted.granted)
+        self._write(spec.name, steps(seen.instance, wanted, kept=wanted.granted), seen)
+        if limits(seen.instance, wanted) != seen.instance:
+            cores.settle(self._client, self._engine.change, self._host, spec.name, pid, wanted.config.get(cores.LIMIT))
 
-    def renew(self, name: str, spec: ContainerSpec) -> None:
+    def renew(self, seen: Seen, spec: ContainerSpec) -> None:
         """Take everything granted from the running container and give it the grants of ``spec``: for one that does not
         have what LXD says it has."""
-        self._exchange(name, self._client.instance(name)[0]["devices"], self._target(spec), kept={})
-
-    def _exchange(self, name: str, present: Mapping[str, Device], wanted: Target, kept: Mapping[str, Device]) -> None:
-        """What goes does so before anything comes: two interfaces may have the same name one after the other.
-
-        :param present: what the container has
-        :param kept: what of that need not go and come again
-        """
-        for key, device in present.items():
-            if config.is_of_grant(key) and kept.get(key) != device:
-                self._write(name, without, key)
-        coming = [key for key, device in wanted.granted.items() if not device == kept.get(key) == present.get(key)]
-        for key in coming:
-            self._write(name, including, key, wanted)
-        if not coming:
-            self._write(name, told, wanted)
+        self._write(spec.name, steps(seen.instance, self._target(spec), kept={}), seen)
 
     def _target(self, spec: ContainerSpec) -> Target:
         extensions = self._client.extensions
         return Target(live_keys(config.instance_config(spec, extensions)), config.root_disk(spec.root),
                       config.devices_of_all(spec.grants, extensions))
 
-    def _write(self, name: str, step: Callable[..., Instance], *what: Any) -> None:
-        def write(instance: Instance, etag: str) -> None:
-            changed = step(instance, *what)
-            if changed != instance:
-                self._client.replace_instance(name, changed, etag)
+    def _write(self, name: str, changes: Collection[Step], seen: Seen | None) -> None:
+        for step in changes:
+            self._engine.change(name, functools.partial(self._do, name, step), seen)
+            seen = None
 
-        self._engine.change(name, write)
+    def _do(self, name: str, step: Step, instance: Instance, etag: str) -> None:
+        changed = step(instance)
+        if changed != instance:
+            self._client.replace_instance(name, changed, etag)
 
 
 # Pure: from what a container has to what is written.
+
+def steps(present: Instance, wanted: Target, kept: Mapping[str, Device]) -> list[Step]:
+    """What to write one after another; none that changes nothing. What LXD only notes goes with the last one.
+
+    What goes does so before anything comes: two interfaces may have the same name one after the other.
+
+    :param kept: granted devices that need not go and come again
+    """
+    devices = present["devices"]
+    found = [step for step in (functools.partial(memory, wanted=wanted), functools.partial(limits, wanted=wanted))
+             if step(present) != present]
+    found += [functools.partial(without, key=key) for key, device in devices.items()
+              if config.is_of_grant(key) and kept.get(key) != device]
+    found += [functools.partial(including, key=key, device=device) for key, device in wanted.granted.items()
+              if not device == kept.get(key) == devices.get(key)]
+    if found:
+        last = found.pop()
+        return [*found, lambda instance: noted(last(instance), wanted)]
+    return [functools.partial(noted, wanted=wanted)] if noted(present, wanted) != present else []
+
 
 def live_keys(keys: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in keys.items() if key.startswith(LIVE)}
@@ -157,12 +164,11 @@ def memory(instance: Instance, wanted: Target) -> Instance:
 
 def limits(instance: Instance, wanted: Target) -> Instance:
     """The root disk's too."""
-    changed = _with_keys(instance, wanted, tuple(key for key in LIVE if key not in TOLD))
-    return changed | {"devices": instance["devices"] | {"root": wanted.root}}
+    return _with_keys(instance, wanted, LIMITS) | {"devices": instance["devices"] | {"root": wanted.root}}
 
 
-def told(instance: Instance, wanted: Target) -> Instance:
-    return _with_keys(instance, wanted, TOLD)
+def noted(instance: Instance, wanted: Target) -> Instance:
+    return _with_keys(instance, wanted, NOTED)
 
 
 def _with_keys(instance: Instance, wanted: Target, prefixes: tuple[str, ...]) -> Instance:
@@ -172,9 +178,8 @@ def _with_keys(instance: Instance, wanted: Target, prefixes: tuple[str, ...]) ->
                                            if key.startswith(prefixes)}}
 
 
-def including(instance: Instance, key: str, wanted: Target) -> Instance:
-    """One more device, and what the container is told of them all: one request instead of two."""
-    return told(instance, wanted) | {"devices": instance["devices"] | {key: wanted.granted[key]}}
+def including(instance: Instance, key: str, device: Device) -> Instance:
+    return instance | {"devices": instance["devices"] | {key: device}}
 
 
 def without(instance: Instance, key: str) -> Instance:

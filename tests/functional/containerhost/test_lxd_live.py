@@ -25,7 +25,7 @@ class LiveTest(DeviceTestCase):
         self.inside("c1", "umount", "/dev/nvidia0")
         self.assertRaises(errors.NotAsGranted, self.engine.verify, "c1", grants)
         spec = ContainerSpec("c1", "", Cpu(1), Memory(64 * MIB), RootDisk(POOL), parts=grants)
-        self.live.renew("c1", spec)
+        self.live.renew(self.live.look("c1"), spec)
         self.engine.verify("c1", grants)
 
     def test_limits_of_processes_that_run(self) -> None:

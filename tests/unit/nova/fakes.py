@@ -15,6 +15,7 @@ from containerhost import errors
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
+from containerhost.engines.lxd.client import Seen
 from containerhost.engines.lxd.disktransfers import DiskOffer
 from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.grants import Grant
@@ -195,7 +196,11 @@ class FakeLive:
         self.stubborn: tuple[str, ...] = ()
         self.needed = 0
 
-    def obstacles(self, name: str, spec: ContainerSpec) -> tuple[str, ...]:
+    def look(self, name: str) -> Seen:
+        labels = self._engine.container(name).labels
+        return Seen({"config": {f"user.{key}": value for key, value in labels.items()}}, "")
+
+    def obstacles(self, seen: Seen, spec: ContainerSpec) -> tuple[str, ...]:
         return self.stubborn
 
     def memory_in_use(self, name: str) -> int:
@@ -204,18 +209,18 @@ class FakeLive:
     def await_changes(self, name: str) -> None:
         self._engine._called("await_changes", name)
 
-    def differs(self, name: str, spec: ContainerSpec) -> bool:
-        return self._adapted(name, spec) != self._engine.specs[name]
+    def differs(self, seen: Seen, spec: ContainerSpec) -> bool:
+        return self._adapted(spec) != self._engine.specs[spec.name]
 
-    def adapt(self, name: str, spec: ContainerSpec) -> None:
-        self._engine._called("adapt", name)
-        self._engine.specs[name] = self._adapted(name, spec)
+    def adapt(self, seen: Seen, spec: ContainerSpec) -> None:
+        self._engine._called("adapt", spec.name)
+        self._engine.specs[spec.name] = self._adapted(spec)
 
-    def renew(self, name: str, spec: ContainerSpec) -> None:
-        self._engine._called("renew", name)
+    def renew(self, seen: Seen, spec: ContainerSpec) -> None:
+        self._engine._called("renew", spec.name)
 
-    def _adapted(self, name: str, spec: ContainerSpec) -> ContainerSpec:
-        present = self._engine.specs[name]
+    def _adapted(self, spec: ContainerSpec) -> ContainerSpec:
+        present = self._engine.specs[spec.name]
         others = tuple(part for part in present.parts if not isinstance(part, Grant))
         return dataclasses.replace(spec, image=present.image, mounts=present.mounts, parts=(*others, *spec.parts))
 

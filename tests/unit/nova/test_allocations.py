@@ -63,27 +63,27 @@ class SlicesTest(testtools.TestCase):
 
 class OfTest(SlicesTest):
     def test_as_placement_says(self) -> None:
-        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, given(**{SMALL: 1})))
+        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, given(**{SMALL: 1}), host))
 
     def test_a_flavor_that_asks_for_none_gets_none_and_costs_nothing(self) -> None:
         self.slices = HostSlices(NODE, self.owners, Placement(self.fail), self.fail)
-        self.assertEqual((), self.slices.of(records.instance(), self.me, given(**{SMALL: 1})))
+        self.assertEqual((), self.slices.of(records.instance(), self.me, given(**{SMALL: 1}), host))
 
     def test_what_it_holds_while_nova_says_nothing(self) -> None:
         self.claim(SECOND, self.me)
-        self.assertEqual((SECOND,), self.slices.of(self.server, self.me, {}))
+        self.assertEqual((SECOND,), self.slices.of(self.server, self.me, {}, host))
 
     def test_placement_is_asked_when_it_holds_nothing_or_something_else(self) -> None:
         self.client.servers = {self.server.uuid: given(**{SMALL: 1})}
-        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, {}))
+        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, {}, host))
         self.claim(BIG, self.me)
-        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, {}))
+        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, {}, host))
 
     def test_other_slices_than_the_flavors_are_refused_in_words(self) -> None:
         for allocations, said in (({}, "none on this host"), (given(**{LARGE: 1}), f"1 of {LARGE} on this host"),
                                   ({provider_uuid("node2", GPU_A): {"resources": {SMALL: 1}}}, "none on this host")):
             self.client.servers = {self.server.uuid: allocations}
-            error = self.assertRaises(DeviceNotFound, self.slices.of, self.server, self.me, {})
+            error = self.assertRaises(DeviceNotFound, self.slices.of, self.server, self.me, {}, host)
             self.assertIn(f"asks for 1 of {SMALL}", str(error))
             self.assertIn(said, str(error))
 

@@ -40,14 +40,45 @@ class StepsTest(testtools.TestCase):
         self.assertEqual(str(20 * GiB), after["devices"]["root"]["size"])
         self.assertEqual(before["devices"].keys(), after["devices"].keys())
 
+    def states(self, before: dict[str, Any], wanted: Target, kept: Any = None) -> list[dict[str, Any]]:
+        """What is written, one after another."""
+        found = [before]
+        for step in live.steps(before, wanted, wanted.granted if kept is None else kept):
+            found.append(step(found[-1]))
+        return found[1:]
+
+    def test_nothing_to_do(self) -> None:
+        same: dict[str, Any] = {"parts": (gpu_grant(),), "labels": {"nova.uuid": "1"}}
+        self.assertEqual([], self.states(instance(**same), target(**same)))
+
     def test_a_device_and_what_is_told_of_it_at_once(self) -> None:
-        before = instance(labels={"nova.uuid": "1", "old": "x"}, cpu=Cpu(1))
-        wanted = target(parts=(gpu_grant(),), labels={"nova.uuid": "1", "new": "y"}, cpu=Cpu(2))
-        after = live.including(before, "gpu-0000-3b-00-0", wanted)
-        self.assertEqual({"gpu-0000-3b-00-0"}, after["devices"].keys() - before["devices"].keys())
-        self.assertEqual(("y", None, "1"), tuple(after["config"].get(key) for key in ("user.new", "user.old",
-                                                                                     "limits.cpu")))
-        self.assertEqual(before["devices"], live.without(after, "gpu-0000-3b-00-0")["devices"])
+        bare: dict[str, Any] = {"labels": {"told": "nothing"}}
+        equipped: dict[str, Any] = {"labels": {"told": "all"}, "parts": (gpu_grant(), vf_grant())}
+        for what, old, new, step in (("they come", bare, equipped, 1), ("they go", equipped, bare, -1)):
+            with self.subTest(what):
+                before, after = instance(**old), instance(**new)
+                first, *_, last = states = self.states(before, target(**new))
+                one_by_one = range(len(before["devices"]) + step, len(after["devices"]) + step, step)
+                self.assertEqual(list(one_by_one), [len(state["devices"]) for state in states])
+                self.assertEqual(old["labels"]["told"], first["config"]["user.told"])
+                self.assertEqual(after, last)
+
+    def test_memory_first_and_what_goes_before_what_comes(self) -> None:
+        before = instance(cpu=Cpu(1), memory=Memory(GiB), parts=(gpu_grant(),))
+        first, second, *_, last = self.states(before, target(cpu=Cpu(2), memory=Memory(2 * GiB), parts=(vf_grant(),)))
+        self.assertEqual((str(2 * GiB), "1"), tuple(first["config"][key] for key in ("limits.memory", "limits.cpu")))
+        self.assertEqual(("2", before["devices"]), (second["config"]["limits.cpu"], second["devices"]))
+        self.assertNotIn("gpu-0000-3b-00-0", last["devices"])
+
+    def test_marks_alone(self) -> None:
+        (after,) = self.states(instance(labels={"old": "x"}), target(labels={"new": "y"}))
+        self.assertEqual((None, "y"), (after["config"].get("user.old"), after["config"].get("user.new")))
+
+    def test_all_anew(self) -> None:
+        before, wanted = instance(parts=(gpu_grant(),)), target(parts=(gpu_grant(),))
+        gone, back = self.states(before, wanted, kept={})
+        self.assertNotIn("gpu-0000-3b-00-0", gone["devices"])
+        self.assertEqual(before, back)
 
     def test_how_it_was_started_stays(self) -> None:
         before = instance(parts=(gpu_grant(frozenset({"compute", "utility"})),), security=Security(nesting=True))
