@@ -85,7 +85,7 @@ class LiveResize:
                 require_allowed(flavor, obstacles)
                 if not obstacles:
                     undo.on_error("its former size", self._take_back, context, instance, wanted)
-                    self._converge(context, coming, then, seen)
+                    self._converge(context, coming, then, spec, seen)
                     return True
         LOG.info("Server %s is resized while it is off: %s", instance.uuid, "; ".join(obstacles))
         return False
@@ -126,7 +126,7 @@ class LiveResize:
         if obstacles:
             LOG.warning("Server %s must stop to have its size: %s", instance.uuid, "; ".join(obstacles))
             return False
-        self._converge(context, instance, wanted, seen)
+        self._converge(context, instance, wanted, spec, seen)
         self._tell(instance)
         return True
 
@@ -151,10 +151,7 @@ class LiveResize:
 
     def _spec(self, server: objects.Instance, wanted: Wanted, seen: Seen) -> ContainerSpec:
         """As the server is to be, with its grants as far as a look tells."""
-        return self._specified(server, self._possessions.prospects(server, wanted), seen)
-
-    def _specified(self, server: objects.Instance, grants: tuple[Grant, ...], seen: Seen) -> ContainerSpec:
-        return resources.told(dataclasses.replace(self._lifecycle.spec(server), parts=grants), told(seen))
+        return with_grants(self._lifecycle.spec(server), self._possessions.prospects(server, wanted), seen)
 
     def _tell(self, server: objects.Instance) -> None:
         """Write into the container what its marks say."""
@@ -168,31 +165,39 @@ class LiveResize:
         return (f"its processes use {used // units.Mi} MiB of memory, of which flavor {server.flavor.name} gives it "
                 f"{size}",) if used > size * units.Mi else ()
 
-    def _converge(self, context: Any, server: objects.Instance, wanted: Wanted, seen: Seen) -> None:
+    def _converge(self, context: Any, server: objects.Instance, wanted: Wanted, spec: ContainerSpec, seen: Seen
+                  ) -> None:
         """May be repeated. What the server has to give up goes back to the host when its container does not have it
         any more.
 
+        :param spec: as the server is to be; its grants are taken possession of now
         :param seen: the container as it is
         """
         grants = grants_of(self._possessions.put_on(context, server, wanted))
-        self._live.adapt(seen, self._specified(server, grants, seen))
+        self._live.adapt(seen, with_grants(spec, grants, seen))
         self._engine.verify(server.name, grants)
         self._outfit.trim(server, grants)
         self._states.changed()
 
     def _take_back(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
+        seen = self._live.look(instance.name)
+        spec = self._spec(instance, wanted, seen)
         try:
-            self._converge(context, instance, wanted, self._live.look(instance.name))
+            self._converge(context, instance, wanted, spec, seen)
         except errors.NotAsGranted:
-            seen = self._live.look(instance.name)
-            self._live.renew(seen, self._spec(instance, wanted, seen))
-            self._converge(context, instance, wanted, self._live.look(instance.name))
+            self._live.renew(self._live.look(instance.name), spec)
+            self._converge(context, instance, wanted, spec, self._live.look(instance.name))
 
 
 def told(seen: Seen) -> str | None:
     """What the container is told of its resources."""
     return seen.label(resources.LABEL)
+
+
+def with_grants(spec: ContainerSpec, grants: tuple[Grant, ...], seen: Seen) -> ContainerSpec:
+    """And with what the container that was ``seen`` is to be told of all it has."""
+    return resources.told(dataclasses.replace(spec, parts=grants), told(seen))
 
 
 def require_allowed(flavor: objects.Flavor, obstacles: Sequence[str]) -> None:
