@@ -6,6 +6,10 @@ search. Packages add theirs under the entry point group ``containerhost.vendors`
 
 import functools
 import logging
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 from containerhost.devices.model import Device
 from containerhost.devices.vendors.amd import Amd
@@ -19,6 +23,8 @@ from containerhost.grants import Grant, GrantOptions
 LOG = logging.getLogger(__name__)
 GROUP = "containerhost.vendors"
 OWN: tuple[type[Vendor], ...] = (Nvidia, Amd, Intel, Net)
+SECTION = re.compile(rb"^\[" + re.escape(GROUP.encode()) + rb"\]\s*$(.*?)(?=^\[|\Z)", re.M | re.S)
+NAME = re.compile(rb"^\s*([^\s=#;]+)\s*=", re.M)
 
 
 @functools.cache
@@ -26,9 +32,11 @@ def load() -> tuple[type[Vendor], ...]:
     """All plug-ins in the order they are asked: the own ones, then others by name. One that fails to load is left out
     and logged, for the others' devices must still be found.
 
-    Searched for once in each process: it means reading what every installed package says of itself.
+    Searched for once in each process.
     """
-    import importlib.metadata  # noqa: PLC0415  (most calls of a driver look for no device)
+    if not any(map(names_others, entry_files())):
+        return OWN
+    import importlib.metadata  # noqa: PLC0415  (takes longer than the scan, and hardly any host has others)
 
     names = {vendor.name for vendor in OWN}
     others = sorted((point for point in importlib.metadata.entry_points(group=GROUP) if point.name not in names),
@@ -40,6 +48,22 @@ def load() -> tuple[type[Vendor], ...]:
         except Exception:
             LOG.exception("vendor plug-in %s (%s) cannot be loaded", point.name, point.value)
     return (*OWN, *loaded)
+
+
+def entry_files() -> Iterator[Path]:
+    """Where installed packages name their entry points (PyPA's specification of that)."""
+    for folder in sys.path:
+        for kind in ("dist-info", "egg-info"):
+            yield from Path(folder or ".").glob(f"*.{kind}/entry_points.txt")
+
+
+def names_others(file: Path) -> bool:
+    try:
+        section = SECTION.search(file.read_bytes())
+    except OSError:
+        return False  # as without the file, the package has none
+    own = {vendor.name.encode() for vendor in OWN}
+    return section is not None and not own.issuperset(NAME.findall(section[1]))
 
 
 def make_grant(device: Device, options: GrantOptions) -> Grant:

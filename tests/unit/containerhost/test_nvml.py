@@ -1,8 +1,11 @@
+import sys
 import threading
 import time
 import types
+from pathlib import Path
 from unittest import mock
 
+import fixtures
 import testtools
 
 from containerhost.devices import nvml, vendors
@@ -132,7 +135,20 @@ class Loading(testtools.TestCase):
 
         other = type("Other", (vendors.Intel,), {"name": "other"})
         points = [point("other", lambda: other), point("nvidia", lambda: None), point("bad", lambda: 1 // 0)]
-        vendors.load.cache_clear()
-        self.addCleanup(vendors.load.cache_clear)
+        self.names("[containerhost.vendors]\nother = package:Other\n")
         with mock.patch("importlib.metadata.entry_points", return_value=points):
             self.assertEqual((*vendors.OWN, other), vendors.load())
+
+    def test_what_names_none_is_not_loaded(self):
+        self.names("[console_scripts]\nother = x:y\n\n[containerhost.vendors]\nnvidia = a:b\n# c = d\n[z]\nother = e\n")
+        with mock.patch("importlib.metadata.entry_points", side_effect=AssertionError):
+            self.assertEqual(vendors.OWN, vendors.load())
+
+    def names(self, text):
+        """Entry points of an installed package."""
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        (folder / "other-1.dist-info").mkdir()
+        (folder / "other-1.dist-info/entry_points.txt").write_text(text)
+        self.useFixture(fixtures.MockPatchObject(vendors.sys, "path", [str(folder), *sys.path]))
+        vendors.load.cache_clear()
+        self.addCleanup(vendors.load.cache_clear)
