@@ -88,16 +88,16 @@ def delete(records: str, words: Sequence[str]) -> int:
 
 def load() -> None:
     """What will be needed for its interfaces."""
-    from containerhost.engines.docker import lending  # noqa: F401, PLC0415
+    from containerhost.network import lending  # noqa: F401, PLC0415
 
 
 def lend(records: str, container: str, pid: int) -> None:
-    from containerhost.engines.docker import lending  # noqa: PLC0415
+    from containerhost.network import lending  # noqa: PLC0415
     lending.lend(records, container, pid)
 
 
 def bring_back(records: str, container: str) -> None:
-    from containerhost.engines.docker import lending  # noqa: PLC0415
+    from containerhost.network import lending  # noqa: PLC0415
     lending.bring_back(records, container)
 
 

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from containerhost.errors import EngineError, EngineNotFound
+from containerhost.network.nicsetup import NicSetup
 
 FOLDER = "/var/lib/containerhost/docker"
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -54,6 +55,22 @@ def nodes(folder: str, container: str) -> list[tuple[str, int, int]]:
         return sorted((str(node["path"]), int(node["major"]), int(node["minor"])) for node in found["nodes"])
     except (ValueError, KeyError, TypeError) as error:
         raise untrusted(path(folder, container), error) from error
+
+
+def netdevs(folder: str, container: str) -> list[tuple[str, str, NicSetup | None]]:
+    """Of each interface that the container has, in their order: what the host calls it, its name in the container, and
+    what it is set to."""
+    found = data(folder, container)
+    try:
+        return sorted((str(netdev["host_name"]), str(netdev["name"]), nic_setup(netdev.get("setup")))
+                      for netdev in found["netdevs"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise untrusted(path(folder, container), error) from error
+
+
+def nic_setup(data: Any) -> NicSetup | None:
+    return None if data is None else NicSetup(tuple(map(str, data["addresses"])), tuple(map(str, data["gateways"])),
+                                              None if data["metric"] is None else int(data["metric"]))
 
 
 def libraries(folder: str, container: str) -> list[str]:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from containerhost.grants import Grant
+from containerhost.network.nicsetup import NicSetup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,20 +55,6 @@ class RootDisk:
     pool: str
     size: int | None = None
     io: IoLimit = IoLimit()
-
-
-@dataclasses.dataclass(frozen=True)
-class NicSetup:
-    """What the host sets on an interface in the container, before its first program runs.
-
-    :ivar addresses: with the length of their prefix: ``10.0.0.5/24``
-    :ivar gateways: default routers, at most one of each IP version
-    :ivar metric: of the routes to them; None is the kernel's
-    """
-
-    addresses: tuple[str, ...] = ()
-    gateways: tuple[str, ...] = ()
-    metric: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

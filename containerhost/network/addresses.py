@@ -9,9 +9,9 @@ import socket
 
 from containerhost.errors import HostActionFailed
 from containerhost.network import links, rtnetlink
+from containerhost.network.nicsetup import NicSetup
 from containerhost.network.rtnetlink import CREATE, REPLACE, attribute, number
 from containerhost.process.namespaces import within
-from containerhost.spec import NicSetup
 
 NOTHING = NicSetup()
 # linux/if_addr.h, linux/rtnetlink.h

@@ -13,7 +13,7 @@ from typing import Any
 
 from containerhost import recordfiles
 from containerhost.errors import EngineError
-from containerhost.spec import NicSetup
+from containerhost.network.nicsetup import NicSetup
 
 FOLDER = Path(recordfiles.FOLDER)
 
@@ -67,7 +67,9 @@ class Record:
     def to_json(self) -> str:
         return json.dumps({"devices": sorted(self.devices),
                            "nodes": [dataclasses.asdict(node) for node in sorted(self.nodes)],
-                           "netdevs": [dataclasses.asdict(netdev) for netdev in sorted(self.netdevs)],
+                           "netdevs": [{"host_name": netdev.host_name, "name": netdev.name,
+                                        "setup": netdev.setup and netdev.setup._asdict()}
+                                       for netdev in sorted(self.netdevs)],
                            "libraries": sorted(self.libraries)}, indent=1)
 
 
@@ -119,13 +121,8 @@ class Records:
 def parsed(data: Any) -> Record:
     return Record(frozenset(map(str, data["devices"])),
                   frozenset(Node(str(node["path"]), int(node["major"]), int(node["minor"])) for node in data["nodes"]),
-                  frozenset(Netdev(str(item["host_name"]), str(item["name"]), nic_setup(item.get("setup")))
+                  frozenset(Netdev(str(item["host_name"]), str(item["name"]), recordfiles.nic_setup(item.get("setup")))
                             for item in data["netdevs"]), frozenset(map(str, data.get("libraries", ()))))
-
-
-def nic_setup(data: Any) -> NicSetup | None:
-    return None if data is None else NicSetup(tuple(map(str, data["addresses"])), tuple(map(str, data["gateways"])),
-                                              None if data["metric"] is None else int(data["metric"]))
 
 
 def union(records: Iterable[Record]) -> Record:

@@ -1,9 +1,8 @@
 """A container's interfaces at its start and its end, for the OCI runtime: in, with their addresses, and back."""
 
 import os
-from pathlib import Path
 
-from containerhost.engines.docker.record import Records
+from containerhost import recordfiles
 from containerhost.network import addresses, links
 from containerhost.storage import mountapi
 
@@ -15,29 +14,27 @@ def lend(folder: str, container: str, pid: int) -> None:
     :param folder: of the records
     :param pid: of the container's first process
     """
-    records = Records(Path(folder))
-    place = records.namespace(container)
-    place.touch()
+    place = recordfiles.namespace(folder, container)
+    os.close(os.open(place, os.O_CREAT | os.O_CLOEXEC, 0o600))
     namespace = mountapi.shown_again(f"/proc/{pid}/ns/net")
     try:
-        mountapi.place(namespace, str(place))
+        mountapi.place(namespace, place)
     finally:
         os.close(namespace)
-    for netdev in sorted(records.read(container).netdevs):
-        links.lend(netdev.host_name, str(place), netdev.name)
-        if netdev.setup:
-            addresses.apply(str(place), netdev.name, netdev.setup)
+    for host_name, name, setup in recordfiles.netdevs(folder, container):
+        links.lend(host_name, place, name)
+        if setup:
+            addresses.apply(place, name, setup)
 
 
 def bring_back(folder: str, container: str) -> None:
     """Done already when nothing of it is kept."""
-    records = Records(Path(folder))
-    place = records.namespace(container)
-    if not place.exists():
+    place = recordfiles.namespace(folder, container)
+    if not os.path.exists(place):
         return
     if os.path.ismount(place):
-        for netdev in sorted(records.read(container).netdevs):
-            if netdev.name in links.names_in(str(place)):
-                links.fetch(netdev.name, str(place), netdev.host_name)
-        mountapi.unmount(str(place))
-    place.unlink()
+        for host_name, name, _ in recordfiles.netdevs(folder, container):
+            if name in links.names_in(place):
+                links.fetch(name, place, host_name)
+        mountapi.unmount(place)
+    os.unlink(place)
