@@ -84,6 +84,10 @@ class Daemon:
         except EngineUnavailable:
             return False
 
+    @property
+    def runs(self) -> bool:
+        return self._process is not None
+
     def stop(self) -> None:
         if self._process:
             self._process.terminate()
@@ -137,11 +141,12 @@ _lock = threading.Lock()
 
 
 @functools.cache
-def _shared() -> Daemon:
+def shared(*options: str) -> Daemon:
+    """One for all tests of this process that want the same options."""
     # A run that is told to end shall clean up, as one that came to its end.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    daemon = Daemon()
+    daemon = Daemon(*options)
     atexit.register(daemon.remove)
     daemon.start()
     daemon.make_images()
@@ -149,7 +154,7 @@ def _shared() -> Daemon:
 
 
 class Docker(fixtures.Fixture):
-    """:param own: a daemon of one test's own, which is started; None is the process's one daemon
+    """:param own: a daemon of one test's own, which is started, or one that runs; None is the process's one daemon
     :ivar engine: on it
     """
 
@@ -157,14 +162,16 @@ class Docker(fixtures.Fixture):
         self._own = own
 
     def _setUp(self) -> None:
-        if self._own:
+        if self._own and self._own.runs:
+            self.daemon = self._own
+        elif self._own:
             self.daemon = self._own
             self.daemon.start()
             self.addCleanup(self.daemon.remove)
             self.daemon.make_images()
         else:
             with _lock:
-                self.daemon = _shared()
+                self.daemon = shared()
         self.engine = self.daemon.engine()
         self.addCleanup(self._delete_containers)
 

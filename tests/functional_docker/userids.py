@@ -5,6 +5,8 @@ from pathlib import Path
 
 import fixtures
 
+from tests.functional_docker.dockerd import Daemon, shared
+
 USER = "daemon"  # of every system, with a group of that name
 FIRST, COUNT = 400_000, 65_536
 
@@ -18,3 +20,9 @@ class UserIds(fixtures.Fixture):
         for file in ("/etc/subuid", "/etc/subgid"):
             subprocess.run(["mount", "--bind", own, file], check=True)
             self.addCleanup(subprocess.run, ["umount", file], check=True)
+
+
+def daemon() -> Daemon:
+    """It reads whose ids are whose at its start alone."""
+    with UserIds():
+        return shared(f"--userns-remap={USER}")

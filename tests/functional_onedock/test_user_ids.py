@@ -5,8 +5,9 @@ from pathlib import Path
 
 from containerhost.owners import Owners
 from tests.functional.contract import ENXIO, EPERM
+from tests.functional_docker import userids
 from tests.functional_docker.dockerd import Daemon
-from tests.functional_docker.userids import FIRST, USER, UserIds
+from tests.functional_docker.userids import FIRST
 from tests.functional_one.commands import Commands
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import POWEROFF, RESUME, OnedockCase, own
@@ -20,8 +21,7 @@ class UserIdsTest(Commands, OnedockCase):
     inline = False
 
     def daemon(self) -> Daemon:
-        self.useFixture(UserIds())
-        return Daemon(f"--userns-remap={USER}")
+        return userids.daemon()
 
     def owner(self, path: Path) -> tuple[int, int]:
         status = path.stat()
