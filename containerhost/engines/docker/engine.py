@@ -7,6 +7,7 @@ devices, live consoles and events.
 import contextlib
 import datetime
 import json
+import logging
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,6 +29,8 @@ from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, IoLimit, Part, grants_of
 from containerhost.storage import blockdisk
 from containerhost.sysfs import Host
+
+LOG = logging.getLogger(__name__)
 
 STATUSES: Mapping[str, Status] = {
     "created": Status.STOPPED,
@@ -274,13 +277,21 @@ class DockerEngine:
 
     def allow_again(self) -> None:
         """Let running containers open what they have, which systemd forgets when it is told to read its units anew.
-        Done already where it has not."""
+        Done already where it has not. A container for which that fails is told of in the log, and does not keep others
+        from it: it may just have ended."""
         with self._lock.held():
-            for container, record in self._records.all().items():
-                pid = usage.first_process_of(self._host, container) if record.nodes else None
-                if pid is not None:
-                    for node in sorted(record.nodes):
-                        self._privileged.allow_node(pid, node.number)
+            for container in self._records.ids():
+                try:
+                    self._allow_again(container)
+                except (errors.EngineError, errors.HostActionFailed) as error:
+                    LOG.warning("Container %s may not open all its devices: %s", container[:12], error)
+
+    def _allow_again(self, container: str) -> None:
+        nodes = self._records.read(container).nodes
+        pid = usage.first_process_of(self._host, container) if nodes else None
+        if pid is not None:
+            for node in sorted(nodes):
+                self._privileged.allow_node(pid, node.number)
 
     def refit(self, name: str, parts: Sequence[Part]) -> None:
         wanted = config.record_of(parts)

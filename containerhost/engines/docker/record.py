@@ -105,10 +105,9 @@ class Records:
     def remove(self, container: str) -> None:
         self._path(container).unlink(missing_ok=True)
 
-    def all(self) -> dict[str, Record]:
-        """Record by container id."""
-        ids = [path.stem for path in self.folder.glob("*.json") if recordfiles.is_id(path.stem)]
-        return {container: self.read(container) for container in sorted(ids)}
+    def ids(self) -> tuple[str, ...]:
+        """Of the containers that have one."""
+        return tuple(sorted(path.stem for path in self.folder.glob("*.json") if recordfiles.is_id(path.stem)))
 
     def namespace(self, container: str) -> Path:
         """Where the runtime keeps the network namespace of a running container."""
