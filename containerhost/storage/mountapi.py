@@ -13,7 +13,8 @@ from containerhost.errors import HostActionFailed
 
 OPEN_TREE, MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT, MOUNT_SETATTR = 428, 429, 430, 431, 432, 442
 SET_FLAG, SET_STRING, CREATE = 0, 1, 6
-RDONLY, NOSUID, NODEV, IDMAP = 1, 2, 4, 0x100000
+RDONLY, NOSUID, NODEV, NOEXEC, IDMAP = 1, 2, 4, 8, 0x100000
+REMOUNT, SHARED = 32, 1 << 20  # of mount(2), which has the four first ones too
 CLOEXEC, EMPTY_PATH, MOVE_EMPTY_PATH = 1, 0x1000, 4
 HERE = -100  # AT_FDCWD
 CLONE = 1  # of open_tree(2)
@@ -87,6 +88,12 @@ def place(mount: int, target: str, folder: int = HERE) -> None:
     """:param folder: a descriptor of that which ``target`` is in; no link is followed there
     """
     _call(MOVE_MOUNT, f"nothing can be mounted at {target}", mount, b"", folder, target.encode(), MOVE_EMPTY_PATH)
+
+
+def mount(target: str, flags: int, kind: str = "", options: str = "") -> None:
+    """mount(2), for what has no source."""
+    if _libc.mount(kind.encode(), target.encode(), kind.encode(), flags, options.encode()) < 0:
+        raise _failure(f"{target} cannot be mounted so")
 
 
 def unmount(target: str, *, lazily: bool = False) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 from containerhost.errors import DeviceInUse, HostActionFailed, SpecError
 from containerhost.privileged import run
 from containerhost.rollback import Rollback
+from containerhost.storage import mountapi
 
 PLACES = 256
+KEPT_OUT = mountapi.NODEV | mountapi.NOSUID | mountapi.NOEXEC
 SIZE = "64k"  # of the folder's file system; its content is empty folders
 FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs"})
 LIMIT = 120  # s; a large file system that was not unmounted well is mended first
@@ -33,15 +35,14 @@ class Volumes:
             return
         self.remove()
         self.folder.mkdir(parents=True, exist_ok=True)
-        run(["mount", "-t", "tmpfs", "-o", f"size={SIZE},nr_inodes={PLACES + 16},mode=755,nodev,nosuid,noexec",
-             "volumes", str(self.folder)])
+        mountapi.mount(str(self.folder), KEPT_OUT, "tmpfs", f"size={SIZE},nr_inodes={PLACES + 16},mode=755")
         try:
             for number in range(PLACES):
                 (self.folder / str(number)).mkdir()
-            run(["mount", "-o", "remount,ro", str(self.folder)])
-            run(["mount", "--make-shared", str(self.folder)])
+            mountapi.mount(str(self.folder), mountapi.REMOUNT | mountapi.RDONLY | KEPT_OUT)
+            mountapi.mount(str(self.folder), mountapi.SHARED)
         except BaseException:
-            run(["umount", str(self.folder)])
+            mountapi.unmount(str(self.folder))
             raise
 
     def _is_ready(self) -> bool:
@@ -109,7 +110,7 @@ class Volumes:
         for number in sorted(self.mounted()):
             self.unmount(number)
         if os.path.ismount(self.folder):
-            run(["umount", str(self.folder)])
+            mountapi.unmount(str(self.folder))
 
     def _place(self, number: int) -> Path:
         if not 0 <= number < PLACES:
