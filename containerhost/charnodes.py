@@ -148,7 +148,8 @@ def show(pid: int, path: str, number: Number, mount: int) -> None:
     with parent_of(pid, path) as (folder, name):
         if is_there(pid, path, folder, name, number, unfinished=True):
             return
-        os.close(os.open(name, os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder))
+        with contextlib.suppress(FileExistsError):
+            os.mknod(name, stat.S_IFREG | 0o600, dir_fd=folder)  # whatever is there now: opening it might never end
         namespaces.enter(f"/proc/{pid}/ns/mnt")
         try:
             mountapi.place(mount, name, folder)
