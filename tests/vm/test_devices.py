@@ -1,49 +1,14 @@
 """What the emulated host of the other tests can only show: a kernel's own SR-IOV, resets and DRM nodes."""
 
 import os
-import subprocess
-from pathlib import Path
 
-import testtools
-
-from containerhost.devices.model import Device, Kind, LinkLayer, Role
+from containerhost.devices.model import Kind, LinkLayer
 from containerhost.devices.scan import scan
-from containerhost.network.netfunction import wait_for
 from containerhost.privileged import Privileged
+from tests.vm.hardware import FUNCTIONS, PCI, RealDevices, pf
 
-PCI = Path("/sys/bus/pci/devices")
-FUNCTIONS, MOST = 4, 7
+MOST = 7
 FAR_NODE = 1  # where tools/vm puts the card
-APPEAR_LIMIT = 60  # s for drivers to settle; without KVM they are slow
-
-
-def pf() -> Device:
-    return next(device for device in scan().devices if device.role is Role.PF)
-
-
-def functions() -> list[Device]:
-    return [device for device in scan().devices if device.role is Role.VF]
-
-
-def enable(count: int) -> None:
-    (PCI / pf().address / "sriov_numvfs").write_text(str(count))
-
-
-def enabled() -> list[Device]:
-    """All virtual functions, each with its driver and interface, under the name that udev gives it."""
-    if len(functions()) != FUNCTIONS:
-        enable(0)
-        enable(FUNCTIONS)
-    assert wait_for(lambda: len([vf for vf in functions() if vf.netdev or vf.netdev_away]) == FUNCTIONS, APPEAR_LIMIT)
-    subprocess.run(["udevadm", "settle"], check=True)
-    return functions()
-
-
-class RealDevices(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        subprocess.run(["ip", "link", "set", "dev", pf().netdev or "", "up"], check=True)
-        self.vfs = enabled()
 
 
 class TestFunctions(RealDevices):

@@ -1,0 +1,59 @@
+"""The machine's card and its virtual functions."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import testtools
+
+from containerhost.devices.model import Device, Role
+from containerhost.devices.scan import scan
+from containerhost.network.netfunction import wait_for
+
+PCI = Path("/sys/bus/pci/devices")
+FUNCTIONS = 4
+APPEAR_LIMIT = 60  # s for drivers to settle; without KVM they are slow
+
+
+def pf() -> Device:
+    return next(device for device in scan().devices if device.role is Role.PF)
+
+
+def functions() -> list[Device]:
+    return [device for device in scan().devices if device.role is Role.VF]
+
+
+def enable(count: int) -> None:
+    (PCI / pf().address / "sriov_numvfs").write_text(str(count))
+
+
+def enabled() -> list[Device]:
+    """All virtual functions, each with its driver and interface, under the name that udev gives it."""
+    if len(functions()) != FUNCTIONS:
+        enable(0)
+        enable(FUNCTIONS)
+    assert wait_for(lambda: len([vf for vf in functions() if vf.netdev or vf.netdev_away]) == FUNCTIONS, APPEAR_LIMIT)
+    subprocess.run(["udevadm", "settle"], check=True)
+    return functions()
+
+
+def set_up(netdev: str, up: bool) -> None:
+    subprocess.run(["ip", "link", "set", "dev", netdev, "up" if up else "down"], check=True)
+
+
+def links(*options: str, of: int | None = None) -> list[dict[str, Any]]:
+    """What ``ip`` tells of interfaces: of the host's, or of those of the process ``of``."""
+    within = ["nsenter", "--target", str(of), "--net"] if of else []
+    return json.loads(subprocess.run([*within, "ip", "-json", "link", "show", *options], check=True,
+                                     capture_output=True, text=True).stdout)
+
+
+class RealDevices(testtools.TestCase):
+    """:ivar vfs: the card's functions
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        set_up(pf().netdev or "", True)
+        self.vfs = enabled()

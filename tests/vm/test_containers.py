@@ -1,0 +1,125 @@
+"""A card's own virtual functions in containers: at boot and hot, given back, with a MAC, and gone from under one."""
+
+from pathlib import Path
+from typing import Any
+
+import fixtures
+from testtools.matchers import Contains
+
+from containerhost import errors
+from containerhost.devices.scan import scan
+from containerhost.engines import Status
+from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.grants import Grant, GrantOptions
+from containerhost.owners import Owner, Owners
+from containerhost.possession import Possession, Request
+from containerhost.privileged import Privileged
+from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from tests.functional import lxd
+from tests.vm import hardware
+from tests.vm.hardware import enable, enabled, functions, links, pf
+
+MIB = 2**20
+MAC, VLAN, NO_MAC = "52:54:00:1e:59:a1", 100, "00:00:00:00:00:00"
+PATIENCE = 300  # s that the daemon may take for anything; without KVM it is slow
+OWNER = Owner("test", "lxd", "c1", "uuid-of-c1")
+
+
+class FunctionsInContainers(hardware.RealDevices):
+    def setUp(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("tests.functional.lxd.READY_LIMIT", PATIENCE))
+        super().setUp()
+        self.lxd = self.useFixture(lxd.Lxd())
+        self.engine = LxdEngine(self.lxd.daemon.client(request_timeout=PATIENCE), locks=self.lxd.daemon.base)
+        self.owners = Owners(Path(self.useFixture(fixtures.TempDir()).path))
+        self.possession = Possession(self.owners, scan, Privileged(), self.engine.held)
+        self.vf = self.vfs[0]
+
+    def granted(self, **options: object) -> Grant:
+        request = Request(self.vf.id, GrantOptions(netdev_name="eth0", **options))
+        return self.possession.acquire([request], OWNER)[0]
+
+    def running(self, *grants: Grant) -> None:
+        spec = ContainerSpec("c1", self.lxd.imported(), Cpu(1), Memory(128 * MIB), RootDisk(lxd.POOL), parts=grants)
+        self.engine.create(spec)
+        self.engine.start("c1")
+        self.engine.verify("c1", grants)
+
+    def inside(self) -> dict[str, str]:
+        """Interface -> MAC."""
+        told = links(of=self.engine.metrics("c1").pid)
+        return {link["ifname"]: link["address"] for link in told if link["ifname"] != "lo"}
+
+    def assert_away(self) -> None:
+        now = scan().get(self.vf.id)
+        self.assertEqual(("igbvf", None, True), (now.driver, now.netdev, now.netdev_away))
+
+    def assert_back(self) -> None:
+        now = scan().get(self.vf.id)
+        self.assertEqual((self.vf.driver, self.vf.netdev, False, ()),
+                         (now.driver, now.netdev, now.netdev_away, now.health))
+        self.assertEqual({}, self.owners.records())
+
+    def told_by_the_card(self) -> tuple[str, int]:
+        """MAC and VLAN that the physical function makes the function use."""
+        told = links("dev", pf().netdev or "")[0]["vfinfo_list"][self.vf.vf_index or 0]
+        return told["address"], (told.get("vlan_list") or [{"vlan": 0}])[0]["vlan"]
+
+    def test_at_boot(self) -> None:
+        self.running(self.granted())
+        self.assertEqual(["eth0"], list(self.inside()))
+        self.assert_away()
+        self.engine.restart("c1", timeout=PATIENCE, force=True)
+        self.assertEqual(["eth0"], list(self.inside()))
+        self.engine.delete("c1")
+        self.assertEqual((), self.possession.give_back(OWNER))
+        self.assert_back()
+
+    def test_while_it_runs(self) -> None:
+        self.running()
+        before = self.engine.pid("c1")
+        grant = self.granted()
+        self.engine.attach("c1", grant)
+        self.engine.verify("c1", [grant])
+        self.assertEqual({"eth0": self.vf.mac}, self.inside())
+        self.assert_away()
+        self.engine.detach("c1", grant)
+        self.assertEqual((), self.possession.give_back_one(self.vf.id, OWNER))
+        self.assert_back()
+        self.assertEqual(({}, before), (self.inside(), self.engine.pid("c1")))
+
+    def test_a_mac_that_does_not_arrive(self) -> None:
+        """The card is told MAC and VLAN, but its function does not get them in this machine (doc/source/fakehost.md):
+        then nobody is given it, and the card is told to forget them."""
+        told = []
+
+        class Telling(Privileged):
+            def set_vf_port(this, *arguments: Any) -> None:
+                super().set_vf_port(*arguments)
+                told.append(self.told_by_the_card())
+
+        self.possession = Possession(self.owners, scan, Telling(), self.engine.held)
+        error = self.assertRaises(errors.HostActionFailed, self.granted, mac=MAC, vlan=VLAN)
+        self.assertThat(str(error), Contains(f"not {MAC}"))
+        self.assertEqual([(MAC, VLAN), (NO_MAC, 0)], told)
+        self.assert_back()
+
+    def test_the_card_is_told_to_have_none(self) -> None:
+        """The kernel takes a function out of a running container; the container goes on without."""
+        grant = self.granted()
+        self.running(grant)
+        before = self.engine.pid("c1")
+        enable(0)
+        self.assertEqual([], functions())
+        error = self.assertRaises(errors.NotAsGranted, self.engine.verify, "c1", [grant])
+        self.assertThat(str(error), Contains("interface eth0 is missing"))
+        self.assertEqual((f"{self.vf.id}: this host has no such device any more",), self.possession.faults(OWNER))
+        self.assertEqual((Status.RUNNING, before), (self.engine.container("c1").status, self.engine.pid("c1")))
+        self.engine.delete("c1")
+        (complaint,) = self.possession.give_back(OWNER)
+        self.assertThat(complaint, Contains("this host has no device"))
+        enabled()
+        self.assertRaises(errors.DeviceHeld, self.possession.acquire, [Request(self.vf.id)],
+                          Owner("test", "lxd", "c2", "uuid-of-c2"))
+        self.assertEqual((), self.possession.give_back(OWNER))
+        self.assert_back()
