@@ -68,10 +68,6 @@ class Vmm(BaseVmm):
         super()._stop_and_start(call, force=force)
         self._consoles.provide(call.vm)
 
-    def _stop(self, own: str, *, force: bool) -> None:
-        self._consoles.hang_up(own)
-        super()._stop(own, force=force)
-
     def save(self, call: Call) -> None:
         """Of a VM that stays: its processes wait here, and its disks have everything meanwhile, because OpenNebula may
         move or end it. One that leaves starts anew where it comes to: LXD cannot carry its memory."""

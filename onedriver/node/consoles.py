@@ -75,15 +75,6 @@ class Consoles:
         (self._state / name / FILE).unlink(missing_ok=True)
         self._stop(name)
 
-    def hang_up(self, name: str) -> None:
-        """Before its container is stopped: LXD 5.0 itself may end when a container ends under a visitor (two of its
-        threads then write to one websocket, which panics). A container that runs on gets its console back by
-        monitoring.
-
-        :raises NotAlone: it goes on
-        """
-        self._stop(name)
-
     def dead(self, running: Collection[str]) -> tuple[str, ...]:
         """Which of the running containers should have a console and have none, and were not tried again lately."""
         found = [file for file in self._state.glob(f"*/{FILE}")

@@ -7,6 +7,7 @@ LXD_PROGRAM names another daemon than ``lxd``, for instance ``incusd``.
 import atexit
 import functools
 import os
+import re
 import resource
 import shutil
 import signal
@@ -29,6 +30,9 @@ POOL = "default"
 POOL_SIZE = "6GiB"  # sparse
 READY_LIMIT = 60  # s
 STOP_LIMIT = 60  # s
+DYING = 5  # s from its last answer to the end of its process
+TOLD = 4000  # characters of its log
+LAST_WORDS = re.compile(r"^(panic|fatal error|SIG[A-Z]+):", re.MULTILINE)
 
 
 class Daemon:
@@ -47,6 +51,7 @@ class Daemon:
         self.folder.mkdir()
         self.socket = str(self.folder / "unix.socket")
         self._log = self.base / "daemon.log"
+        self._told = 0  # bytes of the log from before its start
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -54,14 +59,38 @@ class Daemon:
         name = "INCUS_DIR" if Path(self.program or "").name == "incusd" else "LXD_DIR"
         return {**os.environ, name: str(self.folder)}
 
+    @property
+    def pid(self) -> int | None:
+        """None where it was ended."""
+        return self._process.pid if self._process else None
+
     def start(self) -> None:
         with self._log.open("ab") as log:
+            self._told = log.tell()
             self._process = subprocess.Popen([self.program, "--group", "root"], env=self.environment,
                                              stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         try:
             self._command("waitready", f"--timeout={READY_LIMIT}")
         except subprocess.CalledProcessError as error:
-            raise RuntimeError(f"{self.program} did not start: {self._log.read_text()[-4000:]}") from error
+            raise RuntimeError(f"{self.program} did not start: {self._log.read_text()[-TOLD:]}") from error
+
+    def revive(self, patience: float = 0) -> str | None:
+        """Start it again where it ended without having been told to.
+
+        :param patience: seconds that its end may take yet
+        :returns: how it ended; None where it did not
+        """
+        if self._process is None:
+            return None
+        try:
+            status = self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            return None
+        log = self._log.read_bytes()[self._told:].decode(errors="replace")
+        words = LAST_WORDS.search(log)
+        self.start()
+        return (f"{self.program} ended by itself (status {status}); its log: "
+                f"{log[words.start():][:TOLD] if words else log[-TOLD:]}")
 
     def stop(self) -> None:
         """End the daemon; its containers run on, as when its package is upgraded."""
@@ -134,7 +163,7 @@ _lock = threading.Lock()
 
 
 @functools.cache
-def _shared() -> Daemon:
+def _shared(which: int) -> Daemon:
     # A run that is told to end shall clean up, as one that came to its end.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -146,24 +175,38 @@ def _shared() -> Daemon:
 
 
 class Lxd(fixtures.Fixture):
-    """:ivar daemon: the process's one daemon
+    """:cvar which: of the process's daemons
+    :ivar daemon: the one that the process has for all of its tests
     :ivar engine: on it
     :ivar disks: further disks of its pool
     :ivar images: files of one small root file system in every format: ``unified``, ``tar.gz``, ``tar.xz``,
         ``tar.zst``, ``squashfs``
     """
 
+    which = 1
     pool = POOL
 
     def _setUp(self) -> None:
         with _lock:
-            self.daemon = _shared()
+            self.daemon = _shared(self.which)
+        self.daemon.revive()
         self.socket = self.daemon.socket
         self.engine = LxdEngine(self.daemon.client(), locks=self.daemon.base)
         self.store = Images(self.engine.client)
         self.disks = PoolDisks(self.engine.client, self.pool)
         self.images = images.all_formats(self.daemon.base / "images")
-        self.addCleanup(self._delete_containers)
+        self.addCleanup(self._clean)
+
+    def _clean(self) -> None:
+        """A test in which the daemon ended fails; the next one has a daemon."""
+        try:
+            self._delete_containers()
+        except errors.EngineUnavailable:
+            ended = self.daemon.revive(DYING)
+            if ended is None:
+                raise
+            self._delete_containers()
+            raise AssertionError(ended) from None
 
     def imported(self) -> str:
         """Fingerprint of the unified image, imported at the first call."""

@@ -4,6 +4,7 @@ from containerhost.engines.lxd.client import LxdClient, document
 from containerhost.engines.lxd.stream import Stream
 
 WIDTH, HEIGHT = 80, 24  # characters; whoever is at the other end of a serial line cannot tell his own
+FAREWELL = 3.0  # s that LXD may take to answer the end of the console's stream
 
 
 class Console:
@@ -35,5 +36,8 @@ class Console:
         self._stream.send(data)
 
     def close(self) -> None:
+        """The stream ends first, and LXD has answered that, before the control stream does: then LXD writes its last
+        words to the stream. Another of its threads may be writing there what the guest prints, or that the container
+        has ended, and LXD 5.0 panics at two who write at a time; to a stream that has ended nobody writes."""
+        self._stream.end(FAREWELL)
         self._control.close()
-        self._stream.close()

@@ -41,6 +41,7 @@ class Stream:
     def __init__(self, settings: Settings, path: str, params: Mapping[str, str], asked: str) -> None:
         self._asked = asked
         self._lock = threading.Lock()  # of the protocol, and of the order of what is sent
+        self._reading = threading.Lock()  # of the order of what is received
         self._frames: list[Frame] = []
         self._message = b""
         self._waiting = self._closed = False
@@ -118,8 +119,12 @@ class Stream:
 
     def _wait_for_more(self, end: float | None) -> bool:
         """:returns: False when nothing more can come"""
+        if not self._reading.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
+            raise errors.EngineTimeout(f"{self._asked}: nothing came in time")
         self._waiting = True
         try:
+            if self._protocol.close_rcvd is not None:
+                return False
             if end is not None and not self._is_readable(max(0.0, end - time.monotonic())):
                 raise errors.EngineTimeout(f"{self._asked}: nothing came in time")
             data = self._socket.recv(CHUNK)
@@ -129,6 +134,7 @@ class Stream:
             return False  # the connection broke, or this end closed it
         finally:
             self._waiting = False
+            self._reading.release()
             if self._closed:
                 self._socket.close()
 
@@ -136,6 +142,18 @@ class Stream:
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
         return bool(select.select([self._socket], [], [], timeout)[0])
+
+    def end(self, timeout: float) -> None:
+        """Close when the other end agrees to it; what it sends until then goes to nobody, or to who receives.
+
+        :param timeout: seconds, after which it need not have agreed
+        """
+        limit = time.monotonic() + timeout
+        with contextlib.suppress(errors.EngineError):
+            self._send(self._protocol.send_close)
+            while self._wait_for_more(limit):
+                pass
+        self.close()
 
     def close(self) -> None:
         """A thread that waits in :meth:`receive` gets None, and lets go of the socket: it would not wake (eventlet's do

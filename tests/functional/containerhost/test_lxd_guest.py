@@ -1,11 +1,15 @@
 """What reaches into a container: commands and its console; and what is heard of it: events."""
 
+import contextlib
+import threading
+
 from containerhost import errors
 from containerhost.engines import Change, Executed, Status
 from tests.functional.containerhost.base import LxdTestCase
 from tests.waiting import await_that
 
 LIMIT = 60  # s
+ROUNDS = 6
 
 
 class TestGuest(LxdTestCase):
@@ -34,6 +38,30 @@ class TestGuest(LxdTestCase):
         self.engine.create(self.spec())
         for ask in (lambda: self.engine.console("c1"), lambda: self.engine.execute("c1", ["true"], b"", timeout=1)):
             self.assertIn("not running", str(self.assertRaises(errors.EngineError, ask)))
+
+    def test_the_daemon_outlives_visitors_who_go_and_containers_that_end_under_them(self):
+        """LXD 5.0 panicked at one in forty of the latter while visitors went in another order."""
+        self.running()
+        daemon = self.lxd.daemon.pid
+        for force in (True, False) * ROUNDS:
+            self.engine.start("c1")
+            self.inside("c1", "sh", "-c", "while usleep 3000; do echo a line; done > /dev/console 2>&1 &")
+            goes = self.engine.console("c1")
+            self.assertIn(b"a line", goes.receive() + goes.receive())
+            goes.close()
+            stays = self.engine.console("c1")
+            reading = threading.Thread(target=self.read_to_the_end, args=(stays,))
+            reading.start()
+            self.engine.stop("c1", timeout=LIMIT, force=force)
+            reading.join(LIMIT)
+            self.assertFalse(reading.is_alive())
+        self.assertEqual(daemon, self.lxd.daemon.pid)
+
+    @staticmethod
+    def read_to_the_end(console):
+        with contextlib.closing(console):
+            while console.receive() is not None:
+                pass
 
     def test_events(self):
         events = self.engine.events()

@@ -1,6 +1,8 @@
 """What becomes of requests when the daemon is down, slow, restarted in the middle, or has no room."""
 
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.spec import RootDisk
 from tests.functional.containerhost.base import LxdTestCase, MiB
+from tests.functional.lxd import Lxd
 
 
 class TestDaemonTrouble(LxdTestCase):
@@ -26,6 +29,16 @@ class TestDaemonTrouble(LxdTestCase):
         finally:
             self.lxd.daemon.start()
         self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
+
+    def test_one_that_ends_by_itself_fails_its_test_and_is_there_for_the_next(self):
+        fixture = Lxd()
+        fixture.setUp()
+        self.running()
+        os.kill(self.lxd.daemon.pid, signal.SIGABRT)
+        error = self.assertRaises(AssertionError, fixture.cleanUp)
+        self.assertRegex(str(error), r"lxd ended by itself \(status -?\d+\); its log: SIGABRT: abort")
+        with Lxd() as following:
+            self.assertEqual((), following.engine.containers())
 
     def test_never_there(self):
         engine = LxdEngine(LxdClient(Settings(endpoint="/nonexistent/unix.socket")))

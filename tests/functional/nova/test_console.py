@@ -20,6 +20,7 @@ from tests.waiting import await_that
 
 LIMIT = 60  # s
 ANSWER_LIMIT = 1  # s without a byte, after which a question is asked again
+ROUNDS = 3
 PORTS = "20000:20020"
 
 
@@ -117,6 +118,29 @@ class ConsoleTest(base.LxdServers):
         self.assertRaises(ConnectionClosed, self.read_to_the_end, third)
         await_that(lambda: not self.threads(), "the session's end")
         self.assert_refused(409, lambda: self.console(server))
+
+    def test_servers_that_end_under_their_visitors(self) -> None:
+        server, daemon = self.server(), self.lxd.daemon.pid
+        for _ in range(ROUNDS):
+            visitor = self.visited(server)
+            self._reboot_server(server, hard=True)
+            self.assertRaises(ConnectionClosed, self.read_to_the_end, visitor)
+            visitor = self.visited(server)
+            self._stop_server(server)
+            self.assertRaises(ConnectionClosed, self.read_to_the_end, visitor)
+            self._start_server(server)
+        visitor = self.visited(server)
+        self._delete_server(server)
+        self.assertRaises(ConnectionClosed, self.read_to_the_end, visitor)
+        self.assertEqual(daemon, self.lxd.daemon.pid)
+
+    def visited(self, server: dict[str, Any]) -> ClientConnection:
+        """A console at which something is printed all the time."""
+        self.shell(server)
+        visitor = self.visit(self.console(server))
+        self.answers(visitor, "echo $((6 * 7))", "42")
+        visitor.send(b"while usleep 3000; do echo a line; done\n")
+        return visitor
 
     def test_nobody_has_a_console_without_its_ticket(self) -> None:
         server = self.server()

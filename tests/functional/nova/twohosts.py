@@ -2,7 +2,6 @@
 
 from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
-import atexit
 import functools
 import json
 import socket
@@ -16,7 +15,7 @@ import fixtures
 
 from containerhost.engines import ContainerState
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.engines.lxd.pooldisks import Disk, PoolDisks
+from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.owners import Owners
 from nova_lxd_ext.driver import LXDDriver
 from nova_lxd_ext.server import labels
@@ -28,28 +27,8 @@ HALVES = {FIRST: ("0000:3b:00.0", "0000:5e:00.*"), SECOND: ("0000:af:00.0", "000
 LISTENING = threading.Lock()
 
 
-@functools.cache
-def second_daemon() -> lxd.Daemon:
-    daemon = lxd.Daemon()
-    atexit.register(daemon.remove)
-    daemon.start()
-    daemon.make_pool()
-    return daemon
-
-
-class SecondLxd(fixtures.Fixture):
-    def _setUp(self) -> None:
-        self.daemon = second_daemon()
-        self.socket = self.daemon.socket
-        self.engine = LxdEngine(self.daemon.client())
-        self.disks = PoolDisks(self.engine.client, lxd.POOL)
-        self.addCleanup(self._delete_containers)
-
-    def _delete_containers(self) -> None:
-        for container in self.engine.containers():
-            self.engine.delete(container.name)
-        for disk in self.disks.all():
-            self.disks.delete(disk.name)
+class SecondLxd(lxd.Lxd):
+    which = 2
 
 
 class Folders(fixtures.Fixture):

@@ -1,10 +1,16 @@
 """Streams to a websocket server of another make."""
 
+import contextlib
+import socket
 import threading
+import time
 from pathlib import Path
 
 import fixtures
 import testtools
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
 from websockets.sync.server import ServerConnection, unix_serve
 
 from containerhost import errors
@@ -34,6 +40,10 @@ class StreamTest(testtools.TestCase):
                 return
             if message == b"pieces":
                 connection.send([b"one ", b"two ", b"three"])
+            elif message == b"endless":
+                with contextlib.suppress(ConnectionClosed):
+                    while True:
+                        connection.send(b"more")
             elif message == b"large":
                 connection.send(b"x" * 500_000)
             else:
@@ -79,6 +89,48 @@ class StreamTest(testtools.TestCase):
         waiting.join(LIMIT)
         self.assertEqual([None], got)
         stream.close()
+
+    def test_an_end_that_both_agree_to(self) -> None:
+        for receives in (False, True):
+            with self.subTest(receives):
+                stream, got = self.stream(), []
+                stream.send(b"endless")
+                waiting = threading.Thread(target=lambda: got.extend(iter(stream.receive, None)))  # noqa: B023
+                if receives:
+                    waiting.start()
+                begin = time.monotonic()
+                stream.end(LIMIT)
+                self.assertLess(time.monotonic() - begin, LIMIT / 2)
+                self.assertRaises(errors.EngineUnavailable, stream.send, b"too late")
+                if receives:
+                    waiting.join(LIMIT)
+                    self.assertFalse(waiting.is_alive())
+
+    def test_an_end_that_the_other_does_not_answer(self) -> None:
+        path = f"{self.path}.deaf"
+        listener = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listener.close)
+        listener.bind(path)
+        listener.listen()
+        answering = threading.Thread(target=self.shake_hands, args=(listener,))
+        answering.start()
+        stream = Stream(Settings(endpoint=path), "/", {}, "try it")
+        answering.join(LIMIT)
+        begin = time.monotonic()
+        stream.end(0.2)
+        self.assertTrue(0.2 <= time.monotonic() - begin < LIMIT / 2)
+        self.assertRaises(errors.EngineUnavailable, stream.send, b"too late")
+
+    def shake_hands(self, listener: socket.socket) -> None:
+        """And say nothing more."""
+        connection, _ = listener.accept()
+        self.addCleanup(connection.close)
+        protocol = ServerProtocol()
+        protocol.receive_data(connection.recv(1 << 16))
+        (request,) = protocol.events_received()
+        assert isinstance(request, Request)
+        protocol.send_response(protocol.accept(request))
+        connection.sendall(b"".join(protocol.data_to_send()))
 
     def test_who_does_not_answer_as_a_daemon(self) -> None:
         self.assertRaises(errors.EngineUnavailable, Stream, Settings(endpoint="/nonexistent"), "/", {}, "try it")
