@@ -1,13 +1,18 @@
+import contextlib
 import json
 import logging
 import os
 import signal
 import socket
+import struct
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import fixtures
 import testtools
+from websockets.sync.client import ClientConnection, connect
 
 from onedriver import document, vm
 from onedriver.node import consoles, onlyone
@@ -19,11 +24,38 @@ from tests.unit.onedriver.samples import changed
 from tests.waiting import await_that
 
 LINE = 16  # dots
+# noVNC's: copies, Tight, TightPNG, ZRLE, JPEG, Hextile, RRE, raw; qualities, cursors, sizes, keys by place, fences.
+ENCODINGS = (1, 7, -260, 16, 21, 5, 2, 0, -26, -254, -223, -224, -258, -261, -308, -307, -309, -312, -313, -0x3F5E1A32,
+             0x574D5664, -239)
 
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+class WebSocket:
+    """A websocket as what a viewer takes for a socket."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._received = b""
+        self.sendall = connection.send
+
+    def settimeout(self, timeout: float) -> None:
+        self._timeout = timeout
+
+    def recv(self, size: int) -> bytes:
+        if not self._received:
+            self._received = self._connection.recv(self._timeout)
+        piece, self._received = self._received[:size], self._received[size:]
+        return piece
 
 
 class ConsolesTest(testtools.TestCase):
@@ -80,6 +112,34 @@ class ConsolesTest(testtools.TestCase):
         viewer.type("ab\n")
         await_that(lambda: viewer.ask() or viewer.update(), "what is typed is printed")
         self.assertTrue(any(viewer.picture[LINE + 8][:64]))
+
+    def test_by_way_of_a_websocket_as_a_browser_has_it(self) -> None:
+        """What noVNC says after the greeting: how it wants pixels, all the encodings it knows, and what was copied."""
+        self.consoles.provide(self.wanted())
+        with self.websockify() as address, connect(address, subprotocols=["binary"], proxy=None) as web:
+            connection = WebSocket(web)
+            viewer = Viewer(connection, "secret")
+            viewer.set_format(32, False, (255, 255, 255), (0, 8, 16))
+            connection.sendall(struct.pack(f">BxH{len(ENCODINGS)}i", 2, len(ENCODINGS), *ENCODINGS))
+            connection.sendall(struct.pack(">BBHH", 5, 1, 10, 10))
+            connection.sendall(struct.pack(">BxxxI", 6, 6) + b"copied")
+            viewer.ask(changes_only=False)
+            self.assertEqual(viewer.width * viewer.height, sum(width * height for *_, width, height in viewer.update()))
+            for key in (0xE4, 0x010020AC, 0x01000416):  # ä, €, Ж
+                viewer.press(key)
+            viewer.press(0xFF0D)
+            await_that(lambda: viewer.ask() or viewer.update(), "what is typed is printed")
+
+    @contextlib.contextmanager
+    def websockify(self) -> Iterator[str]:
+        port = free_port()
+        with subprocess.Popen([sys.executable, "-m", "websockify", f"127.0.0.1:{port}", f"127.0.0.1:{self.port}"],
+                              stderr=subprocess.DEVNULL) as proxy:
+            try:
+                await_that(lambda: listens(port), "the proxy listens")
+                yield f"ws://127.0.0.1:{port}/"
+            finally:
+                proxy.terminate()
 
     def test_only_who_knows_the_password_has_it(self) -> None:
         self.consoles.provide(self.wanted())

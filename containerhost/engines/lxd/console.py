@@ -38,6 +38,9 @@ class Console:
     def close(self) -> None:
         """The stream ends first, and LXD has answered that, before the control stream does: then LXD writes its last
         words to the stream. Another of its threads may be writing there what the guest prints, or that the container
-        has ended, and LXD 5.0 panics at two who write at a time; to a stream that has ended nobody writes."""
+        has ended, and LXD 5.0 panics at two who write at a time; to a stream that has ended nobody writes. Once LXD
+        hangs up, it has let go of the console, which the next visitor can have."""
         self._stream.end(FAREWELL)
         self._control.close()
+        self._stream.await_hang_up(FAREWELL)
+        self._stream.close()

@@ -144,7 +144,8 @@ class Stream:
         return bool(select.select([self._socket], [], [], timeout)[0])
 
     def end(self, timeout: float) -> None:
-        """Close when the other end agrees to it; what it sends until then goes to nobody, or to who receives.
+        """Tell the other end that this one is done, and wait until it has agreed; what it sends until then goes to
+        nobody, or to who receives.
 
         :param timeout: seconds, after which it need not have agreed
         """
@@ -153,7 +154,16 @@ class Stream:
             self._send(self._protocol.send_close)
             while self._wait_for_more(limit):
                 pass
-        self.close()
+
+    def await_hang_up(self, timeout: float) -> None:
+        """Of the other end, which agreed to the end.
+
+        :param timeout: seconds, after which it need not have
+        """
+        limit = time.monotonic() + timeout
+        with self._reading, contextlib.suppress(OSError, ValueError):
+            while self._is_readable(max(0.0, limit - time.monotonic())) and self._socket.recv(CHUNK):
+                pass
 
     def close(self) -> None:
         """A thread that waits in :meth:`receive` gets None, and lets go of the socket: it would not wake (eventlet's do

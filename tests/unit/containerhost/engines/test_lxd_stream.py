@@ -100,6 +100,7 @@ class StreamTest(testtools.TestCase):
                     waiting.start()
                 begin = time.monotonic()
                 stream.end(LIMIT)
+                stream.await_hang_up(LIMIT)
                 self.assertLess(time.monotonic() - begin, LIMIT / 2)
                 self.assertRaises(errors.EngineUnavailable, stream.send, b"too late")
                 if receives:
@@ -117,7 +118,8 @@ class StreamTest(testtools.TestCase):
         stream = Stream(Settings(endpoint=path), "/", {}, "try it")
         answering.join(LIMIT)
         begin = time.monotonic()
-        stream.end(0.2)
+        stream.end(0.1)
+        stream.await_hang_up(0.1)
         self.assertTrue(0.2 <= time.monotonic() - begin < LIMIT / 2)
         self.assertRaises(errors.EngineUnavailable, stream.send, b"too late")
 
