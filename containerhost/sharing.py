@@ -42,6 +42,8 @@ def read(host: Host) -> Sharing:
         return Sharing()
     from containerhost import gpufile  # noqa: PLC0415  (a driver's short actions need no YAML)
     try:
+        from containerhost import gpufile  # noqa: PLC0415  (and YAML, which hosts without that file need not wait for)
+
         return Sharing(places(gpufile.load(Path(host.root, FILE.lstrip("/")))))
     except SpecError as error:
         return Sharing(trouble=str(error))
