@@ -59,6 +59,11 @@ class DirectPorts:
         return (next((grant for grant in grants if grant.device.id == address), None),
                 tuple(grant for grant in grants if grant.device.id != address))
 
+    def lost(self, instance: objects.Instance, vif: model.VIF) -> bool:
+        """Whether the server has the port's function, but this host has it no more."""
+        grant, _ = self.held(instance, vif)
+        return grant is None and (vif["profile"] or {}).get("pci_slot") in self._possession.held_by(owner(instance))
+
     def require_unused(self, grant: Grant) -> None:
         """:raises DeviceInUse: a process in the container has it open"""
         self._possession.require_unused([grant])
