@@ -52,7 +52,7 @@ def create(records: str, words: Sequence[str]) -> int:
         raise HostActionFailed(f"the libraries of the GPU's driver ({', '.join(wanted)}) are asked for, but this host "
                                f"has no {libraries.TOOL}: install NVIDIA's container toolkit")
     mapped = rewrite(os.path.join(value_of(words, "--bundle") or ".", "config.json"), nodes, wanted)
-    status = runc(words, load)
+    status = runc(words, lambda: load(records, container))
     if status:
         return status
 
@@ -80,15 +80,16 @@ def delete(records: str, words: Sequence[str]) -> int:
     container = words[-1]
     if not os.path.exists(recordfiles.namespace(records, container)):
         return runc(words)
-    status = runc(words, load)
+    status = runc(words, lambda: load(records, container))
     if status == 0 or "--force" in words:
         bring_back(records, container)
     return status
 
 
-def load() -> None:
+def load(records: str, container: str) -> None:
     """What will be needed for its interfaces."""
-    from containerhost.network import lending  # noqa: F401, PLC0415
+    from containerhost.network import lending  # noqa: PLC0415
+    lending.load(records, container)
 
 
 def lend(records: str, container: str, pid: int) -> None:

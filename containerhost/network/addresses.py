@@ -3,20 +3,19 @@
 Only what holds a network namespace calls this; what it sets is typed, and checked once more here.
 """
 
-import errno
 import ipaddress
 import socket
+from typing import TYPE_CHECKING
 
 from containerhost.errors import HostActionFailed
-from containerhost.network import links, rtnetlink
+from containerhost.network.links import index, netlink
 from containerhost.network.nicsetup import NicSetup
-from containerhost.network.rtnetlink import CREATE, REPLACE, attribute, number
 from containerhost.process.namespaces import within
 
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
+
 NOTHING = NicSetup()
-# linux/if_addr.h, linux/rtnetlink.h
-WHERE, LOCAL, NO_CHECK = 1, 2, 0x02
-OUT, GATEWAY, METRIC = 4, 5, 6
 
 
 def apply(namespace: str, name: str, wanted: NicSetup, before: NicSetup | None = None) -> None:
@@ -29,18 +28,21 @@ def apply(namespace: str, name: str, wanted: NicSetup, before: NicSetup | None =
     checked(wanted)
 
     def act() -> None:
-        asked, link = f"set the addresses of {name}", links.index(name)
-        if any(":" in address for address in wanted.addresses):
-            enable_ipv6(name)
-        links.set_up(name, True)
-        for address in sorted(set(before.addresses) - set(wanted.addresses)):
-            rtnetlink.ask(asked, rtnetlink.DELETE_ADDRESS, 0, message(link, address), errno.EADDRNOTAVAIL)
-        for address in wanted.addresses:
-            rtnetlink.ask(asked, rtnetlink.NEW_ADDRESS, CREATE | REPLACE, message(link, address))
-        for gateway in sorted(set(before.gateways) - set(wanted.gateways)):
-            rtnetlink.ask(asked, rtnetlink.DELETE_ROUTE, 0, route(link, gateway, None), errno.ESRCH)
-        for gateway in wanted.gateways:
-            rtnetlink.ask(asked, rtnetlink.NEW_ROUTE, CREATE | REPLACE, route(link, gateway, wanted.metric))
+        with netlink(f"set the addresses of {name}") as ip:
+            link = index(ip, name)
+            if any(":" in address for address in wanted.addresses):
+                enable_ipv6(name)
+            ip.link("set", index=link, state="up")
+            for address in sorted(set(before.addresses) - set(wanted.addresses)):
+                remove(ip, link, address)
+            for address in wanted.addresses:
+                add(ip, link, address)
+            for gateway in set(before.gateways) - set(wanted.gateways):
+                if any_route(ip, link, gateway):
+                    ip.route("delete", dst="default", gateway=gateway, oif=link, family=family(gateway))
+            for gateway in wanted.gateways:
+                metric = {} if wanted.metric is None else {"priority": wanted.metric}
+                ip.route("replace", dst="default", gateway=gateway, oif=link, family=family(gateway), **metric)
 
     within(namespace, act)
 
@@ -64,21 +66,25 @@ def checked(wanted: NicSetup) -> None:
         raise HostActionFailed(str(error)) from error
 
 
-def message(link: int, address: str) -> bytes:
+def add(ip: "IPRoute", link: int, address: str) -> None:
     wanted = ipaddress.ip_interface(address)
     # Nothing else is there that could have the address yet: what waits for the check of that would not start.
-    flags = NO_CHECK if wanted.version == 6 else 0
-    head = rtnetlink.ADDRESS.pack(family(address), wanted.network.prefixlen, flags, 0, link)
-    return head + attribute(LOCAL, wanted.ip.packed) + attribute(WHERE, wanted.ip.packed)
+    flags = {"flags": 0x02} if wanted.version == 6 else {}  # IFA_F_NODAD
+    ip.addr("replace", index=link, address=str(wanted.ip), prefixlen=wanted.network.prefixlen,
+            family=family(str(wanted.ip)), **flags)
 
 
-def route(link: int, gateway: str, metric: int | None) -> bytes:
-    """The default one, in the main table."""
-    head = rtnetlink.ROUTE.pack(family(gateway), 0, 0, 0, rtnetlink.MAIN_TABLE, rtnetlink.STATIC, 0, rtnetlink.UNICAST,
-                                0)
-    return b"".join((head, attribute(GATEWAY, ipaddress.ip_address(gateway).packed), number(OUT, link),
-                     b"" if metric is None else number(METRIC, metric)))
+def remove(ip: "IPRoute", link: int, address: str) -> None:
+    gone = ipaddress.ip_interface(address)
+    if any(found.get_attr("IFA_ADDRESS") == str(gone.ip) for found in ip.get_addr(index=link)):
+        ip.addr("delete", index=link, address=str(gone.ip), prefixlen=gone.network.prefixlen,
+                family=family(str(gone.ip)))
 
 
-def family(address: str) -> int:
+def any_route(ip: "IPRoute", link: int, gateway: str) -> bool:
+    return any(route.get_attr("RTA_GATEWAY") == gateway and route.get_attr("RTA_OIF") == link
+               for route in ip.get_default_routes(family=family(gateway)))
+
+
+def family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET

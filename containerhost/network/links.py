@@ -4,24 +4,27 @@ Only :mod:`containerhost.privileged` calls this; it has checked every argument.
 """
 
 import array
+import contextlib
 import errno
 import fcntl
 import os
 import socket
 import struct
+import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from containerhost.errors import HostActionFailed
-from containerhost.network import rtnetlink
-from containerhost.network.rtnetlink import CREATE, EXCLUSIVE, attribute, link, number, text
 from containerhost.process.namespaces import within
+
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
 
 # linux/sockios.h, linux/ethtool.h
 SIOCETHTOOL, ETHTOOL_STXCSUM = 0x8946, 0x17
 # linux/if.h
 IFF_UP, IFF_NOARP = 0x1, 0x80
-# linux/if_link.h, linux/veth.h
-NAME_OF, MAC, MTU, MASTER, INFO, ALIAS, NAMESPACE = 3, 1, 4, 10, 18, 20, 28
-INFO_KIND, INFO_DATA, PEER = 1, 2, 1
+LIMIT = 30  # s
 HOME = "/proc/thread-self/ns/net"
 
 
@@ -31,15 +34,14 @@ def make_veth(host_end: str, inner_end: str, mac: str, mtu: int | None, mark: st
     :param mtu: bytes; None is the kernel's default
     :param switched: a switch takes the frames, and the host's own IP stack must not: the tenant would reach the host
     """
-    asked = f"make interfaces {host_end} and {inner_end}"
-    size = number(MTU, mtu) if mtu else b""
-    peer = link(text(NAME_OF, inner_end), attribute(MAC, bytes.fromhex(mac.replace(":", ""))), size)
-    make(asked, host_end, "veth", size, attribute(INFO_DATA, attribute(PEER, peer)))
-    if switched:
-        disable_ipv6(host_end)
+    size = {"mtu": mtu} if mtu else {}
     flags = IFF_UP | IFF_NOARP if switched else IFF_UP
-    # The kernel takes an alias only for a link that is there.
-    change(asked, host_end, text(ALIAS, mark), flags=flags, which=flags)
+    with netlink(f"make interfaces {host_end} and {inner_end}") as ip:
+        ip.link("add", kind="veth", ifname=host_end, **size, peer={"ifname": inner_end, "address": mac, **size})
+        if switched:
+            disable_ipv6(host_end)
+        # The kernel takes an alias only for a link that is there.
+        ip.link("set", index=index(ip, host_end), ifalias=mark, flags=flags, change=flags)
 
 
 def remove_veth(name: str) -> None:
@@ -52,11 +54,11 @@ def remove_veth(name: str) -> None:
 
 def make_shaper(name: str) -> None:
     """An interface that passes on what is redirected to it (the kernel's ifb), up; done already when it is there."""
-    asked = f"make interface {name}"
-    if not is_here(name):
-        make(asked, name, "ifb")
-        disable_ipv6(name)
-    change(asked, name, flags=IFF_UP, which=IFF_UP)
+    with netlink(f"make interface {name}") as ip:
+        if not ip.link_lookup(ifname=name):
+            ip.link("add", kind="ifb", ifname=name)
+            disable_ipv6(name)
+        ip.link("set", index=index(ip, name), state="up")
 
 
 def remove_shaper(name: str) -> None:
@@ -65,64 +67,41 @@ def remove_shaper(name: str) -> None:
 
 
 def remove(name: str, kind: str, what: str) -> None:
-    try:
-        found = link(index=socket.if_nametoindex(name))
-    except OSError:
-        return
-    asked = f"remove interface {name}"
-    for told in rtnetlink.ask(asked, rtnetlink.GET_LINK, 0, found, errno.ENODEV):
-        present = kind_of(told)
+    with netlink(f"remove interface {name}", but_not=errno.ENODEV) as ip:
+        found = ip.link_lookup(ifname=name)
+        if not found:
+            return
+        present = ip.get_links(found[0])[0].get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND")
         if present != kind:
             raise HostActionFailed(f"interface {name} is {present or 'hardware'}, not {what}: it is left alone")
-        rtnetlink.ask(asked, rtnetlink.DELETE_LINK, 0, found, errno.ENODEV)
-
-
-def kind_of(told: bytes) -> str:
-    """Of virtual links: what the kernel calls their kind."""
-    info = rtnetlink.attributes(rtnetlink.attributes(told[rtnetlink.LINK.size:]).get(INFO, b""))
-    return info.get(INFO_KIND, b"").rstrip(b"\0").decode()
+        ip.link("del", index=found[0])
 
 
 def set_up(name: str, up: bool) -> None:
-    change(f"set interface {name} {'up' if up else 'down'}", name, flags=IFF_UP if up else 0, which=IFF_UP)
+    with netlink(f"set interface {name} {'up' if up else 'down'}") as ip:
+        ip.link("set", index=index(ip, name), state="up" if up else "down")
 
 
 def rename(name: str, new: str) -> None:
     """The kernel renames only interfaces that are down."""
-    asked, link_index = f"rename interface {name} to {new}", index(name)
-    set_down(asked, link_index)
-    change(asked, link_index, text(NAME_OF, new))
+    with netlink(f"rename interface {name} to {new}") as ip:
+        link = index(ip, name)
+        ip.link("set", index=link, flags=0, change=IFF_UP)
+        ip.link("set", index=link, ifname=new)
 
 
 def quieten(name: str) -> None:
     """Leave an interface down and without addresses."""
-    asked, link_index = f"set interface {name} down and take its addresses", index(name)
-    set_down(asked, link_index)
-    for told in rtnetlink.ask(asked, rtnetlink.GET_ADDRESSES, rtnetlink.DUMP, rtnetlink.ADDRESS.pack(0, 0, 0, 0, 0)):
-        if rtnetlink.ADDRESS.unpack_from(told)[-1] == link_index:
-            rtnetlink.ask(asked, rtnetlink.DELETE_ADDRESS, 0, told, errno.EADDRNOTAVAIL)  # some go with others
-
-
-def set_down(asked: str, link_index: int) -> None:
-    change(asked, link_index, which=IFF_UP)
+    with netlink(f"set interface {name} down and take its addresses") as ip:
+        link = index(ip, name)
+        ip.link("set", index=link, flags=0, change=IFF_UP)
+        ip.flush_addr(index=link)
 
 
 def enslave(name: str, bridge: str) -> None:
     """Make an interface a port of a bridge."""
-    change(f"make interface {name} a port of bridge {bridge}", name, number(MASTER, index(bridge)))
-
-
-def make(asked: str, name: str, kind: str, *more: bytes) -> None:
-    """:param more: attributes: those of its kind last"""
-    *common, own = more or (b"",)
-    info = attribute(INFO, text(INFO_KIND, kind) + own)
-    rtnetlink.ask(asked, rtnetlink.NEW_LINK, CREATE | EXCLUSIVE, link(text(NAME_OF, name), *common, info))
-
-
-def change(asked: str, name: str | int, *parts: bytes, flags: int = 0, which: int = 0) -> None:
-    """:param name: or index"""
-    found = index(name) if isinstance(name, str) else name
-    rtnetlink.ask(asked, rtnetlink.NEW_LINK, 0, link(*parts, index=found, flags=flags, which=which))
+    with netlink(f"make interface {name} a port of bridge {bridge}") as ip:
+        ip.link("set", index=index(ip, name), master=index(ip, bridge))
 
 
 def compute_checksums(name: str) -> None:
@@ -160,10 +139,26 @@ def names_in(namespace: str) -> tuple[str, ...]:
 
 
 def move(name: str, new: str, there: int, asked: str) -> None:
-    """:param there: a descriptor of the other namespace"""
-    found = index(name)
-    set_down(asked, found)  # the kernel renames only interfaces that are down
-    change(asked, found, text(NAME_OF, new), number(NAMESPACE, there))
+    """By iproute2: a container's start waits for this, and a library for netlink takes longer to load than all of it.
+
+    :param there: a descriptor of the other namespace
+    """
+    if name not in {found for _, found in socket.if_nameindex()}:
+        raise HostActionFailed(f"there is no interface {name} on this host")
+    # The kernel renames only interfaces that are down.
+    for words in (["down"], ["name", new, "netns", f"/proc/self/fd/{there}"]):
+        try:
+            done = subprocess.run(["ip", "link", "set", "dev", name, *words], pass_fds=[there], capture_output=True,
+                                  stdin=subprocess.DEVNULL, text=True, timeout=LIMIT, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise HostActionFailed(f"cannot {asked}: {error}") from error
+        if done.returncode != 0:
+            raise HostActionFailed(f"cannot {asked}: {done.stderr.strip()}")
+
+
+def load() -> None:
+    """The library for netlink, for who has the time now."""
+    import pyroute2  # noqa: F401, PLC0415
 
 
 def disable_ipv6(name: str) -> None:
@@ -174,12 +169,26 @@ def disable_ipv6(name: str) -> None:
             setting.write("1")
 
 
-def is_here(name: str) -> bool:
-    return name in {found for _, found in socket.if_nameindex()}
+def index(ip: "IPRoute", name: str) -> int:
+    found = ip.link_lookup(ifname=name)
+    if not found:
+        raise HostActionFailed(f"there is no interface {name} on this host")
+    return found[0]
 
 
-def index(name: str) -> int:
+@contextlib.contextmanager
+def netlink(asked: str, but_not: int | None = None) -> Iterator["IPRoute"]:
+    """:param but_not: the kernel's error that means that others have done what is asked
+    :raises HostActionFailed: with the kernel's words
+    """
+    # Half the start of a small program like OpenNebula's actions, most of which change no link.
+    from pyroute2 import IPRoute  # noqa: PLC0415
+    from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415
     try:
-        return socket.if_nametoindex(name)
+        with IPRoute() as ip:
+            yield ip
+    except NetlinkError as error:
+        if error.code != but_not:
+            raise HostActionFailed(f"cannot {asked}: {os.strerror(error.code)}") from error
     except OSError as error:
-        raise HostActionFailed(f"there is no interface {name} on this host") from error
+        raise HostActionFailed(f"cannot {asked}: {error.strerror or error}") from error
