@@ -1,7 +1,6 @@
-"""A card's own virtual functions in containers: at boot and hot, given back, with a MAC, and gone from under one."""
+"""A card's own virtual functions in containers: at boot and hot, given back, and gone from under one."""
 
 from pathlib import Path
-from typing import Any
 
 import fixtures
 from testtools.matchers import Contains
@@ -17,10 +16,9 @@ from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests.functional import lxd
 from tests.vm import hardware
-from tests.vm.hardware import enable, enabled, functions, links, pf
+from tests.vm.hardware import enable, enabled, functions, links
 
 MIB = 2**20
-MAC, VLAN, NO_MAC = "52:54:00:1e:59:a1", 100, "00:00:00:00:00:00"
 PATIENCE = 300  # s that the daemon may take for anything; without KVM it is slow
 OWNER = Owner("test", "lxd", "c1", "uuid-of-c1")
 
@@ -60,11 +58,6 @@ class FunctionsInContainers(hardware.RealDevices):
                          (now.driver, now.netdev, now.netdev_away, now.health))
         self.assertEqual({}, self.owners.records())
 
-    def told_by_the_card(self) -> tuple[str, int]:
-        """MAC and VLAN that the physical function makes the function use."""
-        told = links("dev", pf().netdev or "")[0]["vfinfo_list"][self.vf.vf_index or 0]
-        return told["address"], (told.get("vlan_list") or [{"vlan": 0}])[0]["vlan"]
-
     def test_at_boot(self) -> None:
         self.running(self.granted())
         self.assertEqual(["eth0"], list(self.inside()))
@@ -87,22 +80,6 @@ class FunctionsInContainers(hardware.RealDevices):
         self.assertEqual((), self.possession.give_back_one(self.vf.id, OWNER))
         self.assert_back()
         self.assertEqual(({}, before), (self.inside(), self.engine.pid("c1")))
-
-    def test_a_mac_that_does_not_arrive(self) -> None:
-        """The card is told MAC and VLAN, but its function does not get them in this machine (doc/source/fakehost.md):
-        then nobody is given it, and the card is told to forget them."""
-        told = []
-
-        class Telling(Privileged):
-            def set_vf_port(this, *arguments: Any) -> None:
-                super().set_vf_port(*arguments)
-                told.append(self.told_by_the_card())
-
-        self.possession = Possession(self.owners, scan, Telling(), self.engine.held)
-        error = self.assertRaises(errors.HostActionFailed, self.granted, mac=MAC, vlan=VLAN)
-        self.assertThat(str(error), Contains(f"not {MAC}"))
-        self.assertEqual([(MAC, VLAN), (NO_MAC, 0)], told)
-        self.assert_back()
 
     def test_the_card_is_told_to_have_none(self) -> None:
         """The kernel takes a function out of a running container; the container goes on without."""
