@@ -1,27 +1,30 @@
 """Disks that become larger, and the file systems in them that become as large as their disks.
 
 An ext file system that nothing uses is grown by its own tools (e2fsprogs), which also check it first; one that is
-mounted, by the kernel. xfs grows only while it is mounted (`xfs_growfs`). What is in a partition stays as it is: the
-tools would cut off what follows it.
+mounted, by the kernel. xfs grows only while it is mounted (`xfs_growfs`). What is in a partition is grown through a
+loop device of that part alone: in a file, the tools would cut off what follows it. The last partition of a disk can
+become larger (`sfdisk`).
 
 On the disk: ext4's super block is at 1024, with the number of blocks at 4 and 336 of it, their size at 24 and the
 feature that gives them 64 bits at 96 (the kernel's documentation, filesystems/ext4, "Super Block").
 """
 
+import contextlib
 import os
 import shutil
 import struct
 from pathlib import Path
 
-from containerhost.storage import mountedfs
+from containerhost.storage import loops, mountedfs
 from lxdone.diskformat import Format
-from lxdone.filesystems import FileSystem, run
-from onedriver.errors import NotSupported
+from lxdone.filesystems import FileSystem, length, partitions, run
+from onedriver.errors import DriverError, NotSupported
 
 SUPER_BLOCK = 1024
 WIDE = 0x80  # INCOMPAT_64BIT
 WORTH = 1 << 20  # bytes; less room than that at the end is left alone
 CHECKED = (0, 1, 2)  # statuses of e2fsck: nothing was wrong, or is any more
+PRIMARY = 4  # partitions of an MBR
 EMPTY_PIECE = 4 << 20  # bytes looked at
 
 
@@ -37,16 +40,61 @@ def lengthen(file: Path, size: int) -> bool:
 
 
 def fill(disk: Path, found: FileSystem, limit: int) -> bool:
-    """Let an ext file system that is all of a disk which nothing uses be as large as the disk.
+    """Let an ext file system of a disk that nothing uses be as large as the disk, or the partition that it is in.
 
     :param limit: seconds each of the two steps may take
     :returns: whether it was smaller
     """
-    if found.format is not Format.EXT or found.start or found.size - ext_size(disk) < WORTH:
+    if found.format is not Format.EXT or found.size - ext_size(disk, found.start) < WORTH:
         return False
-    run(["e2fsck", "-f", "-p", str(disk)], limit, f"the file system of disk {disk} cannot be checked", CHECKED)
-    run(["resize2fs", str(disk)], limit, f"the file system of disk {disk} cannot grow")
+    part = loops.over(disk, found.start, found.size, read_only=False) if found.start else contextlib.nullcontext(disk)
+    with part as node:
+        run(["e2fsck", "-f", "-p", str(node)], limit, f"the file system of disk {disk} cannot be checked", CHECKED)
+        run(["resize2fs", str(node)], limit, f"the file system of disk {disk} cannot grow")
     return True
+
+
+def stretch(disk: Path, start: int, limit: int) -> None:
+    """Let the last partition of a disk that nothing uses reach to the disk's end.
+
+    :param start: the partition's
+    :raises NotSupported: it cannot
+    """
+    reason = unstretchable(disk, start)
+    if reason:
+        raise NotSupported(f"disk {disk} {reason}")
+    part = next(part for part in partitions(disk) if part.start == start)
+    command = ["sfdisk", "--quiet", "--no-reread", "--no-tell-kernel"]
+    problem = f"partition {part.number} of disk {disk} cannot grow"
+    if part.scheme == "gpt":  # whose second table is at the end of the disk
+        run([*command, "--relocate", "gpt-bak-std", str(disk)], limit, problem)
+    run([*command, "-N", str(part.number), str(disk)], limit, problem, given=", +\n")
+    now = next((now for now in partitions(disk) if now.number == part.number), part)
+    if now.start != start or now.size < part.size:
+        raise DriverError(f"{problem}: sfdisk made {part} of it {now}")
+
+
+def too_small(disk: Path, start: int, size: int) -> str | None:
+    """Why the file system of a partition cannot have the room of a disk that is larger than its partitions; None where
+    it can, or where there is no such room.
+
+    :param size: bytes that the disk is to have
+    """
+    end = max(part.start + part.size for part in partitions(disk))
+    return unstretchable(disk, start) if max(size, length(disk)) - end > 2 * WORTH else None
+
+
+def unstretchable(disk: Path, start: int) -> str | None:
+    """Why a partition cannot reach to the end of its disk; None where it can."""
+    found = partitions(disk)
+    part = next(part for part in found if part.start == start)
+    if part != max(found, key=lambda one: one.start):
+        return f"has a partition after partition {part.number}, which cannot grow therefore"
+    if part.scheme == "dos" and part.number > PRIMARY:
+        return f"has its partition {part.number} within another, where it does not grow"
+    if shutil.which("sfdisk") is None:
+        return f"has a partition {part.number} that this node has no sfdisk to enlarge with: install fdisk"
+    return None
 
 
 def fill_mounted(folder: Path, found: FileSystem, disk: Path, limit: int) -> None:
@@ -73,9 +121,12 @@ def make_ext(disk: Path, limit: int, *more: str) -> None:
     run(["mke2fs", "-q", "-F", "-t", "ext4", *more, str(disk)], limit, f"disk {disk} cannot get a file system")
 
 
-def ext_size(disk: Path) -> int:
-    """Bytes of an ext file system."""
-    block = super_block(disk)
+def ext_size(disk: Path, start: int = 0) -> int:
+    """Bytes of an ext file system.
+
+    :param start: where on the disk it is
+    """
+    block = super_block(disk, start)
     low, = struct.unpack_from("<I", block, 4)
     features, = struct.unpack_from("<I", block, 96)
     high, = struct.unpack_from("<I", block, 336) if features & WIDE else (0,)
@@ -92,9 +143,9 @@ def block_size(block: bytes) -> int:
     return 1024 << min(shift, 6)
 
 
-def super_block(disk: Path) -> bytes:
+def super_block(disk: Path, start: int = 0) -> bytes:
     with disk.open("rb") as file:
-        file.seek(SUPER_BLOCK)
+        file.seek(start + SUPER_BLOCK)
         return file.read(1024)
 
 

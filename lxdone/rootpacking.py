@@ -71,12 +71,16 @@ class PackedRoot:
         :param size: bytes that OpenNebula wants the disk to have at least; None where it has the size it has
         :param new: make one; else there is one, which grows with its disk
         """
+        needed = self._found.size * 9 // 8 + MARGIN
         if new:
             if size is not None:
-                growth.lengthen(disk, max(size, self._found.size * 9 // 8 + MARGIN))
+                growth.lengthen(disk, max(size, needed))
             growth.make_ext(disk, self._limit, *NEW)
+        elif size is not None:
+            growth.lengthen(disk, size)
         found = filesystems.find(disk)
-        if size is not None and found.start == 0 and growth.lengthen(disk, size):
+        if found.start and found.size < needed and growth.unstretchable(disk, found.start) is None:
+            growth.stretch(disk, found.start, self._limit)
             found = filesystems.find(disk)
         growth.fill(disk, found, self._limit)
         point = self.home / "saved"

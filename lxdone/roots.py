@@ -84,11 +84,9 @@ class Roots:
             return image.fingerprint
         if found is Format.SQUASHFS:
             return self._images.import_split(metadata(), disk, alias, {})
-        tarball = filesystems.archive(disk, filesystems.find(disk), folder, self._timeout)
-        try:
-            return self._images.import_split(metadata(), tarball, alias, {})
-        finally:
-            tarball.unlink()
+        file_system = filesystems.find(disk)
+        return self._images.import_packed(
+            lambda: filesystems.archived(disk, file_system, METADATA, folder, self._timeout), alias, {})
 
     def _has(self, fingerprint: str) -> bool:
         try:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from containerhost.engines.lxd.client import LxdClient
-from lxdone import diskformat, filesystems, newfile, qcow2, rootfiles, rootpacking, rootrecords, translate
+from lxdone import diskformat, filesystems, growth, newfile, qcow2, rootfiles, rootpacking, rootrecords, translate
 from lxdone.diskformat import Format
 from lxdone.rootfiles import RootFile
 from lxdone.rootpacking import PackedRoot
@@ -52,6 +52,11 @@ class RootSaves:
         if wanted.save and wanted.type == "RBD" and found in (Format.TARBALL, Format.QCOW2):
             raise NotSupported(f"disk {wanted.id} is a persistent image of Ceph with a {found.value} in it, which "
                                "cannot be written there; make it a file system, or non-persistent")
+        if wanted.save and found is Format.PARTITIONED:
+            reason = growth.too_small(disk, filesystems.find(disk).start, wanted.size or 0)
+            if reason:
+                raise NotSupported(f"disk {file} is a persistent image that {reason}: what the VM wrote could not be "
+                                   "kept; give the disk the image's own size")
         if wanted.type != "RBD" and not file.resolve().is_relative_to(self._datastores.resolve()):
             raise NotSupported(f"disk {file} is not in a datastore below {self._datastores}, but in {file.resolve()}")
 

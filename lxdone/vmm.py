@@ -59,7 +59,6 @@ class Vmm(BaseVmm):
     def deploy(self, call: Call) -> str:
         """Where OpenNebula changed or moved its disk while it was off, its container is made anew of that."""
         self._leave_what_is_old(call.vm)
-        self._leave_old_snapshots(call.vm)
         own = super().deploy(call)
         self._consoles.provide(call.vm)
         return own
@@ -107,16 +106,15 @@ class Vmm(BaseVmm):
             self._requests(vm, vm.pcis)
             LOG.info("Container %s is made anew: the VM's disk was changed since it stopped", own)
             self.forget(vm.id)
+        elif state.status is Status.STOPPED:
+            self._leave_old_snapshots(vm, own)
 
-    def _leave_old_snapshots(self, vm: Vm) -> None:
+    def _leave_old_snapshots(self, vm: Vm, own: str) -> None:
         """OpenNebula forgets those of a VM that was off (KEEP_SNAPSHOTS=no), and begins to count anew."""
-        state = self._find(translate.name(vm.id))
-        if state is None or state.status is not Status.STOPPED:
-            return
         known = {snapshot.hypervisor_id for snapshot in vm.snapshots}
-        for snapshot in self._snapshots.names(state.name):
+        for snapshot in self._snapshots.names(own):
             if snapshot.startswith(SNAPSHOT) and snapshot not in known:
-                self._snapshots.delete(state.name, snapshot)
+                self._snapshots.delete(own, snapshot)
 
     def _unfreeze(self, vm: Vm) -> None:
         self._saves.begin(self._contexts.home(translate.name(vm.id)), vm, self._root_file(vm))
@@ -173,6 +171,9 @@ class Vmm(BaseVmm):
         vm = translate.resized(call.vm, call.arguments["disk_id"], call.arguments["size"])
         disk = next(disk for disk in vm.disks if str(disk.id) == call.arguments["disk_id"])
         if disk.id == translate.root(vm).id:
+            file = self._root_file(vm)
+            with rootfiles.opened(rootfiles.of(vm, file)) as content:
+                self._saves.require_possible(vm, file, content)
             self._reconfigure(vm, self._spec(vm))
             self._saves.enlarge(self._contexts.home(name), disk.size or 0)
         elif not self._disks.enlarge(vm.id, disk):

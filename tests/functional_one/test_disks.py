@@ -8,7 +8,9 @@ from pathlib import Path
 import fixtures
 
 from containerhost.engines import Status
+from containerhost.engines.lxd.images import fingerprint
 from lxdone import filesystems, rootrecords
+from lxdone.roots import METADATA
 from onedriver.errors import DriverError
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, ActionsCase
@@ -97,11 +99,24 @@ class RootTest(ActionsCase):
 
     def test_an_end_by_force_leaves_no_loop_device(self) -> None:
         disk = diskfiles.ext4(self.tree, self.folder / "ext4")
-        os.mkfifo(self.folder / "root.tar")  # nobody reads it: tar waits, with the file system mounted
-        error = self.assertRaises(DriverError, filesystems.archive, disk, filesystems.find(disk), self.folder, 5)
-        self.assertIn("did not end within 5 s", str(error))
-        self.wait_for(lambda: diskfiles.loops(self.folder) == [])
+        with filesystems.archived(disk, filesystems.find(disk), "", self.folder, 5) as content:
+            self.wait_for(lambda: diskfiles.loops(self.folder) != [])  # as nobody reads it, tar waits
+            self.wait_for(lambda: diskfiles.loops(self.folder) == [])
+            error = self.assertRaises(DriverError, lambda: list(content))
+        self.assertIn("not done within 5 s", str(error))
         self.assertEqual({"ext4", "tree"}, set(os.listdir(self.folder)))
+
+    def test_an_image_is_whole_or_is_none_and_the_same_each_time(self) -> None:
+        disk = diskfiles.ext4(self.tree, self.folder / "ext4")
+        found = filesystems.find(disk)
+        first, second = (fingerprint(lambda: filesystems.archived(disk, found, METADATA, self.folder, 60))
+                         for _ in range(2))
+        self.assertEqual(first, second)
+        with self.node.stuck("tar", "head -c 100000 /dev/zero; exit 2"):
+            machine = Machine()
+            self.node.give_disk(machine, disk)
+            self.refused("cannot be used: ", "deploy", machine, lcm=BOOT)
+        self._nothing_is_left()
 
 
 def volatile(size: int, mark: str = "", number: int = 1) -> str:

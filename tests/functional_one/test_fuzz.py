@@ -4,6 +4,7 @@ devices.
 LXDONE_FUZZ_SECONDS makes it longer, LXDONE_FUZZ_SEED different.
 """
 
+import contextlib
 import os
 import random
 import subprocess
@@ -16,10 +17,13 @@ from testtools.content import text_content
 
 from containerhost.errors import EngineNotFound
 from containerhost.owners import Owners
+from onedriver.node import onlyone
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Result
 from tests.functional_one.test_actions import ActionsCase
+from tests.functional_one.test_console import PORT, graphics
 from tests.functional_one.vms import ROOT, Machine
+from tests.rfbclient import Refused, Viewer
 
 SECONDS = float(os.environ.get("LXDONE_FUZZ_SECONDS", "50"))
 SEED = int(os.environ.get("LXDONE_FUZZ_SEED", "1"))
@@ -32,7 +36,7 @@ WEIGHTS = {
     "deploy": 9, "shutdown": 3, "cancel": 3, "reboot": 1, "reset": 2, "save": 3, "restore": 3, "migrate": 1,
     "attach_nic": 5, "detach_nic": 3, "attach_device": 6, "detach_device": 3, "attach_disk": 4, "detach_disk": 3,
     "resize_disk": 2, "resize": 2, "snapshot_create": 2, "snapshot_revert": 2, "snapshot_delete": 1,
-    "prereconfigure": 1, "reconfigure": 1, "exec": 3, "exec_cancel": 1}
+    "prereconfigure": 1, "reconfigure": 1, "exec": 3, "exec_cancel": 1, "visit": 3}
 
 
 class Tenant:
@@ -44,8 +48,10 @@ class Tenant:
     def __init__(self, case: "FuzzTest", number: int) -> None:
         self._case = case
         self._random = random.Random(SEED * 100 + number)
-        self.machine = Machine(number)
+        self.port = PORT + number
+        self.machine = Machine(number, more=graphics(PORT=self.port))
         self.story: list[str] = []
+        self._visitor: Viewer | None = None
 
     def play(self, end: float) -> None:
         self._case.node.give_disk(self.machine)
@@ -66,6 +72,7 @@ class Tenant:
 
     def finish(self) -> None:
         """Whatever happened, the end leaves nothing."""
+        self._leave()
         for _ in range(2):
             result = self._run("cancel", [self.machine.name, "node1"], 23)
             self._case.assertEqual(0, result.status, self._told(result))
@@ -79,7 +86,8 @@ class Tenant:
             disks = ROOT + "".join(volatile(number) for number in (1, 2) if self._random.random() < 0.3)
             self.machine = self.machine.changed(
                 devices=tuple(devices), nics=self._random.choice(((), (0,), (0, 1))), disks=disks, attach="",
-                memory=self._random.choice((96, 128, 160)), vcpu=self._random.choice((1, 2)))
+                memory=self._random.choice((96, 128, 160)), vcpu=self._random.choice((1, 2)),
+                more=self._random.choice((graphics(PORT=self.port), "")))
 
     def _deploy(self) -> None:
         self._act("deploy", [self.machine.name, "node1"], self._random.choice((2, 2, 20, 20, 22, 32)))
@@ -170,6 +178,20 @@ class Tenant:
     def _exec_cancel(self) -> None:
         self._act("exec_cancel", [], 17)
 
+    def _visit(self) -> None:
+        """Its console, until the next visit, whatever happens meanwhile."""
+        self._leave()
+        with contextlib.suppress(OSError, EOFError, Refused):
+            self._visitor = Viewer.at(self.port, "secret")
+            self._visitor.ask()
+            self._visitor.type("ab\n")
+        self.story.append(f"visit -> {'came in' if self._visitor else 'no console'}")
+
+    def _leave(self) -> None:
+        if self._visitor:
+            self._visitor.close()
+            self._visitor = None
+
     # Doing it.
 
     def _act(self, action: str, arguments: list[str], lcm: int, machine: Machine | None = None, *,
@@ -242,8 +264,8 @@ class FuzzTest(ActionsCase):
                 tenant.finish()
         self.assertGreater(sum(" -> 0 " in line for tenant in tenants for line in tenant.story), 5)
         self.assertEqual({}, Owners(self.node.owners).records())
-        self.wait_for(lambda: (links(), mounts(), diskfiles.loops(self.node.datastores))
-                      == (self.links, self.mounts, []))
+        self.wait_for(lambda: (links(), mounts(), diskfiles.loops(self.node.datastores), consoles())
+                      == (self.links, self.mounts, [], []))
 
 
 def volatile(number: int, mark: str = "") -> str:
@@ -254,6 +276,10 @@ def links() -> list[str]:
     """The host's interfaces, by name."""
     return sorted(line.split(":")[1].strip().partition("@")[0] for line in subprocess.run(
         ["ip", "-o", "link", "show"], check=True, capture_output=True, text=True).stdout.splitlines())
+
+
+def consoles() -> list[str]:
+    return [name for name in onlyone.names() if name.startswith("one-console")]
 
 
 def mounts() -> list[str]:

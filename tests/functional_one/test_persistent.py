@@ -9,6 +9,7 @@ from pathlib import Path
 import fixtures
 
 from containerhost.engines import Status
+from lxdone import filesystems
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, SHUTDOWN, ActionsCase
 from tests.functional_one.vms import ROOT, Machine
@@ -87,6 +88,21 @@ class PersistentTest(ActionsCase):
         self.assertEqual(ext4.read_bytes(), base.read_bytes())
         told = subprocess.check_output(["qemu-img", "info", str(self.store / "qcow2")], text=True)
         self.assertIn(f"backing file: {base}", told)
+
+    def test_a_partition_grows_with_what_is_written(self) -> None:
+        ext4, file = diskfiles.ext4(self.tree, self.folder / "ext4"), self.store / "partitioned"
+        diskfiles.partitioned(ext4, file)
+        before = filesystems.find(file)
+        self.boot(file, self.machine.changed(disks=PERSISTENT.replace("256", "400")))
+        self.inside(self.machine, "dd", "if=/dev/urandom", "of=/root/big", "bs=1M", "count=150")
+        self.write("kept")
+        self.ok("cancel", self.machine, lcm=SHUTDOWN)
+        found = filesystems.find(file)
+        self.assertEqual((before.start, 400 * diskfiles.MIB), (found.start, found.start + found.size))
+        self.boot(file)
+        self.assertEqual(("kept\n", str(150 * diskfiles.MIB)), (
+            self.inside(self.machine, "cat", "/root/file"),
+            self.inside(self.machine, "stat", "-c", "%s", "/root/big").strip()))
 
     def test_what_cannot_be_written_back_is_kept_and_tried_again(self) -> None:
         file = diskfiles.ext4(self.tree, self.store / "ext4")

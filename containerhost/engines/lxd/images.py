@@ -8,15 +8,17 @@ import dataclasses
 import datetime
 import hashlib
 import io
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.engine import moment
 from containerhost.errors import EngineConflict, EngineNotFound
 from containerhost.rollback import Rollback
+
+PIECE = 1 << 20  # bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,21 +65,28 @@ class Images:
 
         :param properties: kept beside those of its metadata.yaml
         """
-        with open(path, "rb") as file:
-            reader = Hashing(file, hashlib.sha256())
-            return self._import(reader, {"Content-Type": "application/octet-stream", "X-LXD-filename": alias},
-                                reader, alias, properties)
+        return self.import_packed(lambda: path.open("rb"), alias, properties)
+
+    def import_packed(self, opened: Callable[[], AbstractContextManager["Reader"]], alias: str,
+                      properties: Mapping[str, str]) -> str:
+        """The same of a tarball that need not be a file.
+
+        :param opened: gives its content from the beginning; twice, where LXD has it already and does not say as what
+        """
+        with opened() as content:
+            return self._import(content, {"Content-Type": "application/octet-stream", "X-LXD-filename": alias},
+                                lambda: fingerprint(opened), alias, properties)
 
     def import_split(self, metadata: bytes, rootfs: Path, alias: str, properties: Mapping[str, str]) -> str:
         """Import a root file system with a metadata tarball made for it, and return the fingerprint of both."""
-        with open(rootfs, "rb") as file:
-            reader = Hashing(file, hashlib.sha256(metadata))
+        with rootfs.open("rb") as file:
             # What is seldom used is imported where it is: every command of OpenNebula's would wait for it.
             from requests_toolbelt.multipart.encoder import MultipartEncoder  # noqa: PLC0415  (for uploads alone)
 
             body = MultipartEncoder([("metadata", ("metadata.tar", io.BytesIO(metadata), "application/octet-stream")),
-                                     ("rootfs", (alias, reader, "application/octet-stream"))])
-            return self._import(body, {"Content-Type": body.content_type}, reader, alias, properties)
+                                     ("rootfs", (alias, file, "application/octet-stream"))])
+            return self._import(body, {"Content-Type": body.content_type},
+                                lambda: fingerprint(lambda: rootfs.open("rb"), metadata), alias, properties)
 
     def delete(self, fingerprint: str) -> None:
         """Containers made from it live on; nothing happens when it is gone already."""
@@ -86,19 +95,22 @@ class Images:
         except EngineNotFound:
             return
 
-    def _import(self, body: Any, headers: Mapping[str, str], reader: "Hashing", alias: str,
+    def _import(self, body: Any, headers: Mapping[str, str], known: Callable[[], str], alias: str,
                 properties: Mapping[str, str]) -> str:
+        """:param known: computes the fingerprint
+        """
         with Rollback(f"import of image {alias}") as undo:
             try:
-                fingerprint = self._client.upload_image(body, {**headers, "X-LXD-public": "0"})
-                undo.on_error("its file", self.delete, fingerprint)
+                found = self._client.upload_image(body, {**headers, "X-LXD-public": "0"})
+                undo.on_error("its file", self.delete, found)
             except EngineConflict:
                 # The same bytes are there, under another alias or from an import that was killed before it got one.
-                fingerprint = reader.fingerprint()
-            # Not with the upload: LXD 5.0.2 crashes on that when the image's metadata.yaml has no properties.
-            self._client.patch_image(fingerprint, {"properties": dict(properties)})
-            self._name(alias, fingerprint)
-        return fingerprint
+                found = known()
+            if properties:
+                # Not with the upload: LXD 5.0.2 crashes on that when the image's metadata.yaml has no properties.
+                self._client.patch_image(found, {"properties": dict(properties)})
+            self._name(alias, found)
+        return found
 
     def _name(self, alias: str, fingerprint: str) -> None:
         """Let ``alias`` mean this image, whatever it meant before."""
@@ -110,32 +122,20 @@ class Images:
                 self._client.create_image_alias(alias, fingerprint)
 
 
-class Hashing:
-    """A file that is hashed while it is read, once, from its beginning to its end."""
+class Reader(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
 
-    def __init__(self, file: BinaryIO, digest: "hashlib._Hash") -> None:
-        self._file = file
-        self._digest = digest
-        self._size = os.fstat(file.fileno()).st_size
 
-    @property
-    def len(self) -> int:
-        """Bytes that are still to be read: requests asks once, its toolbelt reads on until there are none."""
-        return self._size - self._file.tell()
+def fingerprint(opened: Callable[[], AbstractContextManager[Reader]], before: bytes = b"") -> str:
+    """As LXD computes it.
 
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(lambda: self.read(1 << 16), b"")
-
-    def read(self, size: int = -1) -> bytes:
-        piece = self._file.read(size)
-        self._digest.update(piece)
-        return piece
-
-    def fingerprint(self) -> str:
-        """:returns: hexadecimal, of everything; what the receiver did not want to read any more is read here"""
-        while self.read(1 << 20):
-            pass
-        return self._digest.hexdigest()
+    :param before: what comes before the content
+    """
+    digest = hashlib.sha256(before)
+    with opened() as content:
+        while piece := content.read(PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def described(image: Mapping[str, Any]) -> Image:

@@ -17,12 +17,13 @@ import urllib3
 import urllib3.connection
 
 LOCAL = "http+unix://"
+PIECE = 1 << 20  # bytes that are sent at a time
 CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.S)
 
 
 class Connection(urllib3.connection.HTTPConnection):
     def __init__(self, path: str) -> None:
-        super().__init__("localhost")
+        super().__init__("localhost", blocksize=PIECE)
         self._path = path
 
     def connect(self) -> None:
