@@ -13,11 +13,16 @@ from nova.tests.functional.api.client import OpenStackApiException
 
 from containerhost.devices.model import Device, LinkLayer, NodeUse, Role
 from containerhost.devices.scan import scan
+from containerhost.owners import Owners
+from containerhost.possession import Possession
+from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
+from tests.fakehost.control import FakeHostControl
 from tests.functional.holder import Holder
 from tests.functional.nova.interrupting import Interrupted
 
 PF, IB_PF = "0000:31:00.0", "0000:5e:00.0"
+VFS = 2  # that PF has
 VLAN = 100
 SILENCE = 5  # s after which the API gives up on a nova-compute that does not answer
 FREE = {"address": "00:00:00:00:00:00", "vlan": 0}
@@ -154,6 +159,33 @@ class DirectPortTest(DirectPortServers):
         self.assertEqual({}, self.held())
         self._delete_server(server)
         self.assert_nothing_left()
+
+    def test_one_whose_function_vanished_is_detached_while_the_server_is_off(self) -> None:
+        """LXD takes from a running container no interface that is gone. The server runs on all the same."""
+        control, before_vfs = FakeHostControl.from_environment(), children(PF)
+        port = self.port()
+        server = self.with_ports(port)
+        before = self.lxd.engine.metrics(self.container(server).name).pid
+        ((held, _),) = self.held().items()
+        control.set_num_vfs(PF, 0)
+        self.addCleanup(control.set_num_vfs, PF, VFS)
+        self.assertEqual(["lo"], self.inside(server, "ls", "/sys/class/net").output.split())
+        self.api.detach_interface(server["id"], port["id"])
+        self.assert_told("stop the server, remove the port, start it", "detach_interface", server)
+        self.assertEqual(before, self.lxd.engine.metrics(self.container(server).name).pid)
+        self._stop_server(server)
+        self.detach(server, port)
+        self._start_server(server)
+        self.assertEqual(["lo"], self.inside(server, "ls", "/sys/class/net").output.split())
+        self._delete_server(server)
+        owners = Owners(self.state / "owners")
+        self.assertIn("this host has no device", owners.records()[held].blocked or "")
+        control.set_num_vfs(PF, VFS)
+        Possession(owners, scan, Privileged()).clean(held)
+        self.assertEqual({}, self.held())
+        self.assertEqual([FREE, FREE], self.of_physical_function())
+        self.assertEqual([(vf.id, vf.netdev, ()) for vf in before_vfs],
+                         [(vf.id, vf.netdev, vf.health) for vf in children(PF)])
 
     def test_ports_of_all_kinds_in_their_order(self) -> None:
         infiniband = self.port("fabric", **{"binding:vif_type": "ib_hostdev", "mac_address": "52:54:00:1e:59:a1"})
