@@ -100,6 +100,11 @@ class ConsolesTest(testtools.TestCase):
     def is_there(self, kind: str = consoles.HOLDER) -> bool:
         return kind + self.name in onlyone.names()
 
+    def servers(self) -> list[int]:
+        """Process ids."""
+        return [int(process.name) for process in Path("/proc").glob("[0-9]*")
+                if f"vnc.server\0{catvisit.__name__}\0{self.name}\0" in command(process)]
+
     def test_a_visitor_sees_what_was_printed_and_types(self) -> None:
         self.consoles.provide(self.wanted())
         viewer = self.viewer()
@@ -210,8 +215,8 @@ class ConsolesTest(testtools.TestCase):
     def test_one_that_died_comes_back_but_not_in_a_hurry(self) -> None:
         self.consoles.provide(self.wanted())
         self.assertEqual((), self.consoles.dead([self.name]))
-        (server,) = [int(process.name) for process in Path("/proc").glob("[0-9]*")
-                     if f"vnc.server\0{catvisit.__name__}\0{self.name}\0" in command(process)]
+        await_that(self.servers, "its process has become the server")
+        (server,) = self.servers()
         os.kill(server, signal.SIGKILL)
         await_that(lambda: not self.is_there(), "it is killed")
         self.assertEqual((), self.consoles.dead([self.name]))
