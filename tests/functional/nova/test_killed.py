@@ -101,6 +101,25 @@ def killed_at(step: int, action: Callable[[], None]) -> bool:
     return False
 
 
+def killed_at_each(action: Callable[[], None], fewest: int, before: Callable[[], object] = lambda: None,
+                   stride: int = 1) -> Iterator[int]:
+    """Kill ``action`` at one step after the other, and at last let it finish.
+
+    :param fewest: steps that it takes more than, or nothing was tried
+    :param before: done before each try
+    :returns: the steps, each once it came to that
+    """
+    for step in range(0, MOST_STEPS, stride):
+        before()
+        finished = not killed_at(step, action)
+        yield step
+        if finished:
+            if step <= fewest:
+                raise AssertionError(f"it took {step} steps only")
+            return
+    raise AssertionError(f"it took more than {MOST_STEPS} steps")
+
+
 class KilledCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()

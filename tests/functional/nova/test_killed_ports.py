@@ -1,7 +1,7 @@
 """nova-compute killed (-9) at every step of a port's attachment and of its detachment: the container runs on, the
 function is its own or the host's, and the next try does what the first one began."""
 
-from tests.functional.nova.test_killed import MOST_STEPS, KilledCase, killed_at  # isort: skip (decides how nova runs)
+from tests.functional.nova.test_killed import CONF, KilledCase, killed_at_each  # isort: skip (decides how nova runs)
 
 from nova import context, objects
 from nova.compute import vm_states
@@ -14,7 +14,6 @@ from containerhost.privileged import Privileged
 from nova_lxd_ext import backend
 from nova_lxd_ext.hardware.possessions import owner
 from nova_lxd_ext.server.wanted import Wanted
-from tests.functional.nova.test_killed import CONF
 from tests.unit.nova import ports, records
 
 STRIDE = 5  # every single step would take minutes
@@ -64,30 +63,21 @@ class KilledPortTest(KilledCase):
         self.assertEqual(self.before[self.more], self._devices()[self.more], f"the function after step {step}")
 
     def test_attachment(self) -> None:
-        for step in range(MOST_STEPS):
-            finished = not killed_at(step, self.attach)
+        for step in killed_at_each(self.attach, FEWEST_STEPS):
             self.assert_taken_back(step)
-            if finished:
-                break
-        self.assertTrue(finished)
-        self.assertGreater(step, FEWEST_STEPS)
 
     def test_detachment(self) -> None:
-        for step in range(MOST_STEPS):
-            self.attach()
-            self.assert_holds(self.more)
-            finished = not killed_at(step, self.detach)
+        for step in killed_at_each(self.detach, FEWEST_STEPS, self.attached):
             self.assert_taken_back(step)
-            if finished:
-                break
-        self.assertTrue(finished)
-        self.assertGreater(step, FEWEST_STEPS)
+
+    def attached(self) -> None:
+        self.attach()
+        self.assert_holds(self.more)
 
     def test_a_hard_reboot_finishes_an_attachment(self) -> None:
         """Nova counts the port as the server's."""
         wanted = Wanted.of(model.NetworkInfo([self.vif]))
-        for step in range(0, MOST_STEPS, STRIDE):
-            finished = not killed_at(step, self.attach)
+        for _ in killed_at_each(self.attach, FEWEST_STEPS, stride=STRIDE):
             self.restart(self.running())
             backend.build(CONF).power.reboot(context.get_admin_context(), self.running(), wanted, soft=False)
             self.pid = self.lxd.engine.metrics(self.running().name).pid
@@ -95,7 +85,4 @@ class KilledPortTest(KilledCase):
             self.assertLessEqual({"ib0", "ib1"}, set(Privileged().inside(self.pid).netdevs))
             self.detach()
             self.assert_holds()
-            if finished:
-                break
-        self.assertTrue(finished)
         self.assertEqual(self.before[self.more], self._devices()[self.more])
