@@ -135,6 +135,7 @@ class BaseVmm(abc.ABC):
         requests = self._requests(call.vm, [part])
         if requests[0].address not in self._possession.held_by(self._owner(call.vm_id)):
             return
+        self._possession.mend(self._owner(call.vm_id))  # an attachment may have been killed at work on a function
         (grant,) = self._possession.grants(requests, self._owner(call.vm_id))
         self._possession.require_unused([grant])
         self._engine.detach(own, grant, self._held(call.vm, part))
