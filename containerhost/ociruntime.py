@@ -56,7 +56,7 @@ def create(records: str, words: Sequence[str]) -> int:
     if status:
         return status
 
-    from containerhost.rollback import Rollback  # noqa: PLC0415
+    from containerhost.rollback import Rollback  # noqa: PLC0415  (most calls create nothing)
     with Rollback(f"creation of container {container}") as undo:
         undo.on_error("its creation", runc, [*common(words), "delete", "--force", container])
         undo.on_error("its interfaces", bring_back, records, container)
@@ -71,7 +71,7 @@ def create(records: str, words: Sequence[str]) -> int:
 def make(pid: int, nodes: Sequence[tuple[str, int, int]]) -> None:
     """What runc cannot make in a container with users of its own: it shows the host's nodes there, which may be open to
     the host's groups only."""
-    from containerhost import charnodes  # noqa: PLC0415
+    from containerhost import charnodes  # noqa: PLC0415  (a start waits, and few hosts map users)
     for path, major, minor in nodes:
         charnodes.make(pid, path, (major, minor), NODE_MODE)
 
@@ -88,17 +88,17 @@ def delete(records: str, words: Sequence[str]) -> int:
 
 def load(records: str, container: str) -> None:
     """What will be needed for its interfaces."""
-    from containerhost.network import lending  # noqa: PLC0415
+    from containerhost.network import lending  # noqa: PLC0415  (a start waits; it loads beside runc)
     lending.load(records, container)
 
 
 def lend(records: str, container: str, pid: int) -> None:
-    from containerhost.network import lending  # noqa: PLC0415
+    from containerhost.network import lending  # noqa: PLC0415  (a start waits; it loads beside runc)
     lending.lend(records, container, pid)
 
 
 def bring_back(records: str, container: str) -> None:
-    from containerhost.network import lending  # noqa: PLC0415
+    from containerhost.network import lending  # noqa: PLC0415  (a start waits; it loads beside runc)
     lending.bring_back(records, container)
 
 
