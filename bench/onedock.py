@@ -9,12 +9,10 @@ against `docker create` with the GPU's and the function's nodes, `docker start` 
 hand, in turns; aim <= 1.3 times. What the same costs as bare requests of Docker's API is told beside it. Hot: a GPU
 that appears in a running container, once it is the VM's; aim <= 0.15 s; the whole action is told beside it. Round:
 vm/status and vm/monitor, each against the one raw request to the real Docker that it makes; aim <= 1.3 times and 0.1 s
-more; medians. Containers beyond --running are made and not started. Python's bytecode is there, as where the driver is
-installed.
+more; medians. Containers beyond --running are made and not started. The driver is installed, by itself.
 """
 
 import argparse
-import compileall
 import http.client
 import json
 import os
@@ -27,18 +25,18 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
-from emulated import REPOSITORY, enter
+from emulated import enter, installed
 from opennebula import AIM_DEPLOY, AIM_MORE, AIM_ROUND, AIM_START, compared, starts, timed
 
 from containerhost.devices.model import Device, Kind, Role
 from containerhost.devices.scan import scan
 from containerhost.possession import Request
 from onedock import backend, conf
+from tests.functional_docker.dockerd import Daemon
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.node import DockerNode
 
 AIM_ATTACH = 0.15
-PACKAGES = ("containerhost", "onedock", "onedriver")
 IMAGE = "polite"
 WORKERS = 4  # containers made at once
 LIMIT = 120  # s
@@ -73,11 +71,10 @@ def main() -> int:
     options.add_argument("--runs", type=int, default=15)
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
+    commands = installed("onedock")
     enter()
-    for package in PACKAGES:
-        compileall.compile_dir(REPOSITORY / package, quiet=1)
-    with DockerNode() as node:
-        found = {"start": starts(node, chosen.runs, "unix://")}
+    with DockerNode(Daemon(commands=commands), commands) as node:
+        found = {"start": starts(node, commands, chosen.runs, "unix://")}
         node.configure()
         found |= {"deploy": deploys(node, chosen.runs), "attach": attachments(node, chosen.runs)}
         print(f"so far: {json.dumps(found)}", file=sys.stderr)

@@ -8,7 +8,7 @@ part; aim <= 0.25 s for the median. Deployment: of a disk with a file system tha
 mounting it, packing it, importing it and starting a container of it by raw calls; aim <= 1.3 times. Round: vm/status
 and vm/monitor, each against the one raw request to the real LXD that it makes; aim <= 1.3 times and 0.1 s more;
 medians. A probe is also a process: what its start adds is the figure above. What is known before the containers are
-made is told on standard error.
+made is told on standard error. The driver is installed, by itself.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-from emulated import enter
+from emulated import enter, installed
 from raw import Raw
 
 from lxdone import backend, conf, roots
@@ -46,9 +46,10 @@ def main() -> int:
     options.add_argument("--runs", type=int, default=15)
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
+    commands = installed("lxdone")
     enter()
-    with Node() as node:
-        found = {"start": starts(node, chosen.runs)}
+    with Node(commands) as node:
+        found = {"start": starts(node, commands, chosen.runs)}
         node.configure()
         found |= {"deploy": deploys(node, max(1, chosen.runs // 3))}
         print(f"so far: {json.dumps(found)}", file=sys.stderr)
@@ -58,7 +59,7 @@ def main() -> int:
     return int(not reached(found))
 
 
-def starts(node: Node, runs: int, scheme: str = "") -> dict[str, float]:
+def starts(node: Node, commands: Path, runs: int, scheme: str = "") -> dict[str, float]:
     """:param scheme: begins the endpoint in the driver's options
     """
     path = node.remotes / "engine.socket"
@@ -70,7 +71,7 @@ def starts(node: Node, runs: int, scheme: str = "") -> dict[str, float]:
         with futures.ThreadPoolExecutor(1) as pool:
             times = [start(node, listener, pool) for _ in range(runs)]
     path.unlink()
-    python = [timed(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)) for _ in range(runs)]
+    python = [timed(lambda: subprocess.run([commands / "python", "-c", "pass"], check=True)) for _ in range(runs)]
     return {"best_s": min(times), "median_s": statistics.median(times), "python_s": statistics.median(python)}
 
 

@@ -11,10 +11,8 @@ container gets a node of the host's, shown at a file of its own.
 import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 
-from containerhost import devicefilter
 from containerhost.errors import HostActionFailed
 from containerhost.process import namespaces
 from containerhost.process.processes import namespace, open_folder
@@ -63,6 +61,7 @@ def permit(pid: int, number: Number, allowed: bool) -> None:
     """Let the processes of the container open a device, or none of them any more."""
     found = groups(pid)
     if os.path.exists(f"{CGROUPS}/cgroup.controllers"):  # as engines tell: version 2 alone
+        from containerhost import devicefilter  # noqa: PLC0415  (likewise)
         devicefilter.decide(filtered(CGROUPS + found[""]), number, allowed)
         return
     path = f"{CGROUPS}/devices{found.get('devices', '')}/devices.{'allow' if allowed else 'deny'}"
@@ -86,6 +85,7 @@ def groups(pid: int) -> dict[str, str]:
 def filtered(folder: str) -> str:
     """The group, or the nearest above it, that has a program: an init of the container's own may have made others in
     the engine's."""
+    from containerhost import devicefilter  # noqa: PLC0415  (likewise)
     above = folder
     while above.startswith(f"{CGROUPS}/"):
         if devicefilter.decided(above):
@@ -171,6 +171,7 @@ def hide(pid: int, folder: int, name: str) -> None:
 def host_node(number: Number, mode: int) -> Iterator[int]:
     """A node that nobody else can reach: a descriptor of a mount of it. The host's own would have the host's
     permissions. It may go once it is shown elsewhere, and not before."""
+    import tempfile  # noqa: PLC0415  (containers start without it, for which people wait)
     with tempfile.TemporaryDirectory(prefix=".containerhost-", dir="/dev") as folder:
         path = os.path.join(folder, "node")
         os.mknod(path, stat.S_IFCHR, os.makedev(*number))

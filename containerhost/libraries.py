@@ -7,6 +7,8 @@ grant's. This file is the hook's program too, which needs nothing but Python.
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -17,7 +19,13 @@ LIMIT = 60  # s
 
 
 def hook(capabilities: Collection[str]) -> dict[str, Any]:
-    """An OCI hook."""
+    """An OCI hook.
+
+    :raises FileNotFoundError: this host has no such tool
+    """
+    if shutil.which(TOOL) is None:
+        raise FileNotFoundError(f"the libraries of the GPU's driver ({', '.join(sorted(capabilities))}) are asked for, "
+                                f"but this host has no {TOOL}: install NVIDIA's container toolkit")
     return {"path": sys.executable, "args": [sys.executable, "-I", __file__, *sorted(capabilities)], "timeout": LIMIT,
             "env": [f"PATH={os.environ.get('PATH', os.defpath)}"]}
 
@@ -33,8 +41,6 @@ def main() -> int:
     state = json.load(sys.stdin)
     bundle = Path(state["bundle"])
     root = bundle / json.loads((bundle / "config.json").read_text(encoding="utf-8"))["root"]["path"]
-    import subprocess  # noqa: PLC0415  (the runtime needs the hook alone)
-
     return subprocess.run(command(sys.argv[1:], int(state["pid"]), str(root)), check=False, timeout=LIMIT).returncode
 
 

@@ -2,21 +2,20 @@
 
 Docker fixes a container's devices when it makes it. Here they are added each time it starts, before its first program
 runs, so that it has exactly what it was last given, whoever starts it; and its interfaces are back on the host by the
-time Docker says that it has stopped. Only ``create`` and ``delete`` are more than runc's own.
+time Docker says that it has stopped. That concerns ``create`` and ``delete``, for which the script
+``containerhost-docker-runtime`` calls this; all else it hands to runc.
 
 Docker waits for each of these processes. So little is loaded at first, and what concerns interfaces while runc works.
 """
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from containerhost import libraries, recordfiles
-from containerhost.errors import ContainerHostError, HostActionFailed
+from containerhost import recordfiles
+from containerhost.errors import ContainerHostError
 
 RUNC = "runc"
 
@@ -28,16 +27,13 @@ VALUED = ("--root", "--log", "--log-format", "--criu", "--rootless")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``containerhost-docker-runtime [--records FOLDER] RUNC-ARGUMENTS``"""
+    """``containerhost-ociruntime [--records FOLDER] RUNC-ARGUMENTS``"""
     words = list(sys.argv[1:] if arguments is None else arguments)
     records = words[1] if words[:1] == ["--records"] else recordfiles.FOLDER
     if words[:1] == ["--records"]:
         words = words[2:]
-    command = command_of(words)
-    if command not in ("create", "delete"):
-        os.execvp(RUNC, [RUNC, *words])  # noqa: S606
     try:
-        return (create if command == "create" else delete)(records, words)
+        return {"create": create, "delete": delete}[command_of(words) or ""](records, words)
     except (ContainerHostError, OSError, ValueError, KeyError) as error:
         return failed(words, str(error))
 
@@ -47,11 +43,8 @@ def create(records: str, words: Sequence[str]) -> int:
     nodes = recordfiles.nodes(records, container)
     if os.path.exists(recordfiles.namespace(records, container)):
         bring_back(records, container)  # what a killed runtime left
-    wanted = recordfiles.libraries(records, container)
-    if wanted and shutil.which(libraries.TOOL) is None:
-        raise HostActionFailed(f"the libraries of the GPU's driver ({', '.join(wanted)}) are asked for, but this host "
-                               f"has no {libraries.TOOL}: install NVIDIA's container toolkit")
-    mapped = rewrite(os.path.join(value_of(words, "--bundle") or ".", "config.json"), nodes, wanted)
+    hook = hook_for(recordfiles.libraries(records, container))
+    mapped = rewrite(os.path.join(value_of(words, "--bundle") or ".", "config.json"), nodes, hook)
     status = runc(words, lambda: load(records, container))
     if status:
         return status
@@ -102,13 +95,21 @@ def bring_back(records: str, container: str) -> None:
     lending.bring_back(records, container)
 
 
-def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], wanted: Sequence[str]) -> bool:
+def hook_for(capabilities: Sequence[str]) -> dict[str, Any] | None:
+    """What brings the libraries of the GPU's driver, if some are wanted."""
+    if not capabilities:
+        return None
+    from containerhost import libraries  # noqa: PLC0415  (a start waits, and few containers have them)
+    return libraries.hook(capabilities)
+
+
+def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], hook: dict[str, Any] | None) -> bool:
     """:returns: whether the container has users of its own, and its nodes are to be made later"""
     with open(path, encoding="utf-8") as source:
         config = json.load(source)
     mapped = has_own_users(config)
     with open(path, "w", encoding="utf-8") as target:
-        json.dump(with_libraries(with_nodes(config, nodes), wanted), target)
+        json.dump(with_hook(with_nodes(config, nodes), hook), target)
     return mapped
 
 
@@ -133,22 +134,22 @@ def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) ->
             for _, major, minor in nodes)]}}}
 
 
-def with_libraries(config: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """Likewise with a hook that brings them. Pure."""
-    if not wanted:
+def with_hook(config: dict[str, Any], hook: dict[str, Any] | None) -> dict[str, Any]:
+    """Likewise with a hook after others, before the first program. Pure."""
+    if hook is None:
         return config
     hooks = config.get("hooks") or {}
-    return config | {"hooks": hooks | {"prestart": [*(hooks.get("prestart") or ()), libraries.hook(wanted)]}}
+    return config | {"hooks": hooks | {"prestart": [*(hooks.get("prestart") or ()), hook]}}
 
 
 # runc's command line.
 
 
 def runc(words: Sequence[str], meanwhile: Callable[[], None] | None = None) -> int:
-    with subprocess.Popen([RUNC, *words]) as process:
-        if meanwhile:
-            meanwhile()
-        return process.wait()
+    process = os.posix_spawnp(RUNC, [RUNC, *words], os.environ)  # the module for processes takes longer to load
+    if meanwhile:
+        meanwhile()
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 def command_of(words: Sequence[str]) -> str | None:

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from containerhost import topology
-from containerhost.devices.scan import Inventory, scan
+from containerhost.devices.scan import scan
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.idmap import idmap
@@ -35,15 +34,11 @@ def engine(options: Options) -> LxdEngine:
 def vmm(options: Options) -> Vmm:
     lxd, host = engine(options), Host()
 
-    def inventory() -> Inventory:
-        return scan(host)
-
-    possession = Possession(Owners(Path(options.owners)), inventory, Privileged(), lxd.held)
+    possession = Possession(Owners(Path(options.owners)), lambda: scan(host), Privileged(), lxd.held)
     state, disks = Path(options.state), disks_of(options, lxd)
     roots = Roots(lxd.client, state, Path(options.datastores), options.operation_timeout)
     return Vmm(options, lxd, possession, roots, saves_of(options, lxd), disks, Contexts(state),
-               Commands(state, Vmm.driver), consoles_of(options, lxd), inventory,
-               lambda: {node.id: node.cpus for node in topology.read(host).nodes})
+               Commands(state, Vmm.driver), consoles_of(options, lxd), host)
 
 
 def disks_of(options: Options, lxd: LxdEngine) -> Images:

@@ -3,10 +3,9 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from containerhost.devices.scan import Inventory
 from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.idmap import idmap
@@ -15,6 +14,7 @@ from containerhost.errors import EngineConflict, EngineNotFound, EngineTimeout
 from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
+from containerhost.sysfs import Host
 from lxdone import isofiles, refusals, rootfiles, translate
 from lxdone.conf import Options
 from lxdone.images import Images
@@ -44,10 +44,8 @@ class Vmm(BaseVmm):
     _snapshots: Snapshots
 
     def __init__(self, options: Options, engine: LxdEngine, possession: Possession, roots: Roots, saves: RootSaves,
-                 disks: Images, contexts: Contexts, commands: Commands, consoles: Consoles,
-                 inventory: Callable[[], Inventory],
-                 node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
-        super().__init__(options, engine, possession, Snapshots(engine.client), commands, inventory, node_cpus)
+                 disks: Images, contexts: Contexts, commands: Commands, consoles: Consoles, host: Host) -> None:
+        super().__init__(options, engine, possession, Snapshots(engine.client), commands, host)
         self._roots = roots
         self._saves = saves
         self._disks = disks
@@ -244,7 +242,7 @@ class Vmm(BaseVmm):
     def _spec(self, vm: Vm) -> ContainerSpec:
         translate.require_disks(vm)
         graphics.vnc(vm.id, vm.graphics)
-        return translate.spec(vm, self._options, self._node_cpus())
+        return translate.spec(vm, self._options, self._node_cpus(vm))
 
     def _boot(self, vm: Vm, spec: ContainerSpec) -> None:
         home, file = self._contexts.home(spec.name), self._root_file(vm)

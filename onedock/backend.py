@@ -4,8 +4,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from containerhost import topology
-from containerhost.devices.scan import Inventory, scan
+from containerhost.devices.scan import scan
 from containerhost.engines.docker.client import DockerClient, Settings
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.images import Images
@@ -32,16 +31,12 @@ def engine(options: Options) -> DockerEngine:
 def vmm(options: Options) -> Vmm:
     docker, host, privileged = engine(options), Host(), DockerPrivileged()
 
-    def inventory() -> Inventory:
-        return scan(host)
-
-    possession = Possession(Owners(Path(options.owners)), inventory, privileged, docker.held)
+    possession = Possession(Owners(Path(options.owners)), lambda: scan(host), privileged, docker.held)
     state, datastores = Path(options.state), Path(options.datastores)
     images = Images(docker.client)
     roots = Roots(images, datastores, state, options.operation_timeout)
     return Vmm(options, docker, possession, roots, Snapshots(images), Commands(state, Vmm.driver),
-               Guests(state, datastores, functools.cache(docker.root_ids)), Nics(Veths(privileged, host)), inventory,
-               lambda: {node.id: node.cpus for node in topology.read(host).nodes})
+               Guests(state, datastores, functools.cache(docker.root_ids)), Nics(Veths(privileged, host)), host)
 
 
 def measure(options: Options) -> "Measure":

@@ -8,7 +8,7 @@ from containerhost.engines.docker.config import RUNTIME
 from onedock import backend, conf
 from onedriver.setup import nodechecks
 
-COMMANDS = ("onedock", "onedock-monitor", "containerhost-docker-runtime")
+COMMANDS = ("onedock", "onedock-monitor", "containerhost-docker-runtime", "containerhost-ociruntime")
 TOOLS = ("tar", "mkfs.ext4", "resize2fs")
 USES = (("vmm", "deploy"), ("probe", "host/system"), ("image", "release"), ("leave", "1", "0"), ("drop", "1"))
 OLDEST = (20, 10)

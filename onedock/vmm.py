@@ -4,15 +4,15 @@ What a VM has on this host is found by its id: also its disks' mounts, its inter
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-from containerhost.devices.scan import Inventory
 from containerhost.engines import ContainerState, Status
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.errors import EngineNotFound
 from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
+from containerhost.sysfs import Host
 from onedock import attributes, refusals, translate
 from onedock.conf import Options
 from onedock.guest import Guests
@@ -38,9 +38,8 @@ class Vmm(BaseVmm):
     _snapshots: Snapshots
 
     def __init__(self, options: Options, engine: DockerEngine, possession: Possession, roots: Roots,
-                 snapshots: Snapshots, commands: Commands, guests: Guests, nics: Nics,
-                 inventory: Callable[[], Inventory], node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
-        super().__init__(options, engine, possession, snapshots, commands, inventory, node_cpus)
+                 snapshots: Snapshots, commands: Commands, guests: Guests, nics: Nics, host: Host) -> None:
+        super().__init__(options, engine, possession, snapshots, commands, host)
         self._roots = roots
         self._guests = guests
         self._nics = nics
@@ -149,7 +148,7 @@ class Vmm(BaseVmm):
     def _spec(self, vm: Vm) -> ContainerSpec:
         chosen = attributes.read(vm.own, vm.context, self._options.raw_options)
         self._guests.require_possible(vm)
-        return translate.spec(vm, chosen, self._options, self._node_cpus())
+        return translate.spec(vm, chosen, self._options, self._node_cpus(vm))
 
     def _boot(self, vm: Vm, spec: ContainerSpec) -> None:
         changes.of_a_new_container(vm, self._roots.is_kept(vm))

@@ -6,10 +6,10 @@ context.
 """
 
 import abc
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Protocol
 
-from containerhost.devices.scan import Inventory
+from containerhost.devices.scan import scan
 from containerhost.engines import Containers, ContainerState, Status
 from containerhost.errors import EngineConflict, EngineNotFound
 from containerhost.grants import Grant
@@ -17,6 +17,7 @@ from containerhost.owners import Owner
 from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, grants_of
+from containerhost.sysfs import Host
 from onedriver.actions import Call
 from onedriver.errors import DriverError
 from onedriver.node import changes, devices
@@ -42,21 +43,18 @@ class Snapshots(Protocol):
 
 class BaseVmm(abc.ABC):
     """:cvar driver: its name in the owner records
-    :param node_cpus: reads the host's CPUs by NUMA node
     """
 
     driver: ClassVar[str]
 
     def __init__(self, options: NodeOptions, engine: Containers, possession: Possession, snapshots: Snapshots,
-                 commands: Commands, inventory: Callable[[], Inventory],
-                 node_cpus: Callable[[], Mapping[int, frozenset[int]]]) -> None:
+                 commands: Commands, host: Host) -> None:
         self._options = options
         self._engine = engine
         self._possession = possession
         self._snapshots = snapshots
         self._commands = commands
-        self._inventory = inventory
-        self._node_cpus = node_cpus
+        self._host = host
 
     # Life.
 
@@ -234,7 +232,14 @@ class BaseVmm(abc.ABC):
 
     def _requests(self, vm: Vm, pcis: Sequence[Pci]) -> tuple[devices.Request, ...]:
         """The host's devices are only looked for where some are asked for."""
-        return devices.requests(pcis, self._inventory(), self._device_options(vm)) if pcis else ()
+        return devices.requests(pcis, scan(self._host), self._device_options(vm)) if pcis else ()
+
+    def _node_cpus(self, vm: Vm) -> Mapping[int, frozenset[int]]:
+        """The host's CPUs by NUMA node, for a VM that OpenNebula has placed on some."""
+        if not vm.topology.nodes:
+            return {}
+        from containerhost import topology  # noqa: PLC0415  (few VMs are pinned)
+        return {node.id: node.cpus for node in topology.read(self._host).nodes}
 
     def _device_options(self, vm: Vm) -> NodeOptions:
         """The node's options, as far as the template does not say otherwise."""

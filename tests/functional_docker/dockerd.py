@@ -23,6 +23,7 @@ from containerhost.engines.docker import config
 from containerhost.engines.docker.client import DockerClient, Settings
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.errors import EngineUnavailable
+from tests.commands import script
 from tests.functional.folder import RunFolder
 from tests.functional.lxd import mounts_below
 from tests.waiting import await_that
@@ -42,9 +43,10 @@ IMAGES = {
 
 class Daemon:
     """:param options: further ones of dockerd's
+    :param commands: the folder of the installed commands; None makes one of this repository's
     """
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, commands: Path | None = None) -> None:
         self._options = options
         self._home = RunFolder()
         self.base = self._home.path
@@ -54,11 +56,16 @@ class Daemon:
         self._log = self.base / "daemon.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._runtime = self.base / "runtime"
-        # As the installed command does.
+        command = commands or self._commands()
+        script(self._runtime, f"exec {command}/containerhost-docker-runtime --records {self.records}")
+
+    def _commands(self) -> Path:
+        folder = self.base / "bin"
+        folder.mkdir()
+        shutil.copy2(ROOT / "bin/containerhost-docker-runtime", folder)
         begin = "import sys; from containerhost.ociruntime import main; sys.exit(main())"
-        self._runtime.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -c '{begin}' "
-                                 f"--records {self.records} \"$@\"\n")
-        self._runtime.chmod(0o755)
+        script(folder / "containerhost-ociruntime", f"PYTHONPATH={ROOT} exec {sys.executable} -c '{begin}'")
+        return folder
 
     def start(self) -> None:
         program = shutil.which("dockerd")
@@ -105,9 +112,9 @@ class Daemon:
 
     def make_images(self) -> None:
         archive = root_file_system()
-        for name, script in IMAGES.items():
+        for name, program in IMAGES.items():
             self.api().import_image_from_data(
-                archive, repository=name, tag="latest", changes=[f'CMD ["/bin/sh", "-c", "{script}"]'])
+                archive, repository=name, tag="latest", changes=[f'CMD ["/bin/sh", "-c", "{program}"]'])
 
     def remove(self) -> None:
         """End everything and leave nothing."""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ import fixtures
 
 from containerhost.engines.lxd.engine import LxdEngine
 from onedriver.setup import remotes
+from tests.commands import script
 from tests.functional.lxd import Lxd, memlock
 from tests.functional_one.vms import Machine
 
@@ -39,7 +40,8 @@ class Result(NamedTuple):
 
 
 class Node(fixtures.Fixture):
-    """:cvar driver: whose scripts are called
+    """:param installed: the folder of the driver's commands; None makes commands of this repository
+    :cvar driver: whose scripts are called
     :ivar lxd: its daemon
     :ivar engine: on it
     :ivar datastores: of OpenNebula, as the node sees them
@@ -48,6 +50,9 @@ class Node(fixtures.Fixture):
     """
 
     driver = "lxdone"
+
+    def __init__(self, installed: Path | None = None) -> None:
+        self._installed = installed
 
     def _setUp(self) -> None:
         self.lxd = self.useFixture(Lxd())
@@ -58,16 +63,18 @@ class Node(fixtures.Fixture):
         self.remotes = base / "remotes"
         self.remotes.mkdir()
         remotes.install(self.remotes, "lxdone")
-        self._commands = base / "bin"
-        self._commands.mkdir()
         self._conf = base / "lxdone.toml"
         self.configure()
-        for name, module in (("lxdone", "lxdone"), ("lxdone-monitor", "onedriver.node.monitorclient"),
-                             ("lxdone-install", "lxdone.install")):
-            command = self._commands / name
-            command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {module} \"$@\"\n")
-            command.chmod(0o755)
+        self._make_commands(base / "bin", {"lxdone": "lxdone", "lxdone-monitor": "onedriver.node.monitorclient",
+                                           "lxdone-install": "lxdone.install"})
         self._make_network()
+
+    def _make_commands(self, folder: Path, modules: Mapping[str, str]) -> None:
+        self._commands = folder
+        folder.mkdir()
+        for name, module in modules.items():
+            if not self._installed:
+                script(folder / name, f"PYTHONPATH={ROOT} exec {sys.executable} -m {module}")
 
     def _make_network(self) -> None:
         subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
@@ -122,7 +129,8 @@ class Node(fixtures.Fixture):
 
     @property
     def _environment(self) -> dict[str, str]:
-        return {"PATH": f"{self._commands}:{os.environ['PATH']}", f"{self.driver.upper()}_CONF": str(self._conf),
+        path = ":".join(str(part) for part in (self._commands, self._installed, os.environ["PATH"]) if part)
+        return {"PATH": path, f"{self.driver.upper()}_CONF": str(self._conf),
                 "HOME": "/nonexistent", "LANG": "C.UTF-8"}
 
     def limited(self, command: list[str], stdin: str, limit: float | None) -> Result:

@@ -3,7 +3,6 @@
 import io
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import fixtures
@@ -14,12 +13,13 @@ from onedock.imageref import ImageRef
 from tests.functional.lxd import memlock
 from tests.functional_docker.dockerd import Daemon, Docker
 from tests.functional_one import node
-from tests.functional_one.node import BRIDGE, ROOT, Result
+from tests.functional_one.node import ROOT, Result
 from tests.functional_one.vms import Machine
 
 
 class DockerNode(node.Node):
     """:param daemon: one of its own; None is that of all tests
+    :param installed: see :class:`node.Node`
     :ivar docker: its daemon
     :ivar inline: the driver is called within this process, without the script: for many actions, one after another
     """
@@ -27,7 +27,8 @@ class DockerNode(node.Node):
     driver = "onedock"
     inline = False
 
-    def __init__(self, daemon: Daemon | None = None) -> None:
+    def __init__(self, daemon: Daemon | None = None, installed: Path | None = None) -> None:
+        super().__init__(installed)
         self._daemon = daemon
 
     def _setUp(self) -> None:
@@ -38,16 +39,10 @@ class DockerNode(node.Node):
         self.remotes = base / "remotes"
         for folder in ("vmm/onedock", "im/onedock.d", "im/onedock-probes.d"):
             shutil.copytree(ROOT / "etc/opennebula/remotes" / folder, self.remotes / folder)
-        self._commands = base / "bin"
-        self._commands.mkdir()
         self._conf = base / "onedock.toml"
         self.configure()
-        for name, module in (("onedock", "onedock"), ("onedock-monitor", "onedriver.node.monitorclient")):
-            command = self._commands / name
-            command.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {module} \"$@\"\n")
-            command.chmod(0o755)
-        subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
-        self.addCleanup(subprocess.run, ["ip", "link", "delete", BRIDGE], check=True)
+        self._make_commands(base / "bin", {"onedock": "onedock", "onedock-monitor": "onedriver.node.monitorclient"})
+        self._make_network()
 
     def configure(self, more: str = "") -> None:
         self._conf.write_text(

@@ -4,7 +4,7 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost import charnodes
+from containerhost import charnodes, devicefilter
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.errors import HostActionFailed
 
@@ -48,8 +48,8 @@ class PermitTest(testtools.TestCase):
 
     def test_version_2_asks_the_group_that_decides(self):
         (self.folder / "cgroup.controllers").touch()
-        with mock.patch.object(charnodes.devicefilter, "decided", lambda folder: folder.endswith("/docker/x")), \
-                mock.patch.object(charnodes.devicefilter, "decide") as decide:
+        with mock.patch.object(devicefilter, "decided", lambda folder: folder.endswith("/docker/x")), \
+                mock.patch.object(devicefilter, "decide") as decide:
             self.permit({"": "/docker/x/init.scope"}, True)
             decide.assert_called_once_with(f"{self.folder}/docker/x", (195, 0), True)
             error = self.assertRaises(HostActionFailed, self.permit, {"": "/elsewhere/x"}, True)

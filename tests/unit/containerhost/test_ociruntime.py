@@ -1,6 +1,9 @@
 import contextlib
 import io
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from unittest import mock
 
@@ -10,6 +13,7 @@ import testtools
 from containerhost import libraries, ociruntime
 from containerhost.engines.docker.record import Record, Records
 
+SCRIPT = Path(__file__).parents[3] / "bin/containerhost-docker-runtime"
 ID = "cd" * 32
 COMMON = ["--root", "/run/x", "--log", "/run/log.json", "--log-format", "json"]
 NODES = [("/dev/nvidia0", 195, 0)]
@@ -34,11 +38,25 @@ class CommandLineTest(testtools.TestCase):
                          tuple(ociruntime.value_of(words, name) for name in ("--bundle", "--pid-file", "--criu")))
         self.assertEqual(COMMON, ociruntime.common(words))
 
-    def test_everything_else_is_runcs(self):
-        with mock.patch("os.execvp", side_effect=SystemExit) as replaced:
-            for words in (["--version"], [*COMMON, "kill", ID, "9"]):
-                self.assertRaises(SystemExit, ociruntime.main, ["--records", "/r", *words])
-                self.assertEqual(["runc", *words], replaced.call_args.args[1])
+    def test_the_script_calls_what_the_command_is_for(self):
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        for name in ("runc", "containerhost-ociruntime"):
+            (folder / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+            (folder / name).chmod(0o755)
+        shutil.copy(SCRIPT, folder)
+        (folder / "link").mkdir()
+        (folder / "link" / SCRIPT.name).symlink_to(folder / SCRIPT.name)
+        path = f"{folder}:{os.environ['PATH']}"
+        for place in (folder, folder / "link"):
+            for words, more in ((["--version"], False), (["--root", "create", "kill", ID, "9"], False), ([], False),
+                                ([*COMMON, "exec", "--process", "/p", ID, "create"], False),
+                                (["--debug", *COMMON, "create", "--bundle", "/b c", ID], True),
+                                ([*COMMON, "--systemd-cgroup", "delete", ID], True)):
+                for own in ([], ["--records", "/r"]):
+                    done = subprocess.run([place / SCRIPT.name, *own, *words], env={"PATH": path}, text=True,
+                                          capture_output=True, check=True)
+                    expected = ["containerhost-ociruntime", *own, *words] if more else ["runc", *words]
+                    self.assertEqual(" ".join(expected), done.stdout.strip())
 
     def test_docker_is_told_why(self):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
@@ -102,9 +120,10 @@ class NodesTest(testtools.TestCase):
             ociruntime.with_nodes(config, NODES))
 
     def test_libraries_come_by_a_hook_after_others(self):
-        self.assertEqual({"linux": {}}, ociruntime.with_libraries({"linux": {}}, []))
-        hooks = ociruntime.with_libraries({"hooks": {"prestart": [{"path": "/x"}], "poststop": []}},
-                                          ["compute", "utility"])["hooks"]
+        self.assertEqual({"linux": {}}, ociruntime.with_hook({"linux": {}}, ociruntime.hook_for([])))
+        with mock.patch("shutil.which", return_value="/usr/bin/tool"):
+            hook = ociruntime.hook_for(["compute", "utility"])
+        hooks = ociruntime.with_hook({"hooks": {"prestart": [{"path": "/x"}], "poststop": []}}, hook)["hooks"]
         self.assertEqual([], hooks["poststop"])
         self.assertEqual("/x", hooks["prestart"][0]["path"])
         self.assertEqual(["compute", "utility"], hooks["prestart"][1]["args"][-2:])
