@@ -10,6 +10,7 @@ container gets a node of the host's, shown at a file of its own.
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Iterator
 
@@ -21,6 +22,8 @@ from containerhost.storage import mountapi
 Number = tuple[int, int]
 
 CGROUPS = "/sys/fs/cgroup"
+#: LXC's group of a container, and what an init of the container's own made below.
+PAYLOAD = re.compile(r"(/lxc\.payload\.[^/]*)/.*")
 
 
 def give(pid: int, path: str, number: Number, mode: int) -> None:
@@ -44,8 +47,9 @@ def take(pid: int, path: str, number: Number) -> None:
     require_container(pid)
     permit(pid, number, False)
     with contextlib.suppress(FileNotFoundError), parent_of(pid, path) as (folder, name):
-        if is_node(os.stat(name, dir_fd=folder, follow_symlinks=False), number):
-            if has_own_users(pid):
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if is_node(status, number):
+            if status.st_dev != os.fstat(folder).st_dev:  # it is shown there, and is somewhere else
                 namespaces.apart(lambda: hide(pid, folder, name), f"cannot take {path} from process {pid}")
             else:
                 os.unlink(name, dir_fd=folder)
@@ -64,7 +68,8 @@ def permit(pid: int, number: Number, allowed: bool) -> None:
         from containerhost import devicefilter  # noqa: PLC0415  (likewise)
         devicefilter.decide(filtered(CGROUPS + found[""]), number, allowed)
         return
-    path = f"{CGROUPS}/devices{found.get('devices', '')}/devices.{'allow' if allowed else 'deny'}"
+    group = PAYLOAD.sub(r"\1", found.get("devices", ""))
+    path = f"{CGROUPS}/devices{group}/devices.{'allow' if allowed else 'deny'}"
     try:
         with open(path, "w", encoding="ascii") as attribute:
             attribute.write(f"c {number[0]}:{number[1]} rwm")

@@ -11,11 +11,12 @@ import subprocess
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from containerhost import charnodes
 from containerhost.devices.health import kernellog
 from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
 from containerhost.network import links
-from containerhost.process import processlimits
+from containerhost.process import daemonnodes, processlimits
 from containerhost.process.processes import name, namespace, open_folder, pids
 from containerhost.storage import blockcopy, blocknodes
 from containerhost.sysfs import Host
@@ -38,6 +39,8 @@ VOLUME = re.compile(r"/dev/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
 
 # Folders of /dev in which devices that can be granted have their nodes.
 NODE_FOLDERS = ((), ("dri",), ("infiniband",), ("nvidia-caps",), ("accel",))
+
+CONTAINER = re.compile(r"[A-Za-z0-9_-]{1,130}")  # with its project before it
 
 # Names in /proc/<pid>/limits and those of setrlimit(2), which engines use.
 LIMITS = {
@@ -189,6 +192,16 @@ class Privileged:
         """What the kernel said of devices, for a process that may not read it (:func:`kernellog.restored`)."""
         return kernellog.plain(kernellog.read(Host()))
 
+    def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
+        """Move an interface of the container of process ``pid`` to the host; done already when it has none of that
+        name."""
+        if check(INTERFACE, name) in links.names_in(network_of(pid)):
+            links.fetch(name, network_of(pid), check(INTERFACE, host_name))
+
+    def forget_nodes(self, server: int, container: str, pid: int, known: Collection[str]) -> int:
+        """See :func:`containerhost.process.daemonnodes.forget`."""
+        return daemonnodes.forget(int(server), check(CONTAINER, container), int(pid), list(map(str, known)))
+
     def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
         """The processes of containers that have one of these character nodes open or mapped, in words.
 
@@ -222,6 +235,12 @@ class Privileged:
 
     def inside(self, pid: int) -> Inside:
         return Inside(nodes_of(int(pid)), netdevs_of(int(pid)), limits_of(int(pid)))
+
+
+def network_of(pid: int) -> str:
+    """The file of a container's network namespace; never the host's own."""
+    charnodes.require_container(int(pid))
+    return f"/proc/{int(pid)}/ns/net"
 
 
 def check(pattern: re.Pattern[str], text: str) -> str:

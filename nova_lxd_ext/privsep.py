@@ -32,6 +32,9 @@ context = priv_context.PrivContext(
         capabilities.CAP_CHOWN,            # owners of block nodes in containers
         capabilities.CAP_FOWNER,           # and their modes
         capabilities.CAP_SYS_PTRACE,       # looking at what a container's processes see
+        capabilities.CAP_SYS_CHROOT,       # acting among a container's mounts
+        capabilities.CAP_SETUID,           # as its root
+        capabilities.CAP_SETGID,           # and its group
         *of_this_machine(capabilities.CAP_SYSLOG),        # the kernel's log, where only root may read it
         *of_this_machine(capabilities.CAP_SYS_RESOURCE),  # limits of processes that run
     ])
@@ -110,6 +113,12 @@ class Helper(Privileged):
 
     def kernel_log(self) -> str:
         return str(act("kernel_log"))
+
+    def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
+        act("fetch_netdev", pid, name, host_name)
+
+    def forget_nodes(self, server: int, container: str, pid: int, known: Collection[str]) -> int:
+        return int(act("forget_nodes", server, container, pid, list(known)))
 
     def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
         return tuple(act("users", [list(node) for node in nodes]))

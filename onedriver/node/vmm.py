@@ -114,19 +114,17 @@ class BaseVmm(abc.ABC):
             self._attach_interface(call.vm, part)
             return
         (request,) = self._requests(call.vm, [part])
-        running = self._is_running(own)
+        running, others = self._is_running(own), self._held(call.vm, part)
         with Rollback(f"attaching {request.address} to {own}") as undo:
             (grant,) = self._possession.acquire([request], self._owner(call.vm_id))
-            undo.on_error("possession", self._possession.give_back_one, grant.device.id, self._owner(call.vm_id))
-            others = self._held(call.vm, part)
-            undo.on_error("the device in the container", self._engine.detach, own, grant, others)
+            undo.on_error("the device", self._take_back, call.vm_id, grant, others)
             self._engine.attach(own, grant)
             if running:
                 self._engine.verify(own, grants_of((*others, grant)))
 
     def detach_nic(self, call: Call) -> None:
         part = attached(call)
-        own = self._existing(call).name
+        self._existing(call)
         if isinstance(part, Nic):
             self._detach_interface(call.vm, part)
             return
@@ -136,8 +134,12 @@ class BaseVmm(abc.ABC):
         self._possession.mend(self._owner(call.vm_id))  # an attachment may have been killed at work on a function
         (grant,) = self._possession.grants(requests, self._owner(call.vm_id))
         self._possession.require_unused([grant])
-        self._engine.detach(own, grant, self._held(call.vm, part))
-        complain(self._possession.give_back_one(grant.device.id, self._owner(call.vm_id)))
+        self._take_back(call.vm_id, grant, self._held(call.vm, part))
+
+    def _take_back(self, vm_id: int, grant: Grant, others: Sequence[Grant]) -> None:
+        """What cannot be taken from the container stays the VM's, and goes to nobody else."""
+        self._engine.detach(name(vm_id), grant, others)
+        complain(self._possession.give_back_one(grant.device.id, self._owner(vm_id)))
 
     # Changes.
 

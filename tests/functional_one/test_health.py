@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 from click.testing import CliRunner
 
@@ -84,7 +85,8 @@ class InterruptedTest(HealthCase):
         return machine.changed(devices=(self.vfs[0], device), attach="pci")
 
     def assert_has(self, machine: Machine, *devices: Device) -> None:
-        self.assertEqual({device.id for device in devices}, self.holders())
+        self.assertEqual({device.id: None for device in devices},
+                         {device: record.blocked for device, record in Owners(self.node.owners).records().items()})
         self.assertEqual(Status.RUNNING, self.status(machine))
 
     def test_killed_in_the_middle(self) -> None:
@@ -141,6 +143,37 @@ class InterruptedTest(HealthCase):
                     self.ok("detach_nic", more, ATTACH[0])
                     self.assert_has(machine, self.vfs[0])
         self.assertEqual(before, self.pid(machine))
+
+    def test_the_daemon_dies_before_it_notes_what_it_gave(self) -> None:
+        """It does not know afterwards what is in the container; the device goes to nobody else."""
+        machine = self.deployed(Machine(devices=(self.vfs[0],)))
+        before = self.pid(machine)
+        for device in (self.gpus[0], self.vfs[1]):
+            for repeated in (True, False):
+                more = self.more(machine, device)
+                with self.node.begun("attach_nic", more, *ATTACH) as process:
+                    self.await_part_of(device, before)
+                    self.node.lxd.daemon.kill()
+                    process.wait(60)
+                    self.node.lxd.daemon.start()
+                self.assert_has(machine, self.vfs[0], device)
+                if repeated:
+                    self.ok("attach_nic", more, *ATTACH)
+                self.ok("detach_nic", more, ATTACH[0])
+                self.assert_has(machine, self.vfs[0])
+                self.assertFalse(self.is_part_inside(device, before))
+        self.assertEqual(before, self.pid(machine))
+
+    def await_part_of(self, device: Device, pid: int) -> None:
+        limit = time.monotonic() + 30
+        while not self.is_part_inside(device, pid):
+            self.assertLess(time.monotonic(), limit, "it does not arrive")
+            time.sleep(0.001)
+
+    def is_part_inside(self, device: Device, pid: int) -> bool:
+        interfaces = Path(f"/proc/{pid}/net/dev").read_text().count("ib")
+        own = [node for node in device.nodes if node.use is NodeUse.OWN]
+        return interfaces > 1 or any(Path(f"/proc/{pid}/root{node.path}").exists() for node in own)
 
     def end(self, how: str, machine: Machine) -> None:
         """What an administrator does by LXD's own means."""

@@ -5,7 +5,7 @@ import re
 from containerhost import charnodes
 from containerhost.network import addresses, links
 from containerhost.ociruntime import NODE_MODE
-from containerhost.privileged import INTERFACE, NODE_FOLDERS, Privileged, check
+from containerhost.privileged import INTERFACE, NODE_FOLDERS, Privileged, check, network_of
 from containerhost.process import commandtree
 from containerhost.spec import NicSetup
 
@@ -13,6 +13,7 @@ FOLDERS = "|".join("/".join(folder) + "/" for folder in NODE_FOLDERS if folder)
 CHAR_NODE = re.compile(rf"/dev/({FOLDERS})?(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{1,64}}")
 
 COMMAND_MARK = re.compile(r"[0-9a-f]{32}")
+
 
 class DockerPrivileged(Privileged):
     """Acts directly; its process must be root.
@@ -40,17 +41,6 @@ class DockerPrivileged(Privileged):
         """See :func:`containerhost.network.addresses.apply`."""
         addresses.apply(network_of(pid), check(INTERFACE, name), setup, before)
 
-    def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
-        """Move it back; done already when the container has none of that name."""
-        if check(INTERFACE, name) in links.names_in(network_of(pid)):
-            links.fetch(name, network_of(pid), check(INTERFACE, host_name))
-
     def end_command(self, pid: int, first: int, mark: str) -> None:
         """See :func:`containerhost.process.commandtree.end`."""
         commandtree.end(int(pid), int(first), check(COMMAND_MARK, mark))
-
-
-def network_of(pid: int) -> str:
-    """The file of a container's network namespace; never the host's own."""
-    charnodes.require_container(int(pid))
-    return f"/proc/{int(pid)}/ns/net"

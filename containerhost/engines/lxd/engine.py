@@ -14,6 +14,7 @@ from containerhost.engines import ContainerState, Executed, InterfaceMetrics, Me
 from containerhost.engines.lxd import config, cores, held, operations, salvage
 from containerhost.engines.lxd.client import LxdClient, Seen
 from containerhost.engines.lxd.creation import Creation
+from containerhost.engines.lxd.leavings import Leavings
 from containerhost.engines.verify import complaints
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
@@ -59,6 +60,7 @@ class LxdEngine:
         self._creation = Creation(client, locks)
         self._privileged = privileged or Privileged()
         self._host = host or Host()
+        self.leavings = Leavings(self, self._privileged, self._host)
         self._restart_limit = restart_limit
         self._pool_drivers: dict[str, str] = {}
         self._inits: dict[str, tuple[int, int | None]] = {}
@@ -292,7 +294,8 @@ class LxdEngine:
             missing = config.lacking(instance["config"], fixed)
             if missing and STATUSES.get(instance["status_code"]) is not Status.STOPPED:
                 self._complete(name, devices, missing)
-            self.client.patch_instance(name, {"config": missing, "devices": devices}, etag)
+            self.leavings.insist(name, instance, lambda: self.client.patch_instance(
+                name, {"config": missing, "devices": devices}, etag), grants_of([part]))
 
         self.change(name, change)
         if any(grant.device.rdma for grant in grants_of([part])) and (pid := self.pid(name)):
@@ -316,6 +319,7 @@ class LxdEngine:
         def change(instance: dict[str, Any], etag: str) -> None:
             kept = {key: value for key, value in instance["devices"].items() if key not in go}
             if kept == instance["devices"]:
+                self.leavings.clear(name, instance, grants_of([part]))
                 return
             with self.withheld(name, part) if isinstance(part, BlockDevice) else contextlib.nullcontext():
                 self.client.replace_instance(name, instance | {"devices": kept}, etag)

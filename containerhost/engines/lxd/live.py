@@ -129,7 +129,7 @@ class Live:
     def _do(self, name: str, step: Step, instance: Instance, etag: str) -> None:
         changed = step(instance)
         if changed != instance:
-            self._client.replace_instance(name, changed, etag)
+            self._engine.leavings.insist(name, instance, lambda: self._client.replace_instance(name, changed, etag))
 
 
 # Pure: from what a container has to what is written.

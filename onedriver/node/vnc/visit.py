@@ -17,7 +17,7 @@ from containerhost.errors import ContainerHostError
 from onedriver.node import onlyone
 from onedriver.node.vnc import session
 
-HAND_OVER = 5  # s in which the visitor before must have let go
+HAND_OVER = 20  # s in which the visitor before must have let go, and the engine of him
 KEPT = 8192  # bytes: more than a screen
 REFUSED = b"\r\nThe console cannot be had now: the container does not run, or somebody else has its console.\r\n"
 

@@ -1,0 +1,68 @@
+"""The nodes that LXD or Incus has made for containers' devices (device_utils_unix.go): character nodes
+``unix.DEVICE.PATH`` in a folder ``devices/CONTAINER`` of the daemon's own, where ``-`` is ``--`` and ``/`` is ``-``,
+each shown in the container at its path."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection
+
+from containerhost import charnodes
+from containerhost.errors import HostActionFailed
+
+HOMES = {"lxd": ("LXD_DIR", "/var/lib/lxd"), "incusd": ("INCUS_DIR", "/var/lib/incus")}
+KIND = "unix."
+
+
+def forget(server: int, container: str, pid: int, known: Collection[str]) -> int:
+    """Take the nodes of devices that the daemon does not know of from a container, and remove them.
+
+    :param server: the daemon's process
+    :param container: as the daemon calls its folder
+    :param pid: the container's first process
+    :param known: names of the devices it knows of; what they have too stays
+    :returns: how many were removed
+    """
+    folder = f"{home(server)}/devices/{container}"
+    nodes = {name: parted(name) for name in listed(folder) if name.startswith(KIND)}
+    kept = {path for device, path in nodes.values() if device in known}
+    stale = [(os.path.join(folder, name), path) for name, (device, path) in nodes.items() if device not in known]
+    for file, path in stale:
+        status = os.stat(file, follow_symlinks=False)
+        if path not in kept and stat.S_ISCHR(status.st_mode):
+            charnodes.take(pid, path, (os.major(status.st_rdev), os.minor(status.st_rdev)))
+        os.unlink(file)
+    return len(stale)
+
+
+def listed(folder: str) -> list[str]:
+    with contextlib.suppress(FileNotFoundError):  # the container had no device yet
+        return sorted(os.listdir(folder))
+    return []
+
+
+def parted(name: str) -> tuple[str, str]:
+    """The device's name and the path in the container."""
+    device, _, path = name.removeprefix(KIND).partition(".")
+    return decoded(device), f"/{decoded(path)}"
+
+
+def decoded(text: str) -> str:
+    return "-".join(part.replace("-", "/") for part in text.split("--"))
+
+
+def home(server: int) -> str:
+    """The daemon's folder, as this process sees it: a daemon from a snap has mounts of its own.
+
+    :raises HostActionFailed: the process is no such daemon
+    """
+    try:
+        with open(f"/proc/{server}/comm", encoding="utf-8") as comm, open(f"/proc/{server}/environ", "rb") as environ:
+            variable, default = HOMES[comm.read().strip()]
+            found = dict(pair.split("=", 1) for pair in os.fsdecode(environ.read()).split("\0") if "=" in pair)
+        owner = os.stat(f"/proc/{server}").st_uid
+    except (OSError, KeyError) as error:
+        raise HostActionFailed(f"process {server} is not LXD or Incus") from error
+    if owner != 0:
+        raise HostActionFailed(f"process {server} is not root's, so it is no daemon of containers")
+    return f"/proc/{server}/root{found.get(variable, default).rstrip('/')}"
