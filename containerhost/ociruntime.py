@@ -73,7 +73,7 @@ def delete(records: str, words: Sequence[str]) -> int:
     container = words[-1]
     if not os.path.exists(recordfiles.namespace(records, container)):
         return runc(words)
-    status = runc(words, lambda: load(records, container))
+    status = runc(words)
     if status == 0 or "--force" in words:
         bring_back(records, container)
     return status
