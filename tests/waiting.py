@@ -7,11 +7,11 @@ LIMIT = 60.0  # s; generous, because a condition that holds ends the wait at onc
 PAUSE = 0.05  # s
 
 
-def await_that(condition: Callable[[], object], what: str, limit: float = LIMIT) -> None:
+def await_that(condition: Callable[[], object], what: str, limit: float = LIMIT, pause: float = PAUSE) -> None:
     """:raises AssertionError: it did not hold within ``limit`` seconds
     """
     end = time.monotonic() + limit
     while not condition():
         if time.monotonic() > end:
             raise AssertionError(f"{what}: not within {limit:g} s")
-        time.sleep(PAUSE)
+        time.sleep(pause)

@@ -113,7 +113,8 @@ class Live:
 
     def renew(self, seen: Seen, spec: ContainerSpec) -> None:
         """Take everything granted from the running container and give it the grants of ``spec``: for one that does not
-        have what LXD says it has."""
+        have what LXD says it has, or has more."""
+        self._engine.leavings.clear(spec.name, seen.instance)
         self._write(spec.name, steps(seen.instance, self._target(spec), kept={}), seen)
 
     def _target(self, spec: ContainerSpec) -> Target:

@@ -1,8 +1,10 @@
 """Running containers that change: what LXD says and what they have, kernel limits, files for the guest."""
 
 import contextlib
+import threading
+from pathlib import Path
 
-from containerhost import errors
+from containerhost import charnodes, errors
 from containerhost.engines.lxd.guestfiles import GuestFiles
 from containerhost.engines.lxd.live import Live
 from containerhost.privileged import Privileged
@@ -27,6 +29,24 @@ class LiveTest(DeviceTestCase):
         spec = ContainerSpec("c1", "", Cpu(1), Memory(64 * MIB), RootDisk(POOL), parts=grants)
         self.live.renew(self.live.look("c1"), spec)
         self.engine.verify("c1", grants)
+
+    def test_what_a_killed_daemon_gave_and_forgot_goes(self) -> None:
+        gpu, function = self.ready("c1")
+        pid = self.engine.metrics("c1").pid
+        (node,) = [node for node in gpu.own_nodes if node.path == "/dev/nvidia0"]
+        self.engine.attach("c1", function)
+        attaching = threading.Thread(target=self.assertRaises, args=(errors.EngineError, self.engine.attach, "c1", gpu))
+        attaching.start()
+        await_that(lambda: node.path in Privileged().inside(pid).nodes, "LXD has begun to attach it", pause=0.001)
+        self.lxd.daemon.kill()
+        attaching.join()
+        self.lxd.daemon.start()
+        self.assertRaises(errors.NotAsGranted, self.engine.verify, "c1", [function])
+        spec = ContainerSpec("c1", "", Cpu(1), Memory(64 * MIB), RootDisk(POOL), parts=(function,))
+        self.live.renew(self.live.look("c1"), spec)
+        self.engine.verify("c1", [function])
+        allowed = Path(f"/sys/fs/cgroup/devices{charnodes.groups(pid)['devices']}/devices.list").read_text()
+        self.assertNotIn(f"{node.major}:{node.minor} ", allowed)
 
     def test_limits_of_processes_that_run(self) -> None:
         self.running("c1")
