@@ -28,7 +28,8 @@ from typing import Any
 from emulated import enter, installed
 from raw import Raw
 
-from lxdone import backend, conf, roots
+from lxdone import backend, conf
+from lxdone.root import roots
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Node
 from tests.functional_one.vms import ROOT, Machine

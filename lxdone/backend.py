@@ -12,10 +12,10 @@ from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from lxdone.conf import Options
-from lxdone.images import Images
-from lxdone.roots import Roots
-from lxdone.rootsaves import RootSaves
-from lxdone.settling import Settler, Settling
+from lxdone.disk.images import Images
+from lxdone.root.roots import Roots
+from lxdone.root.rootsaves import RootSaves
+from lxdone.root.settling import Settler, Settling
 from lxdone.vmm import Vmm
 from onedriver.node.commands import Commands
 from onedriver.node.consoles import Consoles

@@ -15,11 +15,13 @@ from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
-from lxdone import isofiles, refusals, rootfiles, translate
+from lxdone import refusals, translate
 from lxdone.conf import Options
-from lxdone.images import Images
-from lxdone.roots import Roots
-from lxdone.rootsaves import RootSaves
+from lxdone.disk import isofiles
+from lxdone.disk.images import Images
+from lxdone.root import rootfiles
+from lxdone.root.roots import Roots
+from lxdone.root.rootsaves import RootSaves
 from onedriver import graphics
 from onedriver.actions import Call
 from onedriver.errors import BadInput

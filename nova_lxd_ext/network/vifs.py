@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -129,13 +129,20 @@ class Ports(Supplier):
         with Rollback(f"attaching port {vif['id']} to server {instance.uuid}") as undo:
             if vifconfig.has_pair(vif):
                 self._veths.make(vifconfig.pair(instance.uuid, vif))  # an interface in the way stays
-            undo.on_error("unplug it", self._take_off_one, instance, vif)
+            given: list[Part] = []
+            undo.on_error("the port", self._withdraw, instance, vif, given)
             part = self._put_on_one(instance, vif, name)
             if state.status is Status.FROZEN:
                 self.pause(instance)
-            undo.on_error("take it from the container", self._engine.detach, instance.name, part)
+            given.append(part)
             self._engine.attach(instance.name, part)
         return name
+
+    def _withdraw(self, instance: objects.Instance, vif: model.VIF, given: Sequence[Part]) -> None:
+        """What cannot be taken from the container stays the server's, and goes to nobody else."""
+        for part in given:
+            self._engine.detach(instance.name, part)
+        self._take_off_one(instance, vif)
 
     def _put_on_one(self, instance: objects.Instance, vif: model.VIF, name: str) -> Part:
         if not vifconfig.has_pair(vif):

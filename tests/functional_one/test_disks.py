@@ -9,8 +9,9 @@ import fixtures
 
 from containerhost.engines import Status
 from containerhost.engines.lxd.images import fingerprint
-from lxdone import filesystems, rootrecords
-from lxdone.roots import METADATA
+from lxdone.disk import filesystems
+from lxdone.root import rootrecords
+from lxdone.root.roots import METADATA
 from onedriver.errors import DriverError
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, ActionsCase

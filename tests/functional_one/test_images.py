@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from containerhost.engines import Status
-from lxdone import growth
+from lxdone.disk import growth
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, ActionsCase
 from tests.functional_one.test_disks import MARK

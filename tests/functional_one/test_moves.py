@@ -12,7 +12,7 @@ import fixtures
 
 from containerhost.engines import Status
 from containerhost.owners import Owners
-from lxdone import rootrecords
+from lxdone.root import rootrecords
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Node, SecondNode
 from tests.functional_one.test_actions import (

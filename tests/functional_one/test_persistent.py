@@ -9,7 +9,7 @@ from pathlib import Path
 import fixtures
 
 from containerhost.engines import Status
-from lxdone import filesystems
+from lxdone.disk import filesystems
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, SHUTDOWN, ActionsCase
 from tests.functional_one.vms import ROOT, Machine

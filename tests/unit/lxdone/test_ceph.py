@@ -3,7 +3,7 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from lxdone import ceph
+from lxdone.disk import ceph
 from onedriver.errors import BadInput, NotSupported
 from tests.unit.lxdone.machines import machine
 

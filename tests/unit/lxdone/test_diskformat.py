@@ -1,7 +1,7 @@
 import testtools
 
-from lxdone import diskformat
-from lxdone.diskformat import Format
+from lxdone.disk import diskformat
+from lxdone.disk.diskformat import Format
 
 
 def head(*pieces: tuple[int, bytes]) -> bytes:

@@ -4,9 +4,9 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from lxdone import filesystems
-from lxdone.diskformat import Format
-from lxdone.filesystems import FileSystem
+from lxdone.disk import filesystems
+from lxdone.disk.diskformat import Format
+from lxdone.disk.filesystems import FileSystem
 from onedriver.errors import BadInput, DriverError, NotSupported
 
 MIB = 1 << 20

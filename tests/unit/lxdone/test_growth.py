@@ -4,7 +4,7 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from lxdone import filesystems, growth
+from lxdone.disk import filesystems, growth
 from onedriver.errors import DriverError, NotSupported
 
 MIB = 1 << 20

@@ -7,7 +7,7 @@ from unittest import mock
 import fixtures
 import testtools
 
-from lxdone import isofiles
+from lxdone.disk import isofiles
 from onedriver.errors import DriverError, NotSupported
 
 LIMIT = 20

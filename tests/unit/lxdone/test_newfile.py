@@ -5,7 +5,7 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from lxdone import newfile
+from lxdone.disk import newfile
 
 
 class NewFileTest(testtools.TestCase):

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import testtools
 
-from lxdone import qcow2
+from lxdone.disk import qcow2
 from onedriver.errors import NotSupported
 
 DISK = "/ds/0/1/disk.0"

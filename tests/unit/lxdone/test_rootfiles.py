@@ -3,8 +3,8 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from lxdone import rootfiles
-from lxdone.rootfiles import RootFile
+from lxdone.root import rootfiles
+from lxdone.root.rootfiles import RootFile
 from onedriver.errors import DriverError
 
 # Tells what it is called with, and that an image has the snapshot of a command that was killed.

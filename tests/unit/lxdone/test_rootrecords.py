@@ -5,8 +5,8 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from lxdone import rootrecords
-from lxdone.rootrecords import RootRecord
+from lxdone.root import rootrecords
+from lxdone.root.rootrecords import RootRecord
 from onedriver.errors import DriverError
 
 

@@ -8,8 +8,8 @@ import fixtures
 import testtools
 
 from containerhost.engines.lxd.client import LxdClient
-from lxdone import rootrecords, rootsaves
-from lxdone.rootsaves import RootSaves
+from lxdone.root import rootrecords, rootsaves
+from lxdone.root.rootsaves import RootSaves
 from onedriver.errors import DriverError, NotSupported
 from onedriver.vm import Vm
 from tests.unit.lxdone.machines import machine

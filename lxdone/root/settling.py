@@ -18,8 +18,8 @@ from pathlib import Path
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.errors import ContainerHostError
-from lxdone.images import Images
-from lxdone.rootsaves import RootSaves
+from lxdone.disk.images import Images
+from lxdone.root.rootsaves import RootSaves
 from onedriver.errors import DriverError
 from onedriver.node import names, vmlock
 from onedriver.node.consoles import Consoles

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from lxdone import filesystems
+from lxdone.disk import filesystems
 from onedriver.errors import DriverError, NotSupported
 
 NOBODY = 65534

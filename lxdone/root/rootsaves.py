@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from containerhost.engines.lxd.client import LxdClient
-from lxdone import diskformat, filesystems, growth, newfile, qcow2, rootfiles, rootpacking, rootrecords, translate
-from lxdone.diskformat import Format
-from lxdone.rootfiles import RootFile
-from lxdone.rootpacking import PackedRoot
-from lxdone.rootrecords import RootRecord
+from lxdone import translate
+from lxdone.disk import diskformat, filesystems, growth, newfile, qcow2
+from lxdone.disk.diskformat import Format
+from lxdone.root import rootfiles, rootpacking, rootrecords
+from lxdone.root.rootfiles import RootFile
+from lxdone.root.rootpacking import PackedRoot
+from lxdone.root.rootrecords import RootRecord
 from onedriver.errors import DriverError, NotSupported
 from onedriver.node import changes
 from onedriver.vm import Vm

@@ -6,8 +6,10 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from lxdone import ceph, diskformat, filesystems, rootrecords, translate
-from lxdone.diskformat import Format
+from lxdone import translate
+from lxdone.disk import ceph, diskformat, filesystems
+from lxdone.disk.diskformat import Format
+from lxdone.root import rootrecords
 from onedriver.vm import Vm
 
 

@@ -16,8 +16,8 @@ import struct
 from pathlib import Path
 
 from containerhost.storage import loops, mountedfs
-from lxdone.diskformat import Format
-from lxdone.filesystems import FileSystem, length, partitions, run
+from lxdone.disk.diskformat import Format
+from lxdone.disk.filesystems import FileSystem, length, partitions, run
 from onedriver.errors import DriverError, NotSupported
 
 SUPER_BLOCK = 1024

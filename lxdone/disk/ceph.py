@@ -8,7 +8,7 @@ import json
 import shutil
 from pathlib import Path
 
-from lxdone.filesystems import run
+from lxdone.disk.filesystems import run
 from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.vm import Disk
 

@@ -12,7 +12,7 @@ import json
 import os
 from pathlib import Path
 
-from lxdone import newfile
+from lxdone.disk import newfile
 from onedriver.errors import DriverError
 
 FILE = "root.json"  # in the VM's folder on the node

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.exports import Exports, Packed, Reader
-from lxdone import filesystems, growth
+from lxdone.disk import filesystems, growth
 from onedriver.errors import DriverError
 
 MARGIN = 16 << 20  # bytes that a new file system has at least beside its content

@@ -16,8 +16,8 @@ from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.images import Images
 from containerhost.errors import EngineNotFound
 from containerhost.filelock import FileLock
-from lxdone import diskformat, filesystems, qcow2
-from lxdone.diskformat import Format
+from lxdone.disk import diskformat, filesystems, qcow2
+from lxdone.disk.diskformat import Format
 from lxdone.translate import IMAGE_LABEL
 from onedriver.errors import DriverError, NotSupported
 

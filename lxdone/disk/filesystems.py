@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from containerhost.storage.idmounts import OPTIONS
-from lxdone import diskformat
-from lxdone.diskformat import Format
+from lxdone.disk import diskformat
+from lxdone.disk.diskformat import Format
 from onedriver.errors import BadInput, DriverError, NotSupported
 
 PARTITIONS_LIMIT = 30  # s

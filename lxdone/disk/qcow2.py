@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lxdone import newfile
-from lxdone.filesystems import run
+from lxdone.disk import newfile
+from lxdone.disk.filesystems import run
 from onedriver.errors import NotSupported
 
 INFO_LIMIT = 30  # s

@@ -18,9 +18,11 @@ from containerhost.rollback import Rollback
 from containerhost.spec import FolderDisk
 from containerhost.storage import idmounts, loops, mountedfs
 from containerhost.storage.idmounts import IdMap
-from lxdone import ceph, diskformat, filesystems, growth, isofiles, newfile, qcow2, rootrecords, translate
-from lxdone.diskformat import Format
-from lxdone.filesystems import FileSystem
+from lxdone import translate
+from lxdone.disk import ceph, diskformat, filesystems, growth, isofiles, newfile, qcow2
+from lxdone.disk.diskformat import Format
+from lxdone.disk.filesystems import FileSystem
+from lxdone.root import rootrecords
 from onedriver.errors import DriverError, NotSupported
 from onedriver.vm import Disk, Vm
 

@@ -1,0 +1,1 @@
+"""Disks as files: their formats, what is in them, and how they come into a container."""

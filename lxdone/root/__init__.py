@@ -1,0 +1,1 @@
+"""Root disks: from a file to a container's root, and back into the file when the VM does not run."""
