@@ -49,7 +49,7 @@ def create(records: str, words: Sequence[str]) -> int:
     if status:
         return status
 
-    from containerhost.rollback import Rollback  # noqa: PLC0415  (most calls create nothing)
+    from containerhost.rollback import Rollback  # noqa: PLC0415  (a start waits; it was loaded beside runc)
     with Rollback(f"creation of container {container}") as undo:
         undo.on_error("its creation", runc, [*common(words), "delete", "--force", container])
         undo.on_error("its interfaces", bring_back, records, container)
@@ -80,8 +80,9 @@ def delete(records: str, words: Sequence[str]) -> int:
 
 
 def load(records: str, container: str) -> None:
-    """What will be needed for its interfaces."""
-    from containerhost.network import lending  # noqa: PLC0415  (a start waits; it loads beside runc)
+    """What will be needed once runc is done."""
+    from containerhost import rollback  # noqa: F401, PLC0415  (a start waits; it loads beside runc)
+    from containerhost.network import lending  # noqa: PLC0415  (likewise)
     lending.load(records, container)
 
 
