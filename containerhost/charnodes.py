@@ -65,7 +65,7 @@ def permit(pid: int, number: Number, allowed: bool) -> None:
     """Let the processes of the container open a device, or none of them any more."""
     found = groups(pid)
     if os.path.exists(f"{CGROUPS}/cgroup.controllers"):  # as engines tell: version 2 alone
-        from containerhost import devicefilter  # noqa: PLC0415  (likewise)
+        from containerhost import devicefilter  # noqa: PLC0415  (containers start without it, and people wait)
         devicefilter.decide(filtered(CGROUPS + found[""]), number, allowed)
         return
     group = PAYLOAD.sub(r"\1", found.get("devices", ""))
@@ -176,7 +176,7 @@ def hide(pid: int, folder: int, name: str) -> None:
 def host_node(number: Number, mode: int) -> Iterator[int]:
     """A node that nobody else can reach: a descriptor of a mount of it. The host's own would have the host's
     permissions. It may go once it is shown elsewhere, and not before."""
-    import tempfile  # noqa: PLC0415  (containers start without it, for which people wait)
+    import tempfile  # noqa: PLC0415  (likewise)
     with tempfile.TemporaryDirectory(prefix=".containerhost-", dir="/dev") as folder:
         path = os.path.join(folder, "node")
         os.mknod(path, stat.S_IFCHR, os.makedev(*number))

@@ -15,7 +15,8 @@ KIND = "unix."
 
 
 def forget(server: int, container: str, pid: int, known: Collection[str]) -> int:
-    """Take the nodes of devices that the daemon does not know of from a container, and remove them.
+    """Take the character nodes of devices that the daemon does not know of from a container, and remove them. Block
+    nodes stay: whoever would remove one must see to what of the container uses it.
 
     :param server: the daemon's process
     :param container: as the daemon calls its folder
@@ -27,12 +28,16 @@ def forget(server: int, container: str, pid: int, known: Collection[str]) -> int
     nodes = {name: parted(name) for name in listed(folder) if name.startswith(KIND)}
     kept = {path for device, path in nodes.values() if device in known}
     stale = [(os.path.join(folder, name), path) for name, (device, path) in nodes.items() if device not in known]
+    removed = 0
     for file, path in stale:
         status = os.stat(file, follow_symlinks=False)
-        if path not in kept and stat.S_ISCHR(status.st_mode):
+        if not stat.S_ISCHR(status.st_mode):
+            continue
+        if path not in kept:
             charnodes.take(pid, path, (os.major(status.st_rdev), os.minor(status.st_rdev)))
         os.unlink(file)
-    return len(stale)
+        removed += 1
+    return removed
 
 
 def listed(folder: str) -> list[str]:

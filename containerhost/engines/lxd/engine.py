@@ -319,7 +319,8 @@ class LxdEngine:
         def change(instance: dict[str, Any], etag: str) -> None:
             kept = {key: value for key, value in instance["devices"].items() if key not in go}
             if kept == instance["devices"]:
-                self.leavings.clear(name, instance, grants_of([part]))
+                if grants := grants_of([part]):
+                    self.leavings.clear(name, instance, grants)
                 return
             with self.withheld(name, part) if isinstance(part, BlockDevice) else contextlib.nullcontext():
                 self.client.replace_instance(name, instance | {"devices": kept}, etag)

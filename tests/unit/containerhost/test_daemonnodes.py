@@ -39,6 +39,8 @@ class ForgetTest(testtools.TestCase):
         kept = ["disk.x.dev-a", "unix.known.dev-nvidiactl"]
         for name in (*kept, "unix.gone.dev-nvidia0", "unix.gone.dev-nvidiactl"):
             (self.folder / name).symlink_to("/dev/null")
+        kept.append("unix.volume.dev-vdb")  # no character node
+        (self.folder / kept[-1]).touch()
         real = os.stat
         with mock.patch.object(charnodes, "take") as take, \
                 mock.patch("os.stat", side_effect=lambda path, **more: real(path)):

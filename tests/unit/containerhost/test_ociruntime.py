@@ -12,6 +12,7 @@ import testtools
 
 from containerhost import libraries, ociruntime
 from containerhost.engines.docker.record import Record, Records
+from tests.commands import script
 
 SCRIPT = Path(__file__).parents[3] / "bin/containerhost-docker-runtime"
 ID = "cd" * 32
@@ -41,8 +42,7 @@ class CommandLineTest(testtools.TestCase):
     def test_the_script_calls_what_the_command_is_for(self):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         for name in ("runc", "containerhost-ociruntime"):
-            (folder / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
-            (folder / name).chmod(0o755)
+            script(folder / name, f"echo {name}")
         shutil.copy(SCRIPT, folder)
         (folder / "link").mkdir()
         (folder / "link" / SCRIPT.name).symlink_to(folder / SCRIPT.name)
