@@ -29,6 +29,12 @@ def skip_reason(test: dict) -> str:
     return detail.as_text().strip() if detail else "no reason given"
 
 
+def traceback(test: dict) -> str:
+    """Once more beside the result: of a long run often only the end is kept."""
+    texts = [detail.as_text() for name, detail in test["details"].items() if "traceback" in name]
+    return "\n".join(f"  {line[:400]}" for text in texts for line in text.strip().splitlines())
+
+
 def main() -> int:
     tests = [test for name in sys.argv[1:] for test in tests_of(Path(name))]
     skipped = [test for test in tests if test["status"] == "skip"]
@@ -37,7 +43,7 @@ def main() -> int:
     for test in skipped:
         print(f"skipped: {test['id']}: {skip_reason(test)}")
     for test in failed:
-        print(f"failed: {test['id']}")
+        print(f"failed: {test['id']}\n{traceback(test)}")
     print(f"{len(passed)} passed, {len(failed)} failed, {len(skipped)} skipped")
     return 1 if failed or not passed else 0
 

@@ -323,7 +323,8 @@ class LxdEngine:
                     self.leavings.clear(name, instance, grants)
                 return
             with self.withheld(name, part) if isinstance(part, BlockDevice) else contextlib.nullcontext():
-                self.client.replace_instance(name, instance | {"devices": kept}, etag)
+                self.leavings.insist(name, instance, lambda: self.client.replace_instance(
+                    name, instance | {"devices": kept}, etag))
 
         try:
             self.change(name, change)

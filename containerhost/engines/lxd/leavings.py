@@ -1,7 +1,9 @@
 """What a daemon that was killed in the middle of an attachment has put into a container and knows nothing of.
 
 LXD makes a device's nodes, allows them and moves its interface, and notes the device last. Killed in between, it does
-not take them away before the container ends, and refuses to make them again ("file exists").
+not take them away before the container ends, and refuses to make them again ("file exists"). Taking an interface away
+it forgets its name on the host first and the device last; killed in between, it refuses to take away the device
+("Device didn't provide a link property to use").
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -57,7 +59,8 @@ class Leavings:
         if self._engine.client.instance(name).instance["devices"] != instance["devices"]:
             raise errors.EngineConflict(f"a change of container {name} has just ended")
         nodes = self._clear_nodes(name, pid, {*instance["devices"], *instance.get("expanded_devices", ())})
-        return self._fetch_interfaces(pid, absent) or nodes
+        fetched = self._fetch_interfaces(pid, absent)
+        return self._name_interfaces(name, instance) or fetched or nodes
 
     def _clear_nodes(self, name: str, pid: int, known: Collection[str]) -> bool:
         client = self._engine.client
@@ -73,3 +76,11 @@ class Leavings:
         for netdev in left:
             self._privileged.fetch_netdev(pid, netdev.name, netdev.host_name)
         return bool(left)
+
+    def _name_interfaces(self, name: str, instance: Instance) -> bool:
+        keys = {f"volatile.{key}.host_name": device["parent"] for key, device in instance["devices"].items()
+                if device.get("nictype") == "physical"}
+        forgotten = {key: parent for key, parent in keys.items() if not instance["config"].get(key)}
+        if forgotten:
+            self._engine.client.patch_instance(name, {"config": forgotten})
+        return bool(forgotten)

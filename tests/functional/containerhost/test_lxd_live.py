@@ -2,13 +2,16 @@
 
 import contextlib
 import threading
+import time
 from pathlib import Path
 
 from containerhost import charnodes, errors
 from containerhost.engines.lxd.guestfiles import GuestFiles
 from containerhost.engines.lxd.live import Live
+from containerhost.grants import Grant
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.sysfs import Host
 from tests.functional.containerhost.test_lxd_devices import DeviceTestCase
 from tests.functional.lxd import POOL
 from tests.waiting import await_that
@@ -47,6 +50,42 @@ class LiveTest(DeviceTestCase):
         self.engine.verify("c1", [function])
         allowed = Path(f"/sys/fs/cgroup/devices{charnodes.groups(pid)['devices']}/devices.list").read_text()
         self.assertNotIn(f"{node.major}:{node.minor} ", allowed)
+
+    def test_an_interface_that_a_killed_daemon_gave_back_and_did_not_note(self) -> None:
+        _, function = self.ready("c1")
+        self.engine.attach("c1", function)
+        self.engine.client.patch_instance("c1", {"config": {self.host_name_key("c1"): ""}})
+        self.engine.detach("c1", function)
+        self.assert_back(function)
+
+    def test_the_daemon_is_killed_while_an_interface_leaves(self) -> None:
+        _, function = self.ready("c1")
+        for later in range(0, 24, 3):
+            self.engine.attach("c1", function)
+            detaching = threading.Thread(target=self.detached_or_not, args=("c1", function))
+            detaching.start()
+            await_that(lambda: Host().is_folder(f"/sys/class/net/{function.netdev.host_name}"), "it left", pause=0.0005)
+            time.sleep(later / 1000)
+            self.lxd.daemon.kill()
+            self.lxd.daemon.start()
+            detaching.join()
+            self.engine.detach("c1", function)
+            self.assert_back(function)
+
+    def detached_or_not(self, name: str, function: Grant) -> None:
+        with contextlib.suppress(errors.EngineUnavailable):
+            self.engine.detach(name, function)
+
+    def host_name_key(self, name: str) -> str:
+        config = self.engine.client.instance(name).instance["config"]
+        (key,) = [key for key in config if key.startswith("volatile.net-") and key.endswith(".host_name")]
+        return key
+
+    def assert_back(self, function: Grant) -> None:
+        self.assertTrue(Host().is_folder(f"/sys/class/net/{function.netdev.host_name}"))
+        self.assertNotIn(function.netdev.name, Privileged().inside(self.engine.metrics("c1").pid).netdevs)
+        self.assertEqual([], [key for key in self.engine.client.instance("c1").instance["devices"]
+                              if key.startswith("net-")])
 
     def test_limits_of_processes_that_run(self) -> None:
         self.running("c1")
