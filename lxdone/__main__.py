@@ -1,88 +1,12 @@
-"""The command ``lxdone``: what the scripts that oned calls run.
-
-    lxdone vmm ACTION ARGUMENT…     an action, with oned's own arguments and standard input
-    lxdone probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor,
-                                    vm/execution
-    lxdone command NAME HANDLE      begins a command of onevm exec in a container and stays with it
-    lxdone settle                   what the node does by itself for VMs whose containers stopped by themselves
-
-What a short call does not need is not imported: most of its time would be that.
-"""
+"""The command ``lxdone``: see :mod:`lxdone.cli`, which it leaves to the process that stands by, if there is one."""
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from lxdone import conf
-from onedriver import program
-from onedriver.node import commands
-
-STARTS = ("deploy", "restore")
-USAGE = "usage: lxdone vmm ACTION ARGUMENT… | lxdone probe KIND/NAME (see the manual: OpenNebula)"
+from onedriver.standby import client
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    program.log_to(sys.stderr)
-    match words:
-        case ["vmm", script, *argv]:
-            return act(script, argv)
-        case ["probe", "vm/execution", *_]:  # often, and without LXD
-            return program.run("vm/execution", lambda: commands.told(Path(conf.load().state)))
-        case ["probe", name, *_]:
-            return probe(name)
-        case ["command", name, handle]:
-            return command(name, handle)
-        case ["settle"]:
-            return settle()
-        case _:
-            print(USAGE, file=sys.stderr)
-            return 2
-
-
-def act(script: str, argv: Sequence[str]) -> int:
-    from containerhost.errors import ContainerHostError  # noqa: PLC0415
-    from lxdone import refusals  # noqa: PLC0415
-    from onedriver import actions  # noqa: PLC0415
-    from onedriver.node import changes, vmlock  # noqa: PLC0415
-
-    def done() -> str | None:
-        call = actions.call(script, argv, sys.stdin.buffer.read())
-        changes.of_action(call.action, refusals.UNSUPPORTED)
-        options = conf.load()
-
-        from lxdone import backend  # noqa: PLC0415
-
-        if call.action in STARTS and call.vm.pcis:
-            backend.settler(options).clean()  # VMs that are over may have the devices
-
-        with vmlock.held(Path(options.state), call.vm_id, options.operation_timeout):
-            return getattr(backend.vmm(options), call.action)(call)
-
-    return program.run(script, done, {ContainerHostError: 1})
-
-
-def probe(name: str) -> int:
-    from containerhost.errors import ContainerHostError  # noqa: PLC0415
-    from lxdone import backend  # noqa: PLC0415
-    from onedriver.node import measure  # noqa: PLC0415
-
-    return program.run(name, lambda: measure.probe(name, lambda: backend.measure(conf.load())), {ContainerHostError: 1})
-
-
-def command(name: str, handle: str) -> int:
-    from lxdone import backend  # noqa: PLC0415
-    from onedriver.node import commandrun  # noqa: PLC0415
-
-    return commandrun.run(name, handle, conf.load,
-                          lambda options, name, words: backend.engine(options).command(name, words))
-
-
-def settle() -> int:
-    from containerhost.errors import ContainerHostError  # noqa: PLC0415
-    from lxdone import backend  # noqa: PLC0415
-
-    return program.run("settle", lambda: backend.settler(conf.load()).settle(), {ContainerHostError: 1})
+def main() -> int:
+    return client.run("lxdone")
 
 
 if __name__ == "__main__":

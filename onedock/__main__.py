@@ -1,103 +1,12 @@
-"""The command ``onedock``: what the scripts that oned calls run.
-
-    onedock datastore ACTION ID      an action of the datastore driver, on the front-end
-    onedock tm ACTION ARGUMENT…      an action of the transfer driver, on the front-end
-    onedock node                     a step of it, on a node: a request of the front-end's is on standard input
-    onedock image …                  the part of it that concerns images of the node's engine, as root
-    onedock usage FOLDER             how large the disks in a system datastore are
-    onedock vmm ACTION ARGUMENT…     an action of a VM, on its node, with oned's own arguments and standard input
-    onedock probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor,
-                                     vm/execution
-    onedock command NAME HANDLE      begins a command of onevm exec in a container and stays with it
-    onedock leave VM DATASTORE       let a VM that is off leave this node, with what it wrote beside its disk: for the
-                                     transfer driver, with the system datastore's number
-    onedock drop VM                  remove what a VM has on this node, apart from its disks: likewise
-"""
+"""The command ``onedock``: see :mod:`onedock.cli`, which it leaves to the process that stands by, if there is one."""
 
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from onedriver import program
-
-USAGE = "usage: onedock datastore|tm|node|image|usage|vmm|probe|leave|drop … (see the manual: OpenNebula on Docker)"
+from onedriver.standby import client
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    program.log_to(sys.stderr)
-    match words:
-        case ["datastore", script, *rest]:
-            return run(script, lambda: datastore(script, rest))
-        case ["tm", script, *rest]:
-            return run(script, lambda: transfer(script, rest))
-        case ["node"]:
-            return run("a step of the transfer driver", serve)
-        case ["usage", folder]:
-            return run("usage", lambda: usage(folder))
-        case ["vmm" | "probe" | "drop" | "image", _, *_] | ["leave" | "command", _, _]:
-            return on_node(words)
-        case _:
-            print(USAGE, file=sys.stderr)
-            return 2
-
-
-def run(what: str, act: Callable[[], str | None]) -> int:
-    return program.run(what, act, {OSError: 1})
-
-
-# Modules are loaded by what needs them: a front-end has no engine, and a node no datastore.
-
-
-def datastore(script: str, argv: Sequence[str]) -> str | None:
-    from onedock.datastore import actions
-
-    return actions.act(script, argv, sys.stdin.buffer.read())
-
-
-def transfer(script: str, argv: Sequence[str]) -> str | None:
-    from onedock.transfer import actions
-
-    return actions.act(script, argv)
-
-
-def serve() -> None:
-    from onedock.transfer import nodeside
-
-    # Without a buffer: what follows the request is for whoever the step hands it to.
-    with open(0, "rb", buffering=0, closefd=False) as source:
-        nodeside.serve(source, sys.stdout.buffer)
-
-
-def usage(folder: str) -> str:
-    from onedock.transfer import usage
-
-    return usage.of_datastore(Path(folder))
-
-
-def executions() -> str:
-    from onedock import conf
-    from onedriver.node import commands
-
-    return commands.told(Path(conf.load().state))
-
-
-def on_node(words: Sequence[str]) -> int:
-    if words[:2] == ["probe", "vm/execution"]:  # often, and without Docker
-        return run("vm/execution", executions)
-
-    from onedock import node
-
-    kind, name, *rest = words
-    acts: dict[str, Callable[[], int]] = {
-        "vmm": lambda: node.vmm(name, rest, sys.stdin.buffer.read()),
-        "image": lambda: node.image(words[1:]),
-        "probe": lambda: node.probe(name),
-        "command": lambda: node.command(name, rest[0]),
-        "leave": lambda: node.leave(name, rest[0]),
-        "drop": lambda: node.drop(name),
-    }
-    return acts[kind]()
+def main() -> int:
+    return client.run("onedock")
 
 
 if __name__ == "__main__":

@@ -145,15 +145,15 @@ def move(name: str, new: str, there: int, asked: str) -> None:
     """
     if name not in {found for _, found in socket.if_nameindex()}:
         raise HostActionFailed(f"there is no interface {name} on this host")
-    # The kernel renames only interfaces that are down.
-    for words in (["down"], ["name", new, "netns", f"/proc/self/fd/{there}"]):
-        try:
-            done = subprocess.run(["ip", "link", "set", "dev", name, *words], pass_fds=[there], capture_output=True,
-                                  stdin=subprocess.DEVNULL, text=True, timeout=LIMIT, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise HostActionFailed(f"cannot {asked}: {error}") from error
-        if done.returncode != 0:
-            raise HostActionFailed(f"cannot {asked}: {done.stderr.strip()}")
+    # Moving it takes it down, and the kernel renames it afterwards (rtnetlink.c, do_setlink).
+    words = ["ip", "link", "set", "dev", name, "name", new, "netns", f"/proc/self/fd/{there}"]
+    try:
+        done = subprocess.run(words, pass_fds=[there], capture_output=True, stdin=subprocess.DEVNULL, text=True,
+                              timeout=LIMIT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostActionFailed(f"cannot {asked}: {error}") from error
+    if done.returncode != 0:
+        raise HostActionFailed(f"cannot {asked}: {done.stderr.strip()}")
 
 
 def load() -> None:

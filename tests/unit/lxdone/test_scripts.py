@@ -5,7 +5,7 @@ from pathlib import Path
 import testtools
 
 from lxdone import refusals
-from lxdone.__main__ import main
+from lxdone.cli import main
 from lxdone.vmm import Vmm
 from onedriver import actions
 from onedriver.monitorconfig import FOLDERS

@@ -6,7 +6,7 @@ import fixtures
 import testtools
 
 from onedock import conf, refusals
-from onedock.__main__ import main
+from onedock.cli import main
 from onedock.conf import Options
 from onedock.vmm import Vmm
 from onedriver import actions

@@ -10,7 +10,7 @@ from unittest import mock
 import fixtures
 import testtools
 
-from onedock.__main__ import main
+from onedock.cli import main
 from onedock.datastore import actions as datastore
 from onedock.transfer import actions
 from onedriver import template
