@@ -160,7 +160,7 @@ class Settling:
         busy = set(map(str, self._settler.unsettled(found))) - over
         if any(self._settler.is_due(int(number)) for number in busy | over) or self._settler.without_console(found):
             # Nobody waits for it; a second one beside it finds the VMs locked and leaves them.
-            subprocess.Popen([sys.executable, "-m", "lxdone", "settle"], stdin=subprocess.DEVNULL,
+            subprocess.Popen([sys.executable, "-m", "lxdone", "settle"], cwd="/", stdin=subprocess.DEVNULL,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         return tuple(dataclasses.replace(state, status=Status.RUNNING) if state.labels.get(LABEL) in busy else state
                      for state in found if state.labels.get(LABEL) not in over)

@@ -67,6 +67,7 @@ def message(words: Sequence[str]) -> bytes:
 
 def leave(driver: str) -> None:
     """Let a process stand by from now on. It goes on by itself; a second one ends at once."""
+    os.chdir("/")  # the interpreter would take modules from where its caller was
     null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
     os.posix_spawn(sys.executable, [sys.executable, "-m", "onedriver.standby.server", driver], os.environ,
                    file_actions=null, setsid=True)

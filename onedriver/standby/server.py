@@ -44,7 +44,6 @@ def main() -> int:
     driver = sys.argv[1]
     place = Path(client.place(driver))
     place.parent.mkdir(mode=0o700, exist_ok=True)
-    os.chdir("/")
     os.umask(0o022)
     lock = FileLock(place.with_name(f"{place.name}.lock"), 0)
     with contextlib.suppress(TimeoutError), lock.held():

@@ -188,6 +188,19 @@ class StandbyTest(testtools.TestCase):
         self.assertEqual((0, "22\n", ""), self.call("vmm", "version"))
         await_that(lambda: not lives(standby), "the old one ends")
 
+    def test_nothing_is_taken_from_where_the_caller_is(self) -> None:
+        """sudo leaves a user in a folder of his own."""
+        (self.base / "onedriver").mkdir()
+        (self.base / "onedriver/__init__.py").write_text(f"open({str(self.base / 'taken')!r}, 'w')")
+        script = self.base / "script"
+        script.mkdir()
+        (script / "call.py").write_text(f"from onedriver.standby import client\nclient.run({self.driver!r})")
+        (script / self.driver).symlink_to(self.folder)
+        subprocess.run([sys.executable, script / "call.py", "vmm", "who"], cwd=self.base, check=True, timeout=60, capture_output=True,
+                       env=self.environment | {"PYTHONPATH": f"{script}:{ROOT}"})
+        await_that(self.place.exists, "a process stands by")
+        self.assertFalse((self.base / "taken").exists())
+
     def test_none_where_none_is_wanted(self) -> None:
         standby = self.warm()
         (self.folder / "options").write_text("no")
