@@ -1,13 +1,8 @@
-"""The command ``onedock``: see :mod:`onedock.cli`, which it leaves to the process that stands by, if there is one."""
+"""``python -m onedock``, as the command ``onedock``."""
 
 import sys
 
 from onedriver.standby import client
 
-
-def main() -> int:
-    return client.run("onedock")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(client.run("onedock"))

@@ -5,8 +5,8 @@ SOCK_SEQPACKET) with the caller's standard input, output and error beside it (SC
 taken, then text tells how it ended. A caller that hangs up before all is over ends what it began.
 """
 
+import _socket  # the module around it takes longer to load than all the rest of a call that is handed over
 import os
-import socket
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +16,7 @@ SHORT = ("vmm", "probe")
 RUN = "/run"
 READY, TAKEN = b"?", b"+"
 PATIENCE = 2.0  # s in which a call is taken; nothing has been done of one that is not
+STANDARD = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))  # input, output, error: ints of C
 STATUS = 16  # bytes that hold an exit status
 
 
@@ -40,23 +41,28 @@ def run(driver: str) -> int:
 
 def handed(driver: str, words: Sequence[str]) -> int | None:
     """:returns: the exit status; None when nobody has taken the call"""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(PATIENCE)
-        try:
-            connection.connect(place(driver))
-            connection.recv(len(READY))  # before that, nobody would close what is sent
-            socket.send_fds(connection, [message(words)], [0, 1, 2])
-            if connection.recv(len(TAKEN)) != TAKEN:
-                return None
-        except OSError:
-            return None
-        connection.settimeout(None)
-        told = connection.recv(STATUS)
-        if not told:
-            print(f"{driver} {words[1]}: the process that did it was killed.", file=sys.stderr)
-            return 1
-        connection.recv(STATUS)  # its end
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    if not taken(connection, driver, words):
+        connection.close()
+        return None
+    connection.settimeout(None)
+    told = connection.recv(STATUS)
+    if not told:
+        print(f"{driver} {words[1]}: the process that did it was killed.", file=sys.stderr)
+        return 1
+    connection.recv(STATUS)  # its end
     return int(told)
+
+
+def taken(connection: _socket.socket, driver: str, words: Sequence[str]) -> bool:
+    connection.settimeout(PATIENCE)
+    try:
+        connection.connect(place(driver))
+        connection.recv(len(READY))  # before that, nobody would close what is sent
+        connection.sendmsg([message(words)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, STANDARD)])
+        return connection.recv(len(TAKEN)) == TAKEN
+    except OSError:
+        return False
 
 
 def message(words: Sequence[str]) -> bytes:

@@ -10,7 +10,7 @@ import time
 from containerhost.engines.docker import usage
 from containerhost.sysfs import Host
 
-LOOK = 0.01  # s between two looks
+LOOK = 0.005  # s between two looks
 RUNTIMES = "runc:["  # begins the name of a container's first process until it becomes the program
 BUSY = frozenset("RD")  # states of proc(5): has work, or waits for a disk
 

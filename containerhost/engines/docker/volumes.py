@@ -38,7 +38,7 @@ class Volumes:
         mountapi.mount(str(self.folder), KEPT_OUT, "tmpfs", f"size={SIZE},nr_inodes={PLACES + 16},mode=755")
         try:
             for number in range(PLACES):
-                (self.folder / str(number)).mkdir()
+                os.mkdir(f"{self.folder}/{number}")  # a start waits for all of them
             mountapi.mount(str(self.folder), mountapi.REMOUNT | mountapi.RDONLY | KEPT_OUT)
             mountapi.mount(str(self.folder), mountapi.SHARED)
         except BaseException:

@@ -1,5 +1,7 @@
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import testtools
@@ -17,6 +19,13 @@ FOLDER = Path(__file__).parents[3] / "etc/opennebula/remotes/vmm/lxdone"
 class ScriptsTest(testtools.TestCase):
     def test_there_is_one_for_every_name_oned_calls(self) -> None:
         self.assertEqual({*actions.ARGUMENTS, *actions.LOCAL_NAMES}, set(os.listdir(FOLDER)))
+
+    def test_the_command_that_is_installed(self) -> None:
+        root = FOLDER.parents[4]
+        done = subprocess.run([sys.executable, root / "bin/lxdone", "vmm"], env={"PYTHONPATH": str(root)},
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((2, ""), (done.returncode, done.stdout))
+        self.assertIn("usage: lxdone", done.stderr)
 
     def test_all_are_the_same_and_can_be_run(self) -> None:
         self.assertEqual(1, len({path.read_text() for path in FOLDER.iterdir()}))

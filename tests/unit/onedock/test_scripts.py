@@ -1,5 +1,7 @@
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import fixtures
@@ -43,6 +45,12 @@ class ScriptsTest(testtools.TestCase):
         self.addCleanup(setattr, logging.getLogger(), "handlers", handlers)
         for words in ([], ["vmm"], ["other", "x"], ["probe"], ["drop"], ["leave", "1"], ["command", "x"]):
             self.assertEqual(2, main(words))
+
+    def test_the_command_that_is_installed(self) -> None:
+        done = subprocess.run([sys.executable, ETC.parent / "bin/onedock", "vmm"], env={"PYTHONPATH": str(ETC.parent)},
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((2, ""), (done.returncode, done.stdout))
+        self.assertIn("usage: onedock", done.stderr)
 
 
 class ConfTest(testtools.TestCase):

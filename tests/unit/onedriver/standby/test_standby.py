@@ -196,8 +196,8 @@ class StandbyTest(testtools.TestCase):
         script.mkdir()
         (script / "call.py").write_text(f"from onedriver.standby import client\nclient.run({self.driver!r})")
         (script / self.driver).symlink_to(self.folder)
-        subprocess.run([sys.executable, script / "call.py", "vmm", "who"], cwd=self.base, check=True, timeout=60, capture_output=True,
-                       env=self.environment | {"PYTHONPATH": f"{script}:{ROOT}"})
+        subprocess.run([sys.executable, script / "call.py", "vmm", "who"], cwd=self.base, check=True, timeout=60,
+                       capture_output=True, env=self.environment | {"PYTHONPATH": f"{script}:{ROOT}"})
         await_that(self.place.exists, "a process stands by")
         self.assertFalse((self.base / "taken").exists())
 
