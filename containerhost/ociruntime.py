@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["--records"]:
         words = words[2:]
     try:
-        return {"create": create, "delete": delete}[command_of(words) or ""](records, words)
+        act = {"create": create, "delete": delete}.get(command_of(words) or "")
+        return act(records, words) if act else runc(words)
     except (ContainerHostError, OSError, ValueError, KeyError) as error:
         return failed(words, str(error))
 

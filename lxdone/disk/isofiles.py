@@ -9,14 +9,11 @@ import contextlib
 import io
 import os
 import shutil
-import subprocess
 import tarfile
-import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from lxdone.disk import filesystems
+from lxdone.disk import filesystems, limited
 from onedriver.errors import DriverError, NotSupported
 
 NOBODY = 65534
@@ -86,21 +83,11 @@ def members(iso: Path, limit: int) -> Iterator[tarfile.TarFile]:
                            "libarchive-tools")
     command = [program, "--create", "--format=pax", "--file=-", "@-"]
     out, end = os.pipe()
-    with tempfile.TemporaryFile() as errors, iso.open("rb") as source, open(out, "rb") as stream, subprocess.Popen(
-            command, stdin=source, stdout=end, stderr=errors, cwd="/", env={"LANG": "C.UTF-8"},
-            user=NOBODY, group=NOBODY, extra_groups=()) as process:
+    with iso.open("rb") as source, open(out, "rb") as stream, limited.running(
+            command, limit, f"disk {iso} cannot be read", stdin=source, stdout=end, cwd="/", env={"LANG": "C.UTF-8"},
+            user=NOBODY, group=NOBODY, extra_groups=()):
         os.close(end)
-        clock = threading.Timer(limit, process.kill)
-        clock.start()
-        try:
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
-                yield archive
-            while stream.read(1 << 16):
-                pass
-            if process.wait() != 0:
-                errors.seek(0)
-                said = " ".join(errors.read(1000).decode(errors="replace").split())
-                raise DriverError(f"disk {iso} cannot be read: {said or f'not done within {limit} s'}")
-        finally:
-            clock.cancel()
-            process.kill()
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            yield archive
+        while stream.read(1 << 16):
+            pass

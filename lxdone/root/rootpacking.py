@@ -8,16 +8,12 @@ ends, mount and loop device go.
 import contextlib
 import os
 import shutil
-import subprocess
-import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.exports import Exports, Packed, Reader
-from lxdone.disk import filesystems, growth
-from onedriver.errors import DriverError
+from lxdone.disk import filesystems, growth, limited
 
 MARGIN = 16 << 20  # bytes that a new file system has at least beside its content
 # No journal, which nobody would replay; a file needs a block and an inode.
@@ -100,18 +96,8 @@ def feed(command: list[str], reader: Reader, limit: int, what: str) -> None:
     :raises DriverError: it failed, or took longer than ``limit`` seconds
     """
     out, end = os.pipe()
-    with tempfile.TemporaryFile() as errors, subprocess.Popen(command, stdin=out, stderr=errors) as process:
+    with limited.running(command, limit, f"{what} cannot be written", stdin=out):
         os.close(out)
-        clock = threading.Timer(limit, process.kill)
-        clock.start()
-        try:
-            # One that ended early says why by itself.
-            with contextlib.suppress(BrokenPipeError), open(end, "wb") as sink:
-                shutil.copyfileobj(reader, sink)
-            if process.wait() != 0:
-                errors.seek(0)
-                said = " ".join(errors.read(1000).decode(errors="replace").split())
-                raise DriverError(f"{what} cannot be written: {said or f'not done within {limit} s'}")
-        finally:
-            clock.cancel()
-            process.kill()
+        # One that ended early says why by itself.
+        with contextlib.suppress(BrokenPipeError), open(end, "wb") as sink:
+            shutil.copyfileobj(reader, sink)

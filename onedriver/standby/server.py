@@ -152,6 +152,7 @@ class Standby:
             os.environ.update(call.environment)
             status = self._act(call.words)
             sys.stdout.flush()
+            sys.stderr.flush()
             connection.send(str(status).encode())
         except BaseException:
             traceback.print_exc()

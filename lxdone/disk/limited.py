@@ -1,0 +1,35 @@
+"""A program that reads or writes a stream, and may not take forever."""
+
+import contextlib
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from onedriver.errors import DriverError
+
+SAID = 1000  # bytes of its errors that are told
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], limit: int, failure: str, **options: Any) -> Iterator[None]:
+    """Beside the body, whose end waits for it; one that fails ends it.
+
+    :param limit: seconds after which it is killed
+    :param failure: what it means that it failed, which begins the error
+    :param options: of :class:`subprocess.Popen`
+    :raises DriverError: it failed, with its words, or took too long
+    """
+    with tempfile.TemporaryFile() as errors, subprocess.Popen(command, stderr=errors, **options) as process:
+        clock = threading.Timer(limit, process.kill)
+        clock.start()
+        try:
+            yield
+            if process.wait() != 0:
+                errors.seek(0)
+                said = " ".join(errors.read(SAID).decode(errors="replace").split())
+                raise DriverError(f"{failure}: {said or f'not done within {limit} s'}")
+        finally:
+            clock.cancel()
+            process.kill()
