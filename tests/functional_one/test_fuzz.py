@@ -202,7 +202,7 @@ class Tenant:
         killed = self._random.random() < KILLED
         spoilt = self._random.random() < 0.03
         result = self._run(action, arguments, lcm, machine, spoilt=spoilt, whole=whole,
-                           limit=self._random.uniform(0.1, 3) if killed else None)
+                           limit=self._random.uniform(0.03, 2.5) if killed else None)
         if killed and result.status == KILL_STATUS:
             self._case.wait_for(self._case.is_quiet)
             return
@@ -221,7 +221,7 @@ class Tenant:
         argv = arguments if whole else [*arguments, str(machine.id), "node1"]
         script = [str(self._case.node.remotes / "vmm/lxdone" / action), *argv]
         self.story.append(f"{action} {' '.join(argv)} (LCM {lcm}, {len(machine.devices)} devices, nics {machine.nics}"
-                          f"{', spoilt' if spoilt else ''}{f', killed after {limit:.1f} s' if limit else ''})")
+                          f"{', spoilt' if spoilt else ''}{f', killed after {limit:.2f} s' if limit else ''})")
         result = self._case.node.limited(script, xml[:len(xml) // 2] if spoilt else xml, limit)
         self.story[-1] += f" -> {result.status} {result.reason}"
         return result

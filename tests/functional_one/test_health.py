@@ -22,7 +22,7 @@ from tests.functional.holder import Holder
 from tests.functional_one.test_actions import ActionsCase
 from tests.functional_one.vms import Machine
 
-MOMENTS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.1, 1.5)  # s after which an action is killed
+MOMENTS = (0.03, 0.06, 0.1, 0.14, 0.2, 0.3, 0.5, 1.0)  # s after which an action is killed
 ATTACH = ("02:00:0a:63:01:09", "-", "-", "dummy", "one-1-9")
 
 

@@ -13,6 +13,7 @@ import fixtures
 from containerhost.engines import Status
 from containerhost.owners import Owners
 from lxdone.root import rootrecords
+from onedriver.node import vmlock
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Node, SecondNode
 from tests.functional_one.test_actions import (
@@ -33,7 +34,7 @@ from tests.functional_one.test_actions import (
 from tests.functional_one.test_disks import volatile
 from tests.functional_one.test_images import image, rbd
 from tests.functional_one.vms import ROOT, Machine
-from tests.waiting import await_that
+from tests.waiting import LIMIT, await_that
 
 
 class MovesCase(ActionsCase):
@@ -92,11 +93,13 @@ class MovesCase(ActionsCase):
         shutil.rmtree(old)
 
     def is_gone(self, node: Node, machine: Machine) -> bool:
-        """Nothing of it is on the node, after a round of monitoring."""
+        """Nothing of it is on the node, after a round of monitoring and what that began."""
         told = node.probe("vm/status").out
-        return (machine.name not in told and not node.engine.exists(machine.name)
-                and not [*node.state.glob(machine.name), *node.state.glob(f"disks/{machine.name}")]
-                and machine.name not in {record.owner.container for record in Owners(node.owners).records().values()})
+        with vmlock.held(node.state, machine.id, LIMIT):
+            return (machine.name not in told and not node.engine.exists(machine.name)
+                    and not [*node.state.glob(machine.name), *node.state.glob(f"disks/{machine.name}")]
+                    and machine.name not in {
+                        record.owner.container for record in Owners(node.owners).records().values()})
 
 
 class SshTest(MovesCase):
