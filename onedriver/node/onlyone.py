@@ -7,6 +7,7 @@ end it.
 import os
 import socket
 import struct
+import time
 
 from onedriver.errors import DriverError
 
@@ -53,26 +54,27 @@ def asked_to_end(listener: socket.socket) -> socket.socket | None:
 
 
 def end(name: str, limit: float) -> bool:
-    """End the process that has the name, and wait until it has ended.
+    """End the process that has the name, and whoever takes it meanwhile, until nobody has it.
 
     :param limit: seconds for it to end
     :returns: whether there was one
     :raises NotAlone: it belongs to another user, or goes on
     """
-    connection = connected(name)
-    if connection is None:
-        return False
-    with connection:
-        if user(connection) != os.getuid() and os.getuid() != 0:
-            raise NotAlone(f"{name} was started by user {user(connection)}, who alone can end it")
-        connection.settimeout(limit)
-        try:
-            connection.recv(1)
-        except TimeoutError as error:
-            raise NotAlone(f"{name} did not end within {limit:g} s") from error
-        except ConnectionResetError:
-            return True  # it ended without a look at who waits
-    return True
+    until, found = time.monotonic() + limit, False
+    # The kernel may close a connection of a process that ends before it closes what that listens at.
+    while (connection := connected(name)) is not None:
+        found = True
+        with connection:
+            if user(connection) != os.getuid() and os.getuid() != 0:
+                raise NotAlone(f"{name} was started by user {user(connection)}, who alone can end it")
+            try:
+                connection.settimeout(max(0.001, until - time.monotonic()))
+                connection.recv(1)
+            except TimeoutError as error:
+                raise NotAlone(f"{name} did not end within {limit:g} s") from error
+            except ConnectionResetError:
+                pass  # it ended without a look at who waits
+    return found
 
 
 def connected(name: str) -> socket.socket | None:

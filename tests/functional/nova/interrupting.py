@@ -7,6 +7,7 @@ import fixtures
 
 from containerhost.engines.lxd.client import LxdClient
 from tests.functional.nova import base
+from tests.waiting import await_that
 
 
 class Interrupted(base.LxdServers):
@@ -23,8 +24,15 @@ class Interrupted(base.LxdServers):
         self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient.request", request))
 
     def restart_at(self, asked: str) -> None:
-        """Let the daemon restart when it has next been asked this."""
-        self.at(asked, self._restart)
+        """Let the daemon restart when it has next been asked this. A renaming it finishes before: killed in the middle,
+        LXD 5.0 may know a container by one name and its volume by the other, for good."""
+        self.at(asked, self._restart_when_renamed if asked.startswith("rename") else self._restart)
+
+    def _restart_when_renamed(self) -> None:
+        client = self.lxd.engine.client
+        await_that(lambda: "Renaming instance" not in [operation["description"] for operation in client.operations()],
+                   "LXD has renamed it", pause=0.01)
+        self._restart()
 
     def _restart(self) -> None:
         self.lxd.daemon.kill()

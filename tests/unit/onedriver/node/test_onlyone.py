@@ -33,6 +33,21 @@ class OnlyOneTest(testtools.TestCase):
         self.assertEqual([1], over)
         self.assertFalse(onlyone.end(self.name, 60))
 
+    def test_one_that_hangs_up_before_the_name_is_free_is_waited_for(self) -> None:
+        """As the kernel may close what a process had open in any order."""
+        listener = onlyone.take(self.name)
+        hung_up = threading.Event()
+
+        def hold() -> None:
+            onlyone.await_end(listener).close()
+            hung_up.wait(60)
+            listener.close()
+
+        threading.Thread(target=hold, daemon=True).start()
+        threading.Timer(0.1, hung_up.set).start()
+        self.assertTrue(onlyone.end(self.name, 60))
+        self.assertNotIn(self.name, onlyone.names())
+
     def test_a_holder_that_goes_on_is_told(self) -> None:
         with onlyone.take(self.name):
             self.assertIn("did not end", str(self.assertRaises(NotAlone, onlyone.end, self.name, 0.05)))
