@@ -29,6 +29,7 @@ from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from nova_lxd_ext.access.consoles import Consoles
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement
+from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
 from nova_lxd_ext.hardware.possessions import Possessions
 from nova_lxd_ext.host.computenode import ComputeNode
 from nova_lxd_ext.host.resources import Resources
@@ -76,7 +77,7 @@ class Backend:
     ports: Ports
     connectors: Connectors
     volumes: Volumes
-    slices: HostSlices
+    device_providers: DeviceProviders
     consoles: Consoles
     peers: Peers
     arrivals: Arrivals
@@ -101,7 +102,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     images = Cache(Images(client), image_api, Path(conf.instances_path) / DOWNLOADS,
                    lambda: engine.server().architectures)
     states = States(engine)
-    slices = HostSlices(conf.host, owners, Placement(), inventory)
+    placement = Placement()
+    slices = HostSlices(conf.host, owners, placement)
     node = ComputeNode(conf.host)
     possessions = Possessions(conf, possession, inventory, slices, lambda: node.id)
     veths = Veths(root_actions, host)
@@ -121,7 +123,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,
         imagecache=ImageCache(conf, images, image_api),
         snapshots=Snapshots(states, exports(conf, client), image_api),
-        slices=slices,
+        device_providers=DeviceProviders(owners, placement, inventory),
         resources=Resources(engine, host, inventory, owners, pool), possessions=possessions,
         lifecycle=lifecycle, power=power, peers=peers,
         rescue=Rescue(conf, engine, states, lifecycle, power, outfit, images),

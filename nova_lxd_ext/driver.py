@@ -335,7 +335,7 @@ class LXDDriver(refusals.Refusals):
     @translated()
     def update_provider_tree(self, provider_tree: Any, nodename: str, allocations: Any = None) -> None:
         provider.update(provider_tree, nodename, self._backend.resources.look())
-        self._backend.slices.report(provider_tree, nodename)
+        self._backend.device_providers.update(provider_tree, nodename)
         self._pci.refresh()
 
     def get_host_uptime(self) -> str:

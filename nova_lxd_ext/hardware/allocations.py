@@ -1,21 +1,17 @@
-"""MIG slices between Placement and this host: what Placement is told, and what its allocations become."""
+"""What Placement's allocations of slices become on this host."""
 
 import collections
-import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nova import context as nova_context
 from nova import objects
-from nova.compute.provider_tree import ProviderTree
 from nova.scheduler.client import report
 
 from containerhost.devices.scan import Inventory
-from containerhost.errors import DeviceNotFound, OwnersUnreadable
+from containerhost.errors import DeviceNotFound
 from containerhost.owners import Owner, Owners
 from nova_lxd_ext.hardware import sliceproviders, slices
-
-LOG = logging.getLogger(__name__)
 
 
 class Placement:
@@ -45,14 +41,12 @@ class HostSlices:
     """Which slices of this host servers have, are to have and could have.
 
     :param nodename: this host in nova's words
-    :param inventory: scans the host's devices
     """
 
-    def __init__(self, nodename: str, owners: Owners, placement: Placement, inventory: Callable[[], Inventory]) -> None:
+    def __init__(self, nodename: str, owners: Owners, placement: Placement) -> None:
         self._nodename = nodename
         self._owners = owners
         self._placement = placement
-        self._inventory = inventory
 
     def of(self, instance: objects.Instance, owner: Owner, allocations: Mapping[str, Any],
            look: Callable[[], Inventory]) -> tuple[str, ...]:
@@ -83,16 +77,6 @@ class HostSlices:
         """What Placement holds for a server or a move, by its uuid; only a flavor that asks for slices costs a
         question."""
         return self._placement.of_server(consumer) if sliceproviders.asked(flavor.extra_specs) else {}
-
-    def report(self, tree: ProviderTree, nodename: str) -> None:
-        """Write the slices into nova's view of Placement. Without trustworthy records none may be given away."""
-        inventory = self._inventory()
-        try:
-            unusable: Collection[str] = slices.unusable(inventory, self._owners.records())
-        except OwnersUnreadable as error:
-            LOG.error("All slices of this host are reserved: %s", error)
-            unusable = [device.id for device in inventory.devices]
-        sliceproviders.update(tree, nodename, inventory, unusable, self._placement.used)
 
 
 def _words(counts: Mapping[str, int]) -> str:

@@ -8,13 +8,9 @@ as long as it is in the machine, whatever its health: at worst a boot fails on i
 from collections.abc import Mapping
 from typing import Any
 
-import nova.conf
-from nova.pci import whitelist
-
-CONF = nova.conf.CONF
+from nova_lxd_ext.hardware import devicespec
 
 
 def one_time_use(entry: Mapping[str, Any]) -> bool:
     """:param entry: a device as nova is told of it (:func:`nova_lxd_ext.hardware.pci.passthrough`)"""
-    spec = whitelist.Whitelist(CONF.pci.device_spec).device_assignable(dict(entry))
-    return spec is not None and spec.get_tags().get("one_time_use") == "true"
+    return (devicespec.tags(entry) or {}).get("one_time_use") == "true"

@@ -1,6 +1,7 @@
 """The inventory in the words of nova's PCI tracker (``pci_passthrough_devices``, nova/objects/pci_device.py). Pure."""
 
-from collections.abc import Callable, Mapping
+import enum
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from nova.objects.fields import PciDeviceType
@@ -11,6 +12,8 @@ from containerhost.owners import Record
 
 DRIVER: Final = "nova"
 
+OneTimeUse = Callable[[Mapping[str, Any]], bool]
+
 TYPES: Final = {
     Role.PF: PciDeviceType.SRIOV_PF,
     Role.VF: PciDeviceType.SRIOV_VF,
@@ -18,8 +21,20 @@ TYPES: Final = {
 }
 
 
+class Reason(enum.StrEnum):
+    """Why a function of this host is for none of nova's servers, as a trait in Placement."""
+
+    SICK = "CUSTOM_DEVICE_SICK"
+    UNCLEAN = "CUSTOM_DEVICE_UNCLEAN"
+    ELSEWHERE = "CUSTOM_DEVICE_USED_ELSEWHERE"
+
+
+#: A function, as nova would be told of it, and why it is not.
+Withheld = tuple[Device, dict[str, Any], Reason]
+
+
 def passthrough(inventory: Inventory, records: Mapping[str, Record],
-                one_time_use: Callable[[Mapping[str, Any]], bool] = lambda entry: False) -> list[dict[str, Any]]:
+                one_time_use: OneTimeUse = lambda entry: False) -> list[dict[str, Any]]:
     """The whole PCI functions that nova may give to servers, those its servers hold included.
 
     A GPU that is cut into slices, or shared, is no use as a whole.
@@ -27,19 +42,35 @@ def passthrough(inventory: Inventory, records: Mapping[str, Record],
     :param records: who holds what, by device id
     :param one_time_use: whether an entry is a device whose reservation would be lost if it were not reported
     """
+    return [entry for _, entry, reason in _whole(inventory, records) if reason is None or one_time_use(entry)]
+
+
+def withheld(inventory: Inventory, records: Mapping[str, Record],
+             one_time_use: OneTimeUse = lambda entry: False) -> list[Withheld]:
+    """All other whole PCI functions of the host."""
+    return [(device, entry, reason) for device, entry, reason in _whole(inventory, records)
+            if reason is not None and not one_time_use(entry)]
+
+
+def _whole(inventory: Inventory, records: Mapping[str, Record],
+           ) -> Iterator[tuple[Device, dict[str, Any], Reason | None]]:
     cut = {device.parent for device in inventory.devices if device.kind in PARTS}
-    whole = ((device, _entry(device)) for device in inventory.devices
-             if device.kind not in PARTS and device.id not in cut)
-    return [entry for device, entry in whole if _for_nova(device, records.get(device.id)) or one_time_use(entry)]
+    for device in inventory.devices:
+        if device.kind not in PARTS and device.id not in cut:
+            yield device, _entry(device), _why_withheld(device, records.get(device.id))
 
 
-def _for_nova(device: Device, record: Record | None) -> bool:
+def _why_withheld(device: Device, record: Record | None) -> Reason | None:
     """A device that a server holds stays reported whatever it looks like now: its interface is in the container, it may
     have broken since. Nova would only warn that it cannot drop it. One that was not cleaned is nobody's.
     """
+    if record is not None and record.blocked is not None:
+        return Reason.UNCLEAN
     if record is not None:
-        return record.blocked is None and record.owner.driver == DRIVER
-    return device.healthy and not device.host_use and not device.netdev_away
+        return None if record.owner.driver == DRIVER else Reason.ELSEWHERE
+    if not device.healthy:
+        return Reason.SICK
+    return Reason.ELSEWHERE if device.host_use or device.netdev_away else None
 
 
 def _entry(device: Device) -> dict[str, Any]:

@@ -259,7 +259,7 @@ class InterruptedTest(DirectPortServers):
         self.at("change container", self.kill)
         error = self.assertRaises(OpenStackApiException, self.attach, server, more)
         self.assertEqual(500, error.response.status_code)
-        self.computes[base.HOST] = self.restart_compute_service(self.computes[base.HOST], keep_hypervisor_state=False)
+        self.restart_compute_service(self.computes[base.HOST])
         self.assert_has(self.mine, more)
         self._run_periodics()
         self.detach(server, more)

@@ -95,6 +95,13 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         for (group, option), value in self.options.items():
             self.flags(**{option: value}, group=group)
 
+    def restart_compute_service(self, compute: Any, keep_hypervisor_state: bool = False) -> Any:
+        """Nova's leaves the stopped one in ``computes``, whose periodic looks would go on beside the new one's. The
+        driver is a new one, too: what it is to know again is in LXD."""
+        started = super().restart_compute_service(compute, keep_hypervisor_state)
+        self.computes[compute.host] = started
+        return started
+
     def _setup_compute_service(self) -> Any:
         return self._start_compute(HOST)
 

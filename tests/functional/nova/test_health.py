@@ -125,10 +125,10 @@ class GpusWithPlacementTest(GpusTest):
     pci_in_placement = True
 
     def known(self) -> set[str]:
-        """Nova's scheduler asks Placement: it must have the same."""
+        """Nova's scheduler asks Placement: it must have the same, and the others reserved."""
         known = super().known()
-        self.assertEqual(known, {gpu for gpu, entry in self.inventories().items()
-                                 if entry["total"] > entry["reserved"]})
+        reserved = {gpu: entry["reserved"] for gpu, entry in self.inventories().items()}
+        self.assertEqual({gpu: int(gpu not in known) for gpu in self.gpus}, reserved)
         return known
 
 

@@ -73,7 +73,7 @@ class DisagreementTest(OperationsCase):
         self._wait_until_deleted(server)
         self.assertEqual(Status.RUNNING, self.status(server))
         self.admin_api.put_service_force_down(self.service_id(), False)
-        compute = self.computes[base.HOST] = self.restart_compute_service(self.computes[base.HOST])
+        compute = self.restart_compute_service(self.computes[base.HOST])
         self.assertIn(f"is of server {server['id']}", self.stdlog.logger.output)
         compute.manager._cleanup_running_deleted_instances(nova_context.get_admin_context())
         self.assert_nothing_left()
@@ -86,7 +86,7 @@ class DisagreementTest(OperationsCase):
         for name, marks in (("orphan", {"nova.uuid": "0" * 36}), ("foreign", {})):
             self.lxd.engine.create(ContainerSpec(name, self.lxd.imported(), Cpu(1), Memory(64 << 20), RootDisk(POOL),
                                                  labels=marks))
-        self.computes[base.HOST] = self.restart_compute_service(self.computes[base.HOST])
+        self.restart_compute_service(self.computes[base.HOST])
         self.assertIn("Container orphan is of server 0000", self.stdlog.logger.output)
         self.assertNotIn("Container foreign", self.stdlog.logger.output)
         self.assertEqual({"orphan", "foreign"}, {state.name for state in self.lxd.engine.containers()})

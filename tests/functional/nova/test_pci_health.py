@@ -32,12 +32,21 @@ class HealthServers(base.LxdServers):
         tracked = {device.address for device in self.computes[base.HOST].manager.rt.pci_tracker.pci_devs}
         return tracked & set(self.gpus)
 
+    def providers(self) -> dict[str, str]:
+        """GPU -> uuid of what Placement has of it."""
+        uuids = {provider["name"].rpartition("_")[2].lower(): provider["uuid"]
+                 for provider in self._get_all_providers()}
+        return {gpu: uuids[gpu] for gpu in self.gpus if gpu in uuids}
+
     def inventories(self) -> dict[str, dict[str, Any]]:
         """GPU -> what Placement has of it."""
-        providers = {provider["name"].rpartition("_")[2].lower(): provider["uuid"]
-                     for provider in self._get_all_providers()}
-        return {gpu: entry for gpu in self.gpus if gpu in providers
-                for entry in self._get_provider_inventory(providers[gpu]).values()}
+        return {gpu: entry for gpu, uuid in self.providers().items()
+                for entry in self._get_provider_inventory(uuid).values()}
+
+    def withheld(self) -> dict[str, str]:
+        """GPU -> why Placement gives it to nobody."""
+        traits = {gpu: self._get_provider_traits(uuid) for gpu, uuid in self.providers().items()}
+        return {gpu: name for gpu, names in traits.items() for name in names if name.startswith("CUSTOM_DEVICE_")}
 
     def assert_no_host_tried(self, server: Any) -> None:
         """The scheduler knew."""
@@ -79,6 +88,29 @@ class BreakingTest(HealthServers):
 
 class BreakingWithPlacementTest(BreakingTest):
     pci_in_placement = True
+
+    def test_an_operator_sees_in_placement_that_it_is_there_and_why_nobody_gets_it(self) -> None:
+        broken, well = self.gpus
+        server = self.with_gpu()
+        (held,) = self.held()
+        for gpu in self.gpus:
+            self.control.set_fallen(gpu)
+        self.known()
+        (free,) = set(self.gpus) - {held}
+        self.assertEqual({free: "CUSTOM_DEVICE_SICK"}, self.withheld())
+        self._delete_server(server)
+        self.known()
+        self.assertEqual({free: "CUSTOM_DEVICE_SICK", held: "CUSTOM_DEVICE_UNCLEAN"}, self.withheld())
+        self.assertEqual({(1, 1)}, {(entry["total"], entry["reserved"]) for entry in self.inventories().values()})
+        self.assertEqual({broken, well}, set(self.inventories()))
+        for gpu in self.gpus:
+            self.control.set_fallen(gpu, False)
+        self.restart_compute_service(self.computes[base.HOST])  # it cleans what it could not clean before
+        self.known()
+        self.assertEqual({}, self.withheld())
+        self.assertEqual({gpu: 0 for gpu in self.gpus},
+                         {gpu: entry["reserved"] for gpu, entry in self.inventories().items()})
+        self.assert_nothing_left()
 
 
 class OneTimeUseTest(HealthServers):

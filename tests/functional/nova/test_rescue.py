@@ -83,7 +83,7 @@ class RescueTest(RescueCase):
         server = self.server(self.flavor(pci_passthrough__alias=f"{base.GPU_ALIAS}:1"), config_drive=True)
         self.rescued(server)
         before = self.containers()
-        self.computes[base.HOST] = self.restart_compute_service(self.computes[base.HOST])
+        self.restart_compute_service(self.computes[base.HOST])
         self.assertEqual(before, self.containers())
         self._delete_server(server)
         self.assert_nothing_left()
@@ -133,7 +133,7 @@ class FaultTest(RescueCase):
         self.rescued(server)
         name = self.instance(server).name
         self.lxd.engine.delete(name)
-        self.computes[base.HOST] = self.restart_compute_service(self.computes[base.HOST])
+        self.restart_compute_service(self.computes[base.HOST])
         self.assertEqual({name: Status.STOPPED}, self.containers())
         self._unrescue_server(server)
         self.assertEqual("mine\n", self.shell(server, "cat /root/letter"))

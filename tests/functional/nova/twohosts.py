@@ -102,11 +102,16 @@ class TwoHosts(base.LxdServers):
         self.useFixture(Folders({self.engine(host).client.settings.endpoint: host for host in (FIRST, SECOND)}))
 
     def _setup_compute_service(self) -> Any:
-        first = self.start_host(FIRST)
-        self.start_host(SECOND)
+        first = self._start_compute(FIRST)
+        self._start_compute(SECOND)
         return first
 
-    def start_host(self, host: str) -> Any:
+    def start_service(self, name: str, host: str | None = None, **options: Any) -> Any:
+        if name == "compute" and host:
+            self.configure_host(host)
+        return super().start_service(name, host=host, **options)
+
+    def configure_host(self, host: str) -> None:
         """Drivers take what differs between hosts from nova.conf when they are made."""
         engine = self.engine(host)
         self.flags(endpoint=engine.client.settings.endpoint, owners_dir=str(self.owners(host)),
@@ -114,7 +119,6 @@ class TwoHosts(base.LxdServers):
         ids = [{key: spec[key] for key in ("vendor_id", "product_id")} for spec in self.kinds()]
         specs = [{"address": address, **ids_of_kind} for address, ids_of_kind in zip(HALVES[host], ids, strict=True)]
         self.flags(device_spec=[json.dumps(spec) for spec in specs], group="pci")
-        return self._start_compute(host)
 
     def kinds(self) -> list[dict[str, str]]:
         """Ids of the GPUs and of the VFs, in the order of HALVES."""

@@ -384,7 +384,7 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
     engine, owners = FakeEngine(), Owners(folder / "owners")
     possession = Possession(owners, lambda: scan(host), NoPrivileges(), engine.held, host)
     states = States(engine, *[clock] if clock else [])
-    slices = HostSlices("host", owners, Placement(lambda: None), lambda: scan(host))
+    slices = HostSlices("host", owners, Placement(lambda: None))
     possessions = Possessions(conf, possession, lambda: scan(host), slices, lambda: records.NODE)
     veths = Veths(NoPrivileges(), host)
     ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, possession, lambda: records.NODE),

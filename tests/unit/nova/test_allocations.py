@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -6,18 +7,22 @@ import fixtures
 import nova.conf
 import testtools
 from nova.compute.provider_tree import ProviderTree
+from oslo_config import fixture as config_fixture
 from oslo_utils.fixture import uuidsentinel as uuids
 
+from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceHeld, DeviceNotFound
 from containerhost.owners import Owner, Owners
 from containerhost.possession import Possession
 from nova_lxd_ext import conf
+from nova_lxd_ext.hardware import withheld
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement
+from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
 from nova_lxd_ext.hardware.possessions import Possessions, owner
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from nova_lxd_ext.server.wanted import NOTHING, Wanted
 from tests.unit.nova import fakes, records
-from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, NODE, SMALL, host
+from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, NODE, SMALL, gpu, host
 
 conf.register()
 FIRST, SECOND, BIG = f"{GPU_A}/gi1/ci0", f"{GPU_A}/gi2/ci0", f"{GPU_A}/gi5/ci0"
@@ -49,7 +54,7 @@ class SlicesTest(testtools.TestCase):
         self.records = Path(self.useFixture(fixtures.TempDir()).path) / "owners"
         self.owners = Owners(self.records)
         self.client = ReportClient()
-        self.slices = HostSlices(NODE, self.owners, Placement(lambda: self.client), host)
+        self.slices = HostSlices(NODE, self.owners, Placement(lambda: self.client))
         self.server = self.asking(SMALL)
         self.me = owner(self.server)
 
@@ -66,8 +71,8 @@ class OfTest(SlicesTest):
         self.assertEqual((FIRST,), self.slices.of(self.server, self.me, given(**{SMALL: 1}), host))
 
     def test_a_flavor_that_asks_for_none_gets_none_and_costs_nothing(self) -> None:
-        self.slices = HostSlices(NODE, self.owners, Placement(self.fail), self.fail)
-        self.assertEqual((), self.slices.of(records.instance(), self.me, given(**{SMALL: 1}), host))
+        self.slices = HostSlices(NODE, self.owners, Placement(self.fail))
+        self.assertEqual((), self.slices.of(records.instance(), self.me, given(**{SMALL: 1}), self.fail))
 
     def test_what_it_holds_while_nova_says_nothing(self) -> None:
         self.claim(SECOND, self.me)
@@ -88,14 +93,18 @@ class OfTest(SlicesTest):
             self.assertIn(said, str(error))
 
 
-class ReportTest(SlicesTest):
+class ProvidersTest(SlicesTest):
     def setUp(self) -> None:
         super().setUp()
         self.tree = ProviderTree()
         self.tree.new_root(NODE, uuids.root)
 
+    def update(self, inventory: Inventory | None = None) -> None:
+        providers = DeviceProviders(self.owners, Placement(lambda: self.client), lambda: inventory or host())
+        providers.update(self.tree, NODE)
+
     def reserved(self) -> dict[str, int]:
-        self.slices.report(self.tree, NODE)
+        self.update()
         found = self.tree.data(provider_name(NODE, GPU_A)).inventory
         return {name: entry["reserved"] for name, entry in found.items()}
 
@@ -111,12 +120,19 @@ class ReportTest(SlicesTest):
         self.assertIn("All slices of this host are reserved", self.log.output)
 
     def test_a_vanished_gpu_in_use_stays_reserved(self) -> None:
-        self.slices.report(self.tree, NODE)
+        self.update()
         self.client.servers = {self.server.uuid: {provider_uuid(NODE, GPU_B): {"resources": {SMALL: 1}}}}
-        only_a = host(*(device for device in host().devices if device.address == GPU_A))
-        HostSlices(NODE, self.owners, Placement(lambda: self.client), lambda: only_a).report(self.tree, NODE)
+        self.update(host(*(device for device in host().devices if device.address == GPU_A)))
         entry = self.tree.data(provider_name(NODE, GPU_B)).inventory[SMALL]
         self.assertEqual((1, 1), (entry["total"], entry["reserved"]))
+
+    def test_whole_ones_are_shown_where_nova_shows_any(self) -> None:
+        config = self.useFixture(config_fixture.Config(nova.conf.CONF))
+        sick = host(gpu(GPU_A, health=("Xid 48",)))
+        for shown in (True, False):
+            config.config(group="pci", device_spec=[json.dumps({"vendor_id": "10de"})], report_in_placement=shown)
+            self.update(sick)
+            self.assertEqual(shown, self.tree.exists(withheld.provider_name(NODE, GPU_A)))
 
 
 class PutOnTest(SlicesTest):

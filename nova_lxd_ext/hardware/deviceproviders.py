@@ -1,0 +1,42 @@
+"""What Placement is told of this host's devices beside what nova tells it: parts of GPUs, and functions that nobody may
+have now."""
+
+import logging
+from collections.abc import Callable
+
+import nova.conf
+from nova.compute.provider_tree import ProviderTree
+
+from containerhost.devices.scan import Inventory
+from containerhost.errors import OwnersUnreadable
+from containerhost.owners import Owners
+from nova_lxd_ext.hardware import pci, sliceproviders, slices, withheld
+from nova_lxd_ext.hardware.allocations import Placement
+from nova_lxd_ext.hardware.onetimeuse import one_time_use
+
+CONF = nova.conf.CONF
+LOG = logging.getLogger(__name__)
+
+
+class DeviceProviders:
+    """:param inventory: scans the host's devices"""
+
+    def __init__(self, owners: Owners, placement: Placement, inventory: Callable[[], Inventory]) -> None:
+        self._owners = owners
+        self._placement = placement
+        self._inventory = inventory
+
+    def update(self, tree: ProviderTree, nodename: str) -> None:
+        """Write them into nova's view of Placement. Without trustworthy records no part of a GPU may be given away, and
+        what was withheld stays so."""
+        inventory = self._inventory()
+        try:
+            records = self._owners.records()
+        except OwnersUnreadable as error:
+            LOG.error("All slices of this host are reserved: %s", error)
+            everything = [device.id for device in inventory.devices]
+            sliceproviders.update(tree, nodename, inventory, everything, self._placement.used)
+            return
+        sliceproviders.update(tree, nodename, inventory, slices.unusable(inventory, records), self._placement.used)
+        whole = pci.withheld(inventory, records, one_time_use) if CONF.pci.report_in_placement else ()
+        withheld.update(tree, nodename, whole)

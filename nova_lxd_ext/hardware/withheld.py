@@ -1,0 +1,59 @@
+"""Whole functions that nova must give to nobody now, in Placement: reserved, with the reason as a trait.
+Pure, apart from nova's configuration.
+
+Nova's PCI tracker knows only what may be given away, and of what it does not know nova keeps nothing in Placement. So
+each card with such functions is a provider of this driver's below the host, beside the one that nova may keep for the
+card's other functions. It goes when nothing of the card is withheld any more; nobody can have anything of it.
+"""
+
+import collections
+from collections.abc import Iterable
+from typing import Any
+
+from nova.compute.pci_placement_translator import get_resource_class
+from nova.compute.provider_tree import ProviderTree
+
+from nova_lxd_ext.hardware import devicespec
+from nova_lxd_ext.hardware.pci import Withheld
+
+
+def provider_name(nodename: str, card: str) -> str:
+    return f"{nodename}_withheld_{card}"
+
+
+def update(tree: ProviderTree, nodename: str, found: Iterable[Withheld]) -> None:
+    """Write into ``tree`` what of ``found`` nova would keep in Placement if it were not withheld."""
+    totals, traits = _by_provider(nodename, found)
+    for name, counts in totals.items():
+        if not tree.exists(name):
+            tree.new_child(name, nodename)
+        tree.update_inventory(name, {item: _entry(total) for item, total in counts.items()})
+        tree.update_traits(name, traits[name])
+    for name in _own_names(tree, nodename) - totals.keys():
+        tree.remove(name)
+
+
+def _by_provider(nodename: str, found: Iterable[Withheld],
+                 ) -> tuple[dict[str, collections.Counter[str]], dict[str, set[str]]]:
+    """Functions by resource class, and traits, of each provider."""
+    totals: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    traits: dict[str, set[str]] = collections.defaultdict(set)
+    for device, entry, reason in found:
+        tags = devicespec.tags(entry)
+        # Functions of a network are for Neutron's ports: nova does not count them in Placement.
+        if tags is None or tags.get("physical_network"):
+            continue
+        name = provider_name(nodename, device.parent or device.address)
+        totals[name][get_resource_class(tags.get("resource_class"), device.vendor_id, device.product_id)] += 1
+        traits[name].add(str(reason))
+    return totals, traits
+
+
+def _entry(total: int) -> dict[str, Any]:
+    return {"total": total, "reserved": total, "min_unit": 1, "max_unit": total, "step_size": 1,
+            "allocation_ratio": 1.0}
+
+
+def _own_names(tree: ProviderTree, nodename: str) -> set[str]:
+    names = (tree.data(provider).name for provider in tree.get_provider_uuids(nodename))
+    return {name for name in names if name.startswith(provider_name(nodename, ""))}
