@@ -12,7 +12,6 @@ from containerhost.errors import OwnersUnreadable
 from containerhost.owners import Owners
 from nova_lxd_ext.hardware import pci, sliceproviders, slices, withheld
 from nova_lxd_ext.hardware.allocations import Placement
-from nova_lxd_ext.hardware.onetimeuse import one_time_use
 
 CONF = nova.conf.CONF
 LOG = logging.getLogger(__name__)
@@ -38,5 +37,5 @@ class DeviceProviders:
             sliceproviders.update(tree, nodename, inventory, everything, self._placement.used)
             return
         sliceproviders.update(tree, nodename, inventory, slices.unusable(inventory, records), self._placement.used)
-        whole = pci.withheld(inventory, records, one_time_use) if CONF.pci.report_in_placement else ()
+        whole = pci.withheld(inventory, records) if CONF.pci.report_in_placement else ()
         withheld.update(tree, nodename, whole)

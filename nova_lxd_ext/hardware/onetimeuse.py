@@ -13,4 +13,9 @@ from nova_lxd_ext.hardware import devicespec
 
 def one_time_use(entry: Mapping[str, Any]) -> bool:
     """:param entry: a device as nova is told of it (:func:`nova_lxd_ext.hardware.pci.passthrough`)"""
-    return (devicespec.tags(entry) or {}).get("one_time_use") == "true"
+    return tagged(devicespec.tags(entry) or {})
+
+
+def tagged(tags: Mapping[str, str]) -> bool:
+    """:param tags: what ``[pci]device_spec`` says of a device"""
+    return tags.get("one_time_use") == "true"

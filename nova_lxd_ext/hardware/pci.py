@@ -12,8 +12,6 @@ from containerhost.owners import Record
 
 DRIVER: Final = "nova"
 
-OneTimeUse = Callable[[Mapping[str, Any]], bool]
-
 TYPES: Final = {
     Role.PF: PciDeviceType.SRIOV_PF,
     Role.VF: PciDeviceType.SRIOV_VF,
@@ -34,7 +32,7 @@ Withheld = tuple[Device, dict[str, Any], Reason]
 
 
 def passthrough(inventory: Inventory, records: Mapping[str, Record],
-                one_time_use: OneTimeUse = lambda entry: False) -> list[dict[str, Any]]:
+                one_time_use: Callable[[Mapping[str, Any]], bool] = lambda entry: False) -> list[dict[str, Any]]:
     """The whole PCI functions that nova may give to servers, those its servers hold included.
 
     A GPU that is cut into slices, or shared, is no use as a whole.
@@ -45,11 +43,9 @@ def passthrough(inventory: Inventory, records: Mapping[str, Record],
     return [entry for _, entry, reason in _whole(inventory, records) if reason is None or one_time_use(entry)]
 
 
-def withheld(inventory: Inventory, records: Mapping[str, Record],
-             one_time_use: OneTimeUse = lambda entry: False) -> list[Withheld]:
-    """All other whole PCI functions of the host."""
-    return [(device, entry, reason) for device, entry, reason in _whole(inventory, records)
-            if reason is not None and not one_time_use(entry)]
+def withheld(inventory: Inventory, records: Mapping[str, Record]) -> list[Withheld]:
+    """All other whole PCI functions of the host, and those that are reported only because they are for one use."""
+    return [(device, entry, reason) for device, entry, reason in _whole(inventory, records) if reason is not None]
 
 
 def _whole(inventory: Inventory, records: Mapping[str, Record],

@@ -19,6 +19,7 @@ from nova.compute.provider_tree import ProviderTree
 
 from containerhost.devices.model import PARTS, Device, Kind
 from containerhost.devices.scan import Inventory
+from nova_lxd_ext import providertree
 
 MIG: Final = "CUSTOM_MIG_"
 SHARED: Final = "CUSTOM_SHARED_GPU_"
@@ -109,7 +110,8 @@ def update(tree: ProviderTree, nodename: str, inventory: Inventory, unusable: Co
             tree.new_child(name, nodename, uuid=provider_uuid(nodename, gpu, kind))
         _write(tree, name, _totals(slices, unusable), used)
         _write_traits(tree, name, _traits(slices[0]))
-    for name in sorted(_own_names(tree, nodename) - {provider_name(nodename, *key) for key in by_gpu}):
+    own = providertree.names(tree, nodename, *(provider_name(nodename, "", kind) for kind in PARTS))
+    for name in sorted(own - {provider_name(nodename, *key) for key in by_gpu}):
         _write(tree, name, {}, used)
         if not tree.data(name).inventory:
             tree.remove(name)
@@ -124,11 +126,6 @@ def _by_gpu(inventory: Inventory) -> dict[tuple[str, Kind], list[Device]]:
     return found
 
 
-def _own_names(tree: ProviderTree, nodename: str) -> set[str]:
-    names = (tree.data(provider).name for provider in tree.get_provider_uuids(nodename))
-    return {name for name in names if name.startswith(tuple(provider_name(nodename, "", kind) for kind in PARTS))}
-
-
 def _totals(slices: Iterable[Device], unusable: Collection[str]) -> dict[str, dict[str, Any]]:
     totals: collections.Counter[str] = collections.Counter()
     reserved: collections.Counter[str] = collections.Counter()
@@ -137,8 +134,8 @@ def _totals(slices: Iterable[Device], unusable: Collection[str]) -> dict[str, di
         totals[name] += 1
         reserved[name] += part.id in unusable
     # Two places on one GPU are no more than one.
-    return {name: {"total": total, "reserved": reserved[name], "min_unit": 1,
-                   "max_unit": 1 if name.startswith(SHARED) else total, "step_size": 1, "allocation_ratio": 1.0}
+    return {name: providertree.entry(total, reserved=reserved[name],
+                                     max_unit=1 if name.startswith(SHARED) else total)
             for name, total in totals.items()}
 
 

@@ -8,12 +8,12 @@ card's other functions. It goes when nothing of the card is withheld any more; n
 
 import collections
 from collections.abc import Iterable
-from typing import Any
 
 from nova.compute.pci_placement_translator import get_resource_class
 from nova.compute.provider_tree import ProviderTree
 
-from nova_lxd_ext.hardware import devicespec
+from nova_lxd_ext import providertree
+from nova_lxd_ext.hardware import devicespec, onetimeuse
 from nova_lxd_ext.hardware.pci import Withheld
 
 
@@ -27,9 +27,9 @@ def update(tree: ProviderTree, nodename: str, found: Iterable[Withheld]) -> None
     for name, counts in totals.items():
         if not tree.exists(name):
             tree.new_child(name, nodename)
-        tree.update_inventory(name, {item: _entry(total) for item, total in counts.items()})
+        tree.update_inventory(name, {item: providertree.entry(total, reserved=total) for item, total in counts.items()})
         tree.update_traits(name, traits[name])
-    for name in _own_names(tree, nodename) - totals.keys():
+    for name in providertree.names(tree, nodename, provider_name(nodename, "")) - totals.keys():
         tree.remove(name)
 
 
@@ -40,20 +40,11 @@ def _by_provider(nodename: str, found: Iterable[Withheld],
     traits: dict[str, set[str]] = collections.defaultdict(set)
     for device, entry, reason in found:
         tags = devicespec.tags(entry)
-        # Functions of a network are for Neutron's ports: nova does not count them in Placement.
-        if tags is None or tags.get("physical_network"):
+        # Functions of a network are for Neutron's ports: nova does not count them in Placement. Those for one use stay
+        # reported, and nova keeps them there itself.
+        if tags is None or tags.get("physical_network") or onetimeuse.tagged(tags):
             continue
         name = provider_name(nodename, device.parent or device.address)
         totals[name][get_resource_class(tags.get("resource_class"), device.vendor_id, device.product_id)] += 1
         traits[name].add(str(reason))
     return totals, traits
-
-
-def _entry(total: int) -> dict[str, Any]:
-    return {"total": total, "reserved": total, "min_unit": 1, "max_unit": total, "step_size": 1,
-            "allocation_ratio": 1.0}
-
-
-def _own_names(tree: ProviderTree, nodename: str) -> set[str]:
-    names = (tree.data(provider).name for provider in tree.get_provider_uuids(nodename))
-    return {name for name in names if name.startswith(provider_name(nodename, ""))}

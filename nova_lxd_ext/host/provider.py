@@ -13,6 +13,7 @@ from nova.virt.driver import ComputeDriver
 from oslo_utils import units
 
 from containerhost.topology import CpuInfo
+from nova_lxd_ext import providertree
 from nova_lxd_ext.host.architectures import canonical
 from nova_lxd_ext.host.resources import HostFacts
 
@@ -63,8 +64,7 @@ def inventory(facts: HostFacts, ratios: dict[str, float]) -> dict[str, dict[str,
 
 
 def _entry(total: int, reserved: int, ratio: float) -> dict[str, Any]:
-    return {"total": total, "min_unit": 1, "max_unit": total, "step_size": 1, "allocation_ratio": ratio,
-            "reserved": min(reserved, total)}
+    return providertree.entry(total, reserved=min(reserved, total), ratio=ratio)
 
 
 def traits(facts: HostFacts) -> set[str]:

@@ -10,6 +10,7 @@ from containerhost.devices.model import Device, Kind, Role
 from containerhost.owners import Owner, Record
 from nova_lxd_ext.hardware import pci, withheld
 from nova_lxd_ext.hardware.devicespec import CONF
+from nova_lxd_ext.hardware.onetimeuse import one_time_use
 from nova_lxd_ext.hardware.pci import Reason
 from tests.unit.nova.migkit import GPU_A, GPU_B, NODE, gpu, host, part
 
@@ -42,11 +43,6 @@ class WhichTest(testtools.TestCase):
                                  [entry["address"] for entry in pci.passthrough(host(device), records)])
                 self.assertEqual([expected] if expected else [],
                                  [reason for _, _, reason in pci.withheld(host(device), records)])
-
-    def test_one_for_one_use_is_reported_and_not_withheld(self) -> None:
-        sick = host(gpu(GPU_A, **SICK))
-        self.assertEqual([GPU_A], [entry["address"] for entry in pci.passthrough(sick, {}, lambda entry: True)])
-        self.assertEqual([], pci.withheld(sick, {}, lambda entry: True))
 
     def test_a_gpu_that_is_cut_is_no_whole_one(self) -> None:
         self.assertEqual([], pci.withheld(host(gpu(GPU_A, **SICK), part(GPU_A, 1)), {}))
@@ -88,6 +84,13 @@ class ProvidersTest(testtools.TestCase):
     def test_what_nova_does_not_keep_in_placement_is_not_shown(self) -> None:
         self.configure({"vendor_id": "15b3", "physical_network": "ib"})
         self.assertEqual({}, self.update(gpu(GPU_A, **SICK), vf(1, **SICK)))
+
+    def test_one_for_one_use_is_reported_and_not_withheld(self) -> None:
+        self.config.config(group="pci", report_in_placement=True)
+        self.configure({"vendor_id": "10de", "one_time_use": "true"})
+        sick = gpu(GPU_A, **SICK)
+        self.assertEqual([GPU_A], [entry["address"] for entry in pci.passthrough(host(sick), {}, one_time_use)])
+        self.assertEqual({}, self.update(sick))
 
     def test_providers_of_others_stay(self) -> None:
         self.tree.new_child(f"{NODE}_{GPU_A}", NODE)
