@@ -16,7 +16,8 @@ def tree(unified: Path, folder: Path) -> Path:
     root, tar = folder / "tree", folder / "tree.tar"
     only_rootfs(unified, tar)
     with tarfile.open(tar) as archive:
-        archive.extractall(root, filter="fully_trusted")
+        archive.extraction_filter = lambda member, path: member  # as it is; Debian 12's Python takes no ``filter``
+        archive.extractall(root)
     tar.unlink()
     return root
 
