@@ -7,7 +7,6 @@ there until after it is gone: so whoever removes images leaves it, and it goes w
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import BinaryIO
 
 from containerhost.engines.docker.client import DockerClient
@@ -57,7 +56,8 @@ class NodeImages:
 
     def load(self, place: tuple[str, str], image: str, source: BinaryIO) -> bool:
         """An archive on standard input."""
-        self._images.load(Path("/dev/stdin"), image)
+        # Never by the name /dev/stdin: root would open anew, for reading, what its caller cannot read.
+        self._images.load(source, "on standard input", image)
         return self.hold(place, image)
 
     def pull(self, place: tuple[str, str], image: str, source: BinaryIO) -> bool:

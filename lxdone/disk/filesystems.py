@@ -1,4 +1,4 @@
-"""The root file system in a disk file, plain or in a partition, as an image of LXD's, which is read while it is made.
+"""The root file system in a disk file, plain or in a partition, as a tarball, which is read while it is made.
 
 The kernel reads it through a loop device, mounted in a mount namespace that only the command has. When the command
 ends, however it ends, the namespace goes, with it the mount, and with that the loop device: nothing can be left.
@@ -7,23 +7,27 @@ ends, however it ends, the namespace goes, with it the mount, and with that the 
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
 from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, Any, BinaryIO, NamedTuple, cast
 
+from containerhost.process.programs import not_run
+from containerhost.storage import loops
 from containerhost.storage.idmounts import OPTIONS
 from lxdone.disk import diskformat
 from lxdone.disk.diskformat import Format
+from lxdone.disk.limited import begun
 from onedriver.errors import BadInput, DriverError, NotSupported
 
 PARTITIONS_LIMIT = 30  # s
-PIECE = 1 << 20  # bytes
 
-# $1 type, $2 options, $3 disk, $4 where to mount it, $5 folder of metadata.yaml. What is mounted is tenants' data: none
-# of it is run or followed. The same disk gives the same image.
+# $1 type, $2 options, $3 block device, $4 where to mount it. What is mounted is tenants' data: none of it is run or
+# followed. Holes stay holes: a file may be much longer than its disk. The order is that of the names: the same disk
+# gives the same image.
 ARCHIVE = """
 set -e
 mount -t "$1" -o "$2" -- "$3" "$4"
@@ -31,9 +35,9 @@ if [ ! -L "$4/sbin" ] && [ ! -L "$4/sbin/init" ] && [ ! -e "$4/sbin/init" ]; the
     echo "it has no /sbin/init that a container could start" >&2
     exit 1
 fi
-exec tar --create --file - --one-file-system --numeric-owner --xattrs --xattrs-include='*' --acls \
-    --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime --exclude=./lost+found --exclude='./dev/*' \
-    --transform='s,^[.],rootfs,S' --directory "$5" metadata.yaml --directory "$4" .
+exec tar --create --file - --format=pax --sparse --sort=name --one-file-system --numeric-owner --xattrs \
+    --xattrs-include='*' --acls --pax-option=delete=atime,delete=ctime --exclude=./lost+found --exclude='./dev/*' \
+    --directory "$4" .
 """
 
 
@@ -52,7 +56,7 @@ class FileSystem(NamedTuple):
     @property
     def writable_options(self) -> str:
         own = "".join(f",{key}={value}" if value else f",{key}" for key, value in OPTIONS[self.format.value].items())
-        return f"loop,nodev,nosuid,noexec,offset={self.start},sizelimit={self.size}{own}"
+        return f"nodev,nosuid,noexec{own}"
 
 
 class Partition(NamedTuple):
@@ -96,56 +100,51 @@ def partitions(disk: Path) -> list[Partition]:
 
 
 @contextlib.contextmanager
-def archived(disk: Path, found: FileSystem, metadata: str, folder: Path, limit: int) -> Iterator["Output"]:
-    """Everything in the file system as an image's tarball.
+def archived(disk: Path, found: FileSystem, folder: Path, limit: int) -> Iterator[BinaryIO]:
+    """Read everything in the file system as a tarball, from a pipe.
 
-    :param metadata: the image's metadata.yaml
+    When the block ends, in whatever way, the command's own failure comes before what a reader made of it.
+
     :param folder: for what is needed meanwhile; nobody else's
     :param limit: seconds it may take
+    :raises DriverError: it could not be read
     """
-    own = folder / "packing"
-    point = own / "root"
+    point = folder / "packing"
     point.mkdir(parents=True, exist_ok=True)
-    (own / "metadata.yaml").write_text(metadata, encoding="utf-8")
-    os.utime(own / "metadata.yaml", (0, 0))  # each time the same
     command = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", ARCHIVE, "sh", found.format.value,
-               found.options, str(disk), str(point), str(own)]
+               found.options]
     try:
-        with tempfile.TemporaryFile() as errors, subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors) as process:
+        with tempfile.TemporaryFile() as errors, over_loop(command, disk, found, point, errors) as process:
             clock = threading.Timer(limit, process.kill)
             clock.start()
+            pipe = cast(BinaryIO, process.stdout)
             try:
-                yield Output(process, cast("IO[bytes]", process.stdout), errors, limit, f"disk {disk} cannot be used")
+                yield pipe
             finally:
+                # Whoever read to the end finds it ended; who did not, ends it.
+                pipe.close()
+                status = process.wait()
                 clock.cancel()
-                process.kill()
+                if status not in (0, -signal.SIGPIPE):
+                    errors.seek(0)
+                    said = " ".join(errors.read(1000).decode(errors="replace").split())[:300]
+                    raise DriverError(f"disk {disk} cannot be used: "
+                                      f"{said or f'not done within {limit} s (status {status})'}")
     finally:
-        shutil.rmtree(own)
+        shutil.rmtree(point)
 
 
-class Output:
-    """What a command prints, piece by piece. Its end is only told when the command ended well."""
-
-    def __init__(self, process: subprocess.Popen[bytes], printed: IO[bytes], errors: IO[bytes], limit: int,
-                 problem: str) -> None:
-        self._process = process
-        self._printed = printed
-        self._errors = errors
-        self._limit = limit
-        self._problem = problem
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(lambda: self.read(PIECE), b"")
-
-    def read(self, size: int = -1, /) -> bytes:
-        """:raises DriverError: it failed; the message begins with ``problem``"""
-        piece = self._printed.read(size)
-        if not piece and (status := self._process.wait()):
-            self._errors.seek(0)
-            said = " ".join(self._errors.read(1000).decode(errors="replace").split())[:300]
-            raise DriverError(f"{self._problem}: {said or f'not done within {self._limit} s (status {status})'}")
-        return piece
+def over_loop(command: list[str], disk: Path, found: FileSystem, point: Path,
+              errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a command with a loop device over the file system as one more argument, before ``point``. The loop device
+    is there as long as the command, and no path of the disk is opened again."""
+    with loops.over(disk, found.start, found.size, read_only=True) as node:
+        device = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return begun([*command, node, str(point)], f"disk {disk} cannot be used", stdin=subprocess.DEVNULL,
+                         stdout=subprocess.PIPE, stderr=errors, pass_fds=[device])
+        finally:
+            os.close(device)
 
 
 def head(disk: Path, start: int = 0) -> bytes:
@@ -157,17 +156,21 @@ def head(disk: Path, start: int = 0) -> bytes:
         raise BadInput(f"disk {disk} cannot be read: {error.strerror}") from error
 
 
-def run(command: list[str], limit: int, problem: str, accepted: Container[int] = (0,), given: str = "") -> str:
+def run(command: list[str], limit: int, problem: str, accepted: Container[int] = (0,), given: str = "",
+        **options: Any) -> str:
     """:param accepted: statuses that are no failure
     :param given: what it reads
+    :param options: of :class:`subprocess.Popen`
     :returns: what it printed
     :raises DriverError: it failed; the message begins with ``problem``
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False,
-                              input=given, errors="replace")
+                              input=given, errors="replace", **options)
     except subprocess.TimeoutExpired as error:
         raise DriverError(f"{problem}: `{command[0]}` did not end within {limit} s") from error
+    except OSError as error:
+        raise DriverError(f"{problem}: {not_run(command[0], error)}") from error
     if done.returncode not in accepted:
         raise DriverError(f"{problem}: {' '.join((done.stderr or done.stdout).split())[:300]}")
     return done.stdout

@@ -5,25 +5,28 @@ which is written back when the disk is released; of an ISO image the folder has 
 made of stands in a record beside its folder, so that whatever was interrupted is found, repeated or taken back.
 """
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import UNFINISHED, atomic_write
 from containerhost.rollback import Rollback
 from containerhost.spec import FolderDisk
 from containerhost.storage import idmounts, loops, mountedfs
 from containerhost.storage.idmounts import IdMap
 from lxdone import translate
-from lxdone.disk import ceph, diskformat, filesystems, growth, isofiles, newfile, qcow2
+from lxdone.disk import blockdisks, ceph, diskformat, filesystems, growth, isofiles, qcow2
 from lxdone.disk.diskformat import Format
 from lxdone.disk.filesystems import FileSystem
 from lxdone.root import rootrecords
 from onedriver.errors import DriverError, NotSupported
+from onedriver.node import datastores
 from onedriver.vm import Disk, Vm
 
 LOG = logging.getLogger(__name__)
@@ -34,10 +37,12 @@ RECORD, COPY = ".json", ".raw"
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """:ivar file: the disk's, in a datastore
+    """:ivar file: the disk's, in a datastore; of a block device its node
     :ivar copied: a raw copy of it is used
     :ivar ceph: the image of Ceph that it is
     :ivar held: stamp of the file of a disk that is held still
+    :ivar stamp: of the file that the copy was made of, or written to; None in records of earlier releases
+    :ivar store: identity of the file's datastore; likewise
     """
 
     file: str
@@ -45,6 +50,12 @@ class Record:
     read_only: bool
     ceph: str | None = None
     held: str | None = None
+    stamp: str | None = None
+    store: str | None = None
+
+    @property
+    def is_device(self) -> bool:
+        return self.ceph is not None or self.file.startswith("/dev/")
 
 
 class Images:
@@ -52,11 +63,14 @@ class Images:
     :param datastores: OpenNebula's
     :param ids: tells a container's user ids
     :param timeout: seconds that each of the long steps may take
+    :param block_devices: patterns of the nodes that a disk of type BLOCK may be
     """
 
-    def __init__(self, state: Path, datastores: Path, ids: Callable[[str], IdMap | None], timeout: int) -> None:
+    def __init__(self, state: Path, datastores: Path, ids: Callable[[str], IdMap | None], timeout: int,
+                 block_devices: Sequence[str] = ()) -> None:
         self._state = state / FOLDER
         self._datastores = datastores
+        self._block_devices = block_devices
         self._ids = ids
         self._timeout = timeout
 
@@ -89,16 +103,25 @@ class Images:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if of_ceph:
                 self._write(folder, Record("", copied=False, read_only=read_only, ceph=of_ceph))
-            file = self._file(vm, disk, read_only)
-            found = diskformat.of(filesystems.head(file))
-            record = Record(str(file), found is Format.QCOW2, read_only, of_ceph)
-            if found is Format.ISO:
-                require_read_only(disk)
-                isofiles.extract(file, folder, self._timeout)
-            self._write(folder, record)
-            if found is not Format.ISO:
-                self._mount(file, record, folder, self._ids(translate.name(vm.id)), translate.is_volatile(disk))
+            record = Record(str(self._file(vm, disk, read_only)), copied=False, read_only=read_only, ceph=of_ceph)
+            with opened(record, write=not read_only) as file:
+                found = diskformat.of(filesystems.head(file))
+                if found is Format.ISO:
+                    require_read_only(disk)
+                    isofiles.extract(file, folder, self._timeout)
+                copied = found is Format.QCOW2
+                store = None if record.is_device else rootrecords.store_of(Path(record.file).parent)
+                record = dataclasses.replace(record, copied=copied, stamp=self._base(folder, file) if copied else None,
+                                             store=store)
+                self._write(folder, record)
+                if found is not Format.ISO:
+                    self._mount(file, record, folder, self._ids(translate.name(vm.id)), translate.is_volatile(disk))
         return True
+
+    def _base(self, folder: Path, file: Path) -> str | None:
+        """The stamp of the file that the disk's copy is of, or is about to be."""
+        before = self._read(folder)
+        return before.stamp if before and folder.with_suffix(COPY).exists() else rootrecords.stamp(file)
 
     def is_there(self, vm_id: int, disk: Disk) -> bool:
         folder = self._folder(vm_id, disk.id)
@@ -132,20 +155,17 @@ class Images:
                            "gets one by `oneimage create --fs ext4`)")
 
     def _file(self, vm: Vm, disk: Disk, read_only: bool) -> Path:
-        """:raises NotSupported: what the transfer driver left there leads elsewhere"""
+        """:raises DriverError: the disk is a block device that this node does not give away"""
         if disk.type == "RBD":
             return ceph.connect(ceph.image(vm.id, disk), disk.ceph.user if disk.ceph else None, read_only=read_only)
         file = self._datastores / str(vm.system_ds) / str(vm.id) / f"disk.{disk.id}"
-        if disk.type == "BLOCK" and file.is_block_device():
-            return file.resolve()
-        if not file.resolve().is_relative_to(self._datastores.resolve()):
-            raise NotSupported(f"disk {file} is not in a datastore below {self._datastores}, but in {file.resolve()}")
-        return file
+        return (disk.type == "BLOCK" and blockdisks.node(file, self._block_devices)) or file
 
     def release(self, vm_id: int, disk_id: int) -> None:
         """Take the disk from the host; its file has what was written to it. Done already when it is not there.
 
         :raises DeviceInUse: something in the container keeps it
+        :raises DriverError: its file cannot be written; the copy with what was written stays
         """
         folder = self._folder(vm_id, disk_id)
         record = self._read(folder)
@@ -158,9 +178,13 @@ class Images:
 
     def _write_back(self, folder: Path, record: Record | None) -> None:
         copy = folder.with_suffix(COPY)
-        # A disk that was detached while the VM was off has no file any more.
-        if record and record.copied and not record.read_only and copy.exists() and Path(record.file).exists():
-            qcow2.from_raw(copy, Path(record.file), self._datastores, self._timeout)
+        if record is None or not record.copied or record.read_only or not copy.exists():
+            return
+        file = Path(record.file)
+        if is_gone(record):
+            LOG.info("Disk %s was removed from its datastore: what was written to it goes with it", file)
+            return
+        qcow2.from_raw(copy, file, self._datastores, self._timeout)
 
     @staticmethod
     def _remove(folder: Path, record: Record | None) -> None:
@@ -171,8 +195,8 @@ class Images:
             remove(folder)
         for beside in folder.parent.glob(f"{folder.name}.*"):
             beside.unlink()
-        if folder.parent.exists() and not any(folder.parent.iterdir()):
-            folder.parent.rmdir()
+        if folder.parent.exists() and all(entry.name.startswith(UNFINISHED) for entry in folder.parent.iterdir()):
+            shutil.rmtree(folder.parent)
 
     def release_all(self, vm_id: int) -> None:
         """The container stopped: OpenNebula may do with the disks' files what it likes from now on."""
@@ -189,6 +213,21 @@ class Images:
         for folder, _ in self._written(vm_id):
             mountedfs.abandon(folder)
 
+    def recover_all(self, vm_id: int) -> None:
+        """Take from the host what was left of a VM that has no container: a copy that was never written back to its
+        disk is written now, unless the disk was changed since; the rest is older than the disks."""
+        for number in self.present(vm_id):
+            folder = self._folder(vm_id, number)
+            record = self._read(folder)
+            if record and record.stamp and folder.with_suffix(COPY).exists() and self._is_same(record, record.stamp):
+                self.release(vm_id, number)
+        self.discard_all(vm_id)
+
+    @staticmethod
+    def _stamp(record: Record) -> str:
+        with opened(record, write=False) as file:
+            return rootrecords.stamp(file)
+
     def discard_all(self, vm_id: int) -> None:
         """Take all of them from the host as they are; what was not written back is lost."""
         self.abandon_all(vm_id)
@@ -204,14 +243,16 @@ class Images:
         for folder, record in self._written(vm_id):
             mountedfs.freeze(folder)
             self._write_back(folder, record)
-            stamp = "" if record.ceph else rootrecords.stamp(Path(record.file))
-            self._write(folder, dataclasses.replace(record, held=stamp))
+            stamp = "" if record.ceph else self._stamp(record)
+            self._write(folder, dataclasses.replace(record, held=stamp, stamp=stamp if record.copied else None))
 
     def is_held(self, vm_id: int) -> bool:
         """Whether their files are what they were when they were held."""
-        return all(record.held == "" or (record.held is not None and Path(record.file).exists()
-                                         and rootrecords.stamp(Path(record.file)) == record.held)
+        return all(record.held == "" or (record.held is not None and self._is_same(record, record.held))
                    for _, record in self._written(vm_id))
+
+    def _is_same(self, record: Record, stamp: str) -> bool:
+        return (record.is_device or not is_gone(record)) and self._stamp(record) == stamp
 
     def let_go_all(self, vm_id: int) -> None:
         for folder, record in self._written(vm_id):
@@ -239,7 +280,12 @@ class Images:
         if record.read_only or record.ceph:
             raise NotSupported(f"disk {disk.id} of VM {vm_id} is {'an image of Ceph' if record.ceph else 'read-only'}, "
                                "which does not grow while the VM runs; power the VM off first")
-        source = folder.with_suffix(COPY) if record.copied else Path(record.file).resolve()
+        if record.copied:
+            return self._enlarge(folder, record, folder.with_suffix(COPY), vm_id, disk)
+        with opened(record, write=True) as file:
+            return self._enlarge(folder, record, file, vm_id, disk)
+
+    def _enlarge(self, folder: Path, record: Record, source: Path, vm_id: int, disk: Disk) -> bool:
         if self._file_system(source, record).start:
             raise NotSupported(f"disk {disk.id} of VM {vm_id} has partitions, which do not grow")
         growth.lengthen(source, disk.size or 0)
@@ -254,7 +300,7 @@ class Images:
         """Numbers of the disks that are on the host, or of which something is."""
         home = self._state / translate.name(vm_id)
         names = {entry.name.partition(".")[0] for entry in home.iterdir()} if home.exists() else set()
-        return tuple(sorted(map(int, names)))
+        return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
     def _folder(self, vm_id: int, disk_id: int) -> Path:
         return self._state / translate.name(vm_id) / str(disk_id)
@@ -264,8 +310,7 @@ class Images:
         return folder.with_suffix(RECORD)
 
     def _write(self, folder: Path, record: Record) -> None:
-        with newfile.instead_of(self._record(folder)) as unfinished:
-            unfinished.write_text(json.dumps(dataclasses.asdict(record)), encoding="utf-8")
+        atomic_write(self._record(folder), json.dumps(dataclasses.asdict(record)).encode())
 
     def _read(self, folder: Path) -> Record | None:
         file = self._record(folder)
@@ -274,6 +319,25 @@ class Images:
         except (ValueError, TypeError) as error:
             raise DriverError(f"{file} is no record of this driver ({error}): find out which disk {folder} shows, take "
                               "it away by hand and remove the file") from error
+
+
+@contextlib.contextmanager
+def opened(record: Record, *, write: bool) -> Iterator[Path]:
+    """A path that opens the disk's file or device, for as long as the block lasts."""
+    if record.is_device:
+        yield Path(record.file)
+        return
+    with datastores.opened(Path(record.file), write=write) as disk:
+        yield disk.path
+
+
+def is_gone(record: Record) -> bool:
+    """Whether OpenNebula removed a disk: detached it while the VM was off, or ended the VM.
+
+    :raises DriverError: that is not certain, because the datastore may not be there
+    """
+    file = Path(record.file)
+    return datastores.is_gone(file.parents[1], rootrecords.STORE, record.store, file.parent.name, file.name)
 
 
 def require_read_only(disk: Disk) -> None:

@@ -1,8 +1,9 @@
 """The files of an ISO image, in a folder.
 
-An ISO image may be a tenant's. ``bsdtar`` takes it apart, as a user that may do nothing else, and of what it tells only
-plain files, folders and links are made, links last so that nothing is written through one. What would unpack to more
-than the image's own size is refused: an image may name the same content any number of times.
+An ISO image may be a tenant's, and an archive of another format that ``bsdtar`` knows as well. It takes the image
+apart, as a user that may do nothing else, and of what it tells only plain files, folders and links are made: links
+last, so that no file is written through one, and each in a real directory, so that no link is either. What would unpack
+to more than the image's own size is refused: an image may name the same content any number of times.
 """
 
 import contextlib
@@ -13,11 +14,13 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from containerhost.linux.files import Directory
 from lxdone.disk import filesystems, limited
 from onedriver.errors import DriverError, NotSupported
 
 NOBODY = 65534
 ENTRIES = 100_000  # most files of an image
+DEPTH = 64  # folders within one another; shutil.rmtree calls itself for each, and Python allows 1000 calls
 
 
 def extract(iso: Path, folder: Path, limit: int) -> None:
@@ -44,8 +47,7 @@ def extract(iso: Path, folder: Path, limit: int) -> None:
         if number < 0:
             raise DriverError(f"disk {iso} cannot be read: it has no file, or is damaged")
         for place, target in links:
-            if not place.exists():
-                place.symlink_to(target)
+            link(folder, place, target)
     except (tarfile.TarError, OSError) as error:
         raise DriverError(f"disk {iso} cannot be unpacked: {error}") from error
 
@@ -54,7 +56,7 @@ def make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, links: 
          folder: Path) -> None:
     if member.isdir():
         place.mkdir(mode=0o755, parents=True, exist_ok=True)
-    elif member.issym():
+    elif member.issym() and place != folder:
         links.append((place, member.linkname))
     elif member.islnk():  # the same content once more
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -66,9 +68,24 @@ def make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, links: 
         place.chmod(0o755 if member.mode & 0o111 else 0o644)
 
 
+def link(folder: Path, place: Path, target: str) -> None:
+    """Make a symbolic link, without following another; one whose name is taken is left out.
+
+    :raises OSError: its parent is no directory
+    """
+    with contextlib.ExitStack() as stack:
+        parent = stack.enter_context(Directory(folder))
+        if place.parent != folder:
+            parent = stack.enter_context(parent.child(*place.parent.relative_to(folder).parts))
+        with contextlib.suppress(FileExistsError):
+            os.symlink(target, place.name, dir_fd=parent.fd)
+
+
 def inside(folder: Path, name: str) -> Path:
-    """:raises NotSupported: the name leads out of the folder"""
+    """:raises NotSupported: the name leads out of the folder, or too deep"""
     path = PurePosixPath(name)
+    if len(path.parts) > DEPTH:
+        raise NotSupported(f"the ISO image has a file within more than {DEPTH} folders: {name[:100]!r}…")
     if path.is_absolute() or ".." in path.parts:
         raise NotSupported(f"the ISO image has a file named {name[:100]!r}, which would lead out of it")
     return folder / path

@@ -7,9 +7,20 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from containerhost.process.programs import not_run
 from onedriver.errors import DriverError
 
 SAID = 1000  # bytes of its errors that are told
+
+
+def begun(command: Sequence[str], failure: str, **options: Any) -> subprocess.Popen[bytes]:
+    """:param options: of :class:`subprocess.Popen`
+    :raises DriverError: the program is missing or cannot be run
+    """
+    try:
+        return subprocess.Popen(command, **options)
+    except OSError as error:
+        raise DriverError(f"{failure}: {not_run(command[0], error)}") from error
 
 
 @contextlib.contextmanager
@@ -21,7 +32,7 @@ def running(command: Sequence[str], limit: int, failure: str, **options: Any) ->
     :param options: of :class:`subprocess.Popen`
     :raises DriverError: it failed, with its words, or took too long
     """
-    with tempfile.TemporaryFile() as errors, subprocess.Popen(command, stderr=errors, **options) as process:
+    with tempfile.TemporaryFile() as errors, begun(command, failure, stderr=errors, **options) as process:
         clock = threading.Timer(limit, process.kill)
         clock.start()
         try:

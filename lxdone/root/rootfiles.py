@@ -10,6 +10,7 @@ from lxdone import translate
 from lxdone.disk import ceph, diskformat, filesystems
 from lxdone.disk.diskformat import Format
 from lxdone.root import rootrecords
+from onedriver.node import datastores
 from onedriver.vm import Vm
 
 
@@ -37,7 +38,8 @@ def of(vm: Vm, file: Path) -> RootFile:
 def opened(root: RootFile, *, read_only: bool = True) -> Iterator[Path]:
     """Where its content is, for as long as the block lasts."""
     if root.image is None:
-        yield root.file
+        with datastores.opened(root.file) as disk:
+            yield disk.path
         return
     ceph.disconnect(root.image)  # what a killed command left
     try:
@@ -77,10 +79,8 @@ def restore(root: RootFile) -> None:
 
 def stamp(root: RootFile) -> str:
     """Tells one content of it from another."""
-    if root.image is None:
-        return rootrecords.stamp(root.file)
     with opened(root) as disk:
-        return digest(disk)
+        return digest(disk) if root.image else rootrecords.stamp(disk)
 
 
 def digest(disk: Path) -> str:

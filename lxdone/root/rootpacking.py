@@ -13,13 +13,15 @@ from pathlib import Path
 
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.exports import Exports, Packed, Reader
+from containerhost.storage import loops
 from lxdone.disk import filesystems, growth, limited
 
 MARGIN = 16 << 20  # bytes that a new file system has at least beside its content
 # No journal, which nobody would replay; a file needs a block and an inode.
 NEW = ("-m", "0", "-i", "4096", "-O", "^has_journal")
 
-# $1 type, $2 options, $3 disk, $4 folder. The archive comes in; what is below rootfs/ becomes all that there is.
+# $1 type, $2 options, $3 block device, $4 folder. The archive comes in; what is below rootfs/ becomes all
+# that there is.
 UNPACK = """
 set -e
 mount -t "$1" -o "$2" -- "$3" "$4"
@@ -82,10 +84,11 @@ class PackedRoot:
         point = self.home / "saved"
         point.mkdir(exist_ok=True)
         command = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", UNPACK, "sh", found.format.value,
-                   found.writable_options, str(disk), str(point)]
+                   found.writable_options]
         try:
-            with self._exports.reading(self._found) as reader:
-                feed(command, reader, self._limit, f"disk {disk}")
+            with loops.over(disk, found.start, found.size, read_only=False) as node, self._exports.reading(
+                    self._found) as reader:
+                feed([*command, node, str(point)], reader, self._limit, f"disk {disk}")
         finally:
             point.rmdir()
 

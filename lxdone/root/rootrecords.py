@@ -3,6 +3,8 @@
 While a container runs, its root is newer than the disk in OpenNebula's datastore. The node's own record in the VM's
 folder says so, and a mark beside the disk tells the same to other nodes, which may see the datastore too.
 
+Root trusts its own record. The mark is a hint of the datastore's owner, who could also start the VM or remove its disk.
+
 A stamp tells one content of a disk from another. A disk with another stamp than the record's was changed by somebody
 else: OpenNebula moved, reverted or enlarged it, or the VM ran on another node.
 """
@@ -10,14 +12,19 @@ else: OpenNebula moved, reverted or enlarged it, or the VM ran on another node.
 import dataclasses
 import json
 import os
+import re
+import secrets
 from pathlib import Path
 
-from lxdone.disk import newfile
+from containerhost.linux.files import Directory, atomic_write
 from onedriver.errors import DriverError
+from onedriver.node import datastores
 
 FILE = "root.json"  # in the VM's folder on the node
 RUNNING = "lxdone.running"  # in its folder in the datastore: which node has a newer root
 STORE = ".lxdone"  # in the datastore's own folder: who sees it sees the datastore, not the place where it is to be
+IDENTITY = re.compile(r"[0-9a-f]{32}")  # what it has; a place where none is mounted may have a file of that name too
+NODE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +37,7 @@ class RootRecord:
     :ivar stamp: of the disk as the root was made of it, or written to it
     :ivar coming: of a disk that is about to take its place
     :ivar unsaved: the root is newer than the disk
+    :ivar store: identity of the datastore; None in records of earlier releases
     """
 
     file: str
@@ -40,6 +48,7 @@ class RootRecord:
     stamp: str
     coming: str | None = None
     unsaved: bool = True
+    store: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -65,13 +74,13 @@ def read(home: Path) -> RootRecord | None:
 
 
 def write(home: Path, record: RootRecord) -> None:
-    with newfile.instead_of(home / FILE) as unfinished:
-        unfinished.write_text(json.dumps(dataclasses.asdict(record)), encoding="utf-8")
+    atomic_write(home / FILE, json.dumps(dataclasses.asdict(record)).encode())
 
 
 def stamp(file: Path) -> str:
     """Of a disk that is a file; opened, because a network's file system only then looks at what is there.
 
+    :param file: by a path that is safe to open, see :mod:`onedriver.node.datastores`
     :raises DriverError: it cannot be read
     """
     try:
@@ -83,26 +92,56 @@ def stamp(file: Path) -> str:
 
 
 def mark(record: RootRecord) -> None:
-    """Tell other nodes that this one's root is newer, and let the datastore be known when it is seen again.
+    """Tell other nodes that this one's root is newer.
 
+    :raises DriverError: root may not write there, or something else is there under the mark's name
+    """
+    try:
+        with datastores.folder(record.folder) as folder:
+            put(folder, RUNNING, f"{os.uname().nodename}\n".encode())
+    except OSError as error:
+        raise unwritable(error) from error
+
+
+def store_of(folder: Path) -> str:
+    """Return the identity of a datastore, which its mark has from its first VM on.
+
+    :param folder: a VM's in it, without which nothing is made: the datastore may not be mounted
     :raises DriverError: root may not write there
     """
     try:
-        (record.folder.parent / STORE).touch()
-        file = record.folder / RUNNING
-        file.write_text(f"{os.uname().nodename}\n", encoding="utf-8")
-        status = record.folder.stat()
-        os.chown(file, status.st_uid, status.st_gid)
-        newfile.synced(record.folder)
+        with datastores.folder(folder), datastores.folder(folder.parent) as store:
+            if identity(store) is None:
+                put(store, STORE, f"{secrets.token_hex(16)}\n".encode())
+            return identity(store) or ""
     except OSError as error:
-        raise DriverError(f"the datastore cannot be written: {error}; the driver is root on the node: export shared "
-                          "datastores with no_root_squash") from error
+        raise unwritable(error) from error
+
+
+def identity(store: Directory) -> str | None:
+    """Return None where the datastore has none yet, or something else under the mark's name."""
+    try:
+        found = store.read(STORE, datastores.MARK_LIMIT).decode(errors="replace").strip()
+    except OSError:
+        return None
+    return found if IDENTITY.fullmatch(found) else None
+
+
+def unwritable(error: OSError) -> DriverError:
+    return DriverError(f"the datastore cannot be written: {error}; the driver is root on the node: export shared "
+                       "datastores with no_root_squash")
+
+
+def put(directory: Directory, name: str, content: bytes) -> None:
+    """Write a file for the directory's owner; it replaces whatever has the name."""
+    found = os.fstat(directory.fd)
+    directory.write(name, content, 0o644, (found.st_uid, found.st_gid))
 
 
 def unmark(record: RootRecord) -> None:
     try:
-        (record.folder / RUNNING).unlink(missing_ok=True)
-        newfile.synced(record.folder)
+        with datastores.folder(record.folder) as folder:
+            folder.unlink(RUNNING)
     except FileNotFoundError:
         return  # OpenNebula removed the folder
     except OSError as error:
@@ -117,23 +156,24 @@ def elsewhere(folder: Path, record: RootRecord | None) -> str | None:
     if record and record.unsaved:
         return None
     try:
-        return (folder / RUNNING).read_text(encoding="utf-8").strip()[:64] or "another"
+        with datastores.folder(folder) as directory:
+            node = directory.read(RUNNING, datastores.MARK_LIMIT, owner=os.fstat(directory.fd).st_uid)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DriverError(f"{folder / RUNNING} cannot be read: {error}") from error
+    except OSError as error:
+        raise DriverError(f"{folder / RUNNING} cannot be read: {error.strerror}; it is to be a small file of the "
+                          "folder's owner: remove what is there") from error
+    found = node.decode(errors="replace").strip()
+    return found if NODE.fullmatch(found) else "another"
 
 
 def is_over(record: RootRecord) -> bool:
     """Whether OpenNebula ended the VM, or moved it away, and nothing of it is needed here. Only certain when the
     datastore is surely there and the root is in the disk that went."""
-    store = record.folder.parent
-    if record.unsaved or record.coming or not (store / STORE).is_file():
+    if record.unsaved or record.coming:
         return False
     try:
-        os.lstat(record.folder)
-    except FileNotFoundError:
-        return (store / STORE).is_file()
-    except OSError:
+        return datastores.is_gone(record.folder.parent, STORE, record.store, record.folder.name) or (
+            elsewhere(record.folder, record) is not None)
+    except DriverError:
         return False
-    return elsewhere(record.folder, record) is not None

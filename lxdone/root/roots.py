@@ -1,29 +1,31 @@
 """Root disks: the content of a VM's disk file in LXD's image store for as long as a container of it lives.
 
-An LXD tarball goes there as it is. A file system becomes one first, under an alias that is the digest of the disk, so
-that the VMs of one image share it.
+Whatever it is, its root file system is written anew first: LXD reads nothing that a tenant packed. The image has an
+alias that is the digest of the disk, so that the VMs of one image share it.
 """
 
+import contextlib
 import hashlib
-import io
 import platform
-import tarfile
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from containerhost.engines import ContainerState
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.images import Images
-from containerhost.errors import EngineNotFound
 from containerhost.filelock import FileLock
+from containerhost.images import metadata
+from containerhost.images.errors import BadImage
+from containerhost.images.rebuild import rebuild
 from lxdone.disk import diskformat, filesystems, qcow2
 from lxdone.disk.diskformat import Format
 from lxdone.translate import IMAGE_LABEL
-from onedriver.errors import DriverError, NotSupported
+from onedriver.errors import BadInput, DriverError, NotSupported
 
-PREFIX = "lxdone-"
+PREFIX = "lxdone-rebuilt-"  # images "lxdone-…" of earlier releases are as their tenants made them
 LOCK = ".images"
-METADATA = f"architecture: {platform.machine()}\ncreation_date: 1\n"
 REFUSED = {
     Format.QCOW2: "is a qcow2 image within another",
     Format.ISO: "is an ISO image, which has no root file system",
@@ -65,51 +67,38 @@ class Roots:
         found = diskformat.of(filesystems.head(disk))
         if found in REFUSED:
             raise NotSupported(f"the root disk {disk} {REFUSED[found]}")
-        content = digest(disk)
+        alias = PREFIX + digest(disk)[:32]
         with self._lock.held():
-            if found is Format.TARBALL:
-                return self._tarball(disk, content)
-            return self._file_system(disk, found, content, folder)
+            image = self._images.find(alias)
+            return image.fingerprint if image else self._import(disk, found, alias, folder)
 
-    def _tarball(self, disk: Path, content: str) -> str:
-        """LXD calls an image of one file by that file's digest."""
-        if not self._has(content):
-            self._images.import_unified(disk, PREFIX + content[:32], {})
-        return content
+    def _import(self, disk: Path, found: Format, alias: str, folder: Path) -> str:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            target = cast(BinaryIO, file)
+            with self._content(disk, found, folder) as content:
+                try:
+                    rebuilt = rebuild(content, target, None, self._timeout)
+                except BadImage as error:
+                    raise BadInput(f"the root disk {disk} cannot be used: {error}") from error
+            architecture = rebuilt.architecture or platform.machine()
+            return self._images.import_split(metadata.tarball(architecture), target, alias, {})
 
-    def _file_system(self, disk: Path, found: Format, content: str, folder: Path) -> str:
-        alias = PREFIX + content[:32]
-        image = self._images.find(alias)
-        if image:
-            return image.fingerprint
-        if found is Format.SQUASHFS:
-            return self._images.import_split(metadata(), disk, alias, {})
-        file_system = filesystems.find(disk)
-        return self._images.import_packed(
-            lambda: filesystems.archived(disk, file_system, METADATA, folder, self._timeout), alias, {})
-
-    def _has(self, fingerprint: str) -> bool:
-        try:
-            self._client.image(fingerprint)
-        except EngineNotFound:
-            return False
-        return True
+    @contextlib.contextmanager
+    def _content(self, disk: Path, found: Format, folder: Path) -> Iterator[BinaryIO]:
+        """Open the disk's archive: its own, or that of its file system."""
+        if found in (Format.TARBALL, Format.SQUASHFS):
+            with disk.open("rb") as file:
+                yield file
+        else:
+            with filesystems.archived(disk, filesystems.find(disk), folder, self._timeout) as archive:
+                yield archive
 
     def release(self, fingerprint: str | None, containers: Iterable[ContainerState]) -> None:
         """Remove the image unless one of the host's containers was made of it."""
         if fingerprint and not any(state.labels.get(IMAGE_LABEL) == fingerprint for state in containers):
             with self._lock.held():
                 self._images.delete(fingerprint)
-
-
-def metadata() -> bytes:
-    """The tarball that LXD wants beside a root file system."""
-    entry = tarfile.TarInfo("metadata.yaml")
-    entry.size = len(METADATA)
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w") as archive:
-        archive.addfile(entry, io.BytesIO(METADATA.encode()))
-    return raw.getvalue()
 
 
 def digest(disk: Path) -> str:

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from containerhost.engines.lxd.client import LxdClient
 from lxdone import translate
-from lxdone.disk import diskformat, filesystems, growth, newfile, qcow2
+from lxdone.disk import diskformat, filesystems, growth, qcow2
 from lxdone.disk.diskformat import Format
 from lxdone.root import rootfiles, rootpacking, rootrecords
 from lxdone.root.rootfiles import RootFile
 from lxdone.root.rootpacking import PackedRoot
 from lxdone.root.rootrecords import RootRecord
 from onedriver.errors import DriverError, NotSupported
-from onedriver.node import changes
+from onedriver.node import changes, datastores
 from onedriver.vm import Vm
 
 # How LXD is to pack what came packed so, by its first bytes.
@@ -59,8 +59,6 @@ class RootSaves:
             if reason:
                 raise NotSupported(f"disk {file} is a persistent image that {reason}: what the VM wrote could not be "
                                    "kept; give the disk the image's own size")
-        if wanted.type != "RBD" and not file.resolve().is_relative_to(self._datastores.resolve()):
-            raise NotSupported(f"disk {file} is not in a datastore below {self._datastores}, but in {file.resolve()}")
 
     def begin(self, home: Path, vm: Vm, file: Path) -> None:
         """The container is about to run, so that its root becomes newer than the disk.
@@ -71,7 +69,7 @@ class RootSaves:
         same = before is not None and before.unsaved and before.file == str(file)
         record = RootRecord(str(file), translate.root(vm).size or 0, translate.root(vm).save, wanted.image, wanted.user,
                             before.stamp if same and before else rootfiles.stamp(wanted),
-                            before.coming if same and before else None)
+                            before.coming if same and before else None, store=rootrecords.store_of(file.parent))
         rootrecords.write(home, record)
         rootrecords.mark(record)
 
@@ -172,29 +170,28 @@ class RootSaves:
             announce(rootrecords.stamp(new))
 
         if root.image:
-            with rootfiles.replaced(root) as disk:
-                packed.fill(disk, None, new=not record.persistent)
-                announce(rootfiles.digest(disk))
+            with rootfiles.replaced(root) as device:
+                packed.fill(device, None, new=not record.persistent)
+                announce(rootfiles.digest(device))
         elif found is Format.QCOW2:
             raw = packed.home / "saved.raw"
             try:
-                qcow2.to_raw(root.file, self._datastores, raw, self._timeout)
+                with datastores.opened(root.file) as disk:
+                    qcow2.to_raw(disk.path, self._datastores, raw, self._timeout)
                 packed.fill(raw, record.size, new=not record.persistent)
                 qcow2.from_raw(raw, root.file, self._datastores, self._timeout, ready)
             finally:
                 raw.unlink(missing_ok=True)
         else:
-            file = root.file.resolve()
-            with newfile.instead_of(file, ready) as unfinished:
+            with datastores.opened(root.file) as disk, datastores.replaced(root.file, ready) as unfinished:
                 if found is Format.TARBALL:
                     packed.write(unfinished)
                     return
                 if record.persistent:
-                    filesystems.run(["cp", "--reflink=auto", "--sparse=always", "--", str(file), str(unfinished)],
+                    filesystems.run(["cp", "--reflink=auto", "--sparse=always", "--", str(disk.path), str(unfinished)],
                                     self._timeout, f"disk {root.file} cannot be copied")
                 else:
-                    unfinished.touch()
-                    os.truncate(unfinished, file.stat().st_size)
+                    os.truncate(unfinished, disk.path.stat().st_size)
                 packed.fill(unfinished, record.size, new=not record.persistent)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Glance's images on this host: fetched once, checked, and kept in the engine's own image store.
+"""Glance's images on this host: fetched once, rebuilt, and kept in the engine's own image store.
 
 The store is the cache: an image is there under the alias ``nova-<image id>`` with what was found out about it, so the
 cache survives restarts of nova-compute and has no second book to keep. Before an image is in the store there is only
@@ -7,15 +7,14 @@ one file of it, in ``folder``, which an interrupted nova-compute leaves behind a
 
 import functools
 import hashlib
-import io
 import logging
-import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 from nova import exception
 from nova.objects.image_meta import ImageMeta
@@ -23,16 +22,18 @@ from oslo_concurrency import lockutils
 from oslo_utils import units, uuidutils
 
 from containerhost.engines.lxd.images import Image, Images
+from containerhost.errors import EngineError, EngineTimeout
+from containerhost.images import metadata
+from containerhost.images.errors import BadImage, TooLarge
+from containerhost.images.rebuild import rebuild
 from nova_lxd_ext.host.architectures import canonical
-from nova_lxd_ext.image import imagefile
-from nova_lxd_ext.image.imageerrors import BadImage, TooLarge
-from nova_lxd_ext.image.imagefile import Format
 
 LOG = logging.getLogger(__name__)
 
 ALIAS = "nova-"
 PARTIAL = ".part"
 BOOTING = 3600.0  # s in which a boot that asked for an image surely made its container
+REBUILD_TIMEOUT = 3600  # s
 
 # Properties of an image in the store. The size and architecture are checked for every boot, not only the first.
 IMAGE_ID = "nova.image_id"
@@ -40,6 +41,9 @@ CHECKSUM = "nova.checksum"
 UNPACKED = "nova.unpacked_bytes"
 ARCHITECTURE = "nova.architecture"
 FORMAT = "nova.format"
+# An image without it was imported as its tenant made it, by an earlier release: it is fetched again.
+REBUILT = "nova.rebuilt"
+REBUILT_VERSION = "1"
 
 
 class Glance(Protocol):
@@ -96,10 +100,13 @@ class Cache:
         return self._store.having(IMAGE_ID)
 
     def remove(self, image: Image) -> bool:
-        """Remove an image from the store, unless a boot asked for it just now and is about to use it.
+        """Remove an image from the store, unless a boot asked for it just now and is about to use it, or somebody else
+        gave it a name: the same content is one image, whoever imported it.
 
         :returns: whether it is gone
         """
+        if any(not alias.startswith(ALIAS) for alias in image.aliases):
+            return False
         with self._deciding:
             if any(self._clock() - self._wanted.get(image_id, -BOOTING) < BOOTING for image_id in ids_of(image)):
                 return False
@@ -133,9 +140,9 @@ class Cache:
         return tuple(canonical(name) for name in self._ask_architectures())
 
     def _find(self, image_meta: ImageMeta) -> Image | None:
-        """One that somebody else gave the same name, of which nothing is known, does not count."""
+        """Images of others with the same alias, and images that were not rebuilt, are ignored."""
         found = self._store.find(alias_of(image_meta))
-        return found if found is not None and UNPACKED in found.properties else None
+        return found if found is not None and found.properties.get(REBUILT) == REBUILT_VERSION else None
 
     def _only_fetcher(self, image_id: str, blocking: bool = True) -> AbstractContextManager[Any]:
         """One thread of one process at a time. The empty lock file stays: removing it would race with who waits."""
@@ -147,9 +154,12 @@ class Cache:
         path = self._folder / f"{image_meta.id}{PARTIAL}"
         try:
             self._download(context, image_meta, path, trusted_certs)
-            properties = self._examine(image_meta, path, limit)
-            self._require_fits(image_meta, properties, limit)
-            return self._import(image_meta, path, properties)
+            # Without a name: nothing is left of it whenever nova-compute ends.
+            with path.open("rb") as file, tempfile.TemporaryFile(dir=self._folder) as rebuilt:
+                properties = self._rebuild(image_meta, file, cast(BinaryIO, rebuilt), limit)
+                self._require_fits(image_meta, properties, limit)
+                return self._store.import_split(metadata.tarball(properties[ARCHITECTURE]), cast(BinaryIO, rebuilt),
+                                                alias_of(image_meta), properties)
         finally:
             path.unlink(missing_ok=True)
 
@@ -170,18 +180,20 @@ class Cache:
                 image_id=image_meta.id,
                 reason=f"it arrived damaged: its MD5 checksum is {found}, Glance promised {expected}")
 
-    def _examine(self, image_meta: ImageMeta, path: Path, limit: int | None) -> dict[str, str]:
-        """What the store shall remember of the image."""
+    def _rebuild(self, image_meta: ImageMeta, file: BinaryIO, rebuilt: BinaryIO, limit: int | None) -> dict[str, str]:
+        """Write the image's root file system anew, and return what the store shall remember of it."""
         try:
-            file = imagefile.inspect(path, limit)
+            found = rebuild(file, rebuilt, limit, REBUILD_TIMEOUT)
         except TooLarge as error:
             raise exception.FlavorDiskSmallerThanImage(flavor_size=error.limit, image_size=error.size) from error
-        except BadImage as error:
+        except (BadImage, EngineTimeout) as error:
             raise exception.ImageUnacceptable(image_id=image_meta.id, reason=str(error)) from error
-        architecture = file.architecture or wanted_architecture(image_meta) or self._architectures[0]
-        return {IMAGE_ID: image_meta.id, UNPACKED: str(file.unpacked), ARCHITECTURE: canonical(architecture),
+        except EngineError as error:
+            raise exception.CouldNotFetchImage(f"Image {image_meta.id} could not be rebuilt: {error}") from error
+        architecture = found.architecture or wanted_architecture(image_meta) or self._architectures[0]
+        return {IMAGE_ID: image_meta.id, UNPACKED: str(found.unpacked), ARCHITECTURE: canonical(architecture),
                 CHECKSUM: (image_meta.checksum or "") if image_meta.obj_attr_is_set("checksum") else "",
-                FORMAT: file.format}
+                FORMAT: found.format, REBUILT: REBUILT_VERSION}
 
     def _require_fits(self, image_meta: ImageMeta, properties: Mapping[str, str], limit: int | None) -> None:
         """Whether the image runs on this host and fits the disk; asked for every boot."""
@@ -198,12 +210,6 @@ class Cache:
         size = int(properties[UNPACKED])
         if limit is not None and size > limit:
             raise exception.FlavorDiskSmallerThanImage(flavor_size=limit, image_size=size)
-
-    def _import(self, image_meta: ImageMeta, path: Path, properties: Mapping[str, str]) -> str:
-        if properties[FORMAT] == Format.UNIFIED:
-            return self._store.import_unified(path, alias_of(image_meta), properties)
-        metadata = metadata_tarball(properties[ARCHITECTURE])
-        return self._store.import_split(metadata, path, alias_of(image_meta), properties)
 
 
 def ids_of(image: Image) -> frozenset[str]:
@@ -222,17 +228,3 @@ def wanted_architecture(image_meta: ImageMeta) -> str | None:
     """What the image's owner says in ``hw_architecture``."""
     wanted = image_meta.properties.get("hw_architecture")
     return canonical(wanted) if wanted else None
-
-
-def metadata_tarball(architecture: str) -> bytes:
-    """The half of a split image that Glance's file lacks (LXD doc, "Image format").
-
-    It has no date of its own, so that the same root file system always has the same fingerprint.
-    """
-    content = f"architecture: {architecture}\ncreation_date: 1\n".encode()
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w") as archive:
-        member = tarfile.TarInfo("metadata.yaml")
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
-    return raw.getvalue()

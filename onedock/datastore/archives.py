@@ -1,13 +1,17 @@
 """Archives of images: what `docker save` writes, and OCI layouts (image-layout.md), in a tarball or in a folder."""
 
 import contextlib
+import io
+import os
 import posixpath
 import re
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
+from containerhost.images import members
+from containerhost.images.errors import BadImage
+from containerhost.images.members import Kind, Member, Stream
 from onedock.datastore import content, digests, plain
 from onedock.datastore.content import Content, Layer
 from onedock.datastore.plain import Corrupt
@@ -15,6 +19,7 @@ from onedock.datastore.safefiles import SafeFiles
 from onedriver.errors import BadInput
 
 MEMBERS_LIMIT = 20_000
+LINKS_LIMIT = 16  # behind one another
 NAMED_BY_DIGEST = re.compile(r"(?:.*/)?([0-9a-f]{64})(?:\.json|\.tar)?")
 INDEX, MANIFEST = "index.json", "manifest.json"
 
@@ -35,37 +40,78 @@ class Tarball:
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._name = name
+        self._file = file
+        self._members: dict[str, tuple[Member, int]] = {}
         with damage(name):
-            self._tar = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115
-            self._members = {}
-            for number, member in enumerate(self._tar):
+            stream = Headers(file)
+            for number, member in enumerate(members.read(stream)):
                 if number >= MEMBERS_LIMIT:
                     raise BadInput(f"{name} holds more than {MEMBERS_LIMIT} files: no archive of an image does")
-                self._members[posixpath.normpath(member.name)] = member
+                self._members["/".join(member.path)] = member, stream.tell()
 
     def has(self, path: str) -> bool:
-        return posixpath.normpath(path) in self._members
+        return key(path) in self._members
 
     def size(self, path: str) -> int:
-        return self._member(path).size
+        return self._member(path)[0].size
 
     @contextlib.contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
-        with damage(self._name):
-            try:
-                file = self._tar.extractfile(self._member(path))  # follows links, within the archive only
-            except KeyError as error:
-                raise Corrupt(f"{self._name}: {path[:100]} is a link to nothing") from error
-            if file is None:
-                raise Corrupt(f"{self._name}: {path[:100]} is no file")
-            with file:
-                yield cast(BinaryIO, file)
+        for _ in range(LINKS_LIMIT):
+            member, place = self._member(path)
+            if member.kind is Kind.FILE and member.segments is None:
+                yield cast(BinaryIO, Part(self._file, place, member.size))
+                return
+            if member.kind is Kind.HARD_LINK:
+                path = "/".join(member.target)
+            elif member.kind is Kind.SYMLINK:  # of `docker save` before version 25: a layer that two images share
+                path = posixpath.join(posixpath.dirname(path), member.link)
+            else:
+                break
+        raise Corrupt(f"{self._name}: {path[:100]} is no file")
 
-    def _member(self, path: str) -> tarfile.TarInfo:
+    def _member(self, path: str) -> tuple[Member, int]:
         try:
-            return self._members[posixpath.normpath(path)]
+            return self._members[key(path)]
         except KeyError as error:
             raise Corrupt(f"{self._name}: it has no {path[:100]}, which it says it has") from error
+
+
+class Headers(Stream):
+    """Reads the headers of a tarball alone."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file, file.seek(0, os.SEEK_END))
+        self._file = file
+        file.seek(0)
+
+    def seek(self, position: int) -> None:
+        if not self.total <= position <= self._limit:
+            raise BadImage("a header names a place that is not behind it")
+        self.total = self._file.seek(position)
+
+
+class Part(io.RawIOBase):
+    """A part of a file, at its beginning. Others may read other parts meanwhile."""
+
+    def __init__(self, file: BinaryIO, place: int, size: int) -> None:
+        self._file = file
+        self._place = place
+        self._end = place + size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._file.seek(self._place)
+        data = self._file.read(min(len(buffer), self._end - self._place))
+        buffer[:len(data)] = data
+        self._place += len(data)
+        return len(data)
+
+
+def key(path: str) -> str:
+    return posixpath.normpath(f"/{path}").lstrip("/")
 
 
 class Folder:
@@ -93,7 +139,7 @@ class Folder:
 def damage(name: str) -> Iterator[None]:
     try:
         yield
-    except plain.DAMAGED as error:
+    except (*plain.DAMAGED, BadImage) as error:
         raise Corrupt(f"{name} is damaged, or no archive of an image: {str(error)[:200] or type(error).__name__}; "
                       "make it anew (docker save, skopeo copy … oci-archive:)") from error
 

@@ -1,7 +1,7 @@
 import testtools
 
-from nova_lxd_ext.image import imagemetadata
-from nova_lxd_ext.image.imageerrors import BadImage
+from containerhost.images import metadata
+from containerhost.images.errors import BadImage
 
 DATED = "architecture: x86_64\ncreation_date: 1\n"
 
@@ -11,7 +11,7 @@ class TestMetadata(testtools.TestCase):
         for text in (DATED, DATED + "properties: null\n", DATED + "properties: {os: alpine, 3: 4}\n",
                      DATED + "expiry_date: 253402300799\ntemplates: {/etc/x: {when: [create], template: x.tpl}}\n",
                      DATED + "expiry_date: 0\n", "{architecture: x86_64, creation_date: 0x7}"):
-            self.assertEqual("x86_64", imagemetadata.architecture(text.encode()), text)
+            self.assertEqual("x86_64", metadata.architecture(text.encode()), text)
 
     def test_bad(self):
         """What LXD would refuse late, misread or suffer from -> the words that refuse it here."""
@@ -20,6 +20,7 @@ class TestMetadata(testtools.TestCase):
                 ("names no architecture", "architecture: \"\"\ncreation_date: 1\n"),
                 ("names no architecture", "architecture: [x86_64]\ncreation_date: 1\n"),
                 ("names no architecture", "[1, 2]"),
+                ("names no architecture", DATED.replace("x86_64", '"x86_64\\nproperties: {}"')),
                 ("names no architecture", ""),
                 ("no creation_date", "architecture: x86_64\n"),
                 ("creation_date 'abc'", "architecture: x86_64\ncreation_date: abc\n"),
@@ -40,6 +41,6 @@ class TestMetadata(testtools.TestCase):
                 ("65537 bytes", "#" * 65_537),
                 ("is no text", "? [a]\n: b\n"),
                 ("cannot be read", DATED + "...\n---\nfoo: bar\n")):
-            error = self.assertRaises(BadImage, imagemetadata.architecture, text.encode())
+            error = self.assertRaises(BadImage, metadata.architecture, text.encode())
             self.assertIn(words, str(error), text[:100])
-        self.assertRaises(BadImage, imagemetadata.architecture, b"architecture: \xff\xfe\x00")
+        self.assertRaises(BadImage, metadata.architecture, b"architecture: \xff\xfe\x00")

@@ -1,28 +1,33 @@
-"""The metadata.yaml of a tenant's image, checked before the engine believes it (LXD doc, "Image format").
+"""Metadata of images: validate what a tenant wrote, and write what LXD reads (LXD doc, "Image format").
 
-LXD 5.0.2 stores a creation date beyond the year 9999 and then fails to read its own record of the image. So dates are
-bounded here, and what two YAML parsers may read differently (aliases, merge keys, a key given twice) is refused.
+Nothing of a tenant's document but the architecture is used. The rest is validated all the same: an image whose metadata
+is wrong was made wrong, and its owner learns it at once. What two YAML parsers may read differently (aliases, merge
+keys, a key given twice) is refused.
 """
 
+import io
+import re
+import tarfile
 from typing import Any, Final
 
 import yaml
 
-from nova_lxd_ext.image.imageerrors import BadImage
+from containerhost.images.errors import BadImage
 
+ARCHITECTURE: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 LARGEST: Final = 64 * 1024  # bytes
 LAST_SECOND: Final = 253_402_300_799  # of the year 9999
 DATES: Final = ("creation_date", "expiry_date")
 
 
 def architecture(raw: bytes) -> str:
-    """The architecture the image names.
+    """Return the architecture that a metadata.yaml names.
 
     :raises BadImage: the document is not what LXD expects; the message completes "Image X is unacceptable: …"
     """
     document = _document(raw)
     name = document.get("architecture")
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not ARCHITECTURE.fullmatch(name):
         raise BadImage("its metadata.yaml names no architecture")
     if "creation_date" not in document:
         raise BadImage("its metadata.yaml has no creation_date")
@@ -71,3 +76,18 @@ def _require_texts(properties: Any) -> None:
         return
     if not isinstance(properties, dict) or any(isinstance(value, dict | list) for value in properties.values()):
         raise BadImage("its metadata.yaml has properties that are not texts by name")
+
+
+def tarball(architecture: str) -> bytes:
+    """Return the metadata half of a split image.
+
+    It has no templates: LXD writes their results as root through links that the image has in their places. It has no
+    date of its own, so that the same root file system always has the same fingerprint.
+    """
+    content = f"architecture: {architecture}\ncreation_date: 1\n".encode()
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        member = tarfile.TarInfo("metadata.yaml")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    return raw.getvalue()

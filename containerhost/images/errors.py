@@ -1,0 +1,20 @@
+"""Reasons to refuse an image, in words that complete the sentence "Image X is unacceptable: …"."""
+
+from containerhost.errors import ContainerHostError
+
+
+class BadImage(ContainerHostError):
+    """Damaged, hostile, or nothing that a container can boot from."""
+
+
+class TooLarge(BadImage):
+    """More than the allowed bytes.
+
+    :ivar size: bytes unpacked, at least
+    :ivar limit: bytes allowed
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"it takes at least {size} bytes unpacked, {limit} are allowed")
+        self.size = size
+        self.limit = limit

@@ -1,0 +1,131 @@
+"""Start the worker that rebuilds an image, and read its result. Nothing of a tenant's file is parsed here."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Final, cast
+
+import containerhost
+from containerhost.errors import EngineError, EngineTimeout
+from containerhost.images import source
+from containerhost.images.errors import BadImage, TooLarge
+from containerhost.images.rootfs import Format, Rebuilt
+
+PIECE: Final = 1 << 20
+UNPACKED_LIMIT: Final = 1 << 40  # bytes, where nothing else limits an image
+RESULT_LIMIT: Final = 64 << 10  # bytes
+WORKER: Final = "containerhost.images.worker"
+# It needs no network; with the first process of its namespace, all that it started ends.
+ISOLATED: Final = ("unshare", "--net", "--ipc", "--pid", "--fork", "--")
+
+
+def rebuild(image: BinaryIO, target: BinaryIO, limit: int | None, timeout: int) -> Rebuilt:
+    """Write a new archive of an image's root file system.
+
+    :param image: a file at its beginning, or the reading end of a pipe with a plain tar
+    :param target: an empty file, which has the new archive afterwards, packed with zstd
+    :param limit: bytes the image may have unpacked; reading stops there
+    :param timeout: seconds it may take
+    :raises BadImage: it is damaged, hostile, or nothing that a container can boot from
+    :raises TooLarge: it has more than ``limit`` bytes unpacked
+    :raises EngineTimeout: not done in time
+    """
+    most = UNPACKED_LIMIT if limit is None else limit
+    with readable(image, target) as content, started(
+            ("rootfs", str(most)), timeout, stdin=content, stdout=target) as worker:
+        found = worker.result()
+    return Rebuilt(Format(found["format"]), int(found["unpacked"]), found["architecture"])
+
+
+@contextlib.contextmanager
+def readable(image: BinaryIO, target: BinaryIO) -> Iterator[BinaryIO]:
+    """Give a squashfs that only root may read to the worker as a copy: its program opens the file anew."""
+    if not (source.head(image.fileno()) or b"").startswith(source.SQUASHFS) or os.geteuid() != 0:
+        yield image
+        return
+    with tempfile.TemporaryFile(dir=Path(os.readlink(f"/proc/self/fd/{target.fileno()}")).parent) as copy:
+        os.fchmod(copy.fileno(), 0o444)
+        shutil.copyfileobj(image, copy, 1 << 20)
+        copy.flush()
+        yield cast(BinaryIO, copy)
+
+
+@contextlib.contextmanager
+def layers(archive: BinaryIO, image: str, timeout: int) -> Iterator["Worker"]:
+    """Read a new archive of one image while it is rebuilt from another.
+
+    :param archive: a file at its beginning, or the reading end of a pipe
+    :param image: the engine's id of it
+    :param timeout: seconds it may take
+    """
+    with started(("layers", image), timeout, stdin=archive, stdout=subprocess.PIPE) as worker:
+        yield worker
+
+
+class Worker:
+    """A process that rebuilds an image. As a reader it ends only where the image is whole."""
+
+    def __init__(self, process: subprocess.Popen[bytes], timeout: int) -> None:
+        self._process = process
+        self._timeout = timeout
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(lambda: self.read(PIECE), b"")
+
+    def read(self, size: int = -1, /) -> bytes:
+        """:raises BadImage: the archive is damaged, or lacks a part of the image"""
+        piece = cast(IO[bytes], self._process.stdout).read(size)
+        if not piece:
+            self.result()
+        return piece
+
+    def result(self) -> dict[str, Any]:
+        """Wait for its end and return what it found.
+
+        :raises BadImage, TooLarge, EngineTimeout, EngineError: it failed
+        """
+        said = cast(IO[bytes], self._process.stderr).read(RESULT_LIMIT).decode("utf-8", "replace").strip()
+        status = self._process.wait()
+        try:
+            found = json.loads(said.rpartition("\n")[2])
+            if "size" in found:
+                raise TooLarge(int(found["size"]), int(found["limit"]))
+            if "bad" in found:
+                raise BadImage(str(found["bad"]))
+            if status == 0:
+                return dict(found)
+        except (ValueError, TypeError, KeyError):
+            pass
+        if status in (-signal.SIGKILL, -signal.SIGXCPU):
+            raise EngineTimeout(f"rebuild an image: not done within {self._timeout} s")
+        raise EngineError(f"rebuild an image: {' '.join(said.split())[-500:] or f'status {status}'}")
+
+
+@contextlib.contextmanager
+def started(words: Sequence[str], timeout: int, **streams: Any) -> Iterator[Worker]:
+    command = (*(ISOLATED if os.geteuid() == 0 else ()), sys.executable, "-m", WORKER, *words, str(timeout))
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
+                   "PYTHONPATH": str(Path(containerhost.__file__).parent.parent)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd="/", env=environment, process_group=0,
+                          **streams) as process:
+        clock = threading.Timer(timeout, end, [process])
+        clock.start()
+        try:
+            yield Worker(process, timeout)
+        finally:
+            clock.cancel()
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill the worker with all that it started. The kernel forgets to do so with its parent once it gave up root."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,193 @@
+"""Decide what each member of an image becomes, so that a new archive of it can only fill one root file system.
+
+The new archive holds the root file system alone: every name is relative to it, and no member lies below a link. An
+engine that unpacks it in a folder, by whatever program, writes nothing outside.
+"""
+
+import dataclasses
+import enum
+from typing import Final
+
+from containerhost.images import metadata
+from containerhost.images.errors import BadImage
+from containerhost.images.members import Kind, Member, Path, Stream, raw, read
+from containerhost.images.writer import Writer
+
+
+class Format(enum.StrEnum):
+    """``unified``: metadata.yaml and rootfs/ in one tarball (LXD doc, "Image format"); the others hold a root alone."""
+
+    UNIFIED = "unified"
+    ROOTFS = "rootfs"
+    SQUASHFS = "squashfs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rebuilt:
+    """:ivar unpacked: bytes it takes on disk: the length of the new archive before it is packed, which rounds files up
+        to 512 bytes and does not count holes. It depends on nothing else in the image: images of several tenants that
+        have the same root file system are one for an engine
+    :ivar architecture: as metadata.yaml names it; None when the file does not say
+    """
+
+    format: Format
+    unpacked: int
+    architecture: str | None = None
+
+
+METADATA: Final = "metadata.yaml"
+ROOTFS: Final = "rootfs"
+UNIFIED_TOPS: Final = frozenset({METADATA, ROOTFS, "templates"})
+ROOT_FOLDERS: Final = frozenset({"bin", "sbin", "usr"})
+UNIFIED_ROOTS: Final = frozenset(f"{ROOTFS}/{folder}" for folder in ROOT_FOLDERS)
+DOCKER_MARKS: Final = frozenset({"oci-layout", "manifest.json"})
+KNOWN_TOPS: Final = ROOT_FOLDERS | UNIFIED_ROOTS | DOCKER_MARKS | {METADATA, ROOTFS}
+TREE_LIMIT: Final = 256 << 20  # bytes of all names together
+
+Known = Kind | bytes  # what lies at a path; of a symbolic link its target
+
+
+class Tree:
+    """What was written so far, so that no member is put below a link or over another member."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Known] = {}
+        self._left = TREE_LIMIT
+
+    def place(self, member: Member) -> Member | None:
+        """Return what is to be written for a member; None for nothing.
+
+        Device nodes are left out: no container may use one that the engine did not make, and on the host's file system
+        they would be real.
+
+        :raises BadImage: it lies below something that is no directory, or something else lies at its place
+        """
+        if not member.path:
+            if member.kind is not Kind.DIRECTORY:
+                raise BadImage("its root is not a directory")
+            return member
+        key = self._below_directories(member)
+        before = self._known.get(key)
+        if before is not None and (before, member.kind) != (Kind.DIRECTORY, Kind.DIRECTORY):
+            raise BadImage(f"it has {shown(member.path)} twice")
+        if member.kind is Kind.HARD_LINK:
+            return self._hard_link(key, member)
+        self._remember(key, raw(member.link) if member.kind is Kind.SYMLINK else member.kind)
+        return None if member.kind is Kind.DEVICE else member
+
+    def _below_directories(self, member: Member) -> bytes:
+        key = b""
+        for part in member.path[:-1]:
+            key += raw(part)
+            known = self._known.get(key)
+            if known is None:
+                self._remember(key, Kind.DIRECTORY)
+            elif known is not Kind.DIRECTORY:
+                above = key.decode(errors="replace")[:200]
+                raise BadImage(f"its member {shown(member.path)} lies below {above!r}, which is no directory")
+            key += b"/"
+        return key + raw(member.path[-1])
+
+    def _hard_link(self, key: bytes, member: Member) -> Member | None:
+        target = self._known.get(raw("/".join(member.target)))
+        if target is None or target is Kind.DIRECTORY:
+            raise BadImage(f"its hard link {shown(member.path)} leads to {shown(member.target)}, which is no file that "
+                           "comes before it")
+        self._remember(key, target)
+        if target is Kind.DEVICE:
+            return None
+        if isinstance(target, bytes):
+            # Archivers write so a symbolic link of two names; which of both a program links is not left to it.
+            return dataclasses.replace(member, kind=Kind.SYMLINK, target=(),
+                                       link=target.decode("utf-8", "surrogateescape"))
+        return member
+
+    def _remember(self, key: bytes, known: Known) -> None:
+        if key not in self._known:
+            self._left -= len(key)
+            if self._left < 0:
+                raise BadImage(f"the names of its members take more than {TREE_LIMIT} bytes")
+        self._known[key] = known
+
+
+class Rebuild:
+    """Rebuild one image from a tar stream.
+
+    :param squashed: whether it was a squashfs
+    """
+
+    def __init__(self, stream: Stream, target: Writer, *, squashed: bool) -> None:
+        self._stream = stream
+        self._target = target
+        self._squashed = squashed
+        self._tree = Tree()
+        self._tops: set[str] = set()
+        self._unified: bool | None = None
+        self._metadata: bytes | None = None
+
+    def run(self) -> Rebuilt:
+        """:raises BadImage: it is damaged, hostile, or nothing that a container can boot from"""
+        for member in read(self._stream):
+            inside = self._inside(member)
+            placed = None if inside is None else self._tree.place(inside)
+            if placed is not None:
+                self._target.add(placed, self._data)
+        self._stream.drain()
+        self._target.end()
+        form = self._format()
+        named = metadata.architecture(self._metadata or b"") if form is Format.UNIFIED else None
+        return Rebuilt(form, self._target.written, named)
+
+    def _data(self, size: int) -> bytes:
+        return self._stream.exactly(size, "in a member's data")
+
+    def _inside(self, member: Member) -> Member | None:
+        """Return the member with its place in the root file system; None when it is not part of that."""
+        path = member.path
+        if path:
+            self._tops |= {path[0], "/".join(path[:2])} & KNOWN_TOPS
+            if self._unified is None:
+                self._unified = path[0] in UNIFIED_TOPS
+        if not self._unified:
+            return member
+        if path == (METADATA,):
+            self._read_metadata(member)
+        if not path or path[0] != ROOTFS:
+            return None
+        if member.kind is Kind.HARD_LINK:
+            if member.target[:1] != (ROOTFS,):
+                raise BadImage(f"its hard link {shown(path)} leads out of rootfs/")
+            member = dataclasses.replace(member, target=member.target[1:])
+        return dataclasses.replace(member, path=path[1:])
+
+    def _read_metadata(self, member: Member) -> None:
+        if self._metadata is not None:
+            raise BadImage("it has metadata.yaml twice")
+        if member.kind is not Kind.FILE or member.segments is not None:
+            raise BadImage("its metadata.yaml is not a regular file, so it names no architecture")
+        # One byte more than allowed tells what is too long.
+        self._metadata = self._data(min(member.size, metadata.LARGEST + 1))
+
+    def _format(self) -> Format:
+        tops = self._tops
+        both = METADATA in tops and ROOTFS in tops
+        if both and self._squashed:
+            raise BadImage("it is a unified LXD image as squashfs; upload it as a tarball, or its root file system "
+                           "alone")
+        if both and tops & UNIFIED_ROOTS:
+            if not self._unified:
+                raise BadImage("it is a unified LXD image that begins with something else than metadata.yaml, rootfs "
+                               "and templates; make it anew with `lxc image export`, or upload its rootfs alone")
+            return Format.UNIFIED
+        if tops & ROOT_FOLDERS and not self._unified:
+            return Format.SQUASHFS if self._squashed else Format.ROOTFS
+        if tops & DOCKER_MARKS:
+            raise BadImage("it is a Docker or OCI archive; upload the file system of a container made from it "
+                           "('docker export') instead")
+        if METADATA in tops:
+            raise BadImage("it holds metadata.yaml but no root file system; upload the image's other half")
+        raise BadImage("it holds no root file system: neither metadata.yaml with rootfs/, nor any of bin, sbin and usr")
+
+
+def shown(path: Path) -> str:
+    return repr("/".join(path)[:200])

@@ -1,0 +1,105 @@
+"""Rebuild the image on standard input to standard output: ``rootfs LIMIT SECONDS`` or ``layers IMAGE SECONDS``.
+
+Runs with no more rights than it needs, see :func:`confine`. The last words on standard error are its result as JSON.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import IO, Any, BinaryIO, Final, cast
+
+from containerhost.images import layers, source
+from containerhost.images.errors import BadImage, TooLarge
+from containerhost.images.members import Stream
+from containerhost.images.rootfs import Rebuild
+from containerhost.images.writer import Writer
+
+NOBODY: Final = 65534
+MEMORY: Final = 1 << 30  # bytes of address space, of this process and of each that it starts
+FILES: Final = 64
+PR_SET_NO_NEW_PRIVS: Final = 38
+COMPRESS: Final = ("zstd", "-1", "--quiet", "--stdout", "--single-thread")
+ARCHIVE_LIMIT: Final = 1 << 40  # bytes; an archive is not packed, so its own length is the limit
+
+
+def confine(seconds: int) -> None:
+    """Give up what only root may, and take no more memory and processor time than an image may need.
+
+    :raises OSError: the kernel refuses: then nothing of the image was read
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    for limit, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0),
+                        (resource.RLIMIT_NOFILE, FILES)):
+        hard = resource.getrlimit(limit)[1]
+        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(limit, (value, value))
+    if os.geteuid() == 0:
+        os.setgroups(())
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def main(words: list[str]) -> int:
+    confine(int(words[2]))
+    try:
+        result = rootfs(int(words[1])) if words[0] == "rootfs" else archive(words[1])
+    except TooLarge as error:
+        result = {"size": error.size, "limit": error.limit}
+    except BadImage as error:
+        result = {"bad": str(error)}
+    except MemoryError:
+        result = {"bad": f"reading it takes more than {MEMORY} bytes of memory"}
+    sys.stderr.write("\n" + json.dumps(result))
+    return 0 if "bad" not in result and "size" not in result else 1
+
+
+def rootfs(limit: int) -> dict[str, Any]:
+    start = source.head(0)
+    squashed = start is not None and start.startswith(source.SQUASHFS)
+    # The headers of the tar stream that a squashfs becomes are not its own.
+    allowed = limit + SLACK if squashed else limit
+    with compressed() as target, source.opened(0, start) as tar:
+        writer = Writer(target)
+        rebuilt = Rebuild(Stream(tar, allowed), writer, squashed=squashed).run()
+    if rebuilt.unpacked > limit:
+        raise TooLarge(rebuilt.unpacked, limit)
+    return dataclasses.asdict(rebuilt)
+
+
+SLACK: Final = 4 << 30  # bytes
+
+
+@contextlib.contextmanager
+def compressed() -> Iterator[BinaryIO]:
+    """Pack what is written to standard output, as lightly as it can be: it is unpacked once per container."""
+    process = subprocess.Popen(COMPRESS, stdin=subprocess.PIPE, bufsize=1 << 20)
+    pipe = cast(IO[bytes], process.stdin)
+    try:
+        yield cast(BinaryIO, pipe)
+        pipe.close()
+        if process.wait() != 0:
+            raise OSError("the new image cannot be written: is there room?")
+    finally:
+        process.kill()
+        process.wait()
+        # What a failure left in the buffer goes nowhere.
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()
+
+
+def archive(image: str) -> dict[str, Any]:
+    with open(0, "rb", buffering=1 << 20, closefd=False) as tar, open(1, "wb", buffering=1 << 20) as target:
+        layers.rebuild(Stream(tar, ARCHIVE_LIMIT), Writer(target), image)
+    return {}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

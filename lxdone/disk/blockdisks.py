@@ -1,0 +1,39 @@
+"""Disks of type BLOCK: links of OpenNebula's ``fs_lvm`` and ``dev`` transfer drivers to block devices of the host.
+
+The links are oneadmin's. Which devices they may lead to is the administrator's decision (option ``block_devices``):
+oneadmin could otherwise read and write every disk of the host through a VM.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from onedriver.errors import DriverError, NotSupported
+from onedriver.node import datastores
+
+
+def node(file: Path, allowed: Sequence[str]) -> Path | None:
+    """The block device that a disk is; None where the disk is no link into /dev.
+
+    :param allowed: patterns of paths
+    :raises NotSupported: the device is none of those
+    :raises DriverError: it is not there
+    """
+    try:
+        with datastores.folder(file.parent) as folder:
+            target = os.path.normpath(os.readlink(file.name, dir_fd=folder.fd))
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # it is no link
+            return None
+        raise DriverError(f"disk {file} cannot be opened: {error.strerror}") from error
+    if not target.startswith("/dev/"):
+        return None
+    if not any(PurePosixPath(target).match(pattern) for pattern in allowed):
+        raise NotSupported(f"disk {file} is a link to {target[:200]!r}, which is none of the devices that this node "
+                           f"gives to VMs: {', '.join(allowed) or 'none'} (option block_devices)")
+    found = Path(os.path.realpath(target))  # in /dev nobody but root makes links
+    if not found.is_relative_to("/dev") or not stat.S_ISBLK(found.stat().st_mode):
+        raise DriverError(f"disk {file} is a link to {target}, which is {found} and no block device")
+    return found

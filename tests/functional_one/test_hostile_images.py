@@ -1,0 +1,75 @@
+"""Root disks that attack the node, from the deployment to the container's end."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import fixtures
+
+from tests import hostileimages
+from tests.functional_one import diskfiles
+from tests.functional_one.test_actions import BOOT, CLEANUP, ActionsCase
+from tests.functional_one.vms import Machine
+
+SECRET = "architecture: secret\ncreation_date: 5\n"
+HOLE = 1 << 40  # bytes
+
+
+class HostileRootsTest(ActionsCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.victim = self.folder / "host" / "victim"
+        self.victim.parent.mkdir()
+        self.victim.write_text(SECRET)
+        self.good = self.node.lxd.images["unified"]
+
+    def attack(self, content: bytes) -> None:
+        machine, disk = Machine(), self.folder / "disk"
+        disk.write_bytes(content)
+        self.node.give_disk(machine, disk)
+        deployed = self.node.act("deploy", machine, lcm=BOOT)
+        if deployed.status == 0:
+            self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
+            self.assertIn("No such file", self.inside(machine, "cat", "/etc/read"))
+        else:
+            self.assertIn("cannot be used: it", deployed.reason)
+        self.assertEqual(SECRET, self.victim.read_text(), "the node's file was written")
+        self.assertEqual([self.victim], list(self.victim.parent.iterdir()), "a file of the node is new")
+
+    def test_a_far_date_in_one_of_two_metadata_files_leaves_the_store_readable(self) -> None:
+        machine, disk = Machine(), self.folder / "disk"
+        disk.write_bytes(hostileimages.dated(self.good))
+        self.node.give_disk(machine, disk)
+        self.refused("twice", "deploy", machine, lcm=BOOT)
+        self.assertEqual([], self.engine.client.images())
+
+    def test_device_nodes_are_left_out(self) -> None:
+        machine, disk = Machine(), self.folder / "disk"
+        disk.write_bytes(hostileimages.devices(self.good))
+        self.node.give_disk(machine, disk)
+        self.ok("deploy", machine, lcm=BOOT)
+        self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
+        self.assertEqual("", self.inside(machine, "ls", "/root"))
+
+    def test_a_hole_larger_than_the_node_costs_nothing(self) -> None:
+        tree = diskfiles.tree(self.good, self.folder)
+        with (tree / "root/hole").open("wb") as file:
+            file.write(b"begin")
+            os.truncate(file.fileno(), HOLE)
+        machine = Machine()
+        self.node.give_disk(machine, diskfiles.ext4(tree, self.folder / "ext4"))
+        self.ok("deploy", machine, lcm=BOOT)
+        self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
+        self.assertEqual(f"{HOLE}\n", self.inside(machine, "stat", "-c", "%s", "/root/hole"))
+
+
+def test_of(name: str) -> Any:
+    def test(self: HostileRootsTest) -> None:
+        build = hostileimages.ATTACKS[name]
+        self.attack(build(hostileimages.Builder(self.good), str(self.victim)).done())
+    return test
+
+
+for attack in hostileimages.ATTACKS:
+    setattr(HostileRootsTest, f"test_no_way_out_by_{attack.replace(' ', '_')}", test_of(attack))
