@@ -1,4 +1,8 @@
-"""A lock that all processes and threads of the host take through one file, and that a killed one lets go."""
+"""A lock that all processes and threads of the host take through one file, and that a killed one lets go.
+
+The file belongs to the owner of its folder, also where root is the first to need it: a service that is not root would
+else never get the lock again.
+"""
 
 import contextlib
 import fcntl
@@ -6,6 +10,8 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from containerhost.linux.files import Directory
 
 PAUSE = 0.005  # seconds between two tries
 
@@ -26,13 +32,28 @@ class FileLock:
         :raises TimeoutError: another one holds it for longer than the limit
         :raises OSError: the file cannot be opened
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = self._opened()
         try:
             self._wait_for(handle)
             yield
         finally:
             os.close(handle)
+
+    def _opened(self) -> int:
+        make_folder(self.path.parent)
+        with Directory(self.path.parent) as folder:
+            handle = None
+            while handle is None:  # some remove a lock's file while they hold it
+                if not folder.has(self.path.name):
+                    folder.create(self.path.name, folder.owner if os.geteuid() == 0 else None)
+                with contextlib.suppress(FileNotFoundError):
+                    handle = folder.open(self.path.name, os.O_RDWR)
+            try:
+                adopt(handle, folder)
+            except BaseException:
+                os.close(handle)
+                raise
+            return handle
 
     def _wait_for(self, handle: int) -> None:
         deadline = time.monotonic() + self._limit
@@ -41,6 +62,25 @@ class FileLock:
                 raise TimeoutError(f"another process has kept {self.path} locked for more than {self._limit:g} s; "
                                    f"see `fuser {self.path}`")
             time.sleep(PAUSE)
+
+
+def adopt(handle: int, folder: Directory) -> None:
+    """Give the folder's owner an empty file that root made with an earlier release."""
+    found = os.fstat(handle)
+    if os.geteuid() == 0 and (found.st_uid, found.st_gid) != folder.owner and found.st_nlink == 1 and not found.st_size:
+        os.fchown(handle, *folder.owner)
+
+
+def make_folder(path: Path) -> None:
+    """Make what is missing of a folder; what root makes belongs to the owner of the folder that it is made in."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with Directory(path.parent) as parent:
+        child = parent.child(path.name, create=True, mode=0o755)
+        with child:
+            if os.geteuid() == 0 and child.owner != parent.owner:
+                os.fchown(child.fd, *parent.owner)
 
 
 def _try_lock(handle: int) -> bool:

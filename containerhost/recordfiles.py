@@ -33,6 +33,12 @@ def namespace(folder: str, container: str) -> str:
     return path(folder, container).removesuffix("json") + "net"
 
 
+def lock(folder: str, container: str) -> str:
+    """Where those exclude each other who read or change what the container has: the runtime during a start and an end,
+    the engine during a change. A few containers share a file, so that none is left of each that ever was."""
+    return os.path.join(folder, f".lock-{os.path.basename(path(folder, container))[:2]}")
+
+
 def data(folder: str, container: str) -> Any:
     """:raises EngineNotFound: there is none
     :raises EngineError: it cannot be read
@@ -76,6 +82,11 @@ def nic_setup(data: Any) -> NicSetup | None:
 def libraries(folder: str, container: str) -> list[str]:
     """Capabilities of NVIDIA's driver whose libraries it has, in their order."""
     return sorted(map(str, data(folder, container).get("libraries", ())))
+
+
+def volumes_in_root(folder: str, container: str) -> bool:
+    """Return whether what the container's image calls volumes are folders of its root."""
+    return bool(data(folder, container).get("volumes_in_root", False))
 
 
 def untrusted(file: str, error: Exception) -> EngineError:

@@ -43,7 +43,7 @@ def vmm(options: Options) -> Vmm:
 
 def disks_of(options: Options, lxd: LxdEngine) -> Images:
     return Images(Path(options.state), Path(options.datastores), lambda name: idmap(lxd.client, name),
-                  options.operation_timeout)
+                  options.operation_timeout, options.block_devices)
 
 
 def saves_of(options: Options, lxd: LxdEngine) -> RootSaves:

@@ -38,8 +38,9 @@ def main(words: Sequence[str]) -> int:
         case ["settle"]:
             return settle()
         case _:
-            print(USAGE, file=sys.stderr)
-            return 2
+            asked = list(words) == ["--help"]
+            print(USAGE, file=sys.stdout if asked else sys.stderr)
+            return 0 if asked else 2
 
 
 def act(script: str, argv: Sequence[str]) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 from containerhost.spec import CloudInit
 from onedriver.errors import BadInput
 
+SURROGATES = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
 START_SCRIPT = "/var/lib/cloud/scripts/per-boot/opennebula-start-script"
 INTERFACE = re.compile(r"ETH([0-9]{1,3})_MAC")
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
@@ -32,8 +33,20 @@ def documents(context: Variables) -> CloudInit:
     vendor = vendor_data(context)
     return CloudInit(
         user_data=user_data(context),
-        vendor_data=f"#cloud-config\n{json.dumps(vendor, indent=1)}\n" if vendor else None,
-        network_config=f"{json.dumps(network_config(context), indent=1)}\n" if is_yes(context, "NETWORK") else None)
+        vendor_data=f"#cloud-config\n{document(vendor)}" if vendor else None,
+        network_config=document(network_config(context)) if is_yes(context, "NETWORK") else None)
+
+
+def document(content: Mapping[str, Any]) -> str:
+    """Return a YAML document: JSON, but for characters that JSON writes as YAML does not read (YAML 1.2.2, 5.7)."""
+    text = json.dumps(content, indent=1).replace("\x7f", "\\x7f")
+    return SURROGATES.sub(yaml_escape, text) + "\n"
+
+
+def yaml_escape(pair: re.Match[str]) -> str:
+    """Return YAML's escape of a character that JSON writes as two surrogates."""
+    (character,) = json.loads(f'"{pair[0]}"')
+    return f"\\U{ord(character):08x}"
 
 
 def user_data(context: Variables) -> str | None:

@@ -19,6 +19,8 @@ class Options(NodeOptions):
     :ivar storage_pool: LXD's storage pool for root disks
     :ivar allow_nesting: whether LXD_SECURITY_NESTING=YES is honoured
     :ivar allow_privileged: whether LXD_SECURITY_PRIVILEGED=YES is honoured
+    :ivar block_devices: block devices of the host that disks of type BLOCK may be, as patterns of paths; an asterisk
+        stands for any part of one name
     """
 
     state: str = "/var/lib/lxdone"
@@ -26,6 +28,7 @@ class Options(NodeOptions):
     storage_pool: str = "default"
     allow_nesting: bool = False
     allow_privileged: bool = False
+    block_devices: tuple[str, ...] = ("/dev/vg-one-*/lv-one-*",)
 
 
 def load(path: Path | None = None) -> Options:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from containerhost.errors import EngineError
 from lxdone import backend, conf
 from onedriver.node.vnc import glyphs
 from onedriver.setup import nodechecks
@@ -19,6 +20,7 @@ def check(user: str) -> dict[str, list[str]]:
     return nodechecks.run({
         "options": options, "engine": engine, "devices": lambda: nodechecks.devices(Path(conf.load().owners)),
         "commands": lambda: nodechecks.commands(COMMANDS), "consoles": consoles,
+        "datastores": lambda: nodechecks.datastores(Path(conf.load().datastores), user), "memlock": memlock,
         "sudo": lambda: nodechecks.sudo(user, "lxdone", USES)})
 
 
@@ -34,6 +36,15 @@ def engine() -> Iterable[str]:
     if nodechecks.version(server.version) < OLDEST.get(server.name, (0,)):
         yield f"{server.name} {server.version} is too old; install {'.'.join(map(str, OLDEST[server.name]))} or later"
     lxd.pool(chosen.storage_pool)
+
+
+def memlock() -> Iterable[str]:
+    chosen = conf.load()
+    try:
+        daemon = backend.engine(chosen).client.server()["environment"].get("server_pid", 0)
+    except EngineError:
+        return ()  # the check of the engine says so
+    return nodechecks.memlock(chosen.memlock, daemon)
 
 
 def consoles() -> Iterable[str]:

@@ -9,8 +9,8 @@ from containerhost.spec import BridgedNic, ContainerSpec, FolderDisk, IoLimit, M
 from lxdone import cloudinit
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
-from onedriver.node import limits
-from onedriver.node.limits import cpu, memory
+from onedriver.node import context, limits
+from onedriver.node.limits import cpu, memory, processes
 from onedriver.node.names import LABEL, name
 from onedriver.section import NO, YES
 from onedriver.vm import MIB, Disk, Nic, Vm
@@ -18,6 +18,7 @@ from onedriver.vm import MIB, Disk, Nic, Vm
 IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
 NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
 LIBRARIES = "LXD_GPU_CAPABILITIES"
+PROCESS_LIMIT = "LXD_PROCESS_LIMIT"
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
 VOLATILE = "FS"
 SWAP = "SWAP"
@@ -34,19 +35,21 @@ def spec(vm: Vm, options: Options, node_cpus: Mapping[int, frozenset[int]]) -> C
     :param node_cpus: the host's CPUs by NUMA node
     :raises BadInput, NotSupported: it asks for what this driver cannot or must not do
     """
+    context.require_names(vm.context)
     return ContainerSpec(
         name=name(vm.id), image="", cpu=cpu(vm, node_cpus), memory=memory(vm),
         root=RootDisk(options.storage_pool, root(vm).size, io_limit(root(vm))),
         security=security(vm.own, options), gpu_libraries=gpu_capabilities(vm.own) or frozenset(),
+        processes=processes(vm.own, PROCESS_LIMIT, options.process_limit),
         cloud_init=cloudinit.documents(vm.context), labels={LABEL: str(vm.id)})
 
 
 def security(own: Mapping[str, str], options: Options) -> Security:
     """From the attributes that begin with LXD_; whichever is not known here is refused, not ignored."""
-    unknown = sorted(own.keys() - {NESTING, PRIVILEGED, LIBRARIES})
+    unknown = sorted(own.keys() - {NESTING, PRIVILEGED, LIBRARIES, PROCESS_LIMIT})
     if unknown:
-        raise NotSupported(f"the template has {', '.join(unknown)}; of LXD's settings it may only choose {LIBRARIES}, "
-                           f"and {NESTING} and {PRIVILEGED}, if the administrator allows them")
+        raise NotSupported(f"the template has {', '.join(unknown)}; of LXD's settings it may only choose {LIBRARIES} "
+                           f"and {PROCESS_LIMIT}, and {NESTING} and {PRIVILEGED}, if the administrator allows them")
     return Security(privileged=allowed(own, PRIVILEGED, options.allow_privileged),
                     nesting=allowed(own, NESTING, options.allow_nesting))
 

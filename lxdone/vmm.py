@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.snapshots import Snapshots
-from containerhost.errors import EngineConflict, EngineNotFound, EngineTimeout
+from containerhost.errors import EngineBusy, EngineConflict, EngineNotFound, EngineTimeout
 from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
@@ -24,8 +25,8 @@ from lxdone.root.roots import Roots
 from lxdone.root.rootsaves import RootSaves
 from onedriver import graphics
 from onedriver.actions import Call
-from onedriver.errors import BadInput
-from onedriver.node import changes, context
+from onedriver.errors import BadInput, DriverError
+from onedriver.node import changes, context, datastores
 from onedriver.node.commands import Commands
 from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
@@ -36,6 +37,7 @@ from onedriver.vm import Disk, Nic, Vm
 LOG = logging.getLogger(__name__)
 
 AWAY = (Status.STOPPED, Status.FROZEN)
+BUSY_INTERVAL = 1.0  # s from one look at a busy container to the next
 IMAGE_TRIES = 3  # another VM's end may remove the image between its import and its use
 
 
@@ -139,9 +141,21 @@ class Vmm(BaseVmm):
                 self._stop(own, force=True)
             if refusals.keeps_root(call.vm):
                 self._saves.save(own, self._contexts.home(own))
+        elif refusals.keeps_root(call.vm) and not changes.stays(call.vm):
+            self._require_saved(own)
         self._disks.release_all(call.vm_id)
         if not changes.stays(call.vm):
             self.remove(call.vm_id)
+
+    def _require_saved(self, own: str) -> None:
+        """Of a VM without a container: LXD may be without its pool, or the option `project` another than before.
+
+        :raises DriverError: the container has what the VM's disk has not
+        """
+        if self._saves.is_unsaved(self._contexts.home(own)):
+            raise DriverError(f"LXD has no container {own}, though what it wrote is not in the VM's disk: is LXD's "
+                              "storage there, and the option `project` what it was? Nothing is changed. Delete or "
+                              "recreate the VM (onevm recover --delete, --recreate) if what it wrote may be lost")
 
     # Disks and network interfaces of a VM that exists.
 
@@ -192,7 +206,7 @@ class Vmm(BaseVmm):
         self._engine.attach(translate.name(vm.id), translate.nic(vm.id, nic))
 
     def _detach_interface(self, vm: Vm, nic: Nic) -> None:
-        self._engine.detach(translate.name(vm.id), translate.nic(vm.id, nic), self._held(vm, nic))
+        self._engine.detach(translate.name(vm.id), translate.nic(vm.id, nic))
 
     # Changes.
 
@@ -202,24 +216,40 @@ class Vmm(BaseVmm):
                                                                         gpu_capabilities=tuple(sorted(wanted)))
 
     def _reconfigure(self, vm: Vm, spec: ContainerSpec) -> None:
-        self._engine.reconfigure(spec.name, self._fitted(vm, spec, self._held(vm)))
+        self._engine.set_limits(spec.name, spec)
 
     def reconfigure(self, call: Call) -> None:
         self._write_context(call.vm, self._root_ids(self._existing(call).name))
         self._consoles.provide(call.vm)
 
     def snapshot_revert(self, call: Call) -> None:
-        """The disk goes back; the devices, limits and network interfaces stay those of now."""
-        name, snapshot = self._existing(call).name, self._snapshot(call)
+        """The disk goes back; the devices, limits and network interfaces stay those of now. A VM that ran runs again,
+        also where the revert fails."""
+        name, snapshot, spec = self._existing(call).name, self._snapshot(call), self._spec(call.vm)
         if snapshot not in self._snapshots.names(name):
             raise BadInput(f"container {name} has no snapshot {snapshot}")
+        self._requests(call.vm, call.vm.pcis)  # without one of its devices it could not start again
         running = self._is_running(name)
-        self._stop(name, force=True)
         self._saves.begin(self._contexts.home(name), call.vm, self._root_file(call.vm))
-        self._snapshots.restore(name, snapshot)
-        if running:
-            self._restart(call.vm, self._spec(call.vm))
-            self._consoles.provide(call.vm)
+        with Rollback(f"revert of {name} to {snapshot}") as undo:
+            if running:
+                undo.on_error("let it run", self._run_again, call.vm, spec)
+            self._stop(name, force=True)
+            self._snapshots.restore(name, snapshot)
+            if running:
+                self._run_again(call.vm, spec)
+
+    def _run_again(self, vm: Vm, spec: ContainerSpec) -> None:
+        """Idempotent: does nothing if the container runs. Waits for what LXD has not finished with it."""
+        end = time.monotonic() + self._options.operation_timeout
+        while not self._is_running(spec.name):
+            try:
+                self._restart(vm, spec)
+            except EngineBusy:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(BUSY_INTERVAL)
+        self._consoles.provide(vm)
 
     # Steps.
 
@@ -233,9 +263,12 @@ class Vmm(BaseVmm):
         """The variables come with the VM; files are on the context disk alone, which the transfer driver made."""
         bring = None
         if context.has_files(vm.context):
-            bring = functools.partial(isofiles.extract, self._file(vm, translate.context_disk(vm)),
-                                      limit=self._options.operation_timeout)
+            bring = functools.partial(self._bring_files, self._file(vm, translate.context_disk(vm)))
         return self._contexts.write(translate.name(vm.id), vm.context, owner, bring)
+
+    def _bring_files(self, iso: Path, folder: Path) -> None:
+        with datastores.opened(iso) as disk:
+            isofiles.extract(disk.path, folder, self._options.operation_timeout)
 
     def _root_ids(self, name: str) -> tuple[int, int]:
         ids = idmap(self._engine.client, name)
@@ -250,7 +283,7 @@ class Vmm(BaseVmm):
         home, file = self._contexts.home(spec.name), self._root_file(vm)
         self._saves.require_whole(home, vm, file)
         self._saves.end(home)
-        self._disks.discard_all(vm.id)  # what is there is older than the VM's files
+        self._disks.recover_all(vm.id)
         requests = self._requests(vm, vm.pcis)
         with Rollback(f"boot of VM {vm.id}") as undo:
             undo.on_error("remove the container", self.remove, vm.id)

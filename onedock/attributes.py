@@ -15,6 +15,7 @@ from onedriver.errors import BadInput, NotSupported
 from onedriver.section import NO, YES
 
 PREFIX = "DOCKER_"
+PROCESS_LIMIT = "DOCKER_PROCESS_LIMIT"
 WORDS = 1000
 PLAIN = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -53,7 +54,7 @@ def read(own: Mapping[str, str], context: Mapping[str, str], allowed: Collection
     """
     known = {"DOCKER_ENTRYPOINT", "DOCKER_COMMAND", "DOCKER_FOLDER", "DOCKER_USER", "DOCKER_HOSTNAME",
              "DOCKER_ENVIRONMENT", "DOCKER_READ_ONLY", "DOCKER_RAW", "DOCKER_HEALTH_COMMAND", "DOCKER_HEALTH_INTERVAL",
-             "DOCKER_HEALTH_TIMEOUT", "DOCKER_HEALTH_START", "DOCKER_HEALTH_RETRIES"}
+             "DOCKER_HEALTH_TIMEOUT", "DOCKER_HEALTH_START", "DOCKER_HEALTH_RETRIES", PROCESS_LIMIT}
     unknown = sorted(own.keys() - known)
     if unknown:
         raise NotSupported(f"the template has {', '.join(unknown)[:200]}; of Docker's settings it may choose "

@@ -42,4 +42,5 @@ def vmm(options: Options) -> Vmm:
 def measure(options: Options) -> "Measure":
     from onedriver.node.measure import Measure  # noqa: PLC0415  (an action of a VM does without)
 
-    return Measure(Vmm.driver, engine(options), Path(options.owners), Path(options.state), options.pci_filter, Host())
+    return Measure(Vmm.driver, engine(options), Path(options.owners), Path(options.state), options.pci_filter, Host(),
+                   Path(options.datastores))

@@ -12,6 +12,8 @@
     onedock leave VM DATASTORE       let a VM that is off leave this node, with what it wrote beside its disk: for the
                                      transfer driver, with the system datastore's number
     onedock drop VM                  remove what a VM has on this node, apart from its disks: likewise
+    onedock lock VM DATASTORE DISK   keep the actions of a VM waiting until standard input ends, and print whether its
+                                     container uses the disk: likewise, while it changes the disk's file
 """
 
 import sys
@@ -22,7 +24,8 @@ from onedriver import program
 
 #: What actions and probes need, for the process that stands by.
 LOADED = ("onedock.node", "onedock.backend", "onedriver.node.measure")
-USAGE = "usage: onedock datastore|tm|node|image|usage|vmm|probe|leave|drop … (see the manual: OpenNebula on Docker)"
+USAGE = ("usage: onedock datastore|tm|node|image|usage|vmm|probe|leave|drop|lock … (see the manual: OpenNebula on "
+         "Docker)")
 
 
 def main(words: Sequence[str]) -> int:
@@ -36,11 +39,12 @@ def main(words: Sequence[str]) -> int:
             return run("a step of the transfer driver", serve)
         case ["usage", folder]:
             return run("usage", lambda: usage(folder))
-        case ["vmm" | "probe" | "drop" | "image", _, *_] | ["leave" | "command", _, _]:
+        case ["vmm" | "probe" | "drop" | "image", _, *_] | ["leave" | "command", _, _] | ["lock", _, _, _]:
             return on_node(words)
         case _:
-            print(USAGE, file=sys.stderr)
-            return 2
+            asked = list(words) == ["--help"]
+            print(USAGE, file=sys.stdout if asked else sys.stderr)
+            return 0 if asked else 2
 
 
 def run(what: str, act: Callable[[], str | None]) -> int:
@@ -97,5 +101,6 @@ def on_node(words: Sequence[str]) -> int:
         "command": lambda: node.command(name, rest[0]),
         "leave": lambda: node.leave(name, rest[0]),
         "drop": lambda: node.drop(name),
+        "lock": lambda: node.lock(name, *rest),
     }
     return acts[kind]()

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
+from containerhost.process.programs import not_run
 from onedriver.errors import DriverError
 
 LIMIT = 600  # seconds; a file system on a large disk takes its time
@@ -17,7 +18,7 @@ def run(words: Sequence[str], problem: str, limit: int = LIMIT) -> str:
     # The folders of file system tools are not on every user's path.
     program = shutil.which(words[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if program is None:
-        raise DriverError(f"{problem}: there is no program {words[0]}; install it")
+        raise DriverError(f"{problem}: {not_run(words[0], FileNotFoundError())}")
     try:
         done = subprocess.run([program, *words[1:]], capture_output=True, text=True, errors="replace", timeout=limit,
                               check=False, stdin=subprocess.DEVNULL)

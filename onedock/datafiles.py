@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from containerhost.storage import loops
 from onedock import commands
 from onedriver.errors import BadInput, DriverError, NotSupported
 
@@ -61,23 +62,43 @@ def empty(path: Path, size: int) -> None:
         file.truncate(size * MIB)
 
 
-def grow(path: Path, size: int) -> None:
-    """The file and, where it is an ext file system, this too; XFS grows when it is mounted.
-
-    :param size: MiB
+def require_growth(path: Path, size: int) -> None:
+    """:param size: MiB
+    :raises BadInput: the disk is larger
     """
     before = path.stat().st_size
     if size * MIB < before:
         raise BadInput(f"{path} has {before // MIB} MiB and cannot become smaller")
-    os.truncate(path, size * MIB)
+
+
+def grow(path: Path, size: int) -> None:
+    """Enlarge a disk that nothing uses, and its file system if that is ext; XFS grows when it is mounted.
+
+    :param size: MiB
+    :raises DriverError: the disk is in use, damaged, or cannot grow: its file system is as it was
+    """
+    require_growth(path, size)
+    if node := loops.existing(path):
+        raise DriverError(f"{path} is attached to {node}: a file system in use must not be checked or resized here")
     if not is_ext(path):
+        os.truncate(path, size * MIB)
         return
+    commands.run(["e2fsck", "-f", "-p", str(path)], f"the file system in {path} is damaged")
+    before = path.stat().st_size
+    os.truncate(path, size * MIB)
     try:
-        commands.run(["e2fsck", "-f", "-p", str(path)], f"the file system in {path} is damaged")
         commands.run(["resize2fs", str(path)], f"the file system in {path} cannot grow")
     except DriverError:
-        os.truncate(path, before)
+        if ext_size(path) <= before:  # else a cut would take blocks that the file system counts as its own
+            os.truncate(path, before)
         raise
+
+
+def ext_size(path: Path) -> int:
+    """Return the bytes that an ext file system takes, as its super block says."""
+    told = commands.run(["dumpe2fs", "-h", str(path)], f"the super block of {path} cannot be read")
+    values = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    return int(values["Block count"]) * int(values["Block size"])
 
 
 def is_ext(path: Path) -> bool:

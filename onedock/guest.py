@@ -1,17 +1,22 @@
 """What a container finds from the host's side: its context, its name servers, its disks beside the root."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from containerhost.engines.docker.volumes import Volumes
+from containerhost.errors import DeviceInUse
 from containerhost.spec import Mount
+from containerhost.storage import loops
 from onedock import addresses, translate
 from onedriver.errors import BadInput, DriverError
-from onedriver.node import context
+from onedriver.node import context, datastores
 from onedriver.node.context import Contexts
 from onedriver.node.names import name
 from onedriver.vm import Disk, Vm
+
+LOOP_TIMEOUT, POLL_INTERVAL = 10.0, 0.05  # s; the kernel detaches a loop device a moment after its last user
 
 
 class Guests:
@@ -52,24 +57,50 @@ class Guests:
             self.mount(vm, disk)
 
     def mount(self, vm: Vm, disk: Disk) -> None:
-        self._volumes(vm.id).mount(disk.id, self._file(vm, disk), read_only=disk.read_only,
-                                    root=self._root())
+        with datastores.opened(self._file(vm, disk), write=not disk.read_only) as file:
+            self._volumes(vm.id).mount(disk.id, file.path, read_only=disk.read_only, root=self._root())
 
     def unmount(self, vm: Vm, disk: Disk) -> None:
         """:raises DeviceInUse: the container uses it"""
         self._volumes(vm.id).unmount(disk.id)
 
+    def unmount_all(self, vm_id: int) -> None:
+        """Of a container that is off.
+
+        :raises DeviceInUse: a program on the host uses one
+        """
+        volumes = self._volumes(vm_id)
+        for number in sorted(volumes.mounted()):
+            volumes.unmount(number)
+
+    def has(self, vm_id: int, disk_id: int) -> bool:
+        return disk_id in self._volumes(vm_id).mounted()
+
+    @staticmethod
+    def require_unused(file: Path) -> None:
+        """:raises DeviceInUse: a loop device is attached to the disk's file"""
+        limit = time.monotonic() + LOOP_TIMEOUT
+        while node := loops.existing(file):
+            if time.monotonic() > limit:
+                raise DeviceInUse(f"{file} is attached to {node}, though the VM's container does not have it: find out "
+                                  "what uses it (findmnt, losetup) and end that")
+            time.sleep(POLL_INTERVAL)
+
     def grow(self, vm: Vm, disk: Disk, size: int) -> None:
         """:param size: bytes"""
-        file = self._file(vm, disk)
-        before = file.stat().st_size
-        if size < before:
-            raise BadInput(f"disk {disk.id} has {before >> 20} MiB and cannot become smaller")
-        self._volumes(vm.id).grow(disk.id, file, size)
+        with datastores.opened(self._file(vm, disk), write=True) as file:
+            before = file.path.stat().st_size
+            if size < before:
+                raise BadInput(f"disk {disk.id} has {before >> 20} MiB and cannot become smaller")
+            self._volumes(vm.id).grow(disk.id, file.path, size)
 
     def mounts(self, vm_id: int) -> tuple[Mount, ...]:
         return translate.mounts(str(self._contexts.folder(name(vm_id))), str(self._resolv(vm_id)),
                                 str(self._volumes(vm_id).folder))
+
+    def is_here(self, vm_id: int) -> bool:
+        """Whether the VM has something here, as it has from before its container is there until that is removed."""
+        return self._contexts.home(name(vm_id)).exists()
 
     def remove(self, vm_id: int) -> None:
         """Of a container that has ended. Nothing of a disk is removed."""

@@ -61,15 +61,20 @@ def read(file: Path) -> ImageRef:
                        "datastore of onedock's") from error
 
 
+def text(ref: ImageRef) -> str:
+    """What :func:`read` reads."""
+    return json.dumps({key: value for key, value in dataclasses.asdict(ref).items() if value is not None}) + "\n"
+
+
 def write(file: Path, ref: ImageRef) -> None:
-    """As a whole or not at all; the owner stays.
+    """As a whole or not at all; the owner stays. Not for root in a folder of another user: that user can lead it to any
+    file of the host.
 
     :raises DriverError: it cannot be written
     """
-    values = {key: value for key, value in dataclasses.asdict(ref).items() if value is not None}
     unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        unfinished.write_text(json.dumps(values) + "\n", encoding="utf-8")
+        unfinished.write_text(text(ref), encoding="utf-8")
         if file.exists():
             os.chown(unfinished, file.stat().st_uid, file.stat().st_gid)
         os.replace(unfinished, file)

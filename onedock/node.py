@@ -1,6 +1,8 @@
 """What the command ``onedock`` does on a node. What an action of a VM does not need, others load when they do."""
 
 import contextlib
+import json
+import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,8 +12,10 @@ from containerhost.errors import ContainerHostError
 from onedock import attributes, backend, conf, refusals
 from onedock.conf import Options
 from onedriver import actions, program
-from onedriver.errors import BadInput
+from onedriver.errors import BadInput, DriverError
 from onedriver.node import changes, vmlock
+
+LOCK_TIMEOUT = 1800  # s; longer than the programs that the transfer driver runs meanwhile may take
 
 
 def vmm(script: str, argv: list[str], stdin: bytes, out: TextIO | None = None, err: TextIO | None = None) -> int:
@@ -78,9 +82,26 @@ def leave(vm: str, system_ds: str) -> int:
     return run("leave", act)
 
 
+def lock(vm: str, system_ds: str, disk: str) -> int:
+    """Keep the actions of a VM waiting until standard input ends, at most for :data:`LOCK_TIMEOUT` seconds.
+
+    Prints ``{"used": true}`` if the VM's container has the disk mounted.
+    """
+    def act() -> None:
+        vm_id, datastore, disk_id = number(vm), number(system_ds), number(disk)
+        with alone(vm_id) as options:
+            used = backend.vmm(options).uses_disk(vm_id, datastore, disk_id)
+            print(json.dumps({"used": used}), flush=True)
+            if not select.select([0], [], [], LOCK_TIMEOUT)[0]:
+                raise DriverError(f"the transfer driver still works on disk {disk_id} of VM {vm_id} after "
+                                  f"{LOCK_TIMEOUT} s: the VM's actions wait no longer")
+
+    return run("lock", act)
+
+
 def number(text: str) -> int:
     if not actions.NUMBER.fullmatch(text):
-        raise BadInput(f"{text[:40]!r} is no number of a VM or a datastore")
+        raise BadInput(f"{text[:40]!r} is no number of a VM, a datastore or a disk")
     return int(text)
 
 

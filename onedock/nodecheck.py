@@ -10,7 +10,8 @@ from onedriver.setup import nodechecks
 
 COMMANDS = ("onedock", "onedock-monitor", "containerhost-docker-runtime", "containerhost-ociruntime")
 TOOLS = ("tar", "mkfs.ext4", "resize2fs")
-USES = (("vmm", "deploy"), ("probe", "host/system"), ("image", "release"), ("leave", "1", "0"), ("drop", "1"))
+USES = (("vmm", "deploy"), ("probe", "host/system"), ("image", "release"), ("leave", "1", "0"), ("drop", "1"),
+        ("lock", "1", "0", "1"))
 OLDEST = (20, 10)
 #: Storage in which an image's id is that of its configuration, as the datastore knows it.
 SNAPSHOTTER = "io.containerd.snapshotter"
@@ -23,6 +24,7 @@ def check(user: str) -> dict[str, list[str]]:
     return nodechecks.run({
         "options": options, "engine": engine, "devices": lambda: nodechecks.devices(Path(conf.load().owners)),
         "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: nodechecks.tools(TOOLS),
+        "datastores": lambda: nodechecks.datastores(Path(conf.load().datastores), user), "memlock": memlock,
         "sudo": lambda: nodechecks.sudo(user, "onedock", USES)})
 
 
@@ -33,6 +35,15 @@ def options() -> Iterable[str]:
 
 def engine() -> Iterable[str]:
     return of_engine(backend.engine(conf.load()).client.info())
+
+
+def memlock() -> Iterable[str]:
+    chosen = conf.load()
+    try:
+        daemon = nodechecks.peer(chosen.endpoint.removeprefix("unix://"))
+    except OSError:
+        return ()  # the check of the engine says so
+    return nodechecks.memlock(chosen.memlock, daemon)
 
 
 def of_engine(info: Mapping[str, Any]) -> Iterable[str]:

@@ -14,6 +14,7 @@ from containerhost.rollback import Rollback
 from onedock import imageref, translate
 from onedock.imageref import ImageRef
 from onedriver.errors import BadInput
+from onedriver.node import datastores
 from onedriver.node.names import name
 from onedriver.node.vmm import SNAPSHOT
 from onedriver.vm import Vm
@@ -46,7 +47,7 @@ class Roots:
 
     def ref(self, vm: Vm) -> ImageRef:
         """:raises BadInput: the disk is missing, or names no image"""
-        return imageref.read(self.file(vm))
+        return read(self.file(vm))
 
     def ensure(self, vm: Vm) -> str:
         """The image that the VM's container is to be made of, which Docker has afterwards.
@@ -59,7 +60,9 @@ class Roots:
                 if ref.archive is None:
                     raise BadInput(f"the image {ref.image} ({ref.reference}) of {file} is not on this host, and no "
                                    "archive of it is beside the disk")
-                self._images.load(file.with_name(ref.archive), ref.image)
+                path = file.with_name(ref.archive)
+                with datastores.opened(path) as disk, disk.path.open("rb") as archive:
+                    self._images.load(archive, str(path), ref.image)
             self._images.tag(ref.image, repository(vm.id), ROOT)
         found, own = self._images.architecture(ref.image), ARCHITECTURES.get(os.uname().machine, os.uname().machine)
         if found not in ("", own):
@@ -74,8 +77,11 @@ class Roots:
         with Rollback(f"keeping what VM {vm_id} wrote") as undo:
             undo.on_error("its image", self._images.remove, kept)
             image = self._images.commit(name(vm_id), repository(vm_id), KEPT)
-            self._images.save(image, file.with_name(archive))
-            imageref.write(file, dataclasses.replace(imageref.read(file), image=image, archive=archive, vm=vm_id))
+            ref = dataclasses.replace(read(file), image=image, archive=archive, vm=vm_id)
+            with datastores.created(file.with_name(archive)) as new:
+                self._images.save(image, new)
+            with datastores.created(file) as new:
+                new.write_text(imageref.text(ref), encoding="utf-8")
 
     def is_kept(self, vm: Vm) -> bool:
         """Whether the disk is what the VM wrote when it left a host."""
@@ -113,6 +119,12 @@ class Snapshots:
 
     def delete(self, container: str, name: str) -> None:
         self._images.remove(f"{repository_of(container)}:{name}")
+
+
+def read(file: Path) -> ImageRef:
+    """Of a disk in a folder of another user's."""
+    with datastores.opened(file) as disk:
+        return imageref.read(disk.path)
 
 
 def repository(vm_id: int) -> str:

@@ -5,10 +5,10 @@ import re
 from collections.abc import Mapping
 
 from containerhost.spec import ContainerSpec, Mount, RootDisk, Security
-from onedock.attributes import Attributes
+from onedock.attributes import PROCESS_LIMIT, Attributes
 from onedock.conf import Options
 from onedriver.errors import BadInput, NotSupported
-from onedriver.node.limits import cpu, io_limit, memory
+from onedriver.node.limits import cpu, io_limit, memory, processes
 from onedriver.node.names import LABEL, name
 from onedriver.vm import MIB, Disk, Vm
 
@@ -32,7 +32,8 @@ def spec(vm: Vm, attributes: Attributes, options: Options, node_cpus: Mapping[in
         name=name(vm.id), image="", cpu=cpu(vm, node_cpus), memory=memory(vm),
         root=RootDisk("", root(vm).size if options.root_quota else None, io_limit(root(vm))),
         security=Security(read_only=attributes.read_only), environment=attributes.environment,
-        program=attributes.program, labels={LABEL: str(vm.id)})
+        program=attributes.program, labels={LABEL: str(vm.id)},
+        processes=processes(vm.own, PROCESS_LIMIT, options.process_limit))
 
 
 def root(vm: Vm) -> Disk:

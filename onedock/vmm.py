@@ -27,7 +27,8 @@ from onedriver.node.names import name
 from onedriver.node.vmm import BaseVmm
 from onedriver.vm import Nic, Vm
 
-ANEW = "anew"  # a container that takes another one's place has this name until then
+#: After a container's name and a hyphen: of one that takes its place, until it does; of the one that had it before.
+ANEW, OLD = "anew", "old"
 LAST_WORDS = 300  # letters
 
 
@@ -54,8 +55,11 @@ class Vmm(BaseVmm):
             self._stop(own, force=force)
         if changes.stays(call.vm):
             return
-        if found and refusals.keeps(call.vm, translate.is_persistent(call.vm)):
-            self._roots.keep(call.vm_id, self._roots.file(call.vm))
+        if refusals.keeps(call.vm, translate.is_persistent(call.vm)):
+            if found:
+                self._roots.keep(call.vm_id, self._roots.file(call.vm))
+            else:
+                self._require_left(call.vm_id)
         self.remove(call.vm_id)
 
     def _require_suspendable(self, vm: Vm) -> None:
@@ -67,11 +71,22 @@ class Vmm(BaseVmm):
         own = name(vm_id)
         state = self._find(own)
         if state is None:
+            self._require_left(vm_id)
             return
         if state.status is not Status.STOPPED:
             raise DriverError(f"container {own} is {state.status.value}; only one that is off can leave")
         self._roots.keep(vm_id, self._roots.file_in(vm_id, system_ds))
         self.remove(vm_id)
+
+    def _require_left(self, vm_id: int) -> None:
+        """Of a VM without a container: Docker may be without its data, or another Docker than before.
+
+        :raises DriverError: the container was not removed by this driver, so what it wrote may still be needed
+        """
+        if self._guests.is_here(vm_id):
+            raise DriverError(f"Docker has no container {name(vm_id)}, though it was not removed by this driver: is "
+                              "Docker's data root mounted, and the right one? Nothing is changed. Delete or recreate "
+                              "the VM (onevm recover --delete, --recreate) if what it wrote may be lost")
 
     # Disks and network interfaces of a VM that exists.
 
@@ -91,6 +106,19 @@ class Vmm(BaseVmm):
         disk, size = translate.require_resizable(call.vm, call.arguments["disk_id"], call.arguments["size"])
         self._guests.grow(call.vm, disk, size)
 
+    def uses_disk(self, vm_id: int, system_ds: int, disk_id: int) -> bool:
+        """Return whether the VM's container has the disk mounted. Of a container that is off, unmount every disk.
+
+        :raises DeviceInUse: something else on this node uses the disk's file
+        """
+        state = self._find(name(vm_id))
+        if state is None or state.status is Status.STOPPED:
+            self._guests.unmount_all(vm_id)
+        elif self._guests.has(vm_id, disk_id):
+            return True
+        self._guests.require_unused(self._roots.file_in(vm_id, system_ds, disk_id))
+        return False
+
     def _attach_interface(self, vm: Vm, nic: Nic) -> None:
         own = name(vm.id)
         with Rollback(f"attaching NIC {nic.id} to {own}") as undo:
@@ -104,7 +132,7 @@ class Vmm(BaseVmm):
         return state.status is not Status.STOPPED and f"eth{nic.id}" in state.interfaces
 
     def _detach_interface(self, vm: Vm, nic: Nic) -> None:
-        self._engine.detach(name(vm.id), self._nics.part(vm, nic), self._held(vm, nic))
+        self._engine.detach(name(vm.id), self._nics.part(vm, nic))
         self._nics.remove_one(vm, nic)
 
     # Changes.
@@ -123,25 +151,43 @@ class Vmm(BaseVmm):
 
     def snapshot_revert(self, call: Call) -> None:
         """The root goes back; the devices, limits and network interfaces stay those of now. A new container takes the
-        old one's place."""
+        old one's place, which is removed when the new one is in order; on an error the old one is back."""
         own, snapshot = self._existing(call).name, self._snapshot(call)
         image = self._snapshots.images(own).get(snapshot)
         if image is None:
             raise BadInput(f"container {own} has no snapshot {snapshot}")
         spec = self._spec(call.vm)
-        running, other = self._is_running(own), f"{own}-{ANEW}"
-        self._stop(own, force=True)
+        self._requests(call.vm, call.vm.pcis)  # without one of its devices it could not start again
+        # Made anew with all it may have, it gets at its start what it is to have then.
+        parts: tuple[Part, ...] = (*self._nics.parts(call.vm), *self._held(call.vm))
+        running = self._is_running(own)
+        self._engine.delete(f"{own}-{OLD}")  # both of an earlier revert that was killed
+        self._engine.delete(f"{own}-{ANEW}")
         with Rollback(f"revert of {own} to {snapshot}") as undo:
-            undo.on_error("the new container", self._engine.delete, other)
-            self._engine.delete(other)
-            # Made anew with all it may have, it gets at its start what it is to have then.
-            parts: tuple[Part, ...] = (*self._nics.parts(call.vm), *self._held(call.vm))
-            self._create(call.vm, dataclasses.replace(spec, name=other, parts=parts), image)
-            self._engine.delete(own)
-        self._engine.rename(other, own)
+            if running:
+                undo.on_error("let it run", self._run_again, call.vm, spec)
+            undo.on_error("the old container", self._bring_back, own)
+            self._stop(own, force=True)
+            self._create(call.vm, dataclasses.replace(spec, name=f"{own}-{ANEW}", parts=parts), image)
+            self._engine.rename(own, f"{own}-{OLD}")
+            self._engine.rename(f"{own}-{ANEW}", own)
+            if running:
+                self._restart(call.vm, spec)
         self._roots.hold(call.vm_id, image)
-        if running:
-            self._restart(call.vm, spec)
+        self._engine.delete(f"{own}-{OLD}")
+
+    def _bring_back(self, own: str) -> None:
+        """Undo a revert, however far it came."""
+        if self._engine.exists(f"{own}-{OLD}"):
+            if self._engine.exists(own):
+                self._stop(own, force=True)
+                self._engine.rename(own, f"{own}-{ANEW}")
+            self._engine.rename(f"{own}-{OLD}", own)
+        self._engine.delete(f"{own}-{ANEW}")
+
+    def _run_again(self, vm: Vm, spec: ContainerSpec) -> None:
+        if not self._is_running(spec.name):
+            self._restart(vm, spec)
 
     # Steps.
 
@@ -201,19 +247,22 @@ class Vmm(BaseVmm):
         self._find(own)
         self._commands.cancel(own)
         self._engine.delete(own)
-        self._engine.delete(f"{own}-{ANEW}")
+        for suffix in (OLD, ANEW):
+            self._engine.delete(f"{own}-{suffix}")
         complain(self._possession.give_back(self._owner(vm_id)))
         self._nics.remove(vm_id)
         self._guests.remove(vm_id)
         self._roots.release(vm_id)
 
     def _find(self, own: str) -> ContainerState | None:
-        return super()._find(own) or self._found_anew(own)
+        return super()._find(own) or self._found_aside(own)
 
-    def _found_anew(self, own: str) -> ContainerState | None:
-        """Of a revert that was killed between the old container's end and the new one's name."""
-        try:
-            self._engine.rename(f"{own}-{ANEW}", own)
-        except EngineNotFound:
-            return None
-        return self._engine.container(own)
+    def _found_aside(self, own: str) -> ContainerState | None:
+        """Of a revert that was killed while no container had the VM's name: the old one, or if it is gone the new."""
+        for suffix in (OLD, ANEW):
+            try:
+                self._engine.rename(f"{own}-{suffix}", own)
+            except EngineNotFound:
+                continue
+            return self._engine.container(own)
+        return None

@@ -24,7 +24,6 @@ ID_LIST = re.compile(r"[0-9]{1,5}(,[0-9]{1,5})*")
 SPEEDS = tuple(f"{which}_{unit}_SEC" for which in ("TOTAL", "READ", "WRITE") for unit in ("BYTES", "IOPS"))
 CEPH_IMAGE = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}/[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}")
 CEPH_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}")
-CONTEXT_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +155,9 @@ class Vm:
     :ivar memory: bytes
     :ivar graphics: the attributes of its screen, as they are written (see :mod:`onedriver.graphics`)
     :ivar system_ds: id of the system datastore it is on; None before its first host
-    :ivar context: variables for the guest, in OpenNebula's order
+    :ivar uuid: None where it is none: its owner may change it at any time, and the VM must end all the same
+    :ivar context: variables for the guest, in OpenNebula's order; the owner may change them at any time, so their names
+        are checked where they are used (:mod:`onedriver.node.context`): a VM with bad ones can still be ended
     :ivar own: attributes of the template that only this driver knows, by upper-case name (LXD_…)
     """
 
@@ -196,7 +197,7 @@ def vm(element: Element, own_prefix: str = "LXD_") -> Vm:
     return Vm(
         id=number,
         name=top.text("NAME") or "",
-        uuid=os_section.matching("UUID", UUID, "a UUID") if os_section else None,
+        uuid=uuid(os_section.text("UUID")) if os_section else None,
         lcm_state=top.integer("LCM_STATE") or 0,
         deploy_id=top.text("DEPLOY_ID"),
         cpu=cpu(template),
@@ -211,6 +212,10 @@ def vm(element: Element, own_prefix: str = "LXD_") -> Vm:
         own=own_attributes((template, top.section("USER_TEMPLATE")), own_prefix),
         graphics=graphics(template), system_ds=history.integer("DS_ID") if history else None,
         host=history.text("HOSTNAME") if history else None)
+
+
+def uuid(text: str | None) -> str | None:
+    return text if text and UUID.fullmatch(text) else None
 
 
 def cpu(template: Section) -> int:
@@ -320,9 +325,6 @@ def context(template: Section) -> dict[str, str]:
     section = template.section("CONTEXT")
     if section is None:
         return {}
-    wrong = [key for key in section.names if not CONTEXT_KEY.fullmatch(key)]
-    if wrong:
-        raise BadInput(f"{section.name}: {wrong[0][:60]!r} cannot be the name of a variable")
     return {key: section.text(key) or "" for key in section.names}
 
 

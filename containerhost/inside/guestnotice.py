@@ -19,13 +19,16 @@ PAUSE = 0.1  # s between two looks
 
 
 class GuestFiles(Protocol):
-    """Small files of running containers."""
+    """Small files in /run/containerhost of running containers.
 
-    def write(self, name: str, path: str, content: bytes) -> None:
-        """Make or overwrite a file of the container's root, and its folder; everybody in it may read it."""
+    :raises EngineError, HostActionFailed: from both, because of what the tenant put there
+    """
 
-    def read(self, name: str, path: str) -> bytes | None:
-        """The beginning of a file; None when there is none."""
+    def write(self, name: str, file: str, content: bytes) -> None:
+        """Create or replace a file, and the directory if it is missing; everybody in the container may read it."""
+
+    def read(self, name: str, file: str) -> bytes | None:
+        """:returns: None if there is no such file"""
 
 
 class GuestNotice:
@@ -67,7 +70,7 @@ class GuestNotice:
             self._files.write(name, resources.FILE, document.encode() + b"\n")
         except errors.EngineUnavailable:
             raise
-        except errors.EngineError as error:
+        except (errors.EngineError, errors.HostActionFailed) as error:
             LOG.warning("Container %s cannot be told of its resources: %s", name, error)
             return False
         return True
@@ -78,7 +81,7 @@ class GuestNotice:
             found = resources.parse(self._files.read(name, resources.ACKNOWLEDGED))
         except errors.EngineUnavailable:
             raise
-        except errors.EngineError as error:
+        except (errors.EngineError, errors.HostActionFailed) as error:
             LOG.debug("The answer of container %s cannot be read: %s", name, error)
             return -1
         return resources.generation(found) if found else -1

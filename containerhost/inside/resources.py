@@ -22,9 +22,8 @@ from containerhost.spec import ContainerSpec
 
 SCHEMA = 1
 LABEL = "containerhost.resources"
-FOLDER = "/run/containerhost"
-FILE = f"{FOLDER}/resources.json"
-ACKNOWLEDGED = f"{FOLDER}/ack.json"
+FILE = "resources.json"
+ACKNOWLEDGED = "ack.json"
 
 Document = dict[str, Any]
 BODY = ("cpus", "memory", "devices")

@@ -56,6 +56,13 @@ def decoded(text: str) -> str:
     return "-".join(part.replace("-", "/") for part in text.split("--"))
 
 
+def real_user(pid: int) -> int:
+    """Return the user of a process. The owner of its folder in /proc is root for everybody's process that may not be
+    dumped (proc(5)), which any process can choose."""
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
+
+
 def home(server: int) -> str:
     """The daemon's folder, as this process sees it: a daemon from a snap has mounts of its own.
 
@@ -65,8 +72,8 @@ def home(server: int) -> str:
         with open(f"/proc/{server}/comm", encoding="utf-8") as comm, open(f"/proc/{server}/environ", "rb") as environ:
             variable, default = HOMES[comm.read().strip()]
             found = dict(pair.split("=", 1) for pair in os.fsdecode(environ.read()).split("\0") if "=" in pair)
-        owner = os.stat(f"/proc/{server}").st_uid
-    except (OSError, KeyError) as error:
+        owner = real_user(server)
+    except (OSError, KeyError, StopIteration) as error:
         raise HostActionFailed(f"process {server} is not LXD or Incus") from error
     if owner != 0:
         raise HostActionFailed(f"process {server} is not root's, so it is no daemon of containers")

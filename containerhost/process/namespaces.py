@@ -26,11 +26,12 @@ def within(namespace: str, act: Callable[[], object]) -> None:
     apart(run, f"cannot act in namespace {namespace}")
 
 
-def apart(act: Callable[[], object], problem: str) -> None:
+def apart(act: Callable[[], object], problem: str, timeout: float | None = None) -> None:
     """Run ``act`` in a thread that may become what it likes, for it ends with it.
 
     :param problem: what to say where the kernel refuses
-    :raises HostActionFailed: as ``act`` does, or the kernel refuses
+    :param timeout: seconds; the thread is left to itself when they are over
+    :raises HostActionFailed: as ``act`` does, or the kernel refuses, or the time is over
     """
     failures: list[Exception] = []
 
@@ -40,9 +41,11 @@ def apart(act: Callable[[], object], problem: str) -> None:
         except Exception as error:
             failures.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=timeout is not None)
     thread.start()
-    thread.join()
+    thread.join(timeout)
+    if thread.is_alive():
+        raise HostActionFailed(f"{problem}: not done within {timeout:g} s")
     for error in failures:
         if isinstance(error, OSError):
             raise HostActionFailed(f"{problem}: {error.strerror or error}") from error

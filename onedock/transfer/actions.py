@@ -7,6 +7,7 @@ imageref.py), which has it afterwards. Data is copied as it is.
 
 import dataclasses
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -19,7 +20,7 @@ from onedock.transfer import places, streams
 from onedock.transfer.nodes import Node, copied
 from onedock.transfer.nodeside import Request
 from onedock.transfer.places import Place
-from onedriver.errors import BadInput, NotSupported
+from onedriver.errors import BadInput, DriverError, NotSupported
 
 NO_SNAPSHOT = "-1"
 
@@ -109,15 +110,37 @@ def mv(call: Call) -> None:
         return  # oned moves the folder afterwards, with all that is in it
     if source == target:
         return
-    here = Node(source.host).ask("leave", source.folder)
+    Node(source.host).ask("leave", source.folder)
     if source.host == target.host:
         Node(source.host).ask("move", source.folder, to=str(target.folder))
         return
-    if source.folder == target.folder and here == Node(target.host).ask("identity", target.folder):
-        return  # the datastore is shared
+    if is_shared(source, target):
+        return
     with Node(source.host).reading("send", source.folder) as stream:
         Node(target.host).ask("receive", target.folder, copied(stream), name=source.folder.name)
+    if sees_mark(target, source):
+        raise DriverError(f"{source.host}:{source.folder} and {target.host}:{target.folder} are one folder, though "
+                          "neither host saw the other's file in it before: nothing was deleted; look at the hosts' "
+                          "mounts of the datastore")
     Node(source.host).ask("delete", source.folder)
+
+
+def is_shared(source: Place, target: Place) -> bool:
+    """Return whether both hosts have a VM's folder in one place: each looks for a file that the other makes.
+
+    No attributes are compared: network file systems cache them, for each host on its own.
+    """
+    return sees_mark(source, target) or sees_mark(target, source)
+
+
+def sees_mark(maker: Place, seer: Place) -> bool:
+    """Return whether one host sees a file that the other makes, whose name is new: no cache of a file system has it."""
+    token = secrets.token_hex(16)
+    Node(maker.host).ask("mark", maker.folder, token=token)
+    try:
+        return bool(Node(seer.host).ask("look", seer.folder, token=token)["seen"])
+    finally:
+        Node(maker.host).ask("unmark", maker.folder, token=token)
 
 
 def delete(call: Call) -> None:

@@ -7,8 +7,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
+from containerhost.process.programs import not_run
 from onedock.transfer.nodeside import Request, reason
 from onedriver.errors import DriverError
 
@@ -44,8 +45,7 @@ class Node:
 
     @contextlib.contextmanager
     def _asked(self, do: str, path: Path, content: Content | None, more: dict[str, Any]) -> Iterator[BinaryIO]:
-        with tempfile.TemporaryFile() as complaints, subprocess.Popen(
-                [*SSH, self.host, COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints) as ssh:
+        with tempfile.TemporaryFile() as complaints, self._ssh(complaints) as ssh:
             stdin, stdout = cast(BinaryIO, ssh.stdin), cast(BinaryIO, ssh.stdout)
             try:
                 # A node that fails at once closes its end; what it said tells more than that.
@@ -60,6 +60,13 @@ class Node:
             if status or rest:
                 complaints.seek(0)
                 raise DriverError(self._problem(do, path, status, complaints.read()))
+
+    def _ssh(self, complaints: IO[bytes]) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen([*SSH, self.host, COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                    stderr=complaints)
+        except OSError as error:
+            raise DriverError(f"{self.host} cannot be reached over ssh: {not_run(SSH[0], error)}") from error
 
     def _problem(self, do: str, path: Path, status: int, complaints: bytes) -> str:
         said = reason(complaints)

@@ -4,25 +4,33 @@ Its command line says nothing; all is in a line of JSON on standard input, which
 anybody named passes through a shell. The answer is a line of JSON, or content, on standard output.
 """
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
+from containerhost.process.programs import not_run
 from onedock import conf, datafiles, imageref
 from onedock.imageref import ImageRef
 from onedock.transfer import places, streams
-from onedriver.errors import BadInput, DriverError
+from onedriver.errors import BadInput, DriverError, NotSupported
 
 REQUEST_LIMIT = 64 << 10  # bytes
 MARK = ".monitor"  # tells OpenNebula's probe of datastores whose driver to ask
 DRIVER = "onedock"
+TOKEN = re.compile(r"[0-9a-f]{32}")
 NOT_THERE = 4  # exit status of `onedock image` when there is no such image or container
 
 Request = Mapping[str, Any]
+
+SNAPSHOT_ACTIONS: Mapping[str, Callable[[Path, int], None]] = {
+    "create": datafiles.create_snapshot, "revert": datafiles.revert_to, "delete": datafiles.delete_snapshot}
 
 
 def serve(source: BinaryIO, out: BinaryIO) -> None:
@@ -74,7 +82,8 @@ def receive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Re
 
 
 def send(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    streams.send(path, out)
+    with locked(path):
+        streams.send(path, out)
 
 
 def send_archive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
@@ -92,25 +101,48 @@ def send_root(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> 
         send_archive(path, request, source, out)
 
 
-def identity(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
-    """Equal on two hosts means that both see the same file: their datastore is shared."""
-    if not path.exists():
-        return {"there": False}
-    status = path.stat()
-    return {"there": True, "inode": status.st_ino, "modified": status.st_mtime_ns, "changed": status.st_ctime_ns}
+def marks(path: Path, request: Request) -> tuple[Path, ...]:
+    """Return where a move's mark is: in the datastore's folder, and in the VM's if there is one."""
+    token = str(request["token"])
+    if not TOKEN.fullmatch(token):
+        raise BadInput(f"{token[:80]!r} is no token of a move")
+    return path.parent / f".move-{token}", path / f".move-{token}"
+
+
+def mark(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    """Make a file that another host looks for."""
+    prepared(path)
+    for file in marks(path, request):
+        if file.parent.is_dir():
+            with file.open("xb") as made:
+                os.fsync(made.fileno())
+    return {}
+
+
+def look(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    """:returns: whether this host sees a file that another one made"""
+    seen = False
+    for file in marks(path, request):
+        with contextlib.suppress(FileNotFoundError):  # opened, because a file system may cache what stat tells
+            os.close(os.open(file, os.O_RDONLY | os.O_NOFOLLOW))
+            seen = True
+    return {"seen": seen}
+
+
+def unmark(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    for file in marks(path, request):
+        file.unlink(missing_ok=True)
+    return {}
 
 
 def leave(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
-    """What a VM that is off wrote is in its folder afterwards, and nothing of it is in the engine.
-
-    :returns: the folder's identity then
-    """
+    """What a VM that is off wrote is in its folder afterwards, and nothing of it is in the engine."""
     folder, _, vm = places.inside(str(path))
     if not folder.exists():
         raise BadInput(f"{folder} is not there")
     if engine_is_there():
         as_root(["leave", str(vm), folder.parent.name])
-    return identity(path, request, source, out)
+    return {}
 
 
 def move(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
@@ -150,14 +182,65 @@ def archive_of(path: Path) -> Path | None:
 
 
 def grow(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
-    datafiles.grow(path, int(request["size"]))
+    """Of a disk that a running container has mounted, only check the size: oned calls the driver's resize_disk next."""
+    size = int(request["size"])
+    if is_root(path):
+        raise NotSupported(f"{path.name} is the root of a container, whose size Docker fixes when it makes the "
+                           "container; keep data on a volatile disk, which can grow")
+    with locked(path) as used:
+        if used:
+            datafiles.require_growth(path, size)
+        else:
+            datafiles.grow(path, size)
     return {}
 
 
 def snapshot(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
-    {"create": datafiles.create_snapshot, "revert": datafiles.revert_to,
-     "delete": datafiles.delete_snapshot}[request["act"]](path, int(request["number"]))
+    do, number = request["act"], int(request["number"])
+    if do != "delete" and is_root(path):
+        raise NotSupported("the root of a container has no disk snapshots, but those of its VM (onevm snapshot-create)")
+    with locked(path) as used:
+        if used and do != "delete":
+            raise NotSupported(f"{path.name} is mounted for a container that is suspended or runs: power the VM off "
+                               "first (onevm poweroff)")
+        SNAPSHOT_ACTIONS[do](path, number)
     return {}
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Keep the actions of a disk's VM on this node waiting; the disks of a VM that is off are unmounted before.
+
+    :returns: whether the VM's container has the disk mounted
+    :raises DriverError: something else uses it
+    """
+    folder, disk, vm = places.inside(str(path))
+    if disk is None or not engine_is_there():
+        yield False
+        return
+    command = root_command(["lock", str(vm), folder.parent.name, disk.partition(".")[2]])
+    with tempfile.TemporaryFile() as complaints, subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints) as holder:
+        answer = cast("BinaryIO", holder.stdout).readline(REQUEST_LIMIT)
+        if not answer:
+            holder.wait()
+            complaints.seek(0)
+            raise DriverError(reason(complaints.read()) or f"`{' '.join(command)}` failed with status "
+                              f"{holder.returncode}")
+        yield bool(json.loads(answer)["used"])
+        cast("BinaryIO", holder.stdin).close()
+        if holder.wait():
+            raise DriverError(f"{path} may have been used meanwhile, so that what was done with it is not to be relied "
+                              f"on: `{' '.join(command)}` did not last as long")
+
+
+def is_root(path: Path) -> bool:
+    """Return whether a disk is the root of a container, which is a reference to an image of the engine."""
+    try:
+        imageref.read(path)
+    except BadInput:
+        return False
+    return True
 
 
 # Images of the engine, for which one must be root.
@@ -181,17 +264,25 @@ def pull(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Reque
 
 def as_root(words: list[str], source: BinaryIO | int = subprocess.DEVNULL,
             out: BinaryIO | int = subprocess.DEVNULL) -> int:
-    command = ["onedock", *([] if words[0] in ("drop", "leave") else ["image"]), *words]
-    done = subprocess.run([*([] if os.geteuid() == 0 else ["sudo", "-n"]), *command], stdin=source, stdout=out,
-                          stderr=subprocess.PIPE, check=False)
+    command = root_command(words if words[0] in ("drop", "leave") else ["image", *words])
+    try:
+        done = subprocess.run(command, stdin=source, stdout=out, stderr=subprocess.PIPE, check=False)
+    except OSError as error:
+        raise DriverError(f"`{' '.join(command)}`: {not_run(command[0], error)}") from error
     if done.returncode not in (0, NOT_THERE):
         raise DriverError(reason(done.stderr) or f"`{' '.join(command)}` failed with status {done.returncode}")
     return done.returncode
 
 
+def root_command(words: list[str]) -> list[str]:
+    return [*([] if os.geteuid() == 0 else ["sudo", "-n"]), "onedock", *words]
+
+
 def engine_is_there() -> bool:
-    """Not on a front-end, which has nothing of a VM but files."""
-    return Path(conf.load().endpoint.removeprefix("unix://")).exists()
+    """Not on a front-end, which has nothing of a VM but files. A node has the driver's folder also where Docker is
+    down: what needs Docker fails there, because its containers may run on and have what the VMs wrote."""
+    options = conf.load()
+    return any(Path(path).exists() for path in (options.endpoint.removeprefix("unix://"), options.state))
 
 
 def reason(complaints: bytes) -> str:
@@ -202,5 +293,5 @@ def reason(complaints: bytes) -> str:
 
 ACTIONS: Mapping[str, Callable[[Path, Request, BinaryIO, BinaryIO], Request | None]] = {
     "make": make, "write": write, "read": read, "receive": receive, "send": send, "send_root": send_root,
-    "send_archive": send_archive, "identity": identity, "leave": leave, "move": move, "delete": delete, "grow": grow,
-    "snapshot": snapshot, "hold": hold, "load": load, "pull": pull}
+    "send_archive": send_archive, "mark": mark, "look": look, "unmark": unmark, "leave": leave, "move": move,
+    "delete": delete, "grow": grow, "snapshot": snapshot, "hold": hold, "load": load, "pull": pull}

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from onedock import datafiles
+from containerhost.process.programs import not_run
+from onedock import commands, datafiles
 from onedriver.errors import BadInput, DriverError
 
 
@@ -31,6 +32,8 @@ def receive(source: BinaryIO, name: str, target: Path) -> None:
             source=source)
         if not (folder / name).exists():
             raise DriverError(f"{target} cannot be received: the other side sent something else")
+        # What was sent is deleted there when this has ended.
+        commands.run(["sync", "--file-system", str(folder)], f"{target} cannot be written to disk")
         for new, place in ((folder / name, target),
                            (datafiles.snapshots(folder / name), datafiles.snapshots(target))):
             if place.is_dir():
@@ -56,8 +59,8 @@ def tar(words: list[str], problem: str, source: BinaryIO | int = subprocess.DEVN
         try:
             status = subprocess.run(["tar", "--file", "-", *words], stdin=source, stdout=out, stderr=complaints,
                                     check=False).returncode
-        except FileNotFoundError as error:
-            raise DriverError(f"{problem}: there is no program tar; install it") from error
+        except OSError as error:
+            raise DriverError(f"{problem}: {not_run('tar', error)}") from error
         complaints.seek(0)
         if status == -signal.SIGPIPE:
             raise BrokenPipeError(errno.EPIPE, "the other side wants no more")  # and says why

@@ -1,8 +1,8 @@
 """Consoles over VNC of a node's VMs: which have one, its beginning and its end.
 
-A console is a process of its own, which holds a name that the kernel takes away with it (``onlyone``) and ends with its
-container. What it was asked for is in the VM's folder, readable by root alone, so that a round of monitoring can bring
-back one that died.
+A console is a process of its own, which holds a name as long as it lives (``onlyone``) and ends with its container.
+What it was asked for is in the VM's folder, readable by root alone, so that a round of monitoring can bring back one
+that died.
 """
 
 import dataclasses
@@ -79,8 +79,7 @@ class Consoles:
         """Which of the running containers should have a console and have none, and were not tried again lately."""
         found = [file for file in self._state.glob(f"*/{FILE}")
                  if file.parent.name in running and time.time() - changed(file) > RETRY]
-        alive = onlyone.names() if found else frozenset()
-        return tuple(file.parent.name for file in found if HOLDER + file.parent.name not in alive)
+        return tuple(file.parent.name for file in found if not onlyone.is_held(HOLDER + file.parent.name))
 
     def revive(self, name: str) -> None:
         record = read(self._state / name / FILE)
@@ -93,7 +92,7 @@ class Consoles:
             if pid is None:
                 return
             file, record = self._state / name / FILE, Record(wanted, pid)
-            if read(file) == record and HOLDER + name in onlyone.names():
+            if read(file) == record and onlyone.is_held(HOLDER + name):
                 return
             self._stop(name)
             write(file, record)

@@ -1,13 +1,16 @@
 """The guest's context: a folder with ``context.sh``, which the container sees read-only at /context."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from onedriver.errors import NotSupported
+from containerhost.linux.files import atomic_write
+from onedriver.errors import BadInput, NotSupported
 
 FILE = "context.sh"
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 FROM_DATASTORE = ("FILES", "FILES_DS")  # files that only the context disk would bring
 
 
@@ -47,17 +50,13 @@ class Contexts:
         """
         require_possible(variables, bring is not None)
         folder = self.folder(name)
-        self._state.mkdir(parents=True, exist_ok=True)
+        self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._state.chmod(0o700)
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)  # for the container's users: the mount begins here
         if bring:
             self._replace_files(folder, self.home(name) / "files", bring)
-        unfinished = folder / f".{FILE}"
-        unfinished.write_text(script(variables), encoding="utf-8")
-        unfinished.chmod(0o600 if owner and not shared else 0o644)
-        os.chown(unfinished, *(owner or (-1, -1)))
-        os.replace(unfinished, folder / FILE)
+        atomic_write(folder / FILE, script(variables).encode(), 0o600 if owner and not shared else 0o644, owner)
         return folder
 
     @staticmethod
@@ -90,6 +89,14 @@ def has_files(variables: Mapping[str, str]) -> bool:
 
 def require_possible(variables: Mapping[str, str], files: bool = False) -> None:
     """:param files: whether the driver can bring files"""
+    require_names(variables)
     for key in FROM_DATASTORE:
         if variables.get(key) and not files:
             raise NotSupported(f"CONTEXT has {key}; containers get the variables of their context, not files")
+
+
+def require_names(variables: Mapping[str, str]) -> None:
+    """:raises BadInput: a name cannot be that of a shell's variable"""
+    wrong = [name for name in variables if not NAME.fullmatch(name)]
+    if wrong:
+        raise BadInput(f"CONTEXT of the VM: {wrong[0][:60]!r} cannot be the name of a variable")

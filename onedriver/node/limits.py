@@ -1,10 +1,13 @@
 """CPUs, memory and disk speed of a VM as a container's limits. Pure."""
 
+import re
 from collections.abc import Mapping
 
 from containerhost.spec import Cpu, IoLimit, Memory
 from onedriver.errors import BadInput
 from onedriver.vm import Disk, Topology, Vm
+
+NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def cpu(vm: Vm, node_cpus: Mapping[int, frozenset[int]]) -> Cpu:
@@ -30,6 +33,20 @@ def require_chosen(vm_id: int, topology: Topology, cores: frozenset[int]) -> Non
 def memory(vm: Vm) -> Memory:
     page = vm.topology.hugepage
     return Memory(vm.memory, {page: vm.memory} if page else {})
+
+
+def processes(own: Mapping[str, str], key: str, most: int) -> int:
+    """Most processes and threads of a container.
+
+    :param own: the template's attributes of the driver
+    :param key: of them, by which it asks for fewer
+    :param most: what the administrator allows
+    :raises BadInput: it asks for something else
+    """
+    text = own.get(key, "").strip()
+    if text and (not NUMBER.fullmatch(text) or int(text) > most):
+        raise BadInput(f"{key} is {text[:60]!r}, but must be a number from 1 to {most}, the node's process_limit")
+    return int(text) if text else most
 
 
 def io_limit(disk: Disk) -> IoLimit:

@@ -47,11 +47,11 @@ class Measure:
     :param owners: folder of the owner records
     :param state: the driver's folder, where it keeps what a round tells the next
     :param pci_filter: which devices are reported: ``VENDOR:DEVICE:CLASS`` with asterisks
-    :param datastores: OpenNebula's; None where their space is nobody's concern
+    :param datastores: OpenNebula's folder of them; it need not be there yet
     """
 
     def __init__(self, driver: str, engine: Engine, owners: Path, state: Path, pci_filter: Sequence[str],
-                 host: Host, datastores: Path | None = None) -> None:
+                 host: Host, datastores: Path) -> None:
         self._driver = driver
         self._engine = engine
         self._owners = Owners(owners)
@@ -69,12 +69,12 @@ class Measure:
         return "\n".join(filter(None, (found, probes.wilds(self._engine.containers()), self._space())))
 
     def _space(self) -> str:
-        """Of the datastores whose transfer driver asks for it by a file."""
+        """Of the folder of datastores, without which oned schedules no VM to a host, and of those whose transfer driver
+        asks for it by a file. On a new node the first VM's transfer makes the folder: its file system is told then."""
         folder = self._datastores
-        if folder is None or not folder.is_dir():
-            return ""
         asked = sorted(int(file.parent.name) for file in folder.glob(f"*/{ASKED}") if file.parent.name.isdigit())
-        return probes.datastores(space(folder), [space(folder / str(number), number) for number in asked])
+        location = next(path for path in (folder, *folder.parents) if path.is_dir())
+        return probes.datastores(space(location), [space(folder / str(number), number) for number in asked])
 
     def host_monitor(self) -> str:
         host = topology.read(self._host)

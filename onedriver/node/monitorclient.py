@@ -41,8 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         case [folder, driver, host, *rest]:
             return program.run("start of monitoring", lambda: start(Path(folder), [driver, host, *rest], read_input()))
         case _:
-            print(USAGE, file=sys.stderr)
-            return 2
+            asked = words == ["--help"]
+            print(USAGE, file=sys.stdout if asked else sys.stderr)
+            return 0 if asked else 2
 
 
 def read_input() -> bytes:

@@ -1,17 +1,28 @@
-"""One process of a name: the holder listens on an abstract socket, which the kernel takes away with the process.
+"""One process of a name: the holder listens on a socket in a directory that only its user can enter.
 
-No file is left behind or lost, whatever copies or deletes folders meanwhile. Only the holder's own user, and root, can
-end it.
+Root's is in /run, and that of another user in the user's home, so that nobody else can take a name first; each has one
+for every network namespace. The kernel closes the socket with the process. Its file may stay, and tells nothing: who
+takes the name removes it.
 """
 
+import contextlib
+import fcntl
 import os
+import pwd
+import re
 import socket
-import struct
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
+from containerhost.linux.files import Directory
 from onedriver.errors import DriverError
 
-CREDENTIALS = struct.Struct("3i")  # process, user, group
+RUN, HOME = Path("/run/onedriver"), ".onedriver"
+NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
+LONGEST = 107  # bytes of a socket's path, see unix(7)
+END = b"e"  # asks the holder to end; who only looks whether it is there sends nothing
+PATIENCE = 5.0  # s in which a process that connects says what it wants
 
 
 class NotAlone(DriverError):
@@ -22,19 +33,27 @@ def take(name: str) -> socket.socket:
     """The name, for as long as the socket is open.
 
     :raises NotAlone: another process has it
+    :raises DriverError: there is no directory for it
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(f"\0{name}")
-    except OSError as error:
+        with locked() as directory:
+            connection = connected(name)
+            if connection is not None:
+                connection.close()
+                raise NotAlone(f"{name} runs already")
+            path = path_of(name)
+            directory.unlink(path.name)
+            listener.bind(str(path))
+            listener.listen()
+    except BaseException:
         listener.close()
-        raise NotAlone(f"{name} runs already") from error
-    listener.listen()
+        raise
     return listener
 
 
 def await_end(listener: socket.socket) -> socket.socket:
-    """Until a process of the same user, or of root, wants this one to end.
+    """Until another process wants this one to end.
 
     :returns: what it waits at: it is to stay open until this process has ended
     """
@@ -45,10 +64,15 @@ def await_end(listener: socket.socket) -> socket.socket:
 
 
 def asked_to_end(listener: socket.socket) -> socket.socket | None:
-    """Of :func:`await_end`, the next that comes; None when he has no right to it."""
+    """Of :func:`await_end`, the next that comes; None where it only looked."""
     connection, _ = listener.accept()
-    if user(connection) in (os.getuid(), 0):
-        return connection
+    try:
+        connection.settimeout(PATIENCE)
+        if connection.recv(len(END)) == END:
+            connection.settimeout(None)
+            return connection
+    except OSError:
+        pass  # it went without a word, which is to ask for nothing
     connection.close()
     return None
 
@@ -58,41 +82,98 @@ def end(name: str, limit: float) -> bool:
 
     :param limit: seconds for it to end
     :returns: whether there was one
-    :raises NotAlone: it belongs to another user, or goes on
+    :raises NotAlone: it goes on
     """
     until, found = time.monotonic() + limit, False
     # The kernel may close a connection of a process that ends before it closes what that listens at.
     while (connection := connected(name)) is not None:
         found = True
         with connection:
-            if user(connection) != os.getuid() and os.getuid() != 0:
-                raise NotAlone(f"{name} was started by user {user(connection)}, who alone can end it")
             try:
                 connection.settimeout(max(0.001, until - time.monotonic()))
+                connection.sendall(END)
                 connection.recv(1)
             except TimeoutError as error:
                 raise NotAlone(f"{name} did not end within {limit:g} s") from error
-            except ConnectionResetError:
+            except (BrokenPipeError, ConnectionResetError):
                 pass  # it ended without a look at who waits
+    if found:
+        forget(name)
     return found
+
+
+def forget(name: str) -> None:
+    """Remove the file of a socket that nobody listens at."""
+    with locked() as directory:
+        connection = connected(name)
+        if connection is None:
+            directory.unlink(path_of(name).name)
+        else:
+            connection.close()
 
 
 def connected(name: str) -> socket.socket | None:
+    """:raises NotAlone: so many wait for the holder that it cannot be asked"""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(PATIENCE)
     try:
-        connection.connect(f"\0{name}")
-    except ConnectionRefusedError:
+        connection.connect(str(path_of(name)))
+    except (ConnectionRefusedError, FileNotFoundError):
         connection.close()
         return None
+    except TimeoutError as error:
+        connection.close()
+        raise NotAlone(f"{name} does not answer") from error
     return connection
 
 
-def user(connection: socket.socket) -> int:
-    found: int = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))[1]
-    return found
-
-
 def names() -> frozenset[str]:
-    """All that are held now, by whomever. To connect would be to end the holder."""
-    with open("/proc/net/unix", encoding="utf-8", errors="replace") as table:
-        return frozenset(line.rstrip("\n").partition(" @")[2] for line in table)
+    """All that are held now by processes of this user."""
+    with locked() as directory:
+        found = [name.replace(":", "/") for name in directory.names()]
+    return frozenset(filter(is_held, found))
+
+
+def is_held(name: str) -> bool:
+    connection = connected(name)
+    if connection is None:
+        return False
+    connection.close()
+    return True
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[Directory]:
+    """The directory, with the lock that those who take and remove names hold for that moment.
+
+    :raises DriverError: it cannot be made, or is not this user's alone
+    """
+    place = directory()
+    base = place.parents[1] if os.getuid() == 0 else place.parents[2]
+    try:
+        with Directory(base) as parent, parent.child(*place.relative_to(base).parts, create=True) as found, Directory(
+                f"/proc/self/fd/{found.fd}", owner=os.getuid()) as checked:
+            fcntl.flock(checked.fd, fcntl.LOCK_EX)
+            yield checked
+    except OSError as error:
+        raise DriverError(f"{place}, where processes of this user find one another, cannot be used: {error}") from error
+
+
+def directory() -> Path:
+    """Of this user, this network namespace and, as a home may be on several hosts, this host."""
+    network = str(os.stat("/proc/self/ns/net").st_ino)
+    if os.getuid() == 0:
+        return RUN / network
+    try:
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError as error:
+        raise DriverError(f"user {os.getuid()} is none of the host's users (getent passwd) and has no home") from error
+    return Path(home) / HOME / os.uname().nodename / network
+
+
+def path_of(name: str) -> Path:
+    """:raises DriverError: the name is none that a socket can have"""
+    path = directory() / name.replace("/", ":")
+    if not NAME.fullmatch(name) or len(os.fsencode(path)) > LONGEST:
+        raise DriverError(f"{name[:120]!r} is no name of a process, or too long for the path of a socket, {path}")
+    return path

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
 
+from containerhost.spec import PROCESSES
 from onedriver.errors import DriverError
 
 LONGEST = 86_400.0  # seconds
@@ -30,6 +31,7 @@ class NodeOptions:
     :ivar request_timeout: seconds the engine may be silent
     :ivar operation_timeout: seconds an operation of the engine may take
     :ivar exec_timeout: seconds a command of ``onevm exec`` may take; then it is killed
+    :ivar process_limit: most processes and threads that a container has at once; a template may ask for fewer
     :ivar memlock: locked-memory limit of containers with RDMA: ``unlimited`` or bytes
     :ivar management_nodes: give umad and issm with InfiniBand functions
     :ivar gpu_capabilities: which of the GPU driver's libraries come with a GPU (``compute``, ``utility``…)
@@ -45,6 +47,7 @@ class NodeOptions:
     request_timeout: int = 30
     operation_timeout: int = 300
     exec_timeout: int = 3600
+    process_limit: int = PROCESSES
     memlock: str = "unlimited"
     management_nodes: bool = False
     gpu_capabilities: tuple[str, ...] = ()

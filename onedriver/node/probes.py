@@ -17,7 +17,7 @@ from containerhost.storage.diskio import DiskIo
 from containerhost.topology import MemoryUse, NumaNode, Topology
 from onedriver import template
 from onedriver.node.devices import product
-from onedriver.node.names import LABEL
+from onedriver.node.names import LABEL, PREFIX
 from onedriver.pciaddress import from_device_id
 
 ROOT = "root"  # the root disk's name in the container
@@ -169,9 +169,9 @@ def device_name(device: Device) -> str:
 
 
 def vm_status(containers: Iterable[ContainerState]) -> str:
-    """vm/status: the state of every VM."""
+    """vm/status: the state of every VM. A container that takes another one's place has another name until then."""
     rows = (template.vector("VM", {"ID": state.labels[LABEL], "DEPLOY_ID": state.name, "STATE": STATES[state.status]})
-            for state in containers if LABEL in state.labels)
+            for state in containers if LABEL in state.labels and state.name == f"{PREFIX}{state.labels[LABEL]}")
     return "\n".join(rows)
 
 

@@ -134,7 +134,7 @@ class BaseVmm(abc.ABC):
         self._possession.mend(self._owner(call.vm_id))  # an attachment may have been killed at work on a function
         (grant,) = self._possession.grants(requests, self._owner(call.vm_id))
         self._possession.require_unused([grant])
-        self._take_back(call.vm_id, grant, self._held(call.vm, part))
+        self._take_back(call.vm_id, grant, self._others(call.vm_id, grant))
 
     def _take_back(self, vm_id: int, grant: Grant, others: Sequence[Grant]) -> None:
         """What cannot be taken from the container stays the VM's, and goes to nobody else."""
@@ -267,9 +267,18 @@ class BaseVmm(abc.ABC):
     def _is_running(self, own: str) -> bool:
         return self._engine.container(own).status is Status.RUNNING
 
-    def _held(self, vm: Vm, but: Nic | Pci | None = None) -> tuple[Grant, ...]:
-        """Of the devices that the VM holds, without that of ``but``."""
+    def _held(self, vm: Vm, but: Pci | None = None) -> tuple[Grant, ...]:
+        """Return the devices that the VM holds, without that of ``but``.
+
+        :raises DeviceNotFound: one of them left the host
+        """
         held = self._possession.held_by(self._owner(vm.id))
         requests = self._requests(vm, [pci for pci in vm.pcis if pci != but])
         mine = [request for request in requests if request.address in held]
         return self._possession.grants(mine, self._owner(vm.id)) if mine else ()
+
+    def _others(self, vm_id: int, grant: Grant) -> tuple[Grant, ...]:
+        """Return what the VM has beside ``grant`` and the host still has, as grants without options: what shares device
+        nodes with it."""
+        return tuple(other for other in self._possession.held(self._owner(vm_id))
+                     if other.device.id != grant.device.id)

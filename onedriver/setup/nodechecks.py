@@ -2,7 +2,10 @@
 
 import os
 import pwd
+import re
 import shutil
+import socket
+import struct
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +16,12 @@ from containerhost.errors import ContainerHostError
 from containerhost.reports import doctor
 from containerhost.sysfs import Host
 from onedriver.errors import DriverError
+from onedriver.node import datastores as node_datastores
 
 LIMIT = 30  # seconds
 PLACE = "/usr/local/bin or /usr/bin"
+CAP_SYS_RESOURCE = 1 << 24  # capabilities(7)
+EVERY_ID = ["0", "0", "4294967295"]  # uid_map of the first user namespace, see user_namespaces(7)
 
 Check = Callable[[], Iterable[str]]
 
@@ -35,11 +41,57 @@ def complaints(look: Check) -> list[str]:
 def devices(owners: Path) -> Iterable[str]:
     """:param owners: folder of the ownership records"""
     host = Host()
-    return doctor.complaints(scan(host), topology.read(host), owners)
+    return [*doctor.complaints(scan(host), topology.read(host), owners), *doctor.unlimited(host)]
+
+
+def datastores(path: Path, user: str) -> Iterable[str]:
+    """Complain unless OpenNebula's folder of datastores is there and root can enter it without following a link.
+
+    :param user: who the front-end logs in as
+    """
+    try:
+        node_datastores.folder(path).close()
+    except FileNotFoundError:
+        yield (f"there is no folder {path}: install OpenNebula's node package, or make it: install -d -o {user} -g "
+               f"{user} -m 750 {path}")
+
+
+def memlock(wanted: str, daemon: int) -> Iterable[str]:
+    """Complain where no container with RDMA could start, because its engine may not let it lock memory.
+
+    :param wanted: ``unlimited`` or bytes
+    :param daemon: process id of the engine
+    """
+    if not any(device.rdma for device in scan(Host()).devices):
+        return
+    try:
+        limits = Path(f"/proc/{daemon}/limits").read_text(encoding="ascii")
+        status = Path(f"/proc/{daemon}/status").read_text(encoding="utf-8", errors="replace")
+        ids = Path(f"/proc/{daemon}/uid_map").read_text(encoding="ascii").split()
+    except OSError:
+        return  # it is on another host
+    hard = re.search(r"^Max locked memory +\S+ +(\S+)", limits, re.M)
+    capable = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.M)
+    if hard is None or capable is None or (int(capable[1], 16) & CAP_SYS_RESOURCE and ids == EVERY_ID):
+        return
+    if hard[1] != "unlimited" and (wanted == "unlimited" or int(hard[1]) < int(wanted)):
+        yield (f"the option memlock is {wanted}, but the engine (process {daemon}) may give {hard[1]} bytes: every VM "
+               "with an RDMA device would fail to start. Give its service LimitMEMLOCK=infinity and CAP_SYS_RESOURCE, "
+               f'or set memlock = "{hard[1]}"')
+
+
+def peer(path: str) -> int:
+    """Process id of who listens at a socket; of a socket that systemd made, systemd's."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    found: int = struct.unpack("3i", credentials)[0]
+    return found
 
 
 def commands(names: Sequence[str]) -> Iterable[str]:
-    return [f"there is no command {name}; install the package so that its commands are in {PLACE}"
+    return [f"there is no command {name}; link it from the virtual environment of the package: ln -s "
+            f"/opt/nova-lxd-ext/bin/{name} /usr/local/bin/"
             for name in names if shutil.which(name) is None]
 
 

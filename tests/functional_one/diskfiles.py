@@ -1,5 +1,6 @@
 """Disk files with a small root file system, as a transfer driver leaves them in a system datastore."""
 
+import io
 import struct
 import subprocess
 import tarfile
@@ -50,6 +51,27 @@ def partitioned(file_system: Path, file: Path) -> Path:
 def iso(content: Path, file: Path) -> Path:
     subprocess.run(["bsdtar", "--create", "--format=iso9660", "--file", str(file), "--directory", str(content), "."],
                    check=True, capture_output=True)
+    return file
+
+
+def linked_iso(folder: Path, file: Path) -> Path:
+    """An archive that looks like an ISO image, with a link to a folder and a link through that one."""
+    inside = bytearray(64 << 10)
+    inside[32769 - 512:32769 - 512 + 5] = b"CD001"
+    with tarfile.open(file, "w", format=tarfile.USTAR_FORMAT) as archive:
+        member = tarfile.TarInfo("first")
+        member.size = len(inside)
+        archive.addfile(member, io.BytesIO(inside))
+        for name, target in (("link", str(folder)), ("link/through", "/dev/null")):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            archive.addfile(member)
+    with file.open("r+b") as disk:  # the header of a tar archive before there was POSIX
+        header = bytearray(disk.read(512))
+        header[257:265], header[148:156] = bytes(8), b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+        disk.seek(0)
+        disk.write(header)
     return file
 
 

@@ -128,7 +128,7 @@ class Node(fixtures.Fixture):
         return self._shell(f"cd {self.remotes}/im/{self.driver}.d; cat << 'EOT' | {command}\n{configuration}\nEOT\n")
 
     @property
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         path = ":".join(str(part) for part in (self._commands, self._installed, os.environ["PATH"]) if part)
         return {"PATH": path, f"{self.driver.upper()}_CONF": str(self._conf),
                 "HOME": "/nonexistent", "LANG": "C.UTF-8"}
@@ -136,7 +136,7 @@ class Node(fixtures.Fixture):
     def limited(self, command: list[str], stdin: str, limit: float | None) -> Result:
         """A script without a shell, all of whose processes are killed after some seconds."""
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True, env=self._environment, start_new_session=True)
+                                   text=True, env=self.environment, start_new_session=True)
         try:
             out, err = process.communicate(stdin, timeout=limit or LIMIT)
         except subprocess.TimeoutExpired:
@@ -146,7 +146,7 @@ class Node(fixtures.Fixture):
 
     def _shell(self, script: str) -> Result:
         done = subprocess.run(["bash", "-s"], input=script, capture_output=True, text=True, timeout=LIMIT, check=False,
-                              env=self._environment)
+                              env=self.environment)
         return Result(done.returncode, done.stdout, done.stderr)
 
     @contextlib.contextmanager
@@ -166,7 +166,7 @@ class Node(fixtures.Fixture):
             message.write(machine.message(lcm).encode())
             message.seek(0)
             process = subprocess.Popen([self.remotes / "vmm" / self.driver / action, *argv], stdin=message,
-                                       env=self._environment, start_new_session=True)
+                                       env=self.environment, start_new_session=True)
         with process:
             yield process
 

@@ -2,16 +2,23 @@
 
 import shutil
 import subprocess
+import tarfile
 import time
 from collections.abc import Callable
+from unittest import mock
 
+import fixtures
 import testtools
 
 from containerhost.devices.model import Kind, Role
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
 from containerhost.engines.lxd.pooldisks import PoolDisks
+from containerhost.errors import EngineBusy, EngineTimeout
 from containerhost.owners import Owners
+from lxdone import backend, conf
+from onedriver import actions
+from tests.fakehost.control import FakeHostControl
 from tests.functional.containerhost.base import leftovers
 from tests.functional.contract import picture
 from tests.functional_one import diskfiles
@@ -21,6 +28,10 @@ from tests.functional_one.vms import Machine
 SHUTDOWN, POWEROFF, SUSPEND, CLEANUP, UNDEPLOY, BOOT, RESUME, RESTORE = 12, 18, 6, 23, 29, 2, 20, 21
 STOP, MIGRATE, BOOT_STOPPED, BOOT_UNDEPLOYED, BOOT_MIGRATED = 5, 7, 22, 32, 35
 PATIENCE = 60  # s
+
+
+def raised(error: Exception) -> None:
+    raise error
 
 
 class ActionsCase(testtools.TestCase):
@@ -149,6 +160,18 @@ class LifeTest(ActionsCase):
         self.assertEqual((Status.RUNNING, 1), (self.status(second), len(self.engine.client.images())))
 
 
+class ChangedMeanwhileTest(ActionsCase):
+    def test_a_vm_ends_whatever_its_owner_wrote_into_its_configuration(self) -> None:
+        """`onevm updateconf` changes these while it runs."""
+        machine = self.deployed(Machine(1))
+        for changed in (machine.changed(more="<OS><UUID>not one</UUID></OS>"),
+                        machine.changed(context=(("MY-KEY", "x"),)),
+                        machine.changed(more="<GRAPHICS><TYPE>x</TYPE></GRAPHICS>")):
+            self.ok("cancel", changed, lcm=POWEROFF)
+        self.refused("cannot be the name of a variable", "deploy", machine.changed(context=(("MY-KEY", "x"),)),
+                     lcm=RESUME)
+
+
 class DevicesTest(ActionsCase):
     def test_exactly_the_chosen_devices(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[1], self.vfs[0])))
@@ -183,6 +206,28 @@ class DevicesTest(ActionsCase):
             self.ok("detach_nic", more, machine.mac(1))
         self.assertIn("No such file", self.inside(machine, "ls", "/sys/class/net/eth1"))
         self.assertIn(machine.mac(0), self.inside(machine, "cat", "/sys/class/net/eth0/address"))
+
+    def test_a_gpu_that_left_the_host_keeps_nothing_else_from_changing(self) -> None:
+        control = FakeHostControl.from_environment()
+        machine = self.deployed(Machine(devices=(self.gpus[0], self.gpus[1]), nics=(0, 1)))
+        address = self.gpus[1].id
+        control.remove(address)
+        try:
+            self.ok("detach_nic", machine.changed(attach="nic"), machine.mac(1))
+            before = self.devices(machine)
+            self.ok("resize", machine.changed(memory=192, cpu="0.5"))
+            self.assertEqual(before, self.devices(machine))
+            config = self.engine.client.instance("one-1").instance["config"]
+            self.assertEqual((str(192 << 20), "50ms/100ms"), (config["limits.memory"], config["limits.cpu.allowance"]))
+            more = machine.changed(devices=(self.gpus[1], self.gpus[0]), attach="pci")
+            self.ok("detach_nic", more, machine.mac(9))
+            self.assertIn("No such file", self.inside(machine, "ls", "/dev/nvidia0"))
+            self.refused(address, "attach_nic", more, machine.mac(9), "-", "-", "dummy", "one-1-9")
+        finally:
+            control.restore(address)
+
+    def devices(self, machine: Machine) -> dict[str, dict[str, str]]:
+        return dict(self.engine.client.instance(machine.name).instance["devices"])
 
     def test_an_attachment_that_cannot_be_changes_nothing(self) -> None:
         machine = self.deployed()
@@ -242,6 +287,30 @@ class ChangesTest(ActionsCase):
             self.ok("snapshot_delete", machine, "snap-0")
         self.refused("no snapshot snap-0", "snapshot_revert", machine, "snap-0")
 
+    def test_revert_that_fails_leaves_the_vm_running(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[0],)))
+        self.ok("snapshot_create", machine, "0")
+        self.inside(machine, "sh", "-c", "echo kept > /root/file; sync")
+        self.useFixture(fixtures.EnvironmentVariable("LXDONE_CONF", self.node.environment["LXDONE_CONF"]))
+        vmm = backend.vmm(conf.load())
+        call = actions.call("snapshot_revert", [machine.name, "snap-0", "1", "node1"], machine.message(3).encode())
+        start = vmm._engine.start
+        for fault in ((vmm._snapshots, "restore", EngineTimeout("LXD did not finish in time")),
+                      (vmm._engine, "stop", EngineTimeout("LXD did not finish in time")),
+                      (vmm._engine, "start", [EngineBusy("restoring"), EngineBusy("restoring"), None])):
+            where, method, effect = fault
+            works = isinstance(effect, list)
+            with mock.patch.object(where, method, side_effect=effect) as called:
+                if works:  # what LXD has not ended yet is waited for
+                    effect[-1:] = []
+                    called.side_effect = lambda name, left=effect: raised(left.pop()) if left else start(name)
+                    vmm.snapshot_revert(call)
+                else:
+                    self.assertRaises(EngineTimeout, vmm.snapshot_revert, call)
+            self.assertEqual(Status.RUNNING, self.status(machine))
+            self.assertEqual({self.gpus[0].id}, set(Owners(self.node.owners).records()))
+            self.assertEqual("" if works else "kept\n", self.inside(machine, "sh", "-c", "cat /root/file 2>/dev/null"))
+
     def test_snapshots_that_opennebula_forgot_go(self) -> None:
         machine = self.deployed()
         for number in ("0", "1"):
@@ -259,7 +328,7 @@ class ChangesTest(ActionsCase):
             folder.mkdir(parents=True)
         machine = Machine(context=(("DISK_ID", "2"), ("FILES_DS", "/ds/2/a:'init.sh'"), ("PASSWORD", "x")))
         self.node.give_disk(machine)
-        self.refused("disk.2 cannot be unpacked", "deploy", machine, lcm=BOOT)
+        self.refused("disk.2 cannot be read", "deploy", machine, lcm=BOOT)
         for name in ("init.sh", "context.sh"):
             (content / name).write_text("echo hello\n")
         diskfiles.iso(content, disk)
@@ -274,11 +343,11 @@ class ChangesTest(ActionsCase):
 
     def test_cloud_init_gets_the_context_too(self) -> None:
         machine = self.deployed(Machine(context=(
-            ("SSH_PUBLIC_KEY", "ssh-ed25519 A"), ("USER_DATA", "#cloud-config\n{}"), ("NETWORK", "YES"),
+            ("SSH_PUBLIC_KEY", "ssh-ed25519 A"), ("USER_DATA", "#!/bin/sh\n:"), ("NETWORK", "YES"),
             ("ETH0_MAC", "02:00:0a:63:01:00"), ("ETH0_IP", "10.0.0.2"))))
         config = self.engine.client.instance("one-1")[0]["config"]
         told = {key.rpartition(".")[2]: text for key, text in config.items()}
-        self.assertEqual(("#cloud-config\n{}", True, True), (
+        self.assertEqual(("#!/bin/sh\n:", True, True), (
             told["user-data"], "ssh-ed25519 A" in told["vendor-data"], "10.0.0.2/24" in told["network-config"]))
         self.ok("cancel", machine, lcm=POWEROFF)
         self.ok("deploy", machine.changed(context=()), lcm=RESUME)
@@ -295,6 +364,11 @@ class ChangesTest(ActionsCase):
 
 
 class ProbesTest(ActionsCase):
+    def test_a_new_node_tells_how_much_room_its_datastores_have(self) -> None:
+        """Without that oned leaves every VM PENDING."""
+        shutil.rmtree(self.node.datastores, ignore_errors=True)
+        self.assertRegex(self.node.probe("host/system").out, r'(?m)^DS_LOCATION_FREE_MB="?[1-9][0-9]*"?$')
+
     def test_the_host_and_its_vms(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],)))
         system = self.node.probe("host/system")
@@ -340,8 +414,9 @@ class RefusalsTest(ActionsCase):
         folder.mkdir(parents=True)
         (folder / "disk.0").write_bytes(bytes(4096))
         self.refused("is nothing this driver knows", "deploy", machine, lcm=BOOT)
-        shutil.copy(self.node.lxd.images["tar.gz"], folder / "disk.0")
-        self.refused("deploy: import an image", "deploy", machine, lcm=BOOT)
+        with tarfile.open(folder / "disk.0", "w:gz") as archive:
+            archive.add(__file__, "notes.txt")
+        self.refused("cannot be used: it", "deploy", machine, lcm=BOOT)
 
     def test_actions_that_lxd_or_this_driver_cannot_do_say_so(self) -> None:
         machine = Machine()

@@ -128,6 +128,13 @@ class ConsoleTest(ConsoleCase):
         self.node.probe("vm/status")
         self.wait_for(self.is_open)
 
+    def test_accents_without_an_end_do_not_keep_the_viewer_waiting(self) -> None:
+        machine = self.screened()
+        self.shell(machine)
+        self.inside(machine, "sh", "-c", "x=$(printf '\\314\\201%.0s' $(seq 4000)); "
+                                         "for i in $(seq 30); do printf \"$x\"; done > /dev/console")
+        self.type(self.viewer(), machine, "file")
+
     def test_two_vms(self) -> None:
         machines = [self.screened(number) for number in (1, 2)]
         for machine in machines:

@@ -10,7 +10,7 @@ from pathlib import Path
 from containerhost.engines import Status
 from lxdone.disk import growth
 from tests.functional_one import diskfiles
-from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, ActionsCase
+from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, SHUTDOWN, ActionsCase
 from tests.functional_one.test_disks import MARK
 from tests.functional_one.vms import ROOT, Machine
 from tests.waiting import await_that
@@ -208,11 +208,58 @@ class ImagesTest(ActionsCase):
         self.ok("cancel", machine, lcm=POWEROFF)
         self.assertEqual("written\n", self.in_file(raw, "file"))
 
+    def persistent_qcow2(self) -> Path:
+        """An image of a datastore, of which the node has a raw copy while the VM runs."""
+        raw, file = diskfiles.ext4(self.content, self.store / "raw"), self.store / "qcow2"
+        subprocess.run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(file)], check=True)
+        (self.folder / "disk.1").symlink_to(file)
+        return file
+
+    def in_qcow2(self, file: Path, name: str) -> str:
+        raw = self.store / "read"
+        subprocess.run(["qemu-img", "convert", "-f", "qcow2", "-O", "raw", str(file), str(raw)], check=True)
+        return self.in_file(raw, name)
+
+    def test_what_was_written_stays_while_the_datastore_is_not_there(self) -> None:
+        file = self.persistent_qcow2()
+        machine = Machine(disks=ROOT + image())
+        copy = self.node.state / "disks/one-1/1.raw"
+        for number, words in ((1, "cannot be read: No such file"), (0, "Is the datastore mounted?")):
+            self.deployed(machine)
+            self.write(machine, f"written{number}")
+            store = self.node.datastores / str(number)
+            store.rename(store.with_name("away"))
+            store.mkdir()  # where nothing is mounted
+            for _ in range(2):
+                self.refused(words, "shutdown", machine, lcm=SHUTDOWN)
+            self.assertTrue(copy.exists())
+            store.rmdir()
+            store.with_name("away").rename(store)
+            self.ok("shutdown", machine, lcm=SHUTDOWN)
+            self.assertFalse(copy.exists())
+            self.assertEqual(f"written{number}\n", self.in_qcow2(file, "file"))
+
+    def test_what_was_written_stays_when_the_container_is_lost(self) -> None:
+        file = self.persistent_qcow2()
+        machine = self.deployed(Machine(disks=ROOT + image()))
+        self.write(machine, "written")
+        self.engine.stop(machine.name, timeout=20, force=True)
+        self.engine.delete(machine.name)
+        self.ok("deploy", machine, lcm=BOOT)
+        self.assertEqual("written\n", self.inside(machine, "cat", "/media/1/file"))
+        self.write(machine, "again")
+        self.engine.stop(machine.name, timeout=20, force=True)
+        self.engine.delete(machine.name)
+        diskfiles.qcow2("create", str(file), "32M")  # a newer disk is not overwritten
+        self.refused("no file system", "deploy", machine, lcm=BOOT)
+
     def test_what_no_container_can_see_changes_nothing(self) -> None:
         machine = self.deployed()
         disk = self.folder / "disk.1"
         good = diskfiles.ext4(self.content, self.store / "good")
         outside = diskfiles.ext4(self.content, self.node.state / "outside")
+        host = self.store / "host"
+        host.mkdir()
         writable, iso, cdrom = image(mark=MARK), image(mark=MARK), image(kind="CDROM", mark=MARK)
         for make, element, words in (
             (lambda: disk.write_bytes(bytes(4096)), writable, "no file system"),
@@ -220,6 +267,7 @@ class ImagesTest(ActionsCase):
             (lambda: diskfiles.iso(self.content, disk), iso, "an ISO image, which cannot be written"),
             (lambda: disk.write_bytes(diskfiles.iso(self.content, self.store / "iso").read_bytes()[:36864]), cdrom,
              "cannot be"),
+            (lambda: diskfiles.linked_iso(host, disk), cdrom, "cannot be unpacked"),
             (lambda: disk.symlink_to(outside), writable, "is not in a datastore"),
             (lambda: None, writable, "cannot be read"),
             (lambda: None, image(kind="swap", mark=MARK), "is swap space"),
@@ -230,6 +278,7 @@ class ImagesTest(ActionsCase):
             self.refused(words, "attach_disk", machine.changed(disks=ROOT + element), *PLACE, "message")
             self.assertEqual({"mount-context", "root"}, self.devices())
             self.nothing_mounted()
+            self.assertEqual([], list(host.iterdir()))
         outside.unlink()
         self.assertEqual(Status.RUNNING, self.status(machine))
 

@@ -208,9 +208,13 @@ class SshTest(MovesCase):
         shutil.move(aside, folder)
         self.ok("cancel", machine, lcm=POWEROFF)
         shutil.move(folder, aside)
+        identity = mark.read_text()
         mark.unlink()
         self._stays(machine)  # the datastore is not mounted
-        mark.touch()
+        for other in ("", f"{'0' * 32}\n"):
+            mark.write_text(other)
+            self._stays(machine)  # nor there, where another one was begun, or a VM while it was not mounted
+        mark.write_text(identity)
         instance = self.engine.client.instance("one-1")[0]
         others = {key: text for key, text in instance["config"].items() if not key.startswith("user.")}
         self.engine.client.replace_instance("one-1", instance | {"config": others}, "")
@@ -222,6 +226,17 @@ class SshTest(MovesCase):
         shutil.move(folder, aside)
         self._stays(machine)  # what it wrote is nowhere else
         shutil.move(aside, folder)
+
+    def test_no_vm_leaves_whose_container_lxd_does_not_have_any_more(self) -> None:
+        """With another project, or without its storage, LXD lists none, and what the VM wrote is still there."""
+        machine = self.booted()
+        self.engine.stop(machine.name, timeout=20, force=True)
+        self.engine.delete(machine.name)
+        self.refused("what it wrote is not in the VM's disk", "cancel", machine, lcm=UNDEPLOY)
+        self.refused("is not on this host any more", "deploy", machine, lcm=RESUME)
+        self.ok("cancel", machine, lcm=CLEANUP)
+        self.ok("deploy", machine, lcm=BOOT)  # of the same image, which goes with the container
+        self.ok("cancel", machine, lcm=CLEANUP)
 
     def _stays(self, machine: Machine) -> None:
         for _ in range(2):

@@ -1,8 +1,15 @@
 """What changes about VMs on Docker that are there, and what monitoring tells of them."""
 
 import base64
+import contextlib
+import itertools
 import re
+import shutil
+from collections.abc import Iterator
+from unittest import mock
 
+from containerhost.engines.docker.engine import DockerEngine
+from containerhost.errors import EngineTimeout
 from onedriver.monitor import Type
 from tests.functional_one.front_end import FrontEnd
 from tests.functional_one.vms import Machine
@@ -10,6 +17,7 @@ from tests.functional_onedock.base import POWEROFF, RESUME, SUSPEND, OnedockCase
 from tests.functional_onedock.test_parts import addressed
 from tests.waiting import await_that
 
+CALLS = 6  # more than a revert makes of any kind
 PINNED = ("<TOPOLOGY><PIN_POLICY>THREAD</PIN_POLICY></TOPOLOGY>"
           "<NUMA_NODE><CPUS>0</CPUS><MEMORY_NODE_ID>0</MEMORY_NODE_ID></NUMA_NODE>")
 
@@ -66,10 +74,40 @@ class ChangesTest(OnedockCase):
         self.ok("reset", machine)
         self.assertEqual("old\n", self.inside(machine, "cat", "/file"))
 
+    def test_a_revert_that_fails_anywhere_leaves_the_vm_with_a_root(self) -> None:
+        """At each call to the engine: Docker did what it was asked, but its answer did not come in time."""
+        machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,)))
+        self.shell(machine, "echo old > /file")
+        self.ok("snapshot_create", machine, "0")
+        failed = 0
+        for method in ("stop", "create", "rename", "refit", "start", "delete"):
+            for number in range(1, CALLS):
+                self.shell(machine, "echo new > /file")
+                with late(method, number):
+                    result = self.node.act("snapshot_revert", machine, "snap-0")
+                self.ok("deploy", machine, lcm=RESUME)
+                self.assertIn("one-1", [state.name for state in self.engine.containers()])
+                content = self.inside(machine, "cat", "/file")
+                self.assertIn(content, ("old\n", "new\n"), f"{method} {number}")
+                self.assertEqual("/dev/nvidia0\n", self.inside(machine, "ls", "/dev/nvidia0"))
+                if result.status == 0:
+                    self.assertEqual("old\n", content)
+                    break
+                failed += 1
+                told = self.node.probe("vm/status").out
+                self.assertEqual(1, told.count("VM=["), told)
+        self.assertGreater(failed, 5)
+        self.ok("snapshot_revert", machine, "snap-0")
+        self.assertEqual(["one-1"], [state.name for state in self.engine.containers()])
+
     def test_a_revert_that_was_killed_halfway_is_gone_on_with(self) -> None:
         machine = self.deployed()
         self.engine.stop("one-1", timeout=60, force=True)
         self.engine.rename("one-1", "one-1-anew")
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual(["one-1"], [state.name for state in self.engine.containers()])
+        self.engine.stop("one-1", timeout=60, force=True)
+        self.engine.rename("one-1", "one-1-old")
         self.ok("deploy", machine, lcm=RESUME)
         self.assertEqual(["one-1"], [state.name for state in self.engine.containers()])
 
@@ -85,7 +123,27 @@ class ChangesTest(OnedockCase):
         self.assertNotIn("10.1.0.5", shown)
 
 
+@contextlib.contextmanager
+def late(method: str, number: int) -> Iterator[None]:
+    """The call of that number to one of the engine's methods is done, and ends as one that took too long."""
+    real, calls = getattr(DockerEngine, method), itertools.count(1)
+
+    def called(engine: DockerEngine, *arguments: object, **more: object) -> object:
+        done = real(engine, *arguments, **more)
+        if next(calls) == number:
+            raise EngineTimeout(f"{method} took too long")
+        return done
+
+    with mock.patch.object(DockerEngine, method, called):
+        yield
+
+
 class ProbesTest(OnedockCase):
+    def test_a_new_node_tells_how_much_room_its_datastores_have(self) -> None:
+        """Without that oned leaves every VM PENDING."""
+        shutil.rmtree(self.node.datastores, ignore_errors=True)
+        self.assertRegex(self.node.probe("host/system").out, r'(?m)^DS_LOCATION_FREE_MB="?[1-9][0-9]*"?$')
+
     def test_the_host_and_its_vms(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,), context=addressed("10.1.0.5")))
         system = self.node.probe("host/system")

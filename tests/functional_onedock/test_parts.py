@@ -3,8 +3,10 @@
 import subprocess
 
 from containerhost import charnodes
+from containerhost.engines import Status
 from containerhost.owners import Owner, Owners
 from containerhost.sysfs import Host
+from tests.fakehost.control import FakeHostControl
 from tests.functional.contract import ENXIO, EPERM
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESUME, OnedockCase
@@ -168,6 +170,27 @@ class NicsTest(OnedockCase):
         self.assertNotIn("one-1-0", self.ports())
 
 
+    def test_a_gpu_that_left_the_host_keeps_nothing_else_from_changing(self) -> None:
+        control = FakeHostControl.from_environment()
+        machine = self.deployed(Machine(devices=(self.gpus[0], self.gpus[1]), nics=(0, 1)))
+        address = self.gpus[1].id
+        control.remove(address)
+        try:
+            self.ok("detach_nic", machine.changed(attach="nic"), machine.mac(1))
+            self.assertNotIn("one-1-1", self.ports())
+            self.ok("resize", machine.changed(memory=192))
+            self.ok("attach_nic", machine.changed(nics=(0, 2), attach="nic"), machine.mac(2), "-", "-", "dummy",
+                    "one-1-2")
+            more = machine.changed(devices=(self.gpus[1], self.gpus[0]), attach="pci")
+            self.ok("detach_nic", more, machine.mac(9))
+            self.assertIn("No such file", self.inside(machine, "ls", "/dev/nvidia0"))
+            self.refused(address, "attach_nic", more, machine.mac(9), "-", "-", "dummy", "one-1-9")
+            self.refused(address, "snapshot_revert", machine, self.ok("snapshot_create", machine, "0").strip())
+            self.assertEqual(Status.RUNNING, self.status(machine))
+        finally:
+            control.restore(address)
+
+
 class DisksTest(OnedockCase):
     def test_volatile_disks_at_the_start_and_while_it_runs(self) -> None:
         machine = Machine(disks=ROOT + disk(2))
@@ -186,7 +209,7 @@ class DisksTest(OnedockCase):
             self.ok("resize_disk", more, "3", "64", "message", "node1")
             self.assertGreater(self.kib(machine), 40_000)
         else:
-            self.refused("Permission denied to resize", "resize_disk", more, "3", "64", "message", "node1")
+            self.refused("CAP_SYS_RESOURCE", "resize_disk", more, "3", "64", "message", "node1")
             self.assertEqual((before, 8 << 20), (self.kib(machine), self.file(machine, "disk.3").stat().st_size))
         self.refused("cannot become smaller", "resize_disk", more, "3", "4", "message", "node1")
         self.ok("reset", machine.changed(disks=ROOT + disk(2) + disk(3)))

@@ -3,10 +3,18 @@
 import hashlib
 import io
 import json
+import os
+import shutil
 import subprocess
 import tarfile
+from pathlib import Path
+from typing import Any
+
+import fixtures
 
 from containerhost.engines import Status
+from containerhost.engines.docker.images import Images
+from containerhost.errors import EngineError
 from onedock import imageref
 from onedock.imageref import ImageRef
 from tests.functional_docker.base import MiB
@@ -109,8 +117,14 @@ class RefusalsTest(OnedockCase):
 
 
 class ImagesTest(OnedockCase):
-    def archive(self, machine: Machine, config: dict[str, str], image: str | None = None) -> None:
-        """A disk that names an archive with an image of nothing; ``image`` is another id than its own."""
+    def archive(self, machine: Machine, config: dict[str, str], image: str | None = None,
+                tags: list[str] | None = None, more: dict[str, str] | None = None) -> None:
+        """A disk that names an archive with an image of nothing.
+
+        :param image: another id than its own
+        :param tags: of the archive
+        :param more: configuration of a second image in it
+        """
         layer = io.BytesIO()
         with tarfile.open(fileobj=layer, mode="w") as tar:
             tar.addfile(tarfile.TarInfo("empty"))
@@ -118,8 +132,13 @@ class ImagesTest(OnedockCase):
         text = json.dumps({"os": "linux", "config": {"Cmd": ["/x"]}, "rootfs": {
             "type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(data).hexdigest()}"]}, **config}).encode()
         digest = hashlib.sha256(text).hexdigest()
-        files = {"layer.tar": data, f"{digest}.json": text, "manifest.json": json.dumps(
-            [{"Config": f"{digest}.json", "RepoTags": None, "Layers": ["layer.tar"]}]).encode()}
+        images = [{"Config": f"{digest}.json", "RepoTags": tags, "Layers": ["layer.tar"]}]
+        files = {"layer.tar": data, f"{digest}.json": text}
+        if more:
+            files["more.json"] = json.dumps(json.loads(text) | more).encode()
+            images.append({"Config": "more.json", "RepoTags": None, "Layers": ["layer.tar"]})
+        files |= {"manifest.json": json.dumps(images).encode(), "repositories": json.dumps(
+            {tag.partition(":")[0]: {"latest": digest} for tag in tags or ()}).encode()}
         with tarfile.open(self.node.folder(machine) / "disk.0.tar", "w") as tar:
             for name, content in files.items():
                 entry = tarfile.TarInfo(name)
@@ -145,4 +164,66 @@ class ImagesTest(OnedockCase):
         self.nothing_is_left()
         self.archive(machine, {"architecture": "amd64"}, "sha256:" + "1" * 64)
         self.refused("does not hold the image", "deploy", machine, lcm=BOOT)
+        self.nothing_is_left()
+
+    def test_an_archive_names_no_image_of_the_host(self) -> None:
+        """Neither by tags nor by the file of them that old engines wrote."""
+        machine, client = Machine(), self.engine.client
+        before = client.image("polite")["Id"]
+        self.archive(machine, {"architecture": "amd64"}, tags=["polite:latest", "new:latest"])
+        found = imageref.read(self.node.folder(machine) / "disk.0").image
+        images = Images(client)
+        self.load(images, machine, found)
+        self.addCleanup(images.remove, found)
+        self.assertEqual(before, client.image("polite")["Id"])
+        self.assertFalse(images.has("new:latest"))
+        self.assertEqual([], client.image(found)["RepoTags"] or [])
+
+    def test_an_archive_of_several_images_brings_one(self) -> None:
+        machine, client = Machine(), self.engine.client
+        self.archive(machine, {"architecture": "amd64"}, more={"author": "another image"})
+        found = imageref.read(self.node.folder(machine) / "disk.0").image
+        before = {image["Id"] for image in client.images()}
+        images = Images(client)
+        self.load(images, machine, found)
+        self.addCleanup(images.remove, found)
+        self.assertEqual(before | {found}, {image["Id"] for image in client.images()})
+
+    def test_a_wrong_archive_removes_no_image_that_appears_meanwhile(self) -> None:
+        machine, client = Machine(), self.engine.client
+        self.archive(machine, {"architecture": "amd64"})
+        images, appeared = Images(client), []
+        load = client.load_image
+
+        def meanwhile(*arguments: Any) -> None:
+            self.docker_container("c9")
+            appeared.append(client.commit("c9", "", "", {}))
+            load(*arguments)
+
+        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.docker.client.DockerClient.load_image",
+                                             lambda client, *arguments: meanwhile(*arguments)))
+        self.assertRaises(EngineError, self.load, images, machine, "sha256:" + "1" * 64)
+        self.addCleanup(images.remove, appeared[0])
+        self.assertTrue(images.has(appeared[0]))
+
+    def load(self, images: Images, machine: Machine, image: str) -> None:
+        path = self.node.folder(machine) / "disk.0.tar"
+        with path.open("rb") as archive:
+            images.load(archive, str(path), image)
+
+    def docker_container(self, name: str) -> None:
+        self.engine.client.create(name, {"Image": "polite", "HostConfig": {"NetworkMode": "none"}})
+        self.addCleanup(self.engine.client.remove, name)
+
+    def test_an_archive_that_is_a_link_or_a_pipe_is_not_opened(self) -> None:
+        machine = Machine()
+        self.archive(machine, {"architecture": "amd64"})
+        archive = self.node.folder(machine) / "disk.0.tar"
+        elsewhere = Path(self.useFixture(fixtures.TempDir()).path) / "elsewhere.tar"
+        shutil.move(archive, elsewhere)
+        archive.symlink_to(elsewhere)
+        self.refused("is not in a datastore", "deploy", machine, lcm=BOOT)
+        archive.unlink()
+        os.mkfifo(archive)
+        self.refused("is no regular file", "deploy", machine, lcm=BOOT)
         self.nothing_is_left()

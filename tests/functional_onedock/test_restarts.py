@@ -103,14 +103,18 @@ class RestartsTest(Commands, OnedockCase):
             self.assertEqual(result.status == 0, result.reason == "", f"{told}: {result.err}")
             self.assertNotIn("a mistake in the driver", result.reason, f"{told}: {result.err}")
             self.assertEqual(1 if result.reason else 0, len(result.err.splitlines()), f"{told}: {result.err}")
-            if step.action == "exec":
-                await_that(lambda: not self.has_command(Machine()), "no command runs")
+            self.await_no_command(step)
             again = self.done(step)
+            self.await_no_command(step)
             self.assertEqual((0, ""), (again.status, again.reason), f"{told}: {again.err}")
             self.assertEqual(step.held, set(Owners(self.node.owners).records()), told)
             self.assertEqual(step.status, self.status(step.machine) if self.engine.exists("one-1") else None, told)
             tried.add(step.action)
         self.assertEqual(set(actions.ARGUMENTS) - tried, set() if may_grow() else {"resize_disk"})
+
+    def await_no_command(self, step: Step) -> None:
+        if step.action == "exec":
+            await_that(lambda: not self.has_command(Machine()), "no command runs")
 
     def prepare(self, step: Step) -> None:
         if step.action == "exec_cancel":

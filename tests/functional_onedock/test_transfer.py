@@ -3,17 +3,30 @@
 import json
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from onedock import imageref
 from onedock.datastore.store import Store
 from tests.functional_one.node import Result
-from tests.functional_one.vms import Machine
-from tests.functional_onedock.base import BOOT, CLEANUP, SHUTDOWN, UNDEPLOY, OnedockCase
+from tests.functional_one.vms import ROOT, Machine
+from tests.functional_onedock.base import (
+    BOOT,
+    CLEANUP,
+    POWEROFF,
+    RESTORE,
+    RESUME,
+    SHUTDOWN,
+    SUSPEND,
+    UNDEPLOY,
+    OnedockCase,
+)
 from tests.functional_onedock.frontend import FrontEnd
 from tests.functional_onedock.registry import HOST, USER, WORD, Registry
 from tests.functional_onedock.test_life import SAVED
+from tests.functional_onedock.test_parts import disk, may_grow
 from tests.unit.onedock.images import tarball
 
 DATA = ("<DISK><DISK_ID>1</DISK_ID><TYPE>FILE</TYPE><FORMAT>raw</FORMAT><READONLY>NO</READONLY><SAVE>YES</SAVE>"
@@ -160,6 +173,45 @@ class ImagesTest(TransferCase):
         self.assertEqual("moved\n", self.inside(machine, "cat", "/moved"))
         self.ok("cancel", machine, lcm=CLEANUP)
 
+    @contextmanager
+    def without_docker(self) -> Iterator[None]:
+        """The node's Docker is down: dockerd takes its socket away when it ends."""
+        conf = Path(self.node.environment["ONEDOCK_CONF"])
+        before = conf.read_text()
+        conf.write_text(before.replace(self.node.docker.daemon.endpoint, f"unix://{self.node.base}/none.sock"))
+        try:
+            yield
+        finally:
+            conf.write_text(before)
+
+    def test_nothing_moves_ends_or_changes_while_docker_is_down(self) -> None:
+        """Its containers have what their VMs wrote, and may run on."""
+        machine = self.run_vm(self.registered(self.fresh()))
+        self.shell(machine, "echo moved > /moved")
+        self.ok("shutdown", machine, lcm=POWEROFF)
+        there, before = self.front.place("", "node2"), sorted(os.listdir(self.front.folder() / "1"))
+        with self.without_docker():
+            for action, arguments in (("mv", (self.front.place(""), there)), ("delete", (self.front.place(""),)),
+                                      ("delete", (self.front.place(),)), ("snap_delete", (self.front.place(), 0))):
+                self.failed("none.sock", self.front.tm(action, *arguments))
+            self.assertEqual(before, sorted(os.listdir(self.front.folder() / "1")))
+            self.assertFalse((self.front.folder("node2") / "1").exists())
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual("moved\n", self.inside(machine, "cat", "/moved"))
+        self.ok("cancel", machine, lcm=CLEANUP)
+
+    def test_no_vm_leaves_whose_container_docker_does_not_have_any_more(self) -> None:
+        """Where Docker's data root is not mounted its list is empty, and what the VM wrote still there."""
+        machine = self.run_vm(self.registered(self.fresh()), Machine(disks=SAVED), "ln")
+        self.ok("shutdown", machine, lcm=POWEROFF)
+        self.engine.delete(machine.name)
+        self.failed("was not removed by this driver", self.front.tm("mv", self.front.place(""),
+                                                                    self.front.place("", "node2")))
+        for lcm in (UNDEPLOY, SHUTDOWN):
+            self.refused("was not removed by this driver", "shutdown", machine, lcm=lcm)
+        self.assertTrue((self.front.folder() / "1/disk.0").exists())
+        self.ok("cancel", machine, lcm=CLEANUP)
+
     def test_images_that_there_are_not(self) -> None:
         for action, arguments in (
             ("clone", (f"front-end:{self.front.datastore}/{'0' * 32}.image", self.front.place())),
@@ -250,6 +302,85 @@ class DataTest(TransferCase):
         self.did(self.front.tm("mvds", self.front.place("disk.1"), kept))
         found = subprocess.run(["debugfs", "-R", "cat /hello", kept], capture_output=True, text=True, check=True)
         self.assertEqual("hello\n", found.stdout)
+
+    def with_volatile(self) -> Machine:
+        """A running VM with a file on a volatile disk of 8 MiB, which is disk 2."""
+        machine = Machine(disks=ROOT + disk(2))
+        self.cloned(self.registered(self.fresh()), machine)
+        self.did(self.front.tm("mkimage", 8, "raw", self.front.place("disk.2")))
+        self.ok("deploy", machine, lcm=BOOT)
+        self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
+        self.shell(machine, "head -c 3000000 /dev/urandom > /media/2/content")
+        return machine
+
+    def checksum(self, machine: Machine) -> str:
+        return self.shell(machine, "sha256sum < /media/2/content")
+
+    def require_clean(self, path: Path) -> None:
+        done = subprocess.run(["e2fsck", "-f", "-n", path], capture_output=True, text=True, check=False)
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+
+    def test_resize_of_a_running_vm_touches_no_mounted_file_system(self) -> None:
+        machine, place, path = self.with_volatile(), self.front.place("disk.2"), self.file(Machine(), "disk.2")
+        before = self.checksum(machine)
+        self.shell(machine, "for n in $(seq 200); do echo $n > /media/2/$n; done")
+        self.did(self.front.tm("resize", place, 32))
+        self.assertEqual(8 << 20, path.stat().st_size)
+        self.failed("cannot become smaller", self.front.tm("resize", place, 4))
+        self.ok("save", machine, lcm=SUSPEND)
+        self.did(self.front.tm("resize", place, 32))
+        self.ok("restore", machine, lcm=RESTORE)
+        grown = machine.changed(disks=ROOT + disk(2).replace("<SIZE>8", "<SIZE>32"))
+        if may_grow():
+            self.ok("resize_disk", grown, "2", "32", "message", "node1")
+        else:
+            self.refused("CAP_SYS_RESOURCE", "resize_disk", grown, "2", "32", "message", "node1")
+            self.assertEqual(8 << 20, path.stat().st_size)
+        self.assertEqual(before, self.checksum(machine))
+        self.assertEqual("200\n", self.inside(machine, "cat", "/media/2/200"))
+        self.ok("shutdown", machine, lcm=POWEROFF)
+        self.did(self.front.tm("resize", place, 64))
+        self.require_clean(path)
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual(before, self.checksum(machine))
+        self.assertGreater(int(self.shell(machine, "df -k /media/2 | tail -1 | awk '{print $2}'")), 40_000)
+
+    def test_resize_of_the_root_changes_nothing(self) -> None:
+        machine, path = self.with_volatile(), self.file(Machine(), "disk.0")
+        before = path.read_bytes()
+        for _ in range(2):
+            self.failed("whose size Docker fixes", self.front.tm("resize", self.front.place(), 512))
+            self.assertEqual(before, path.read_bytes())
+            self.ok("shutdown", machine, lcm=POWEROFF)
+        self.ok("deploy", machine, lcm=RESUME)
+
+    def test_a_disk_reverted_while_its_vm_is_off_is_what_the_vm_has_afterwards(self) -> None:
+        machine, place = self.with_volatile(), self.front.place("disk.2")
+        before = self.checksum(machine)
+        self.failed("power the VM off", self.front.tm("snap_create_live", place, 0))
+        self.failed("power the VM off", self.front.tm("snap_create", place, 0))
+        self.ok("shutdown", machine, lcm=POWEROFF)
+        self.did(self.front.tm("snap_create", place, 0))
+        self.require_clean(self.file(machine, "disk.2.snap/0"))
+        self.ok("deploy", machine, lcm=RESUME)
+        self.shell(machine, "echo other > /media/2/content")
+        self.ok("shutdown", machine, lcm=POWEROFF)
+        self.did(self.front.tm("snap_revert", place, 0))
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual(before, self.checksum(machine))
+        self.failed("no disk snapshots", self.front.tm("snap_create", self.front.place(), 0))
+
+    def test_a_disk_that_something_else_uses_is_not_resized(self) -> None:
+        machine, path = self.with_volatile(), self.file(Machine(), "disk.2")
+        self.ok("shutdown", machine, lcm=POWEROFF)
+        self.did(self.front.tm("resize", self.front.place("disk.2"), 9))
+        loop = subprocess.run(["losetup", "--find", "--show", path], check=True, capture_output=True,
+                              text=True).stdout.strip()
+        try:
+            self.failed(loop, self.front.tm("resize", self.front.place("disk.2"), 16))
+        finally:
+            subprocess.run(["losetup", "--detach", loop], check=True)
+        self.assertEqual(9 << 20, path.stat().st_size)
 
     def test_a_disk_that_is_full(self) -> None:
         full = self.node.base / "node2"

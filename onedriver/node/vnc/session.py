@@ -5,6 +5,7 @@ import logging
 import os
 import pwd
 import re
+import resource
 import select
 import socket
 import struct
@@ -25,6 +26,7 @@ PENALTY = 1  # s that a wrong password takes
 FRAME = 1 / 30  # s from one picture to the next
 CHUNK = 4096  # bytes
 POLITE = 10  # of nice: a guest may print without an end
+MEMORY = 256 << 20  # bytes of data: a guest may begin an escape sequence and never end it
 VIEWER = re.compile(rb"RFB (\d{3})\.(\d{3})\n")
 
 
@@ -44,8 +46,9 @@ def main(visitor: socket.socket, guest: socket.socket, password: str | None, nam
 
 
 def give_up_rights() -> None:
-    """What a viewer sends and a guest prints is read by nobody."""
+    """What a viewer sends and a guest prints is read by nobody, and within limits of its own."""
     os.nice(POLITE)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     if os.getuid() != 0:
         return
     try:

@@ -1,5 +1,6 @@
 """A terminal of 80 columns and 24 lines: what a guest prints, as cells with a letter and two colours."""
 
+import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -33,6 +34,15 @@ class Screen(pyte.Screen):
     def __init__(self) -> None:
         self.answers = b""
         super().__init__(COLUMNS, LINES)
+
+    def draw(self, data: str) -> None:
+        """Draw text, with no more than one code point in a cell.
+
+        pyte appends a combining character to the cell before it and normalizes the whole cell again, which takes
+        quadratic time: 200 kB of accents on one letter would keep the process busy for minutes.
+        """
+        composed = unicodedata.normalize("NFC", data)
+        super().draw("".join(letter for letter in composed if not unicodedata.combining(letter)))
 
     def write_process_input(self, data: str) -> None:
         self.answers += data.encode()

@@ -2,6 +2,7 @@ import base64
 import json
 
 import testtools
+import yaml
 
 from containerhost.spec import CloudInit
 from lxdone import cloudinit
@@ -48,6 +49,11 @@ class CloudInitTest(testtools.TestCase):
             found["ssh_authorized_keys"], found["disable_root"], found["chpasswd"]["list"], found["hostname"]))
         self.assertEqual("#!/bin/bash\necho x", base64.b64decode(found["write_files"][0]["content"]).decode())
         self.assertEqual({}, self.vendor(PASSWORD="secret", PASSWORD_BASE64=coded("secret")))
+
+    def test_characters_that_json_and_yaml_escape_differently(self) -> None:
+        key = "ssh-ed25519 A \U0001f600\x7f\\ud83d\\ude00\u00e9"
+        told = cloudinit.documents({"SSH_PUBLIC_KEY": key}).vendor_data
+        self.assertEqual([key], yaml.safe_load(told or "")["ssh_authorized_keys"])
 
     def test_addresses_of_both_kinds(self) -> None:
         (found,) = json.loads(cloudinit.documents(ADDRESSED).network_config or "")["config"]

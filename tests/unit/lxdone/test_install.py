@@ -119,3 +119,29 @@ class NodeTest(testtools.TestCase):
                 result = CliRunner().invoke(main, ["node"])
                 self.assertEqual((status, text), (result.exit_code, result.output))
                 self.assertEqual(found, json.loads(CliRunner().invoke(main, ["node", "--json"]).output))
+
+
+class MemlockTest(testtools.TestCase):
+    """Of this process in the place of an engine's daemon."""
+
+    def complaints(self, wanted: str, limits: str, capabilities: int, rdma: bool = True) -> list[str]:
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        (folder / "limits").write_text(f"Limit Soft Limit Hard Limit Units\nMax locked memory  {limits}  bytes\n")
+        (folder / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities:016x}\n")
+        (folder / "uid_map").write_text("         0          0 4294967295\n")
+        devices = [mock.Mock(rdma=rdma or None)]
+        with mock.patch.object(nodechecks, "scan", return_value=mock.Mock(devices=devices)), mock.patch.object(
+                nodechecks, "Path", lambda path: folder / Path(path).name):
+            return list(nodechecks.memlock(wanted, 7))
+
+    def test_a_limit_that_the_daemon_may_not_give_is_told(self) -> None:
+        for wanted in ("unlimited", "8388609"):
+            (found,) = self.complaints(wanted, "8388608  8388608", 0)
+            self.assertIn('set memlock = "8388608"', found)
+
+    def test_what_can_be_given_is_in_order(self) -> None:
+        for wanted, limits, capabilities, rdma in (
+                ("unlimited", "8388608  unlimited", 0, True), ("8388608", "65536  8388608", 0, True),
+                ("unlimited", "8388608  8388608", nodechecks.CAP_SYS_RESOURCE, True),
+                ("unlimited", "8388608  8388608", 0, False)):
+            self.assertEqual([], self.complaints(wanted, limits, capabilities, rdma))

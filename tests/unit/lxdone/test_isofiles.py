@@ -1,5 +1,7 @@
 import io
 import os
+import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 from unittest import mock
@@ -56,6 +58,26 @@ class IsoFilesTest(testtools.TestCase):
         self.assertEqual(["folder", "iso"], sorted(os.listdir(self.base)))
         self.extract(entry("null", tarfile.CHRTYPE), entry("file"))
         self.assertEqual(["file"], os.listdir(self.folder))
+
+    def test_no_link_is_made_through_another(self) -> None:
+        """It would be root's link in any directory of the host."""
+        for name in ("link/x", "link/more/x"):
+            (self.base / "host/more").mkdir(parents=True, exist_ok=True)
+            self.assertRaises(DriverError, self.extract, entry("link", tarfile.SYMTYPE, link=str(self.base / "host")),
+                              entry(name, tarfile.SYMTYPE, link="/dev/null"))
+            self.assertEqual((["more"], []), (os.listdir(self.base / "host"), os.listdir(self.base / "host/more")))
+
+    def test_links_below_folders_and_of_the_image_itself(self) -> None:
+        self.extract(entry(".", tarfile.SYMTYPE, link="/etc"), entry("a", tarfile.DIRTYPE), entry("a/b", content=b"x"),
+                     entry("a/b", tarfile.SYMTYPE, link="taken"), entry("a/link", tarfile.SYMTYPE, link="b"))
+        self.assertEqual(("b", b"x"), (os.readlink(self.folder / "a/link"), (self.folder / "a/b").read_bytes()))
+
+    def test_folders_are_never_deeper_than_can_be_removed(self) -> None:
+        deep = [entry("a/" * depth, tarfile.DIRTYPE) for depth in range(1, 1100)]
+        self.addCleanup(subprocess.run, ["rm", "-rf", str(self.folder)], check=True)
+        self.assertRaises(NotSupported, self.extract, *deep)
+        self.extract(*deep[:isofiles.DEPTH])
+        shutil.rmtree(self.folder)
 
     def test_no_more_than_its_own_size(self) -> None:
         self.extract(entry("a", content=bytes(60)), entry("b", content=bytes(40)))

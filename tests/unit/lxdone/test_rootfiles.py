@@ -36,8 +36,9 @@ class RootFilesTest(testtools.TestCase):
 
     def test_a_file_is_where_it_is(self) -> None:
         root = RootFile(self.folder / "disk.0")
+        root.file.write_text("content")
         with rootfiles.opened(root) as disk:
-            self.assertEqual(root.file, disk)
+            self.assertEqual("content", disk.read_text())
         rootfiles.restore(root)
         self.assertRaises(ValueError, lambda: rootfiles.replaced(root).__enter__())
 

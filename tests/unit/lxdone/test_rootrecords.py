@@ -19,7 +19,8 @@ class RecordsTest(testtools.TestCase):
         self.folder.mkdir(parents=True)
         self.disk = self.folder / "disk.0"
         self.disk.write_text("content")
-        self.record = RootRecord(str(self.disk), 1 << 20, False, None, None, rootrecords.stamp(self.disk))
+        self.record = RootRecord(str(self.disk), 1 << 20, False, None, None, rootrecords.stamp(self.disk),
+                                 store=rootrecords.store_of(self.folder))
 
     def saved(self) -> RootRecord:
         return dataclasses.replace(self.record, unsaved=False)
@@ -72,6 +73,34 @@ class RecordsTest(testtools.TestCase):
         self.folder.unlink()
         (self.store / rootrecords.STORE).unlink()  # the datastore is not mounted
         self.assertFalse(rootrecords.is_over(self.saved()))
+
+    def test_another_datastore_in_its_place_is_none(self) -> None:
+        """A node that begins a VM while a datastore is not mounted marks the place where that is to be."""
+        os.rename(self.store, self.store.with_name("aside"))
+        other = self.store / "8"
+        other.mkdir(parents=True)
+        for content in (rootrecords.store_of(other), ""):  # with a mark of an earlier release, too
+            (self.store / rootrecords.STORE).write_text(content)
+            self.assertFalse(rootrecords.is_over(self.saved()))
+        (self.store / rootrecords.STORE).write_text(f"{self.record.store}\n")
+        self.assertTrue(rootrecords.is_over(self.saved()))
+        self.assertTrue(rootrecords.is_over(dataclasses.replace(self.saved(), store=None)))
+
+    def test_no_place_is_marked_where_no_datastore_is_mounted(self) -> None:
+        os.rename(self.store, self.store.with_name("aside"))
+        self.store.mkdir()
+        for act in (lambda: rootrecords.mark(self.record), lambda: rootrecords.store_of(self.folder)):
+            self.assertRaises(DriverError, act)
+            self.assertEqual([], os.listdir(self.store))
+
+    def test_its_identity_stays_and_replaces_what_is_none(self) -> None:
+        self.assertEqual(self.record.store, rootrecords.store_of(self.folder))
+        mark = self.store / rootrecords.STORE
+        for make in (lambda: mark.symlink_to(self.disk), lambda: os.mkfifo(mark), lambda: mark.write_text("")):
+            mark.unlink()
+            make()
+            self.assertNotEqual(self.record.store, rootrecords.store_of(self.folder))
+            self.assertEqual((True, "content"), (mark.is_file() and not mark.is_symlink(), self.disk.read_text()))
 
     def test_a_datastore_that_cannot_be_written_is_told(self) -> None:
         gone = dataclasses.replace(self.record, file="/nonexistent/0/7/disk.0")

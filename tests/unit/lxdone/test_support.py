@@ -45,7 +45,8 @@ def read_keys() -> set[str]:
             if called in READS | BY_FUNCTION:
                 found |= {word.value for word in node.args if isinstance(word, ast.Constant)
                           and isinstance(word.value, str) and word.value.isupper()}
-    return found | set(vm.SPEEDS) | {translate.NESTING, translate.PRIVILEGED, translate.LIBRARIES}
+    return found | set(vm.SPEEDS) | {translate.NESTING, translate.PRIVILEGED, translate.LIBRARIES,
+                                      translate.PROCESS_LIMIT}
 
 
 class SupportTest(testtools.TestCase):

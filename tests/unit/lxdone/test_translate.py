@@ -64,6 +64,17 @@ class SecurityTest(testtools.TestCase):
             self.assertIn(key, str(error))
 
 
+class ProcessesTest(testtools.TestCase):
+    def test_fewer_than_the_node_allows_and_never_more(self) -> None:
+        def limit(text: str) -> int:
+            vm = dataclasses.replace(machine(), own={"LXD_PROCESS_LIMIT": text})
+            return translate.spec(vm, Options(process_limit=500), {}).processes
+
+        self.assertEqual((500, 500, 7), (limit(""), limit("500"), limit("7")))
+        for text in ("501", "0", "-1", "unlimited", "1e2"):
+            self.assertIn("process_limit", str(self.assertRaises(BadInput, limit, text)))
+
+
 class LibrariesTest(testtools.TestCase):
     def test_what_a_template_may_ask_for(self) -> None:
         for text, expected in (("compute,utility", {"compute", "utility"}), (" Compute , video ", {"compute", "video"}),

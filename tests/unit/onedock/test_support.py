@@ -65,8 +65,8 @@ class SupportTest(supporttable.SupportContract):
         "RAW": "<RAW><TYPE>kvm</TYPE><DATA>x</DATA></RAW>",
         **{f"DOCKER_{name}": f"<DOCKER_{name}>{value}</DOCKER_{name}>" for name, value in (
             ("ENTRYPOINT", "sh"), ("COMMAND", "ls"), ("ENVIRONMENT", "A=b"), ("FOLDER", "/tmp"), ("USER", "1000"),
-            ("HOSTNAME", "web"), ("HEALTH_COMMAND", "ls"), ("READ_ONLY", "YES"), ("RAW", "pids-limit=9"),
-            ("PRIVILEGED", "YES"))},
+            ("HOSTNAME", "web"), ("HEALTH_COMMAND", "ls"), ("READ_ONLY", "YES"), ("PROCESS_LIMIT", "9"),
+            ("RAW", "pids-limit=9"), ("PRIVILEGED", "YES"))},
     }
     without: ClassVar[Mapping[str, str]] = {
         "DISK/READONLY": DISK.format("FILE", ""),

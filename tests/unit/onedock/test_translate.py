@@ -23,6 +23,13 @@ class SpecTest(testtools.TestCase):
                          (spec.name, spec.cpu, spec.memory, spec.root.size, spec.security))
         self.assertEqual(({"one.vm": "1"}, Program(command=("sleep", "9"))), (dict(spec.labels), spec.program))
 
+    def test_processes_up_to_what_the_node_allows(self) -> None:
+        options = Options(process_limit=500)
+        asked = "<DOCKER_PROCESS_LIMIT>{}</DOCKER_PROCESS_LIMIT>"
+        self.assertEqual((500, 7), (self.spec(options=options).processes,
+                                    self.spec(more=asked.format(7), options=options).processes))
+        self.assertRaises(BadInput, self.spec, more=asked.format(501), options=options)
+
     def test_the_size_of_the_root_where_it_can_be_held(self) -> None:
         self.assertEqual(16 * MIB, self.spec(options=Options(root_quota=True)).root.size)
 

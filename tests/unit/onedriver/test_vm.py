@@ -66,6 +66,11 @@ class VmTest(testtools.TestCase):
         for text, share in (("0.1", 10), ("2", 200), ("1.25", 125), ("0.001", 1)):
             self.assertEqual(share, read(changed("deployment.xml", ("<CPU><![CDATA[2]]>", f"<CPU>{text}"))).cpu)
 
+    def test_what_its_owner_may_change_later_refuses_no_action(self) -> None:
+        data = changed("deployment.xml", ("<UUID><![CDATA[3b1820fc-281a-48d2-b86b-42926ff22438]]>", "<UUID>$(x)"),
+                       ("<CONTEXT>", "<CONTEXT><MY-KEY>x</MY-KEY>"))
+        self.assertEqual((None, "x"), (read(data).uuid, read(data).context["MY-KEY"]))
+
     def test_what_makes_no_sense_is_refused_by_name(self) -> None:
         for old, new, words in (
             ("<MEMORY><![CDATA[2048]]>", "<MEMORY>0", "MEMORY is '0'"),
@@ -79,7 +84,6 @@ class VmTest(testtools.TestCase):
             ("[0000:17:00:0]", "[../../etc]", "PCI address '../../etc'"),
             ("<VENDOR><![CDATA[10de]]>", "<VENDOR>nvidia", "VENDOR is 'nvidia'"),
             ("<READONLY><![CDATA[NO]]>", "<READONLY>perhaps", "READONLY is 'perhaps'"),
-            ("<UUID><![CDATA[3b1820fc-281a-48d2-b86b-42926ff22438]]>", "<UUID>$(x)", "UUID is '$(x)'"),
             ("<ID>1</ID><UID>0</UID><GID>0</GID><UNAME>", "<UNAME>", "VM has no ID"),
         ):
             self.assertIn(words, str(self.assertRaises(BadInput, read, changed("deployment.xml", (old, new)))))

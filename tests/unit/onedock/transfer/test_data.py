@@ -38,7 +38,9 @@ class TransferTestCase(testtools.TestCase):
                                           "\"$@\"\n")):
             (commands / name).write_text(text)
             (commands / name).chmod(0o755)
-        (self.base / "onedock.toml").write_text(f'endpoint = "unix://{self.base}/none.sock"\n')
+        # A front-end's: neither Docker nor the driver was ever there.
+        (self.base / "onedock.toml").write_text(
+            f'endpoint = "unix://{self.base}/none.sock"\nstate = "{self.base}/none"\n')
         self.useFixture(fixtures.EnvironmentVariable("PATH", f"{commands}:{os.environ['PATH']}"))
         self.useFixture(fixtures.EnvironmentVariable("ONEDOCK_CONF", str(self.base / "onedock.toml")))
         self.addCleanup(os.umask, os.umask(0o022))
@@ -145,6 +147,37 @@ class DataTest(TransferTestCase):
         self.tm("mkimage", 1, "raw", self.place("disk.1"))
         self.tm("mv", self.place(), self.place().replace("node1:", "node2:"))
         self.assertEqual(["disk.1"], self.left(self.folder()))
+
+    def test_a_shared_folder_stays_whatever_its_attributes_seem_to_be(self) -> None:
+        """Network file systems cache them: a moment after a change two hosts are told different ones."""
+        self.tm("mkimage", 1, "raw", self.place("disk.1"))
+        (self.folder() / "disk.0").write_text("{}")
+        before = (self.folder() / "disk.1").read_bytes()
+        ssh = self.base / "bin/ssh"
+        ssh.write_text(SSH.replace("case $2", f"touch {self.folder()} {self.folder().parent}\ncase $2", 1))
+        for here, there in (("node1", "node2"), ("node2", "node1")):
+            self.tm("mv", *(self.place().replace("node1:", f"{host}:") for host in (here, there)))
+            self.assertEqual(["disk.0", "disk.1"], self.left(self.folder()))
+        self.assertEqual(before, (self.folder() / "disk.1").read_bytes())
+        self.assertEqual([".monitor", "1"], sorted(os.listdir(self.folder().parent)))
+
+    def test_a_folder_whose_copy_is_in_the_same_place_is_not_deleted(self) -> None:
+        self.tm("mkimage", 1, "raw", self.place("disk.1"))
+        before = (self.folder() / "disk.1").read_bytes()
+        with mock.patch.object(actions, "is_shared", return_value=False):
+            self.refused("are one folder", "mv", self.place(), self.place().replace("node1:", "node2:"))
+        self.assertEqual(before, (self.folder() / "disk.1").read_bytes())
+        self.assertEqual(([".monitor", "1"], ["disk.1"]), (sorted(os.listdir(self.folder().parent)),
+                                                           sorted(os.listdir(self.folder()))))
+
+    def test_a_move_that_was_interrupted_is_repeated(self) -> None:
+        self.tm("mkimage", 1, "raw", self.place("disk.1"))
+        before = (self.folder() / "disk.1").read_bytes()
+        self.folder("node2").mkdir(parents=True)
+        (self.folder("node2") / "disk.9").write_text("of the first try")
+        self.tm("mv", self.place(), self.place("", "node2"))
+        self.assertEqual((False, ["disk.1"]), (self.folder().exists(), self.left(self.folder("node2"))))
+        self.assertEqual(before, (self.folder("node2") / "disk.1").read_bytes())
 
     def test_a_context_is_left_to_the_deployment(self) -> None:
         self.tm("context", "/var/lib/one/vms/1/context.sh", self.place("disk.3"))

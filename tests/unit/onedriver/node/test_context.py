@@ -1,6 +1,7 @@
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import fixtures
@@ -29,6 +30,24 @@ class ContextTest(testtools.TestCase):
         folder = self.contexts.write("one-1", {})
         self.assertEqual([0o700, 0o755, 0o644], [stat.S_IMODE(os.stat(path).st_mode)
                                                  for path in (self.state, folder, folder / context.FILE)])
+
+    def test_password_never_readable_by_others_while_written(self) -> None:
+        found, watched = [], [True]
+
+        def look(event: str, arguments: tuple[object, ...]) -> None:
+            """At every step on the file: one with the password must be its owner's alone."""
+            if watched and event in ("os.chmod", "os.chown", "os.rename", "os.truncate"):
+                found.extend(oct(path.stat().st_mode) for path in self.state.rglob("*")
+                             if path.is_file() and b"secret" in path.read_bytes() and path.stat().st_mode & 0o077)
+
+        sys.addaudithook(look)  # for the life of the process
+        self.addCleanup(watched.clear)
+        before = os.umask(0)
+        self.addCleanup(os.umask, before)
+        for _ in range(2):
+            folder = self.contexts.write("one-1", {"PASSWORD": "secret"}, (os.getuid(), os.getgid()))
+        self.assertEqual([], found)
+        self.assertEqual(0o600, stat.S_IMODE((folder / context.FILE).stat().st_mode))
 
     def test_written_again_and_removed_twice(self) -> None:
         for value in ("old", "new"):

@@ -1,3 +1,6 @@
+import contextlib
+import os
+import resource
 import socket
 import threading
 from collections.abc import Callable
@@ -122,6 +125,23 @@ class SessionTest(testtools.TestCase):
         viewer.ask()
         guest.sendall(b"\rhello")
         self.assertEqual([(0, 0, 48, 16)], viewer.update())
+
+    def test_what_a_guest_prints_is_kept_within_a_memory_limit(self) -> None:
+        """In a process of its own, because the limit stays. Without it, an escape sequence that never ends takes all
+        of the host's memory."""
+        process = os.fork()
+        if process == 0:
+            status = 1
+            try:
+                session.give_up_rights()
+                with contextlib.suppress(MemoryError):
+                    bytearray(session.MEMORY)
+                    status = 2
+                if resource.getrlimit(resource.RLIMIT_DATA) == (session.MEMORY, session.MEMORY):
+                    status -= 1
+            finally:
+                os._exit(status)
+        self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 
     def test_letters_are_as_wide_as_a_cell(self) -> None:
         self.assertEqual(picture.WIDTH, 80 * glyphs.WIDTH)

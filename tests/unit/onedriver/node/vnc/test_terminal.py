@@ -50,6 +50,13 @@ class TerminalTest(testtools.TestCase):
         self.terminal.show(b"\x07\x1bcagain")
         self.assertEqual("again", text(self.terminal)[0])
 
+    def test_accents_are_composed_and_do_not_pile_up_in_a_cell(self) -> None:
+        self.terminal.show("e\u0301".encode())
+        for _ in range(3):
+            self.terminal.show("\u0301\u0323".encode() * 1000)
+        self.assertEqual("é", text(self.terminal)[0])
+        self.assertEqual({1}, {len(self.terminal._screen.buffer[0][column].data) for column in range(COLUMNS)})
+
     @settings(max_examples=200, deadline=None)
     @given(st.lists(st.one_of(st.binary(max_size=12), st.sampled_from(PIECES)), max_size=20))
     def test_whatever_a_guest_prints_is_a_picture(self, pieces: list[bytes]) -> None:

@@ -1,0 +1,199 @@
+"""Safe file operations: atomic writes, and access below directories that other users can write.
+
+Names are relative to an open directory and never resolved as paths, so that nobody can lead an operation elsewhere by
+replacing a component meanwhile. All errors are ``OSError``; those of this module (a name that is a path, a file of the
+wrong type or owner) have ``errno.EPERM``.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any, Self
+
+UNFINISHED = ".unfinished-"  # begins the names of temporary files; :meth:`Directory.names` leaves them out
+LIMIT = 1 << 20  # bytes that :meth:`Directory.read` returns at most
+
+
+def atomic_write(path: str | Path, content: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
+    """Create or replace a file as a whole: after a crash it has the old content or the new, on the disk.
+
+    The parent directory must be trusted: links among its components are followed.
+
+    :param mode: exact, whatever the umask; the temporary file has 0600
+    :param owner: user and group id; None keeps the process's own
+    """
+    path = Path(path)
+    with Directory(path.parent) as directory:
+        directory.write(path.name, content, mode, owner)
+
+
+class Directory:
+    """An open directory. A context manager, which closes it.
+
+    :param path: a trusted path: links are followed. What other users can write is opened by :meth:`child`
+    :param owner: refuse the directory unless it belongs to this user id and nobody else can write to it
+    :ivar fd: open for reading, closed on exec
+    :ivar path: for messages only
+    """
+
+    def __init__(self, path: str | Path, owner: int | None = None) -> None:
+        self.path = Path(path)
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        found = os.fstat(self.fd)
+        if owner is not None and (found.st_uid != owner or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+            self.close()
+            raise _refused(self.path, f"belongs to user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}; it "
+                                      f"must belong to user {owner} and be writable by no other")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    @property
+    def owner(self) -> tuple[int, int]:
+        """User and group id, to whom a file belongs that root makes for a service which owns the directory."""
+        found = os.fstat(self.fd)
+        return found.st_uid, found.st_gid
+
+    def child(self, *names: str, create: bool = False, mode: int = 0o700) -> "Directory":
+        """Open the directory below, component by component, without following a link.
+
+        :param create: make what is missing, each with this exact mode
+        :raises OSError: NotADirectoryError for a link or a file, FileNotFoundError without ``create``
+        """
+        found: Directory | None = None
+        for name in names:
+            parent = found or self
+            try:
+                found = parent._child(name, create, mode)
+            finally:
+                if parent is not self:
+                    parent.close()
+        if found is None:
+            raise _refused(self.path, "needs the name of a directory below it")
+        return found
+
+    def _child(self, name: str, create: bool, mode: int) -> "Directory":
+        self._checked(name)
+        made = False
+        if create:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=self.fd)
+                made = True
+        child = object.__new__(type(self))
+        child.path = self.path / name
+        child.fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+        if made:
+            os.fchmod(child.fd, mode)
+            os.fsync(self.fd)
+        return child
+
+    def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o600, owner: int | None = None,
+             links: int | None = None) -> int:
+        """Open a regular file without following a link or waiting at a FIFO.
+
+        :param mode: of a file that ``O_CREAT`` makes, minus the umask
+        :param owner: refuse the file unless it belongs to this user id
+        :param links: refuse a file with more hard links than this
+        :returns: an fd, which the caller closes
+        :raises OSError: ELOOP for a link; EPERM, ENXIO or EISDIR for what is no regular file, or not as demanded
+        """
+        fd = os.open(self._checked(name), flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode,
+                     dir_fd=self.fd)
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise _refused(self.path / name, "is no regular file")
+            if owner is not None and found.st_uid != owner:
+                raise _refused(self.path / name, f"belongs to user {found.st_uid}, not {owner}")
+            if links is not None and found.st_nlink > links:
+                raise _refused(self.path / name, f"has {found.st_nlink} hard links; {links} are allowed")
+            if flags & os.O_TRUNC:
+                os.ftruncate(fd, 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def read(self, name: str, limit: int = LIMIT, owner: int | None = None) -> bytes:
+        """:param limit: bytes
+        :raises OSError: as :meth:`open`; EFBIG for a larger file
+        """
+        with os.fdopen(self.open(name, owner=owner), "rb") as file:
+            content = file.read(limit + 1)
+        if len(content) > limit:
+            raise OSError(errno.EFBIG, f"has more than the {limit} bytes that are read of it", str(self.path / name))
+        return content
+
+    def write(self, name: str, content: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
+        """Create or replace a file as :func:`atomic_write` does; a link of that name is replaced, not followed."""
+        unfinished = UNFINISHED + os.urandom(8).hex()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(unfinished, flags, 0o600, dir_fd=self.fd)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(content)
+                if owner is not None:
+                    os.fchown(file.fileno(), *owner)
+                os.fchmod(file.fileno(), mode)
+                file.flush()
+                os.fsync(file.fileno())
+            self.rename(unfinished, name)
+        except BaseException:
+            os.unlink(unfinished, dir_fd=self.fd)
+            raise
+
+    def create(self, name: str, owner: tuple[int, int] | None = None) -> None:
+        """Make an empty file with mode 0600 and its owner from the first moment. Does nothing if the name exists."""
+        unfinished = UNFINISHED + os.urandom(8).hex()
+        fd = self.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            if owner is not None:
+                os.fchown(fd, *owner)
+            with contextlib.suppress(FileExistsError):
+                os.link(unfinished, self._checked(name), src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        finally:
+            os.close(fd)
+            os.unlink(unfinished, dir_fd=self.fd)
+
+    def has(self, name: str) -> bool:
+        try:
+            self.stat(name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename within the directory, replacing ``new``, and wait until that is on the disk."""
+        os.rename(self._checked(old), self._checked(new), src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        os.fsync(self.fd)
+
+    def unlink(self, name: str) -> None:
+        """Idempotent: does nothing if the file is absent."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._checked(name), dir_fd=self.fd)
+            os.fsync(self.fd)
+
+    def stat(self, name: str) -> os.stat_result:
+        """Of a link, the link's own."""
+        return os.stat(self._checked(name), dir_fd=self.fd, follow_symlinks=False)
+
+    def names(self) -> list[str]:
+        """Sorted, without temporary files of writes that are under way or were killed."""
+        return sorted(name for name in os.listdir(self.fd) if not name.startswith(UNFINISHED))
+
+    def _checked(self, name: str) -> str:
+        if not name or "/" in name or "\0" in name or name in (".", ".."):
+            raise _refused(self.path, f"has no entry {name!r}: that is no name of a file")
+        return name
+
+
+def _refused(path: Any, reason: str) -> OSError:
+    return PermissionError(errno.EPERM, reason, str(path))

@@ -1,0 +1,110 @@
+"""Device nodes that a process has open, has mapped, or mounts that it sees, whichever of its threads has them.
+
+Each thread can have a table of open files and a mount namespace of its own (unshare(2)), and the first thread may have
+ended, which leaves nothing at the process's own number. A thread's number in /proc is as good as a process's.
+"""
+
+import ctypes
+import os
+import platform
+import stat
+from collections.abc import Iterator
+
+Number = tuple[int, int]
+
+KCMP_FILES = 2  # linux/kcmp.h
+# By the names of uname(2); where it has no number here, or the kernel none, every thread is looked at.
+KCMP = {"x86_64": 312, "aarch64": 272, "ppc64le": 354, "s390x": 343}.get(platform.machine())
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def threads(pid: int) -> list[int]:
+    """Return the threads of a process by their numbers; none if it is gone."""
+    try:
+        return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+    except OSError:
+        return []
+
+
+def tables(pid: int) -> Iterator[int]:
+    """Yield threads of a process that have all its open files between them: one of all that share a table."""
+    found: list[int] = []
+    for thread in threads(pid):
+        # Each with the first and the last alone: a process may have thousands of tables.
+        if not any(shared(thread, other) for other in {*found[:1], *found[-1:]}):
+            found.append(thread)
+            yield thread
+
+
+def shared(one: int, other: int) -> bool:
+    """Whether two threads surely have one table of open files."""
+    return KCMP is not None and _libc.syscall(KCMP, one, other, KCMP_FILES, 0, 0) == 0
+
+
+def nodes(pid: int, kind: int) -> set[Number]:
+    """Return the numbers of the nodes that a process has open, or has mapped and closed.
+
+    :param kind: ``stat.S_IFCHR`` or ``stat.S_IFBLK``
+    """
+    found: set[Number] = set()
+    for path in (*handles(pid), *mappings(pid)):
+        try:
+            status = os.stat(path)
+        except OSError:  # it has ended, or closed it
+            continue
+        if stat.S_IFMT(status.st_mode) == kind:
+            found.add((os.major(status.st_rdev), os.minor(status.st_rdev)))
+    return found
+
+
+def handles(pid: int) -> Iterator[str]:
+    for thread in tables(pid):
+        folder = f"/proc/{thread}/fd"
+        try:
+            entries = os.listdir(folder)
+        except OSError:
+            continue
+        yield from (f"{folder}/{entry}" for entry in entries)
+
+
+def mappings(pid: int) -> Iterator[str]:
+    """What it has mapped that is called something below /dev; whatever it is called in the container, nodes are there.
+    Lines of /proc/<pid>/maps: ``55d0-55d4 rw-s 00000000 00:06 1034 /dev/nvidia0``."""
+    thread, found = memory(pid)
+    return (f"/proc/{thread}/map_files/{line.partition(' ')[0]}" for line in found if "/dev/" in line)
+
+
+def mapped(pid: int) -> set[tuple[str, str]]:
+    """Return device and inode of each file in a process's memory, as /proc/<pid>/maps writes them."""
+    return {(fields[3], fields[4]) for fields in map(str.split, memory(pid)[1]) if fields[4] != "0"}
+
+
+def memory(pid: int) -> tuple[int, list[str]]:
+    """Return a thread that runs, and the lines of its maps. All threads have one memory; one that has ended shows none.
+    """
+    return next(((thread, found) for thread in threads(pid) if (found := lines(thread, "maps"))), (pid, []))
+
+
+def mounted(pid: int) -> set[str]:
+    """Return the numbers (``8:1``) of the devices whose file systems a process sees."""
+    seen: set[str] = set()
+    found: set[str] = set()
+    for thread in threads(pid):
+        try:
+            space = os.readlink(f"/proc/{thread}/ns/mnt")
+        except OSError:
+            continue
+        if space not in seen:
+            seen.add(space)
+            found.update(line.split()[2] for line in lines(thread, "mountinfo"))
+    return found
+
+
+def lines(pid: int, file: str) -> list[str]:
+    """Return the lines of a file of a process in /proc; none once it has ended."""
+    try:
+        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace") as table:
+            return table.read().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,199 @@
+"""Disks and folders of VMs in OpenNebula's system datastores, opened by root.
+
+They belong to the user of OpenNebula (oneadmin), who may rename, replace and link everything in them at any time, also
+between a check and the use of what was checked. So root enters a VM's folder component by component without following
+a link, opens of it only files that the folder's owner owns, and then works with the open file: by the path
+``/proc/<pid>/fd/<n>`` that this module yields, which this process and the programs that it starts can open again.
+
+A path is always ``<datastores>/<datastore>/<vm>/<name>``.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from containerhost.errors import ContainerHostError
+from containerhost.linux.files import Directory
+from onedriver.errors import BadInput, DriverError, NotSupported
+
+MARK_LIMIT = 256  # bytes
+UNFINISHED = ".unfinished"  # ends the name of a disk's new file; one that a killed process left is replaced
+
+
+class Disk(NamedTuple):
+    """An open file.
+
+    :ivar path: opens it again, in this process and its children
+    :ivar file: its real path, for messages and for comparisons only
+    :ivar owner: user and group id of the VM's folder
+    """
+
+    path: Path
+    file: Path
+    owner: tuple[int, int]
+
+
+def folder(path: Path) -> Directory:
+    """Open the folder of a VM, or of a datastore.
+
+    :raises DriverError: a component is a link
+    :raises FileNotFoundError: it is not there
+    """
+    with Directory("/") as root:
+        try:
+            return root.child(*path.parts[1:])
+        except NotADirectoryError as error:
+            raise DriverError(f"{path} has a link or a file among its components, which root does not follow below the "
+                              "datastores: let the option `datastores` name the folder itself, and mount a datastore "
+                              "at its place instead of linking it") from error
+
+
+@contextlib.contextmanager
+def opened(file: Path, *, write: bool = False) -> Iterator[Disk]:
+    """Open a disk for as long as the block lasts. It may be a link to another file of the datastores.
+
+    :raises BadInput: it is not there
+    :raises DriverError: it is no regular file, of another owner than the VM's folder, or not in a datastore
+    """
+    flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
+    with contextlib.ExitStack() as stack:
+        try:
+            directory = stack.enter_context(folder(file.parent))
+            # O_PATH opens nothing yet: no FIFO waits, no device acts.
+            fd = os.open(file.name, os.O_PATH | os.O_CLOEXEC, dir_fd=directory.fd)
+            stack.callback(os.close, fd)
+            disk = _checked(fd, directory, file)
+            handle = os.open(disk.path, flags)
+        except OSError as error:
+            raise BadInput(f"disk {file} cannot be read: {error.strerror}") from error
+        stack.callback(os.close, handle)
+        path = reopening(handle)
+        with _named(path, file):
+            yield disk._replace(path=path)
+
+
+def _checked(fd: int, directory: Directory, file: Path) -> Disk:
+    found, home = os.fstat(fd), os.fstat(directory.fd)
+    real = Path(os.readlink(f"/proc/self/fd/{fd}"))
+    if not real.is_relative_to(file.parents[2]):
+        raise NotSupported(f"disk {file} is not in a datastore below {file.parents[2]}, but in {real}")
+    if not stat.S_ISREG(found.st_mode):
+        raise DriverError(f"disk {file} is no regular file")
+    if found.st_uid != home.st_uid:
+        raise DriverError(f"disk {file} belongs to user {found.st_uid}, but the VM's folder to user {home.st_uid}: "
+                          "give the file to that user")
+    return Disk(reopening(fd), real, (home.st_uid, home.st_gid))
+
+
+def reopening(fd: int) -> Path:
+    return Path(f"/proc/{os.getpid()}/fd/{fd}")
+
+
+@contextlib.contextmanager
+def _named(path: Path, file: Path) -> Iterator[None]:
+    """Let errors name the file instead of the path that opens it."""
+    try:
+        yield
+    except (DriverError, ContainerHostError) as error:
+        if str(path) not in str(error):
+            raise
+        raise type(error)(str(error).replace(str(path), str(file))) from error
+
+
+@contextlib.contextmanager
+def replaced(file: Path, ready: Callable[[Path], None] | None = None) -> Iterator[Path]:
+    """Write a disk anew: the file at the yielded path becomes the disk when the block ends without an error, with the
+    owner and mode of the old one. Only one process at a time may do this.
+
+    :param ready: called with the new file when it is whole, before it becomes the disk
+    """
+    with opened(file) as disk, folder(disk.file.parent) as directory:
+        old, name = disk.path.stat(), f"{disk.file.name}{UNFINISHED}"
+        directory.unlink(name)
+        fd = directory.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            os.fchown(fd, old.st_uid, old.st_gid)
+            with _named(reopening(fd), file):
+                yield reopening(fd)
+            os.fchmod(fd, stat.S_IMODE(old.st_mode))
+            os.fsync(fd)
+            if ready:
+                ready(reopening(fd))
+            if not os.path.samestat(directory.stat(disk.file.name), old):
+                raise DriverError(f"disk {file} was replaced while its new content was written: nothing is changed")
+            directory.rename(name, disk.file.name)
+        finally:
+            os.close(fd)
+            directory.unlink(name)
+
+
+@contextlib.contextmanager
+def created(file: Path) -> Iterator[Path]:
+    """Write a file of a VM's folder, which belongs to the folder's owner, with mode 0600: the file at the yielded path
+    takes the name when the block ends without an error, from whatever has it. Only one process at a time may do this.
+
+    :raises DriverError: it cannot be written
+    """
+    try:
+        with folder(file.parent) as directory:
+            name = f"{file.name}{UNFINISHED}"
+            directory.unlink(name)
+            fd = directory.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            try:
+                os.fchown(fd, *directory.owner)
+                with _named(reopening(fd), file):
+                    yield reopening(fd)
+                os.fsync(fd)
+                directory.rename(name, file.name)
+            finally:
+                os.close(fd)
+                directory.unlink(name)
+    except OSError as error:
+        raise DriverError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def is_gone(store: Path, mark: str, identity: str | None, *names: str) -> bool:
+    """Whether something was surely removed from a datastore: the datastore is there, and it is not. A link whose target
+    is missing is there.
+
+    :param store: the datastore's folder
+    :param mark: name of a file in it, by which a datastore that is mounted is known
+    :param identity: what the mark has; None where that is not known
+    :param names: of the folders below it, and of what is looked for
+    :raises DriverError: neither is certain
+    """
+    try:
+        with folder(store) as directory:
+            _require_identity(directory, mark, identity)
+            try:
+                _stat(directory, names)
+            except FileNotFoundError:
+                _require_identity(directory, mark, identity)
+                return True
+    except OSError as error:
+        raise DriverError(f"{'/'.join(names)} cannot be looked for in the datastore {store}: {error.strerror} "
+                          f"({error.filename}). Is the datastore mounted? If it is, and has no file {mark}, make that "
+                          f"file{f', with the line {identity}' if identity else ''}") from error
+    return False
+
+
+def _require_identity(store: Directory, mark: str, identity: str | None) -> None:
+    """:raises DriverError: it is another datastore, or the place where one is to be mounted"""
+    if identity is None:
+        store.stat(mark)
+        return
+    found = store.read(mark, MARK_LIMIT).decode(errors="replace").strip()
+    if found != identity:
+        raise DriverError(f"{store.path} is another datastore than before: its file {mark} has {found[:80]!r} instead "
+                          f"of {identity!r}. Is the right one mounted?")
+
+
+def _stat(directory: Directory, names: Sequence[str]) -> None:
+    if len(names) == 1:
+        directory.stat(names[0])
+        return
+    with directory.child(*names[:-1]) as parent:
+        parent.stat(names[-1])
