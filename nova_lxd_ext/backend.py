@@ -49,6 +49,7 @@ from nova_lxd_ext.server.liveresize import LiveResize
 from nova_lxd_ext.server.migration import Moves
 from nova_lxd_ext.server.outfit import Outfit
 from nova_lxd_ext.server.power import Power
+from nova_lxd_ext.server.recovery import Recovery
 from nova_lxd_ext.server.rescue import Rescue
 from nova_lxd_ext.server.states import States
 from nova_lxd_ext.storage.connectors import Connectors
@@ -74,6 +75,7 @@ class Backend:
     lifecycle: Lifecycle
     power: Power
     rescue: Rescue
+    recovery: Recovery
     ports: Ports
     connectors: Connectors
     volumes: Volumes
@@ -116,8 +118,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     outfit = Outfit(engine, (possessions, ports, volumes, ephemerals))
     lifecycle = Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host))
     power = Power(conf, engine, states, outfit)
-    live = LiveResize(conf, engine, Live(engine, root_actions, host),
-                      GuestNotice(GuestFiles(client), conf.lxd.shrink_notice), states, outfit, possessions, lifecycle)
+    notice = GuestNotice(GuestFiles(engine.pid, root_actions), conf.lxd.shrink_notice)
+    live = LiveResize(conf, engine, Live(engine, root_actions, host), notice, states, outfit, possessions, lifecycle)
     transfers, peers = Transfers(client, engine.make), Peers(conf)
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,
@@ -127,6 +129,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         resources=Resources(engine, host, inventory, owners, pool), possessions=possessions,
         lifecycle=lifecycle, power=power, peers=peers,
         rescue=Rescue(conf, engine, states, lifecycle, power, outfit, images),
+        recovery=Recovery(states, lifecycle, power),
         consoles=Consoles(conf, engine, states),
         arrivals=Arrivals(conf, engine, transfers, states, outfit, lifecycle, ephemerals),
         moves=Moves(conf, engine, states, outfit, lifecycle, power, live, transfers, ephemerals, peers,

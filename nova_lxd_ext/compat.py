@@ -1,10 +1,15 @@
 """Where nova has no public way, and where its releases differ: the one place that knows."""
 
+import functools
+import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from nova import context as nova_context
 from nova import objects
+from nova.compute import build_results, claims
+from nova.compute import utils as compute_utils
 from nova.virt.driver import ComputeDriver
 
 
@@ -19,4 +24,58 @@ def process_instances_at_startup(host: str, process: Callable[[Any, objects.Inst
     if hasattr(ComputeDriver, "process_instances_at_startup"):
         return
     context = nova_context.get_admin_context()
-    process(context, objects.InstanceList.get_by_host(context, host, expected_attrs=["info_cache", "metadata"]))
+    process(context, objects.InstanceList.get_by_host(
+        context, host, expected_attrs=["info_cache", "metadata", "system_metadata", "flavor"]))
+
+
+def before_claims(prepare: Callable[[claims.Claim, list[objects.InstancePCIRequest]], None],
+                  record_failure: Callable[[Any, objects.Instance], AbstractContextManager[None]]) -> None:
+    """Call ``prepare`` with each claim and its PCI requests before nova tests them and takes devices for them.
+
+    Idempotent. nova calls no driver between an allocation in Placement and the claim, and no public method of its
+    tracker has the requests of a move.
+
+    :param record_failure: makes the context manager around ``prepare`` and nova's test
+    """
+    original = claims.Claim._claim_test
+    if getattr(original, "prepares", False):
+        return
+
+    @functools.wraps(original)
+    def claim_test(claim: claims.Claim, *args: Any, **kwargs: Any) -> None:
+        with record_failure(claim.context, claim.instance):
+            prepare(claim, claim._pci_requests.requests if claim._pci_requests else [])
+            original(claim, *args, **kwargs)
+
+    claim_test.prepares = True  # type: ignore[attr-defined]
+    claims.Claim._claim_test = claim_test
+
+
+def keep_reason_of_last_host(virtapi: Any) -> None:
+    """Let nova-compute itself end a boot that no other host can take, so that the server's fault is this host's reason.
+
+    nova-compute hands every boot that it refuses back to the conductor. If the scheduler named no other host, the
+    conductor replaces the reason by "Exhausted all hosts available for retrying build failures". Without ``retry``, as
+    with ``[scheduler]max_attempts = 1``, nova-compute ends the boot; of what the conductor would remove it leaves the
+    accelerator requests, and after a violated server group the allocations.
+    """
+    manager = getattr(virtapi, "_compute", None)
+    if manager is None:
+        return
+    original = manager._do_build_and_run_instance
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        last = given.get("host_list") == [] and given["filter_properties"].pop("retry", None)
+        result = original(*args, **kwargs)
+        if last and result in (build_results.FAILED, build_results.FAILED_BY_POLICY):
+            context, instance = given["context"], given["instance"]
+            if result == build_results.FAILED_BY_POLICY:
+                manager.reportclient.delete_allocation_for_instance(context, instance.uuid, force=True)
+            compute_utils.delete_arqs_if_needed(
+                context, instance, [port.arq_uuid for port in given["requested_networks"] or () if port.arq_uuid])
+        return result
+
+    manager._do_build_and_run_instance = build

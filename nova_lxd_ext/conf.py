@@ -5,6 +5,8 @@ from typing import Any
 import nova.conf
 from oslo_config import cfg
 
+from containerhost import spec
+
 CONF = nova.conf.CONF
 
 GROUP = cfg.OptGroup("lxd", title="LXD and Incus containers", help="Options of the driver ``lxd.LXDDriver``.")
@@ -112,6 +114,13 @@ Give each container user and group ids of the host that no other container has, 
 """),
 ]
 
+PROCESSES = [
+    cfg.IntOpt("process_limit", default=spec.PROCESSES, min=1, help="""
+Most processes and threads that a container has at once when its flavor has no ``lxd:process_limit``. Keep it well below
+the host's ``kernel.pid_max``: a container that reaches it cannot start another process, and all others still can.
+"""),
+]
+
 SCHEDULER = [
     cfg.FloatOpt("own_host_weight_multiplier", default=100.0, help="""
 For nova-scheduler with ``nova_lxd_ext.scheduler.OwnHostWeigher`` among its ``[filter_scheduler] weight_classes``: how
@@ -119,7 +128,7 @@ much more a server's own host weighs than others when it is resized. A negative 
 """),
 ]
 
-ALL = ENGINE + LIMITS + SNAPSHOTS + MIGRATION + RESIZE + VOLUMES + DEVICES + SECURITY + SCHEDULER
+ALL = ENGINE + LIMITS + SNAPSHOTS + MIGRATION + RESIZE + VOLUMES + DEVICES + SECURITY + PROCESSES + SCHEDULER
 
 
 def register(conf: cfg.ConfigOpts = CONF) -> None:

@@ -3,6 +3,7 @@
 Every method hands over to the module that knows how. Errors reach nova through :mod:`nova_lxd_ext.errors` only.
 """
 
+import functools
 from typing import Any
 
 import nova.conf
@@ -17,7 +18,7 @@ from nova.virt.hardware import InstanceInfo
 from nova_lxd_ext import backend, compat, conf, refusals
 from nova_lxd_ext.access import console, password
 from nova_lxd_ext.errors import as_nova, translated
-from nova_lxd_ext.hardware import tags
+from nova_lxd_ext.hardware import placedclaims, tags
 from nova_lxd_ext.hardware.onetimeuse import one_time_use
 from nova_lxd_ext.hardware.pcitracker import PciTracker
 from nova_lxd_ext.host import hostinfo, orphans, provider, startup
@@ -60,10 +61,15 @@ class LXDDriver(refusals.Refusals):
     @translated()
     def init_host(self, host: str) -> None:
         self._nodename = host
-        startup.check(nova.conf.CONF, self._backend.engine)
+        instances = known.placed(host)
+        startup.check(nova.conf.CONF, self._backend.engine, bool(instances) or self._backend.lifecycle.has_records()
+                      or self._backend.possessions.any_held())
+        compat.before_claims(placedclaims.follow_placement, functools.partial(reasons.kept, event=reasons.CLAIM))
+        compat.keep_reason_of_last_host(self.virtapi)
         self._backend.images.purge()
         self._backend.snapshots.purge()
-        self._backend.lifecycle.reconcile()
+        self._backend.lifecycle.reconcile(instances)
+        self._backend.volumes.restore_fenced()
         compat.process_instances_at_startup(host, self.process_instances_at_startup)
         self._backend.arrivals.purge()
         self._backend.peers.listen(host, self._backend.arrivals)
@@ -80,6 +86,7 @@ class LXDDriver(refusals.Refusals):
     @translated()
     def process_instances_at_startup(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
         self._backend.rescue.settle(instances)
+        self._backend.recovery.recover(self._nodename, instances)
         self._backend.lifecycle.end_interrupted_boots(context, instances)
         orphans.tell(self._backend.states.all(), instances)
         return instances
@@ -205,8 +212,12 @@ class LXDDriver(refusals.Refusals):
     def migrate_disk_and_power_off(self, context: Any, instance: objects.Instance, dest: str, flavor: objects.Flavor,
                                    network_info: model.NetworkInfo | None, block_device_info: Any = None,
                                    timeout: int = 0, retry_interval: int = 0) -> str:
-        self._backend.moves.leave(context, instance, flavor, Wanted.of(network_info, block_device_info), timeout,
-                                  retry_interval)
+        try:
+            self._backend.moves.leave(context, instance, flavor, Wanted.of(network_info, block_device_info), timeout,
+                                      retry_interval)
+        except exception.InstanceFaultRollback:
+            self._pci.refused(instance.uuid)
+            raise
         return "[]"  # the files are there already: there is nothing for nova to hand on
 
     @translated(exception.MigrationError)
@@ -221,6 +232,9 @@ class LXDDriver(refusals.Refusals):
     def finish_revert_migration(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                                 migration: objects.Migration, block_device_info: Any = None, power_on: bool = True,
                                 share_info: Any = None) -> None:
+        if migration.status == "reverting":  # by Recovery; nova calls it reverted before
+            migration.status = "reverted"
+            migration.save()
         self._backend.moves.go_back(context, instance, migration, Wanted.of(network_info, block_device_info), power_on)
 
     @translated(exception.MigrationError)
@@ -337,6 +351,7 @@ class LXDDriver(refusals.Refusals):
         provider.update(provider_tree, nodename, self._backend.resources.look())
         self._backend.device_providers.update(provider_tree, nodename)
         self._pci.refresh()
+        self._pci.free_unrequested(nova_context.get_admin_context(), self._nodename)
 
     def get_host_uptime(self) -> str:
         return hostinfo.uptime(self._backend.host)

@@ -1,8 +1,8 @@
 """What containerhost raises, in nova's words: the one place where the two meet.
 
-Nova decides by the class what happens next, and the tenant reads the message as the server's fault. A device that this
-host cannot hand out is a lack of this host (ComputeResourcesUnavailable), so a boot goes to the next one; a flavor that
-asks for the impossible is the same everywhere, so a boot ends (BuildAbortException).
+Nova decides by the class what happens next, and the tenant reads the message as the server's fault. What this host
+cannot give, a device or a setting, another may have (ComputeResourcesUnavailable), so a boot goes to the next one; a
+flavor that asks for the impossible is the same everywhere, so a boot ends (BuildAbortException).
 """
 
 import contextlib
@@ -48,6 +48,10 @@ def as_nova(instance: Any = None, failure: Callable[..., Exception] = LXDError, 
     except errors.EngineUnavailable as error:
         raise LXDUnavailable(reason=str(error)) from error
     except errors.DeviceError as error:
+        raise exception.ComputeResourcesUnavailable(reason=str(error).rstrip(".")) from error
+    except errors.UnsupportedOnHost as error:
+        if instance is None or not booting:
+            raise failure(reason=str(error)) from error
         raise exception.ComputeResourcesUnavailable(reason=str(error).rstrip(".")) from error
     except errors.SpecError as error:
         if instance is None or not booting:

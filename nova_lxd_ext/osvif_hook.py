@@ -12,7 +12,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 NAME = "nova.virt.lxd"
 DRIVER = "nova_lxd_ext.driver"
@@ -30,7 +30,14 @@ class DriverFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Hook:
-    """An os-vif plug-in that plugs nothing: os-vif wants one behind each of its entry points."""
+    """An os-vif plug-in that plugs nothing: os-vif wants one behind each of its entry points.
+
+    It does not inherit from os-vif's PluginBase, which this module may not import.
+
+    :cvar CONFIG_OPTS: none; os_vif.opts reads it of every plug-in, also for nova's and neutron's sample configurations
+    """
+
+    CONFIG_OPTS: ClassVar[list[Any]] = []
 
     @classmethod
     def load(cls, plugin_name: str) -> "Hook":

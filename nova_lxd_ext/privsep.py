@@ -33,6 +33,7 @@ context = priv_context.PrivContext(
         capabilities.CAP_FOWNER,           # and their modes
         capabilities.CAP_SYS_PTRACE,       # looking at what a container's processes see
         capabilities.CAP_SYS_CHROOT,       # acting among a container's mounts
+        capabilities.CAP_KILL,             # ending the daemon's helpers that wait for a container
         capabilities.CAP_SETUID,           # as its root
         capabilities.CAP_SETGID,           # and its group
         *of_this_machine(capabilities.CAP_SYSLOG),        # the kernel's log, where only root may read it
@@ -120,6 +121,9 @@ class Helper(Privileged):
     def forget_nodes(self, server: int, container: str, pid: int, known: Collection[str]) -> int:
         return int(act("forget_nodes", server, container, pid, list(known)))
 
+    def end_helpers(self, pid: int) -> int:
+        return int(act("end_helpers", pid))
+
     def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
         return tuple(act("users", [list(node) for node in nodes]))
 
@@ -137,6 +141,13 @@ class Helper(Privileged):
 
     def copy_block(self, source: str, target: str, place: int, size: int) -> int:
         return int(act("copy_block", source, target, place, size))
+
+    def read_guest_file(self, pid: int, name: str) -> bytes | None:
+        found = act("read_guest_file", pid, name)
+        return None if found is None else bytes(found)
+
+    def write_guest_file(self, pid: int, name: str, content: bytes) -> None:
+        act("write_guest_file", pid, name, content)
 
     def inside(self, pid: int) -> Inside:
         nodes, netdevs, limits = act("inside", pid)

@@ -11,13 +11,21 @@ LOG = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
+class StillRunning(TimeoutError):
+    """:ivar call: ends when the call does"""
+
+    def __init__(self, message: str, call: Future[Any]) -> None:
+        super().__init__(message)
+        self.call = call
+
+
 def within(limit: float, what: str, function: Callable[[], R], too_late: Callable[[R], Any] | None = None) -> R:
     """The result of ``function``, called in a thread of its own.
 
     :param limit: seconds
     :param what: for the log
     :param too_late: what to do with a result that comes after the limit; runs in that thread
-    :raises TimeoutError: the call goes on in its thread, which does not hold up the end of the process
+    :raises StillRunning: the call goes on in its thread, which does not hold up the end of the process
     """
     done: Future[R] = Future()
     threading.Thread(target=_run, args=(done, function), name=what, daemon=True).start()
@@ -28,7 +36,7 @@ def within(limit: float, what: str, function: Callable[[], R], too_late: Callabl
             # The call itself ran out of some time of its own.
             return done.result()
         done.add_done_callback(lambda future: _late(future, what, too_late))
-        raise TimeoutError(f"not done within {limit:g} s") from error
+        raise StillRunning(f"not done within {limit:g} s", done) from error
 
 
 def _run(done: Future[R], function: Callable[[], R]) -> None:
@@ -44,5 +52,5 @@ def _late(done: Future[R], what: str, too_late: Callable[[R], Any] | None) -> No
     if done.exception() is not None:
         LOG.warning("%s: failed after its time was over: %s", what, done.exception())
     elif too_late is not None:
-        LOG.warning("%s: done after its time was over, and undone", what)
+        LOG.warning("%s: done after its time was over", what)
         too_late(done.result())

@@ -39,6 +39,11 @@ EXTRA_SPEC_VALIDATORS = [
         },
     ),
     base.ExtraSpecValidator(
+        name="lxd:process_limit",
+        description="Most processes and threads that the container has at once.",
+        value={"type": int, "min": 1, "description": "A number; ``[lxd] process_limit`` when absent."},
+    ),
+    base.ExtraSpecValidator(
         name="lxd:live_resize",
         description="Whether a running server gets this flavor only while its processes go on.",
         value={

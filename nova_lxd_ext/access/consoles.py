@@ -13,7 +13,7 @@ from nova import exception, objects
 from nova.console import type as console_type
 from oslo_config import cfg
 
-from containerhost import consolebridge
+from containerhost import consolebridge, errors
 from containerhost.engines import Console, Engine, Status
 from nova_lxd_ext.access import consolesession
 from nova_lxd_ext.access.tickets import Tickets
@@ -77,7 +77,7 @@ class Consoles:
     def admit(self, visitor: socket.socket) -> None:
         """Serve a connection, in a thread of its own."""
         with self._lock:
-            admitted = len(self._visitors) < MOST_VISITORS and self._listening is not None
+            admitted = self._listening is not None and (len(self._visitors) < MOST_VISITORS or self._make_room())
             if admitted:
                 self._visitors[visitor] = None
         if not admitted:
@@ -86,17 +86,30 @@ class Consoles:
             return
         threading.Thread(target=self._serve, args=(visitor,), name="console", daemon=True).start()
 
+    def _make_room(self) -> bool:
+        """Hang up on the connection that has waited longest without a ticket: nova's proxy sends its own at once.
+
+        :returns: whether there was one; the caller holds the lock
+        """
+        oldest = next((visitor for visitor, container in self._visitors.items() if container is None), None)
+        if oldest is not None:
+            del self._visitors[oldest]
+            consolebridge.hang_up(oldest)
+        return oldest is not None
+
     def _serve(self, visitor: socket.socket) -> None:
         try:
             consolesession.serve(visitor, self._tickets.container, lambda name: self._attach(visitor, name))
         finally:
             with self._lock:
-                del self._visitors[visitor]
+                self._visitors.pop(visitor, None)
             visitor.close()
 
     def _attach(self, visitor: socket.socket, name: str) -> Console:
         """A console has one visitor: whoever comes last, since a browser that was closed may be noticed late."""
         with self._lock:
+            if visitor not in self._visitors:
+                raise errors.EngineBusy(f"the console of {name} was asked for too slowly: others wait")
             for other, container in self._visitors.items():
                 if container == name:
                     consolebridge.hang_up(other)

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import re
 import socket
+import time
 from collections.abc import Callable
 
 from containerhost import consolebridge, errors
@@ -51,9 +52,13 @@ def serve(visitor: socket.socket, container: Callable[[str], str | None], attach
 
 
 def greeting(visitor: socket.socket) -> str | None:
-    """The ticket; None when what came is no greeting. Not a byte more is read: what follows is typed."""
-    text = b""
+    """The ticket; None when what came is no greeting. Not a byte more is read: what follows is typed.
+
+    :raises TimeoutError: the whole of it did not come within GREETING_LIMIT, however slowly its bytes come
+    """
+    text, end = b"", time.monotonic() + GREETING_LIMIT
     while len(text) < LONGEST_GREETING and not text.endswith(b"\r\n\r\n"):
+        visitor.settimeout(max(0.001, end - time.monotonic()))
         byte = visitor.recv(1)
         if not byte:
             break

@@ -9,7 +9,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from nova import exception, objects
+from nova.compute import vm_states
+from nova.objects import fields
+
 LOG = logging.getLogger(__name__)
+FAILED = frozenset({"error", "failed"})
+HELD = frozenset({fields.PciDeviceStatus.CLAIMED, fields.PciDeviceStatus.ALLOCATED})
 
 
 class PciTracker:
@@ -22,6 +28,8 @@ class PciTracker:
         self._one_time_use = one_time_use
         self._told: dict[str, dict[str, Any]] = {}
         self._news: dict[str, dict[str, Any]] | None = None
+        self._swept = False
+        self._refused: set[str] = set()
 
     def look(self, devices_json: str) -> None:
         """Remember what the host has now (``pci_passthrough_devices``). Nova calls for it without its lock."""
@@ -45,3 +53,53 @@ class PciTracker:
             LOG.warning("PCI device %s is not offered to servers any more; see `containerhost list`", address)
         tracker.update_devices_from_hypervisor_resources(json.dumps(list(news.values())))
         self._told = news
+
+    def refused(self, uuid: str) -> None:
+        """The move of this server was refused after nova had claimed devices for it on this host."""
+        self._refused.add(uuid)
+
+    def free_unrequested(self, context: Any, host: str) -> None:
+        """Free the devices that were claimed for a move which was undone, where nova has its lock: of all servers once
+        after nova-compute's start, as it may have been killed, then of those that are on another host, or whose move
+        was refused. Nova frees those of moves that it ends itself only.
+
+        A device stays with its server if one of the server's requests is for it, and while the server moves.
+        """
+        tracker = self._tracker()
+        if tracker is None:
+            return
+        held = [device for device in tracker.pci_devs if device.status in HELD]
+        holders = {device.instance_uuid for device in held}
+        self._refused &= holders
+        if self._swept and holders:
+            holders -= set(objects.InstanceList.get_uuids_by_host(context, host)) - self._refused
+        self._swept = True
+        for uuid in holders:
+            try:
+                instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["pci_requests",
+                                                                                       "migration_context"])
+            except exception.InstanceNotFound:
+                self._refused.discard(uuid)
+                continue  # nova frees what deleted servers had
+            if instance.task_state is not None or instance.vm_state == vm_states.BUILDING \
+                    or is_moving(context, instance):
+                continue
+            self._refused.discard(uuid)
+            requests = instance.pci_requests.requests if instance.host == host and instance.pci_requests else ()
+            wanted = {request.request_id for request in requests}
+            for device in held:
+                if device.instance_uuid == uuid and device.request_id and device.request_id not in wanted:
+                    LOG.warning("PCI device %s was claimed for a move of server %s that did not happen: it is freed",
+                                device.address, uuid)
+                    tracker.free_device(device, instance)
+
+
+def is_moving(context: Any, instance: objects.Instance) -> bool:
+    """Whether the server is between two hosts or sizes; nova keeps what it knows of a move that failed, too."""
+    if instance.migration_context is None:
+        return False
+    try:
+        move = objects.Migration.get_by_id(context, instance.migration_context.migration_id)
+    except exception.MigrationNotFound:
+        return False
+    return move.status not in FAILED

@@ -125,6 +125,13 @@ class Possessions(Supplier):
         for complaint in self._possession.give_back(owner(instance)):
             LOG.error("Device of server %s came back, but is not used again: %s", instance.uuid, complaint)
 
+    def any_held(self) -> bool:
+        """Whether any server has a device of this host, as far as the records can be read."""
+        try:
+            return bool(self._possession.owners_of(DRIVER, ENGINE))
+        except errors.OwnersUnreadable:
+            return True
+
     def reconcile(self, alive: Collection[ContainerState]) -> None:
         """Return what containers hold that are not among ``alive``, and mend what the others have: a driver that was
         killed could not.

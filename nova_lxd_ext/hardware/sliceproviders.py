@@ -98,21 +98,24 @@ def needs(allocations: Mapping[str, Any], nodename: str, inventory: Inventory) -
 
 def update(tree: ProviderTree, nodename: str, inventory: Inventory, unusable: Collection[str], used: Used) -> None:
     """Write the GPUs that are cut or shared into ``tree``. What is no longer there goes once no server has an
-    allocation of it; until then it is reserved, so that Placement gives nothing more of it.
+    allocation of it; until then it is reserved, so that Placement gives nothing more of it. The same holds as long as
+    the driver does not tell the profiles of a GPU's slices.
 
     :param unusable: ids of slices that no server can be given now
     :param used: what servers have of a provider, by resource class; asked only of one that something vanished from
     """
     by_gpu = _by_gpu(inventory)
+    untold = {provider_name(nodename, device.address) for device in inventory.devices
+              if device.kind is Kind.GPU_SLICE and resource_class(device) is None}
     for (gpu, kind), slices in by_gpu.items():
         name = provider_name(nodename, gpu, kind)
         if not tree.exists(name):
             tree.new_child(name, nodename, uuid=provider_uuid(nodename, gpu, kind))
-        _write(tree, name, _totals(slices, unusable), used)
+        _write(tree, name, _totals(slices, unusable), used, name in untold)
         _write_traits(tree, name, _traits(slices[0]))
     own = providertree.names(tree, nodename, *(provider_name(nodename, "", kind) for kind in PARTS))
     for name in sorted(own - {provider_name(nodename, *key) for key in by_gpu}):
-        _write(tree, name, {}, used)
+        _write(tree, name, {}, used, name in untold)
         if not tree.data(name).inventory:
             tree.remove(name)
 
@@ -139,12 +142,15 @@ def _totals(slices: Iterable[Device], unusable: Collection[str]) -> dict[str, di
             for name, total in totals.items()}
 
 
-def _write(tree: ProviderTree, name: str, wanted: dict[str, dict[str, Any]], used: Used) -> None:
-    """Placement refuses to forget a resource class of which somebody has something."""
+def _write(tree: ProviderTree, name: str, wanted: dict[str, dict[str, Any]], used: Used, is_partial: bool) -> None:
+    """Placement refuses to forget a resource class of which somebody has something.
+
+    :param is_partial: the profiles of some slices are unknown, so a class that is missing may still be there
+    """
     known = tree.data(name)
     vanished = {item: entry for item, entry in known.inventory.items() if item not in wanted}
     if vanished:
-        in_use = used(known.uuid)
+        in_use = vanished if is_partial else used(known.uuid)
         wanted = wanted | {item: entry | {"reserved": entry["total"]} for item, entry in vanished.items()
                            if in_use.get(item)}
     tree.update_inventory(name, wanted)

@@ -10,6 +10,7 @@ from oslo_config import cfg
 
 from containerhost import errors
 from containerhost.engines import Engine, ServerInfo
+from nova_lxd_ext.host import engineidentity
 
 LOG = logging.getLogger(__name__)
 
@@ -19,12 +20,14 @@ UNLIMITED = frozenset({"dir"})  # pool types that may not hold a disk to its siz
 PAUSE = 1.0  # seconds between two looks for a daemon that is starting
 
 
-def check(conf: cfg.ConfigOpts, engine: Engine) -> None:
-    """:raises InvalidConfiguration: with what to correct
+def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:
+    """:param in_use: whether this host has servers, or records of any
+    :raises InvalidConfiguration: with what to correct
     :raises EngineUnavailable: the daemon is not there after ``[lxd] ready_timeout``
     """
     require_usable_names(conf.instance_name_template)
     server = await_server(engine, conf.lxd.ready_timeout)
+    engineidentity.require_same(conf, server, in_use)
     LOG.info("%s %s answers; containers go to project %s, storage pool %s", server.name, server.version,
              conf.lxd.project, conf.lxd.storage_pool)
     try:

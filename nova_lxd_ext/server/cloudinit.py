@@ -9,13 +9,12 @@ has no key for it, and an image without cloud-init keeps LXD's name: setting it 
 tenant's image or handing tenant text to raw configuration.
 """
 
-import base64
-import binascii
-
 import yaml
 from nova import objects
+from oslo_serialization import base64
 
 from containerhost import errors
+from containerhost.mimepart import mime_part
 from containerhost.spec import CloudInit
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -34,17 +33,14 @@ def _meta_data(instance: objects.Instance) -> str:
 
 
 def _user_data(instance: objects.Instance) -> str | None:
-    """The tenant's user data byte for byte. Configuration is text: what is not (a gzipped document) travels as the one
-    base64 part of a MIME message, which cloud-init unpacks (its documentation, user-data formats)."""
+    """Return the tenant's user data. Configuration is text: what is not (a gzipped document) travels as a MIME part."""
     if not instance.user_data:
         return None
     try:
-        content = base64.b64decode(instance.user_data, validate=True)
-    except binascii.Error as error:
+        content: bytes = base64.decode_as_bytes(instance.user_data)  # as lenient as nova's API: with line breaks, say
+    except TypeError as error:
         raise errors.SpecError(f"The server's user data is not valid base64: {error}.") from error
     try:
         return content.decode()
     except UnicodeDecodeError:
-        kind = "application/gzip" if content.startswith(GZIP_MAGIC) else "application/octet-stream"
-        return (f"Content-Type: {kind}\nMIME-Version: 1.0\nContent-Transfer-Encoding: base64\n\n"
-                + base64.encodebytes(content).decode())
+        return mime_part("application/gzip" if content.startswith(GZIP_MAGIC) else "application/octet-stream", content)

@@ -33,12 +33,12 @@ class HostCpus:
     def floating(self, node: int) -> frozenset[int]:
         """Cores of ``node`` that unpinned vCPUs may use.
 
-        :raises SpecError: when the node is not there or none of its cores is shared
+        :raises UnsupportedOnHost: when the node is not there or none of its cores is shared
         """
         cores = self.cells.get(node, frozenset())
         allowed = cores if self.shared is None else cores & self.shared
         if not allowed:
-            raise errors.SpecError(
+            raise errors.UnsupportedOnHost(
                 f"The server was placed on NUMA node {node}, of which the host has the cores {sorted(cores)}, but "
                 f"[compute]cpu_shared_set lets unpinned vCPUs use none of them. Correct cpu_shared_set on this host.")
         return allowed
@@ -60,8 +60,9 @@ def cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpu
         return Cpu(count=vcpus)
     if absent := cores - frozenset().union(*host.cells.values()):
         # The engine would take them silently and run the container on what is left.
-        raise errors.SpecError(f"Nova gives the server host cores {sorted(absent)}, which are not there or offline. "
-                               f"Correct cpu_shared_set and cpu_dedicated_set in [compute] on this host.")
+        raise errors.UnsupportedOnHost(
+            f"Nova gives the server host cores {sorted(absent)}, which are not there or offline. Correct "
+            "cpu_shared_set and cpu_dedicated_set in [compute] on this host.")
     return Cpu(count=vcpus, cores=cores, nodes=nodes, share=vcpus * 100 if vcpus < len(cores) else None)
 
 
@@ -105,11 +106,12 @@ def _io_limit(extra_specs: Mapping[str, str]) -> IoLimit:
 def security(extra_specs: Mapping[str, str], *, allow_privileged: bool, isolated: bool) -> Security:
     """:param allow_privileged: whether the operator lets a flavor make a container privileged
     :param isolated: the operator's default for ``lxd:isolated``
-    :raises SpecError: on a value that is not a boolean, and on a privileged flavor the operator does not allow
+    :raises SpecError: on a value that is not a boolean
+    :raises UnsupportedOnHost: on a privileged flavor that the operator does not allow
     """
     privileged = _boolean(extra_specs, "lxd:privileged_allowed", False)
     if privileged and not allow_privileged:
-        raise errors.SpecError(
+        raise errors.UnsupportedOnHost(
             "The flavor asks for a privileged container (lxd:privileged_allowed=true), which this host's operator does "
             "not allow. Use another flavor, or set allow_privileged in [lxd] on hosts whose tenants are trusted.")
     # A privileged container has the host's own ids: there is no map to isolate.
@@ -140,6 +142,17 @@ def prepared_libraries(extra_specs: Mapping[str, str]) -> frozenset[str]:
     :raises SpecError: on a name that is none
     """
     return gpu_capabilities(extra_specs, ())
+
+
+def processes(extra_specs: Mapping[str, str], default: int) -> int:
+    """Most processes and threads of the container.
+
+    :raises SpecError: the flavor's number is none
+    """
+    found = _number(extra_specs, "lxd:process_limit")
+    if found == 0:
+        raise errors.SpecError("Flavor key lxd:process_limit must be at least 1, not 0: every container has a limit.")
+    return default if found is None else found
 
 
 def live_resize_required(extra_specs: Mapping[str, str]) -> bool:

@@ -2,10 +2,22 @@
 
 from typing import Any
 
+import nova.conf
+from nova import context as nova_context
 from nova import objects
 from nova.virt import driver
 
 from nova_lxd_ext.server.wanted import Wanted
+
+
+def host() -> str:
+    """This compute host, as nova names it."""
+    return str(nova.conf.CONF.host)
+
+
+def placed(host: str) -> objects.InstanceList:
+    """The servers that nova places on ``host``."""
+    return objects.InstanceList.get_by_host(nova_context.get_admin_context(), host, expected_attrs=[])
 
 
 def wanted(context: Any, instance: objects.Instance) -> Wanted:

@@ -15,7 +15,7 @@ from nova.compute import task_states, vm_states
 from oslo_config import cfg
 
 from containerhost import errors
-from containerhost.engines import Engine
+from containerhost.engines import ContainerState, Engine, Status
 from containerhost.inside import resources
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Mount
@@ -31,6 +31,8 @@ from nova_lxd_ext.storage import configdrive, folders
 LOG = logging.getLogger(__name__)
 
 BEING_BUILT = frozenset({task_states.BLOCK_DEVICE_MAPPING, task_states.NETWORKING, task_states.SPAWNING})
+ESTABLISHED = frozenset({vm_states.ACTIVE, vm_states.STOPPED, vm_states.PAUSED, vm_states.SUSPENDED, vm_states.RESCUED,
+                         vm_states.RESIZED, vm_states.SHELVED})
 
 
 class Lifecycle:
@@ -93,6 +95,7 @@ class Lifecycle:
             security=flavor.security(chosen.extra_specs, allow_privileged=conf.allow_privileged,
                                      isolated=conf.isolated),
             cloud_init=cloudinit.documents(instance),
+            processes=flavor.processes(chosen.extra_specs, conf.process_limit),
             gpu_libraries=flavor.prepared_libraries(chosen.extra_specs),
             labels=labels.of(instance))
 
@@ -140,12 +143,37 @@ class Lifecycle:
         if self._states.find(instance) is not None:
             self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
 
-    def reconcile(self) -> None:
-        """At the driver's start: return what is left of containers that are gone."""
+    @staticmethod
+    def has_records() -> bool:
+        """Whether this host keeps a folder of any server."""
+        return bool(folders.all_uuids())
+
+    def reconcile(self, instances: Iterable[objects.Instance]) -> None:
+        """At the driver's start: release what is left of servers that are neither in the engine nor, by nova, here.
+
+        The parts of a server that nova places here stay, container or not: nova's deletion, rebuild or clean-up of its
+        boot releases them. An engine that has none of the servers nova counts on is not believed at all.
+
+        :param instances: all that nova places on this host
+        """
         aside = (dataclasses.replace(state, name=name) for name, state in self._states.aside().items())
-        alive = (*self._states.all(), *aside)
+        present = (*self._states.all(), *aside)
+        uuids = {labels.uuid(state.labels) or "" for state in present}
+        placed = [instance for instance in instances if instance.uuid not in uuids]
+        missing = [instance for instance in placed if is_established(instance)]
+        for instance in missing:
+            LOG.error("Nova places server %s here, but the engine has no container %s: what the server has on this "
+                      "host stays. Restore the container, or rebuild or delete the server", instance.uuid,
+                      instance.name)
+        if missing and not uuids:
+            LOG.error("The engine has no server at all in project %s, and nova counts on %d here: nothing is cleaned "
+                      "up. Check [lxd]endpoint and [lxd]project, and whether the engine's database was restored",
+                      self._conf.lxd.project, len(missing))
+            return
+        alive = (*present, *(ContainerState(instance.name, Status.STOPPED, {labels.UUID: instance.uuid})
+                             for instance in placed))
         self._outfit.reconcile(alive)
-        for uuid in folders.remove_all_but(labels.uuid(state.labels) or "" for state in alive):
+        for uuid in folders.remove_all_but(uuids | {instance.uuid for instance in placed}):
             LOG.warning("Removed the folder of server %s, which has no container", uuid)
 
     def end_interrupted_boots(self, context: Any, instances: Iterable[objects.Instance]) -> None:
@@ -161,6 +189,11 @@ class Lifecycle:
                 except (errors.ContainerHostError, OSError):
                     # The other servers must not wait for this one; nova's deletion of it tries again.
                     LOG.exception("Server %s could not be removed", instance.uuid)
+
+
+def is_established(instance: objects.Instance) -> bool:
+    """Whether nova counts on the server's container: it was built, and nothing is replacing or removing it."""
+    return instance.vm_state in ESTABLISHED and instance.task_state is None
 
 
 def require_config_drive_for(injected_files: Sequence[tuple[str, str]], instance: objects.Instance) -> None:

@@ -1,7 +1,8 @@
 """Keeps why something failed where it can be read when nova does not tell.
 
-After a boot's failure that concerns one host nova tries the next one, and when there is none left the server's fault
-says only that (nova.conductor.manager: "Exhausted all hosts"). Of a port that cannot be attached or detached nova says
+After a boot's failure that concerns one host nova tries the next one; the server's fault tells of one host at most, and
+of none if the others have no room any more (nova.conductor.manager: "Exhausted all hosts"). A resize whose claim fails
+leaves nothing of the reason. Of a port that cannot be attached or detached nova says
 no more than that (nova.compute.manager: InterfaceAttachFailed). So every failed attempt leaves an event on the server's
 action with the host and its reason: ``openstack server event show``. As for all of nova's events, reading ``details``
 takes microversion 2.84 and the policy ``os_compute_api:os-instance-actions:events:details``.
@@ -16,7 +17,7 @@ import nova.conf
 from nova import exception, objects
 
 LOG = logging.getLogger(__name__)
-SPAWN, ATTACH, DETACH = "lxd_spawn", "lxd_attach_interface", "lxd_detach_interface"
+CLAIM, SPAWN, ATTACH, DETACH = "lxd_claim", "lxd_spawn", "lxd_attach_interface", "lxd_detach_interface"
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ does them itself.
 import os
 import stat
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from typing import Any, TypeVar
 
 import os_brick.privileged
@@ -17,7 +18,7 @@ from oslo_concurrency import processutils
 from oslo_config import cfg
 
 from containerhost.rollback import Rollback
-from nova_lxd_ext.timelimit import within
+from nova_lxd_ext.timelimit import StillRunning, within
 
 R = TypeVar("R")
 
@@ -34,6 +35,7 @@ class BackendError(exception.NovaException):
 class Connectors:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
+        self._running: dict[str, futures.Future[Any]] = {}  # by volume: calls whose time was over
         if os.geteuid() == 0:
             for context in (os_brick.privileged.default, os_brick.privileged.brick_privsep_hide_output):
                 context.set_client_mode(False)
@@ -48,23 +50,23 @@ class Connectors:
             utils.get_root_helper(), self._conf.my_block_storage_ip, options.volume_use_multipath,
             enforce_multipath=True, host=self._conf.host))
 
-    def connect(self, volume: str, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    def connect(self, volume: str, kind: str, data: Mapping[str, Any],
+                too_late: Callable[[Mapping[str, Any]], Any]) -> Mapping[str, Any]:
         """Connect a volume; one that is connected stays so.
 
+        :param too_late: called in another thread with what os-brick says of a connection that came after the time limit
         :returns: what os-brick says of it: ``path`` is its node on the host
-        :raises VolumeAttachFailed: it cannot be connected, or not in time: then it is disconnected once it can be
+        :raises VolumeAttachFailed: it cannot be connected, or not in time
         """
-        def connect() -> Mapping[str, Any]:
-            device = self._connector(kind).connect_volume(dict(data))
-            with Rollback(f"connecting volume {volume}") as undo:
-                undo.on_error("disconnect it", self._disconnect, kind, data, device, force=True)
-                require_block_device(device["path"])
-            return device
+        what = f"Connecting it to host {self._conf.host} ({kind})"
         try:
-            return self._limited(f"Connecting it to host {self._conf.host} ({kind})", connect,
-                                 lambda device: self._disconnect(kind, data, device, force=True))
-        except BackendError as error:
+            device = self._limited(what, lambda: self._connector(kind).connect_volume(dict(data)), volume, too_late)
+            with Rollback(f"connecting volume {volume}") as undo:
+                undo.on_error("disconnect it", self.disconnect, volume, kind, data, device, force=True)
+                require_block_device(device["path"])
+        except (BackendError, *FAILURES) as error:
             raise exception.VolumeAttachFailed(volume_id=volume, reason=str(error)) from error
+        return device
 
     def disconnect(self, volume: str, kind: str, data: Mapping[str, Any], device: Mapping[str, Any] | None,
                    force: bool = False) -> None:
@@ -74,11 +76,8 @@ class Connectors:
         :param force: give up what was not written yet rather than fail
         :raises BackendError:
         """
-        self._limited(f"Disconnecting volume {volume} ({kind})",
-                      lambda: self._disconnect(kind, data, device, force))
-
-    def _disconnect(self, kind: str, data: Mapping[str, Any], device: Mapping[str, Any] | None, force: bool) -> None:
-        self._connector(kind).disconnect_volume(dict(data), dict(device) if device else None, force=force)
+        self._limited(f"Disconnecting volume {volume} ({kind})", lambda: self._connector(kind).disconnect_volume(
+            dict(data), dict(device) if device else None, force=force), volume)
 
     def extend(self, volume: str, kind: str, data: Mapping[str, Any]) -> int | None:
         """Let the host see how large a connected volume is now.
@@ -87,7 +86,7 @@ class Connectors:
         :raises BackendError:
         """
         return self._limited(f"Extending volume {volume} ({kind})",
-                             lambda: self._connector(kind).extend_volume(dict(data)))
+                             lambda: self._connector(kind).extend_volume(dict(data)), volume)
 
     def _connector(self, kind: str) -> Any:
         options = self._conf.libvirt
@@ -97,11 +96,27 @@ class Connectors:
             enforce_multipath=options.volume_enforce_multipath,
             do_local_attach=True)  # rbd: as a block device of the kernel's, not as a file object
 
-    def _limited(self, what: str, function: Callable[[], R], too_late: Callable[[R], Any] | None = None) -> R:
+    def _limited(self, what: str, function: Callable[[], R], volume: str | None = None,
+                 too_late: Callable[[R], Any] | None = None) -> R:
+        """Call ``function`` with the time limit, and never while an earlier call for the same volume still runs: that
+        one could undo what this one does."""
+        limit = self._conf.lxd.volume_timeout
         try:
-            return within(self._conf.lxd.volume_timeout, what, function, too_late)
+            self._await_earlier(volume, limit)
+            return within(limit, what, function, too_late)
+        except StillRunning as error:
+            if volume is not None:
+                self._running[volume] = error.call
+            raise BackendError(reason=f"{what}: {error}") from error
         except FAILURES as error:
             raise BackendError(reason=f"{what}: {error}") from error
+
+    def _await_earlier(self, volume: str | None, limit: float) -> None:
+        call = self._running.get(volume or "")
+        if call is not None and not futures.wait([call], limit).done:
+            raise TimeoutError("an earlier call for this volume, whose time was over, still runs: repair the backend, "
+                               "or restart nova-compute, then try again")
+        self._running.pop(volume or "", None)
 
 
 def require_block_device(path: str) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -58,6 +59,11 @@ class Volumes(Supplier):
     def reconcile(self, alive: Collection[ContainerState]) -> None:
         for server in set(connections.servers()) - {labels.uuid(state.labels) for state in alive}:
             self._disconnect_all(server)
+
+    def restore_fenced(self) -> None:
+        """At the driver's start: volumes that a killed nova-compute was detaching or swapping are usable again."""
+        for complaint in self._engine.restore_fenced():
+            LOG.error("Left by a nova-compute that ended: %s", complaint)
 
     # While the server is there.
 
@@ -131,10 +137,21 @@ class Volumes(Supplier):
             if connections.find(server, volume.id) is None:
                 connections.keep(server, connection)
                 undo.on_error("forget it", connections.forget, server, volume.id)
-            device = self._connectors.connect(volume.id, volume.kind, volume.data)
+            device = self._connectors.connect(volume.id, volume.kind, volume.data,
+                                              functools.partial(self._disconnect_late, connection))
             connection = dataclasses.replace(connection, device=device)
             connections.keep(server, connection)
         return part(connection)
+
+    def _disconnect_late(self, connection: Connection, device: Mapping[str, Any]) -> None:
+        """Disconnect what was connected after its attachment had failed, unless a server of this host uses the volume
+        by now: a later attachment succeeded, or is about to."""
+        with lock(connection.volume):
+            if connections.others("", connection.volume):
+                LOG.warning("Volume %s is connected after its time was over, and stays so: a server uses it by now",
+                            connection.volume)
+                return
+            self._connectors.disconnect(connection.volume, connection.kind, connection.data, device, force=True)
 
     def _disconnect(self, server: str, volume_id: str, force: bool = False) -> None:
         """Done already when it is not connected. What another server of this host uses too stays connected."""

@@ -157,9 +157,11 @@ class TroubleTest(DeviceServers):
     def refused(self, alias: str) -> str:
         server = self.server(self.flavor(**self.only(alias)), expected="ERROR")
         (reason,) = self.reasons(server)
+        fault = self.fault(server)
+        self.assertIn(fault[:200].rstrip("."), reason, "the fault says the same")
         self._delete_server(server)
         self.assertEqual((), self.lxd.engine.containers())
-        return reason
+        return fault
 
     def gpus(self) -> list[Device]:
         return [device for device in self.devices_before if device.kind is Kind.GPU]

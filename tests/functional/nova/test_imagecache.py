@@ -1,5 +1,8 @@
 """Nova's upkeep of the image cache on a real image store."""
 
+import gzip
+import io
+import tarfile
 from typing import ClassVar
 
 import fixtures
@@ -25,12 +28,20 @@ class ImageCacheTest(base.LxdServers):
     def stored(self) -> set[str]:
         return {image.properties[IMAGE_ID] for image in self.lxd.store.having(IMAGE_ID)}
 
+    def content(self, name: str) -> bytes:
+        """Return a root file system with a file of this name: the same content would be one image in the store."""
+        content = io.BytesIO(gzip.decompress(self.lxd.images["tar.gz"].read_bytes()))
+        with tarfile.open(fileobj=content, mode="a") as archive:
+            archive.addfile(tarfile.TarInfo(name))
+        return content.getvalue()
+
     def manage(self) -> None:
         """As the periodic task does."""
         self.computes[base.HOST].manager._run_image_cache_manager_pass(base.nova_context.get_admin_context())
 
     def test_images_are_fetched_ahead_and_go_when_nobody_uses_them(self) -> None:
-        first, second, foreign = self.image("tar.gz"), self.image("tar.xz"), self.lxd.imported()
+        first, second = (self.image("tar", self.content(name)) for name in ("first", "second"))
+        foreign = self.lxd.imported()
         aggregate = self.admin_api.post_aggregate({"aggregate": {"name": "rack"}})
         self.admin_api.add_host_to_aggregate(aggregate["id"], base.HOST)
         self.admin_api.api_post(f"/os-aggregates/{aggregate['id']}/images",

@@ -18,7 +18,7 @@ from containerhost.engines.lxd.images import Images
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext.image import images
 from tests.functional.lxd import POOL, Lxd
-from tests.unit.nova import imagekit
+from tests.unit.containerhost.images import imagekit
 
 
 class Glance:

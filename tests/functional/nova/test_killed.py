@@ -176,7 +176,7 @@ class KilledCase(testtools.TestCase):
         """What the driver does when nova-compute starts again (LXDDriver.init_host, process_instances_at_startup)."""
         parts = backend.build(CONF)
         parts.images.purge()
-        parts.lifecycle.reconcile()
+        parts.lifecycle.reconcile([instance])
         parts.lifecycle.end_interrupted_boots(context.get_admin_context(), [instance])
 
     def assert_nothing_left(self, step: int) -> None:

@@ -1,6 +1,7 @@
 """nova-compute killed (-9) at every step of attaching and of detaching a volume: detaching it then leaves nothing."""
 
 import contextlib
+import stat
 from pathlib import Path
 
 import fixtures
@@ -72,3 +73,17 @@ class KilledVolumesTest(testtools.TestCase):
     def test_detach(self) -> None:
         for step in killed_at_each(self.detach, FEWEST_STEPS, self.attach):
             self.put_right(step)
+
+    def test_a_killed_detachment_leaves_the_volume_usable(self) -> None:
+        """It is fenced while it is detached: the next start gives it back."""
+        fenced = 0
+        for step in killed_at_each(self.detach, FEWEST_STEPS, self.attach):
+            node = Path(f"/proc/{self.lxd.engine.metrics(self.server.name).pid}/root{PATH}")
+            before = stat.S_IMODE(node.stat().st_mode) if node.exists() else None
+            fenced += before == 0
+            self.volumes().restore_fenced()
+            if node.exists():
+                self.assertEqual(0o600, stat.S_IMODE(node.stat().st_mode), f"the node after step {step}")
+                self.assertNotEqual(0, node.stat().st_uid, f"the node's owner after step {step}")
+            self.put_right(step)
+        self.assertGreater(fenced, 0)

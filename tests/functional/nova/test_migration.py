@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fixtures
+from nova import context as nova_context
+from nova import objects
 
 from containerhost.engines import Status
 from containerhost.engines.lxd.client import LxdClient
@@ -119,6 +121,10 @@ class FaultTest(MigrationServers):
         self.assert_told(words, "migrate", server)
         self.assert_lives_on(FIRST, server)
         self.assertEqual({}, self.on(SECOND))
+        for compute in self.computes.values():
+            compute.manager.update_available_resource(nova_context.get_admin_context())
+        devices = objects.PciDeviceList.get_by_instance_uuid(nova_context.get_admin_context(), server["id"])
+        self.assertEqual(GPUS[FIRST], {device.address for device in devices})
 
     def leave_by(self, address: str | None) -> None:
         self.computes[FIRST].manager.driver._backend.moves._address = address

@@ -2,9 +2,12 @@
 
 from tests.functional.nova import base  # isort: skip
 
+import os
 import stat
+import subprocess
 from pathlib import Path
 
+import fixtures
 import nova.conf
 import testtools
 from oslo_privsep import priv_context
@@ -12,6 +15,7 @@ from oslo_privsep import priv_context
 from containerhost.devices.model import Role
 from containerhost.devices.scan import scan
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.guestfiles import GuestFiles
 from containerhost.errors import HostActionFailed
 from containerhost.network.netfunction import wait_for
 from containerhost.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
@@ -95,6 +99,20 @@ class PrivsepTest(testtools.TestCase):
         self.assertEqual((1, 3), seen.nodes["/dev/null"])
         self.assertEqual(("lo",), seen.netdevs)
 
+    def test_files_in_a_container_are_shared_by_the_daemon(self) -> None:
+        daemon = self.useFixture(lxd.Lxd())
+        engine = LxdEngine(daemon.daemon.client(), self.helper, locks=daemon.daemon.base)
+        engine.create(ContainerSpec("c1", daemon.imported(), Cpu(1), Memory(64 * 2**20), RootDisk(lxd.POOL)))
+        engine.start("c1")
+        files = GuestFiles(engine.pid, self.helper)
+        self.assertIsNone(files.read("c1", "ack.json"))
+        files.write("c1", "ack.json", b"{}")
+        self.assertEqual(b"{}", files.read("c1", "ack.json"))
+        engine.execute("c1", ["sh", "-c", "cd /run/containerhost; rm ack.json; mkfifo ack.json"], b"", timeout=30)
+        self.assertRaises(HostActionFailed, files.read, "c1", "ack.json")
+        engine.delete("c1")
+        self.assertFalse(engine.exists("c1"))
+
     def test_a_volume_is_taken_from_a_container_by_the_daemon(self) -> None:
         daemon, loop = self.useFixture(lxd.Lxd()), self.useFixture(storage.Loop(MIB))
         engine = LxdEngine(daemon.daemon.client(), self.helper, locks=daemon.daemon.base)
@@ -119,6 +137,29 @@ class PrivsepTest(testtools.TestCase):
         self.assertEqual(b"content", target.read(7, MIB - 7))
         error = self.assertRaises(HostActionFailed, self.helper.copy_block, target.path, source.path, 0, MIB)
         self.assertIn(str(2 * MIB), str(error))
+
+    def test_the_hosts_own_disks_are_out_of_reach(self) -> None:
+        """For a nova-compute that was taken over: the daemon must not hand it the host."""
+        loop, other = self.useFixture(storage.Loop(16 * MIB)), self.useFixture(storage.Loop(16 * MIB))
+        before = os.stat(loop.path)
+        number = (os.major(before.st_rdev), os.minor(before.st_rdev))
+        for act in (lambda: self.helper.restore_block(os.getpid(), loop.path, number, 0o666),
+                    lambda: self.helper.withhold_block(os.getpid(), loop.path, number)):
+            self.assertIn("host's own", str(self.assertRaises(HostActionFailed, act)))
+        self.assertEqual((before.st_mode, before.st_uid), (os.stat(loop.path).st_mode, os.stat(loop.path).st_uid))
+        subprocess.run(["mkfs.ext4", "-q", loop.path], check=True)
+        folder = self.useFixture(fixtures.TempDir()).path
+        subprocess.run(["mount", loop.path, folder], check=True)
+        self.addCleanup(subprocess.run, ["umount", folder], check=True)
+        self.assertIn("busy", str(self.assertRaises(HostActionFailed, self.helper.copy_block, other.path, loop.path, 0,
+                                                    MIB)))
+
+    def test_a_fifo_does_not_hold_up_the_daemon(self) -> None:
+        fifo = f"/dev/shm/{os.getpid()}"
+        os.mkfifo(fifo)
+        self.addCleanup(os.unlink, fifo)
+        for source, target in ((fifo, fifo), ("/dev/zero", fifo)):
+            self.assertRaises(HostActionFailed, self.helper.copy_block, source, target, 0, MIB)
 
     def test_a_refusal_crosses_with_its_words(self) -> None:
         error = self.assertRaises(HostActionFailed, self.helper.unbind, self.vf.address, "no-such-driver")

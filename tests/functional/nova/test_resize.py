@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from nova import context as nova_context
+from nova import objects
+
 from containerhost.engines import Status
 from tests.functional.nova import base
 
@@ -109,3 +112,17 @@ class ResizeTest(base.LxdServers):
         self.assert_told("2 GiB of ephemeral disks", "resize", server)
         self.assertEqual(pid, self.lxd.engine.metrics(self.container(server).name).pid, "it was stopped")
         self.assertEqual(((96, 1, 1), held), (self.size(server), self.held()))
+
+    def test_a_refused_resize_holds_no_devices_of_the_size_that_was_refused(self) -> None:
+        one = {"pci_passthrough:alias": f"{base.GPU_ALIAS}:1"}
+        more = {"pci_passthrough:alias": f"{base.GPU_ALIAS}:1,{base.VF_ALIAS}:1"}
+        server = self.server_with_file(self._create_flavor(vcpu=1, memory_mb=96, disk=1, ephemeral=2, extra_spec=one))
+        flavor = self._create_flavor(vcpu=1, memory_mb=96, disk=1, ephemeral=1, extra_spec=more)
+        self.api.post_server_action(server["id"], {"resize": {"flavorRef": flavor}})
+        self._wait_for_migration_status(server, ["error"])
+        self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
+        self.computes[base.HOST].manager.update_available_resource(nova_context.get_admin_context())
+        devices = objects.PciDeviceList.get_by_instance_uuid(nova_context.get_admin_context(), server["id"])
+        self.assertEqual(set(self.held()), {device.address for device in devices})
+        self._delete_server(server)
+        self.assert_nothing_left()

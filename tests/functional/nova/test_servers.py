@@ -1,6 +1,7 @@
 """A server's life by nova's API on the real LXD."""
 
 import base64
+import email
 import json
 import time
 from collections.abc import Callable
@@ -56,6 +57,19 @@ class BootTest(base.LxdServers):
             self.assertEqual(script, self.inside(server, "cat", f"{drive}/openstack/latest/user_data").output)
             self.assertNotEqual(0, self.inside(server, "touch", f"{drive}/mine").status)
         self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_bad_user_data_does_not_fail_the_boot(self) -> None:
+        for text in (b"#cloud-config\n\t- {no yaml", b"#cloud-config\n- a list\n", b"#cloud-config\na: 1\na: 2\n",
+                     b"a\0b", b"\xff\xfe"):
+            with self.subTest(text):
+                server = self.server(user_data=base64.b64encode(text).decode(), config_drive=True)
+                config = self.config(server)["config"]
+                message = email.message_from_string(config.get("cloud-init.user-data") or config["user.user-data"])
+                self.assertEqual(text, message.get_payload(decode=True))
+                drive = self.inside(server, "sh", "-c", "base64 /config-drive/openstack/latest/user_data")
+                self.assertEqual(text, base64.b64decode(drive.output), drive.output)
+                self._delete_server(server)
         self.assert_nothing_left()
 
     def test_flavor_keys(self) -> None:

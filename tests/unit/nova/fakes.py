@@ -66,6 +66,7 @@ class FakeEngine:
     name = "lxd"
 
     def __init__(self) -> None:
+        self.certificate = "ce471f1ca7e"
         self.specs: dict[str, ContainerSpec] = {}
         self.statuses: dict[str, Status] = {}
         self.fail: dict[str, BaseException] = {}
@@ -85,7 +86,7 @@ class FakeEngine:
 
     def server(self) -> ServerInfo:
         self._called("server")
-        return ServerInfo("lxd", "5.0.2", ("x86_64",), "6.1", "host")
+        return ServerInfo("lxd", "5.0.2", ("x86_64",), "6.1", "host", self.certificate)
 
     def pool(self, name: str) -> PoolUsage:
         self._called("pool")
@@ -276,7 +277,8 @@ class FakeConnectors(Connectors):
         if method in self.fail:
             raise self.fail[method]
 
-    def connect(self, volume: str, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    def connect(self, volume: str, kind: str, data: Mapping[str, Any],
+                too_late: Callable[[Mapping[str, Any]], Any]) -> Mapping[str, Any]:
         self._called("connect")
         if volume not in self.connected:
             self.connected.append(volume)

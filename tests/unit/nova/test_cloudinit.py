@@ -36,7 +36,7 @@ class MetaDataTest(testtools.TestCase):
 
 class UserDataTest(testtools.TestCase):
     def test_text_is_passed_on_as_it_is(self) -> None:
-        text = "#cloud-config\n# \N{SNOWMAN}\nruncmd: [true]\n"
+        text = "#!/bin/sh\n# \N{SNOWMAN}\ntrue\n"
         self.assertEqual(text, cloudinit.documents(records.instance(user_data=encoded(text.encode()))).user_data)
 
     def test_binary_survives_in_a_mime_part(self) -> None:
@@ -47,8 +47,13 @@ class UserDataTest(testtools.TestCase):
                 message = email.message_from_string(text)
                 self.assertEqual((kind, content), (message.get_content_type(), message.get_payload(decode=True)))
 
+    def test_line_breaks_in_base64_are_none_in_the_user_data(self) -> None:
+        text = "#!/bin/sh\n" * 20
+        server = records.instance(user_data=base64.encodebytes(text.encode()).decode())
+        self.assertEqual(text, cloudinit.documents(server).user_data)
+
     def test_none_stays_none(self) -> None:
         self.assertIsNone(cloudinit.documents(records.instance()).user_data)
 
     def test_what_is_not_base64_is_refused(self) -> None:
-        self.assertRaises(errors.SpecError, cloudinit.documents, records.instance(user_data="not base64!"))
+        self.assertRaises(errors.SpecError, cloudinit.documents, records.instance(user_data="a"))

@@ -3,9 +3,11 @@ from typing import Any
 
 import fixtures
 import testtools
+from nova.compute import build_results
 from nova.virt.driver import ComputeDriver
 
 from nova_lxd_ext import compat
+from tests.unit.nova import records
 
 METHOD = "nova.virt.driver.ComputeDriver.process_instances_at_startup"
 
@@ -38,3 +40,48 @@ class StartTest(testtools.TestCase):
         if hasattr(ComputeDriver, "process_instances_at_startup"):
             self.useFixture(fixtures.MonkeyPatch(METHOD, fixtures.MonkeyPatch.delete))
         self.assertEqual(["servers of host1"], self.start())
+
+
+class LastHostTest(testtools.TestCase):
+    """nova-compute without ``retry`` ends a boot, and its reason is the fault."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.result = build_results.FAILED
+        self.deleted: list[str] = []
+        self.requests: list[Any] = []
+        client = SimpleNamespace(delete_allocation_for_instance=lambda context, uuid, force: self.deleted.append(uuid))
+        self.manager = SimpleNamespace(reportclient=client, _do_build_and_run_instance=self.build)
+        self.useFixture(fixtures.MonkeyPatch("nova.compute.utils.delete_arqs_if_needed",
+                                             lambda context, instance, uuids: self.requests.append(uuids)))
+        compat.keep_reason_of_last_host(SimpleNamespace(_compute=self.manager))
+
+    def build(self, context: Any, instance: Any, filter_properties: Any, requested_networks: Any = None,
+              host_list: Any = None) -> Any:
+        self.retried = "retry" in filter_properties
+        return self.result
+
+    def ended(self, host_list: Any) -> tuple[bool, list[str], list[Any]]:
+        """Whether nova may hand it back, and what is removed."""
+        self.deleted.clear()
+        self.requests.clear()
+        result = self.manager._do_build_and_run_instance(
+            None, records.instance(), {"retry": {"num_attempts": 1}}, [SimpleNamespace(arq_uuid="arq")],
+            host_list=host_list)
+        self.assertEqual(self.result, result)
+        return self.retried, list(self.deleted), list(self.requests)
+
+    def test_with_another_host_nova_is_left_to_it(self) -> None:
+        for hosts in (["lxd-2"], None):
+            with self.subTest(hosts):
+                self.assertEqual((True, [], []), self.ended(hosts))
+
+    def test_without_another_host_nova_compute_ends_the_boot(self) -> None:
+        self.assertEqual((False, [], [["arq"]]), self.ended([]))
+        self.result = build_results.FAILED_BY_POLICY
+        self.assertEqual((False, [records.UUID], [["arq"]]), self.ended([]))
+        self.result = build_results.ACTIVE
+        self.assertEqual((False, [], []), self.ended([]))
+
+    def test_without_nova_compute_nothing_is_to_do(self) -> None:
+        compat.keep_reason_of_last_host(None)

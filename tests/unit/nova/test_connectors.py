@@ -16,6 +16,7 @@ from oslo_config import fixture as config_fixture
 
 from nova_lxd_ext import conf
 from nova_lxd_ext.storage import connectors, volumeconfig
+from tests.waiting import await_that
 
 conf.register()
 DATA = {"target_portal": "10.0.0.1:3260", "auth_password": "hush"}
@@ -34,9 +35,10 @@ class ConnectorsTest(testtools.TestCase):
             connector.InitiatorConnector, "factory", return_value=self.backend)).mock
         self.checked = self.useFixture(fixtures.MockPatchObject(connectors, "require_block_device")).mock
         self.connectors = connectors.Connectors(nova.conf.CONF)
+        self.late: list[Any] = []
 
     def connect(self) -> Any:
-        return self.connectors.connect("vol-1", "iscsi", DATA)
+        return self.connectors.connect("vol-1", "iscsi", DATA, self.late.append)
 
     def test_connected_disconnected_extended(self) -> None:
         self.assertEqual({"type": "block", "path": "/dev/sdb"}, self.connect())
@@ -76,19 +78,37 @@ class ConnectorsTest(testtools.TestCase):
         self.backend.extend_volume.side_effect = brick.BrickException("gone")
         self.assertRaises(connectors.BackendError, self.connectors.extend, "vol-1", "iscsi", DATA)
 
-    def test_a_backend_that_is_gone(self) -> None:
+    def gone(self) -> threading.Event:
+        """Let connecting and disconnecting take until the event is set."""
         self.options.config(volume_timeout=1, group="lxd")
-        back, disconnected = threading.Event(), threading.Event()
+        back = threading.Event()
+        self.addCleanup(back.set)
 
         def connect(data: Any) -> dict[str, str]:
             back.wait(LIMIT)
             return {"path": "/dev/sdb"}
         self.backend.connect_volume.side_effect = connect
-        self.backend.disconnect_volume.side_effect = lambda *args, **kwargs: disconnected.set()
+        self.backend.disconnect_volume.side_effect = lambda *args, **kwargs: back.wait(LIMIT)
+        return back
+
+    def test_a_backend_that_is_gone(self) -> None:
+        back = self.gone()
         error = self.assertRaises(exception.VolumeAttachFailed, self.connect)
         self.assertIn("not done within 1 s", str(error))
         back.set()
-        self.assertTrue(disconnected.wait(LIMIT))
+        await_that(lambda: self.late == [{"path": "/dev/sdb"}], "the late connection is told")
+        self.backend.disconnect_volume.assert_not_called()
+
+    def test_no_call_for_a_volume_overtakes_an_earlier_one_that_still_runs(self) -> None:
+        back = self.gone()
+        self.assertRaises(connectors.BackendError, self.connectors.disconnect, "vol-1", "iscsi", DATA, None)
+        error = self.assertRaises(exception.VolumeAttachFailed, self.connect)
+        self.assertIn("still runs", str(error))
+        self.backend.connect_volume.assert_not_called()
+        self.backend.connect_volume.side_effect = None
+        self.connectors.connect("vol-2", "iscsi", DATA, self.late.append)
+        back.set()
+        self.connect()
 
     def test_what_is_no_block_device(self) -> None:
         self.checked.side_effect = ValueError("/etc/passwd is no block device")

@@ -85,6 +85,25 @@ class GreetingTest(testtools.TestCase):
                     self.assertEqual(left, here.recv(1000))
 
 
+    def test_a_slow_greeting_ends_at_its_time_limit(self) -> None:
+        self.patch(consolesession, "GREETING_LIMIT", 0.5)
+        here, there = socket.socketpair()
+        over = threading.Event()
+
+        def trickle() -> None:
+            while not over.wait(0.1):
+                there.sendall(b"x")
+
+        thread = threading.Thread(target=trickle)
+        with here, there:
+            thread.start()
+            try:
+                self.assertRaises(TimeoutError, consolesession.greeting, here)
+            finally:
+                over.set()
+                thread.join()
+
+
 class ConsolesTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -137,6 +156,22 @@ class ConsolesTest(testtools.TestCase):
         self.patch(consoles, "MOST_VISITORS", 1)
         self.welcomed()
         self.assertEqual(b"", self.visit().recv(100))
+
+    def test_those_without_a_ticket_make_room_for_one_with(self) -> None:
+        """Whoever reaches the port could else keep every tenant from every console of the host."""
+        self.patch(consoles, "MOST_VISITORS", 3)
+        self.consoles.serial(self.server)
+        silent = []
+        for _ in range(3):
+            here, inner = socket.socketpair()
+            self.addCleanup(here.close)
+            here.settimeout(LIMIT)
+            self.consoles.admit(inner)
+            silent.append(here)
+        visitor = self.welcomed()
+        self.assertEqual(b"", silent[0].recv(100))
+        visitor.sendall(b"hello")
+        self.assertEqual(b"HELLO", visitor.recv(100))
 
     def test_nothing_stays_after_the_end(self) -> None:
         visitor = self.welcomed()

@@ -30,6 +30,7 @@ class TranslatedTest(testtools.TestCase):
             (errors.DeviceUnhealthy, exception.ComputeResourcesUnavailable),
             (errors.OwnersUnreadable, exception.ComputeResourcesUnavailable),
             (errors.SpecError, exception.InstanceRebootFailure),
+            (errors.UnsupportedOnHost, exception.InstanceRebootFailure),
             (errors.StorageFull, exception.InstanceRebootFailure),
             (errors.EngineTimeout, exception.InstanceRebootFailure),
             (errors.ContainerHostError, exception.InstanceRebootFailure),
@@ -43,8 +44,10 @@ class TranslatedTest(testtools.TestCase):
                     self.assertIn(WORDS, error.format_message())
                     self.assertIsInstance(error.__cause__, raised)
 
-    def test_while_booting_a_bad_flavor_aborts_and_a_missing_pool_is_no_missing_server(self) -> None:
-        for raised, expected in ((errors.SpecError, exception.BuildAbortException), (errors.EngineNotFound, LXDError)):
+    def test_while_booting_a_bad_flavor_aborts_and_what_another_host_may_give_does_not(self) -> None:
+        table = [(errors.SpecError, exception.BuildAbortException), (errors.EngineNotFound, LXDError),
+                 (errors.UnsupportedOnHost, exception.ComputeResourcesUnavailable)]
+        for raised, expected in table:
             with self.subTest(raised.__name__):
                 def boot(raised: type[Exception] = raised) -> None:
                     with as_nova(records.instance(), booting=True):

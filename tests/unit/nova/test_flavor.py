@@ -38,11 +38,11 @@ class CpuTest(testtools.TestCase):
 
     def test_a_node_without_shared_cores_is_refused(self) -> None:
         host = HostCpus(TWO_NODES, shared=frozenset({6}))
-        error = self.assertRaises(errors.SpecError, flavor.cpu, 1, records.numa({"id": 0, "cpuset": {0}}), host)
+        error = self.assertRaises(errors.UnsupportedOnHost, flavor.cpu, 1, records.numa({"id": 0, "cpuset": {0}}), host)
         self.assertIn("cpu_shared_set", str(error))
 
     def test_cores_the_host_lacks_are_refused(self) -> None:
-        error = self.assertRaises(errors.SpecError, flavor.cpu, 1, None, HostCpus(TWO_NODES, frozenset({3, 8})))
+        error = self.assertRaises(errors.UnsupportedOnHost, flavor.cpu, 1, None, HostCpus(TWO_NODES, frozenset({3, 8})))
         self.assertIn("[8]", str(error))
 
 
@@ -103,7 +103,7 @@ class SecurityTest(testtools.TestCase):
                 self.assertEqual(expected, flavor.security(specs, allow_privileged=True, isolated=isolated))
 
     def test_a_privileged_flavor_needs_the_operators_consent(self) -> None:
-        error = self.assertRaises(errors.SpecError, flavor.security, {"lxd:privileged_allowed": "true"},
+        error = self.assertRaises(errors.UnsupportedOnHost, flavor.security, {"lxd:privileged_allowed": "true"},
                                   allow_privileged=False, isolated=True)
         self.assertIn("allow_privileged", str(error))
 
@@ -112,6 +112,15 @@ class SecurityTest(testtools.TestCase):
             with self.subTest(text):
                 self.assertRaises(errors.SpecError, flavor.security, {"lxd:privileged_allowed": text},
                                   allow_privileged=True, isolated=True)
+
+
+class ProcessesTest(testtools.TestCase):
+    def test_every_container_has_a_limit(self) -> None:
+        self.assertEqual((5, 100), (flavor.processes({}, 5), flavor.processes({"lxd:process_limit": "100"}, 5)))
+        for text in ("", "0", "-1", "unlimited"):
+            with self.subTest(text):
+                error = self.assertRaises(errors.SpecError, flavor.processes, {"lxd:process_limit": text}, 5)
+                self.assertIn("lxd:process_limit", str(error))
 
 
 class GpuCapabilitiesTest(testtools.TestCase):

@@ -1,3 +1,4 @@
+import dataclasses
 import datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from containerhost import errors
 from containerhost.engines.lxd.images import Image
 from nova_lxd_ext.image.imagecache import ImageCache, unused
 from nova_lxd_ext.image.images import BOOTING, IMAGE_ID, Cache
-from tests.unit.nova import imagekit, records
+from tests.unit.containerhost.images import imagekit
+from tests.unit.nova import records
 from tests.unit.nova.test_images import Glance, Store
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
@@ -56,6 +58,13 @@ class ImageCacheTest(testtools.TestCase):
 
     def add(self, one: Image) -> None:
         self.store.images[one.fingerprint] = one
+
+    def test_image_that_somebody_else_gave_a_name_stays(self) -> None:
+        one = image(OTHER)
+        shared = dataclasses.replace(one, aliases=(*one.aliases, "busybox"))
+        self.add(shared)
+        self.assertFalse(self.images.remove(shared))
+        self.assertIn(shared.fingerprint, self.store.images)
 
     def test_fetches_once(self) -> None:
         self.assertEqual([True, False], [self.cache.fetch(None, records.IMAGE) for _ in range(2)])

@@ -17,7 +17,7 @@ from oslo_utils import units
 from containerhost.engines.lxd.images import Image
 from containerhost.errors import StorageFull
 from nova_lxd_ext.image import images
-from tests.unit.nova import imagekit
+from tests.unit.containerhost.images import imagekit
 
 IMAGE_ID = "155d900f-4e14-4e4c-a73d-069cbf4541e6"
 
@@ -34,11 +34,9 @@ class Store:
     def unnamed(self, prefix):
         return tuple(image for image in self.images.values() if image.filename.startswith(prefix) and not image.aliases)
 
-    def import_unified(self, path, alias, properties):
-        return self._add(path.read_bytes(), alias, properties)
-
     def import_split(self, metadata, rootfs, alias, properties):
-        return self._add(metadata + rootfs.read_bytes(), alias, properties)
+        rootfs.seek(0)
+        return self._add(metadata + rootfs.read(), alias, properties)
 
     def delete(self, fingerprint):
         del self.images[fingerprint]
@@ -110,6 +108,15 @@ class TestEnsure(CacheCase):
         self.cache(glance).ensure(None, meta(), 1)
         self.assertEqual(1, glance.downloads)
 
+    def test_image_that_an_earlier_release_imported_unrebuilt_is_fetched_again(self):
+        old = {"nova.image_id": IMAGE_ID, "nova.unpacked_bytes": "1", "nova.architecture": "x86_64"}
+        self.store.images["f"] = Image("f", old, (f"nova-{IMAGE_ID}",))
+        glance = Glance(imagekit.unified())
+        cache = self.cache(glance)
+        self.assertFalse(cache.has(meta()))
+        self.assertNotEqual("f", cache.ensure(None, meta(), 1))
+        self.assertEqual(1, glance.downloads)
+
 
 class TestRefusal(CacheCase):
     def refused(self, error, words, content, image_meta, root_gb=1, **kwargs):
@@ -159,7 +166,7 @@ class TestRefusal(CacheCase):
     def test_store_full(self):
         def full(*args):
             raise StorageFull("the pool has no room")
-        self.store.import_unified = full
+        self.store.import_split = full
         self.assertRaises(StorageFull, self.cache(Glance(imagekit.unified())).ensure, None, meta(), 1)
         self.assertEqual([], self.left_over())
 

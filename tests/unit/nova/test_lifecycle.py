@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from containerhost import errors
 from containerhost.engines import Status
 from nova_lxd_ext import conf
 from nova_lxd_ext.access import console
+from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.wanted import Wanted
 from nova_lxd_ext.storage import configdrive, folders
 from tests.unit.nova import fakes, records
@@ -85,7 +87,7 @@ class SpawnTest(LifecycleTest):
             ("no such device", records.instance(("gpu", "0000:99:00.0")), {}, errors.DeviceNotFound, "0000:99:00.0"),
             ("privileged", records.instance(extra_specs={"lxd:privileged_allowed": "true"}), {}, errors.SpecError,
              "allow_privileged"),
-            ("user data", records.instance(user_data="?"), {}, errors.SpecError, "base64"),
+            ("user data", records.instance(user_data="abcde"), {}, errors.SpecError, "base64"),
         ]
         for name, server, arguments, kind, words in table:
             with self.subTest(name):
@@ -169,7 +171,7 @@ class KilledTest(LifecycleTest):
 
     def restart(self, *servers: objects.Instance) -> None:
         self.world = self.restarted()
-        self.world.lifecycle.reconcile()
+        self.world.lifecycle.reconcile(servers)
         self.world.lifecycle.end_interrupted_boots(None, servers)
 
     def kill_at(self, step: str, action: Any) -> None:
@@ -208,6 +210,25 @@ class KilledTest(LifecycleTest):
         self.world.engine.delete(server.name)
         self.restart()
         self.assertEqual({}, self.leftovers())
+
+    def test_the_parts_of_servers_that_only_the_engine_lacks_stay(self) -> None:
+        """An empty answer (another project, a restored database) is no proof that a server is gone."""
+        lost = records.instance(("gpu", GPU_0), config_drive="True", vm_state=vm_states.ACTIVE, task_state=None)
+        moved = records.instance(("gpu", GPU_1), id=43, uuid=records.IMAGE, config_drive="True")
+        for server in (lost, moved):
+            self.spawn(server)
+        containers = dict(self.world.engine.specs)
+        self.world.engine.specs.clear()
+        self.restart(lost)
+        self.assertEqual({GPU_0: lost.name, GPU_1: moved.name}, self.world.held())
+        self.assertTrue((folders.of(lost.uuid) / "configdrive").is_dir())
+        self.world.engine.specs["another"] = dataclasses.replace(
+            containers[lost.name], name="another", labels={labels.UUID: "5c0c1d3e-0000-4000-8000-000000000001"})
+        self.world.engine.statuses["another"] = Status.STOPPED
+        self.restart(lost)
+        self.assertEqual({GPU_0: lost.name}, self.world.held())
+        self.assertTrue((folders.of(lost.uuid) / "configdrive").is_dir())
+        self.assertFalse(folders.of(moved.uuid).exists())
 
     def test_built_servers_stay(self) -> None:
         built = records.instance(("gpu", GPU_0), config_drive="True", vm_state=vm_states.ACTIVE, task_state=None)

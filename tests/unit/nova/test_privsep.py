@@ -32,6 +32,7 @@ class PrivsepTest(testtools.TestCase):
                  "set_vf_link": ("pf", 1, False),
                  "make_veth": ("a", "b", "mac", 1450, "mark", True),
                  "remove_veth": ("a",), "set_link": ("a", False), "enslave": ("a", "br"), "compute_checksums": ("a",),
+                 "write_guest_file": (7, "resources.json", b"{}"), "end_helpers": (7,),
                  "shape": ("a", 1, 2, 3), "shape_sent": ("a", "ifb", 1, 2, 3), "remove_shaper": ("ifb",)}
         for action, arguments in calls.items():
             with self.subTest(action), mock.patch.object(Privileged, action, autospec=True) as done:
@@ -45,6 +46,11 @@ class PrivsepTest(testtools.TestCase):
                              privsep.Helper().inside(1))
         with mock.patch.object(privsep, "act", return_value=["process 7"]):
             self.assertEqual(("process 7",), privsep.Helper().users([(195, 0)]))
+
+    def test_file_of_a_guest_crosses_as_bytes(self) -> None:
+        for found in (b"{}", None):
+            with mock.patch.object(privsep, "act", return_value=found):
+                self.assertEqual(found, privsep.Helper().read_guest_file(7, "ack.json"))
 
     def test_the_daemon_runs_nothing_else_and_checks_again(self) -> None:
         self.assertRaises(ValueError, privsep.act, "__init__")

@@ -59,7 +59,7 @@ class RescueTest(testtools.TestCase):
         self.start()
         self.engine.specs, self.engine.statuses = before.specs, before.statuses
         self.server = records.instance(("gpu", GPU_0), config_drive="True", **changes)
-        self.world.lifecycle.reconcile()
+        self.world.lifecycle.reconcile([self.server])
         self.rescue.settle([self.server])
 
     def assert_rescued(self) -> None:

@@ -120,6 +120,14 @@ class UpdateTest(testtools.TestCase):
         self.update(gpu(GPU_A), part(GPU_A, 1, None))
         self.assertFalse(self.tree.exists(NAME_A))
 
+    def test_inventory_stays_reserved_while_profiles_are_unknown(self) -> None:
+        self.update()
+        self.update(gpu(GPU_A), part(GPU_A, 1, None), part(GPU_A, 2, None), part(GPU_A, 5, "3g.20gb"), gpu(GPU_B),
+                    part(GPU_B, 7, None))
+        self.assertEqual(({SMALL: (2, 2), LARGE: (1, 0)}, {SMALL: (1, 1)}), (self.counts(NAME_A), self.counts(NAME_B)))
+        self.update()
+        self.assertEqual(({SMALL: (2, 0), LARGE: (1, 0)}, {SMALL: (1, 0)}), (self.counts(NAME_A), self.counts(NAME_B)))
+
     def test_what_vanished_goes_when_nobody_has_it(self) -> None:
         self.update()
         self.update(gpu(GPU_A), part(GPU_A, 1))

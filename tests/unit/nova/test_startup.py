@@ -30,11 +30,12 @@ class CheckTest(testtools.TestCase):
         super().setUp()
         conf.register()
         self.options = self.useFixture(config_fixture.Config(nova.conf.CONF))
+        self.options.config(instances_path=self.useFixture(fixtures.TempDir()).path)
         self.options.config(ready_timeout=0, group="lxd")
         self.engine = FakeEngine()
 
-    def check(self) -> None:
-        startup.check(nova.conf.CONF, self.engine)
+    def check(self, in_use: bool = False) -> None:
+        startup.check(nova.conf.CONF, self.engine, in_use)
 
     def test_what_is_right_passes(self) -> None:
         self.check()
@@ -47,6 +48,24 @@ class CheckTest(testtools.TestCase):
         log = self.useFixture(fixtures.FakeLogger("nova_lxd_ext.host.startup"))
         self.check()
         self.assertNotIn("project quotas", log.output)
+
+    def test_another_project_or_daemon_is_refused_where_servers_are(self) -> None:
+        self.check(in_use=True)
+        self.check(in_use=True)
+        self.options.config(project="other", group="lxd")
+        error = self.assertRaises(exception.InvalidConfiguration, self.check, in_use=True)
+        self.assertIn("other", str(error))
+        self.assertIn("remove", str(error))
+        self.options.config(project="default", group="lxd")
+        self.check(in_use=True)
+        self.engine.certificate = "another"
+        self.assertRaises(exception.InvalidConfiguration, self.check, in_use=True)
+
+    def test_an_empty_host_takes_another_project(self) -> None:
+        self.check()
+        self.options.config(project="other", group="lxd")
+        self.check()
+        self.check(in_use=True)
 
     def test_a_missing_pool_is_named(self) -> None:
         self.options.config(storage_pool="fast", group="lxd")

@@ -20,6 +20,7 @@ class ValidatorsTest(testtools.TestCase):
             "lxd:isolated": booleans,
             "lxd:gpu_capabilities": (("none", "compute", "compute,utility,ngx"),
                                      ("", "all", "compute,", "compute utility", "none,compute", "compute\n")),
+            "lxd:process_limit": (("1", "16384"), ("", "0", "-1", "many", "1.5")),
             "lxd:live_resize": (("preferred", "required"), ("", "true", "Required", "required,preferred")),
         }
         self.assertEqual(table.keys(), BY_NAME.keys())

@@ -1,5 +1,7 @@
+import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import fixtures
 import nova.conf
@@ -40,7 +42,8 @@ class VolumesTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(config_fixture.Config(nova.conf.CONF)).config(instances_path=str(folder / "instances"))
+        self.options = self.useFixture(config_fixture.Config(nova.conf.CONF))
+        self.options.config(instances_path=str(folder / "instances"))
         self.engine, self.connectors = fakes.FakeEngine(), fakes.FakeConnectors()
         self.states = States(self.engine)
         self.volumes = Volumes(self.engine, self.states, self.connectors, fakes.FakeCopier(), self.tell_tags)
@@ -142,6 +145,34 @@ class VolumesTest(testtools.TestCase):
         self.volumes.reconcile([ContainerState(self.server.name, Status.STOPPED, {labels.UUID: self.server.uuid})])
         self.assertEqual([OLD], self.connectors.connected)
         self.volumes.reconcile([])
+        self.assertEqual([], self.connectors.connected)
+
+    def test_a_late_connection_leaves_a_successful_retry_alone(self) -> None:
+        self.options.config(volume_timeout=1, group="lxd")
+        backend, slow = mock.Mock(), threading.Event()
+
+        def connect(data: Any) -> dict[str, str]:
+            slow.wait(60)
+            return {"path": "/dev/null"}
+        backend.connect_volume.side_effect = connect
+        self.useFixture(fixtures.MockPatchObject(connectors.connector.InitiatorConnector, "factory",
+                                                 return_value=backend))
+        self.useFixture(fixtures.MockPatchObject(connectors, "require_block_device"))
+        self.volumes = Volumes(self.engine, self.states, connectors.Connectors(nova.conf.CONF), fakes.FakeCopier(),
+                               self.tell_tags)
+        over = threading.Event()
+        original = self.volumes._disconnect_late
+        self.volumes._disconnect_late = lambda *args: (original(*args), over.set())
+        self.assertRaises(exception.VolumeAttachFailed, self.attach)
+        threading.Timer(0.2, slow.set).start()
+        self.attach()
+        self.assertTrue(over.wait(60))
+        backend.disconnect_volume.assert_not_called()
+        self.assertEqual([OLD], [kept.volume for kept in connections.of(records.UUID)])
+
+    def test_a_late_connection_that_nobody_uses_is_undone(self) -> None:
+        self.connectors.connected.append(OLD)
+        self.volumes._disconnect_late(connections.Connection(OLD, "local", {}, PATH), {"path": "/dev/null"})
         self.assertEqual([], self.connectors.connected)
 
     def test_extended(self) -> None:

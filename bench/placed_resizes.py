@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""A hundred resizes with PCI devices in Placement, live and not, confirmed and reverted: after each Placement, nova's
+PCI devices, the host's records and the container must name the same devices.
+
+    sudo .venv/bin/python bench/placed_resizes.py [--resizes N] [--seed N] [--json]
+
+Two servers change between flavors with and without a GPU and a VF, by a seeded choice, while nova updates its resources
+every few seconds in a thread of its own. Ends with status 1 at the first step at which two of the four differ.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import random
+import sys
+import threading
+import unittest
+from typing import Any
+
+import emulated
+
+emulated.enter()
+
+from nova import exception  # noqa: E402  (nova comes after the entry)
+
+from tests.functional.nova import base, test_placed_devices  # noqa: E402
+
+PAUSE = 2  # s between two periodic updates of the thread; every check makes one more
+COLD = {"lxd__nested_allowed": "true"}
+
+
+class Resizes(test_placed_devices.PlacedServers):
+    resizes = 100
+    seed = 1
+    done: collections.Counter[str]
+
+    def runTest(self) -> None:
+        choice = random.Random(self.seed)
+        type(self).done = collections.Counter()
+        first, last = self.gpus
+        sizes: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+            ((), {}), ((base.VF_ALIAS,), {}), ((first,), {}), ((last,), {}), ((first, base.VF_ALIAS), {}),
+            ((last, base.VF_ALIAS), {}), ((), COLD), ((first,), COLD), ((last, base.VF_ALIAS), COLD)]
+        flavors = [(aliases, self.sized(*aliases, **how)) for aliases, how in sizes]
+        servers = {str(server["id"]): server for server in (self.server(flavors[0][1]), self.server(flavors[0][1]))}
+        has = dict.fromkeys(servers, flavors[0])
+        self.look_all_the_time()
+        for _ in range(self.resizes):
+            uuid = choice.choice(list(servers))
+            busy = {alias for aliases, _ in has.values() for alias in aliases if alias in self.gpus}
+            possible = [entry for entry in flavors if not busy & set(entry[0]) and entry != has[uuid]]
+            aliases, flavor = choice.choice(possible)
+            self.resize(servers[uuid], flavor)
+            self.agreed(servers[uuid], aliases)
+            if choice.random() < 0.3:
+                self.revert(servers[uuid])
+                self.done["reverted"] += 1
+            else:
+                self._confirm_resize(servers[uuid])
+                has[uuid] = aliases, flavor
+                self.done["confirmed"] += 1
+            for other, server in servers.items():
+                self.agreed(server, has[other][0])
+            print(f"{sum(self.done.values())} of {self.resizes}", file=sys.stderr)
+        for server in servers.values():
+            self._delete_server(server)
+        self.assert_nothing_left()
+
+    def agreed(self, server: Any, aliases: tuple[str, ...]) -> None:
+        gpus = [self.gpus[alias] for alias in aliases if alias in self.gpus]
+        counts = {"GPU": len(gpus), "NET": len(aliases) - len(gpus)}
+        found = self.assert_agreed(server, **{kind: count for kind, count in counts.items() if count})
+        self.assertLessEqual(set(gpus), set(found))
+
+    def look_all_the_time(self) -> None:
+        end = threading.Event()
+
+        def look() -> None:
+            while not end.wait(PAUSE):
+                with contextlib.suppress(exception.ReshapeFailed):  # see doc/source/upstream.md, the revert
+                    self._run_periodics()
+        looking = threading.Thread(target=look)
+        looking.start()
+        self.addCleanup(looking.join)
+        self.addCleanup(end.set)
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--resizes", type=int, default=Resizes.resizes)
+    options.add_argument("--seed", type=int, default=Resizes.seed)
+    options.add_argument("--json", action="store_true")
+    chosen = options.parse_args()
+    Resizes.resizes, Resizes.seed = chosen.resizes, chosen.seed
+    result = unittest.TextTestRunner(stream=sys.stderr).run(Resizes("runTest"))
+    done = dict(Resizes.done)
+    print(json.dumps(done) if chosen.json else f"resizes after which all four agreed: {done}")
+    return int(not result.wasSuccessful())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

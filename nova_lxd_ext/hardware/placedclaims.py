@@ -1,0 +1,116 @@
+"""Claims of PCI devices follow Placement's allocations.
+
+With PCI devices in Placement the scheduler allocates the provider of a device, and nova's PCI tracker takes that device
+if the request names it (``rp_uuids``). nova names it in the requests of a boot only: a claim for a resize, a cold
+migration or an evacuation makes new requests from the flavor (nova.compute.resource_tracker, ``_move_claim``), and an
+unshelve uses requests whose ids have changed with a resize since. The tracker then takes any device of the kind. See
+doc/source/upstream.md.
+"""
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import nova.conf
+import os_traits
+from nova import exception, objects
+from nova.compute import claims, pci_placement_translator, vm_states
+
+
+class Unit(NamedTuple):
+    """One device of a request."""
+
+    resource_class: str
+    traits: frozenset[str]
+
+
+class Allocated(NamedTuple):
+    """One device that Placement allocated."""
+
+    provider: str
+    resource_class: str
+    traits: frozenset[str]
+
+
+def follow_placement(claim: claims.Claim, requests: Sequence[objects.InstancePCIRequest]) -> None:
+    """Name in the PCI requests of a claim the providers that Placement allocated to the server on this host.
+
+    Does nothing where the scheduler allocates no PCI devices: then the tracker chooses, and nova allocates what it
+    chose. The caller holds the lock of nova's ResourceTracker.
+
+    :param claim: of a move or an unshelve; others are left as they are
+    :param requests: of the claim; changed in place
+    :raises ComputeResourcesUnavailable: the allocated devices are not those that the requests ask for
+    """
+    instance, nodename, tracker = claim.instance, claim.nodename, claim.tracker
+    of_flavor = [request for request in requests if request.source == objects.InstancePCIRequest.FLAVOR_ALIAS]
+    if not nova.conf.CONF.pci.report_in_placement or not of_flavor:
+        return
+    if claim.migration is None and instance.vm_state != vm_states.SHELVED_OFFLOADED:
+        return
+    found = tracker.reportclient.get_allocs_for_consumer(claim.context, instance.uuid)["allocations"]
+    allocated = _on_this_host(found, tracker.provider_tree, nodename)
+    units = [_unit(request.spec[0]) for request in of_flavor]
+    chosen = assign([unit for unit, request in zip(units, of_flavor, strict=True) for _ in range(request.count)],
+                    allocated) if allocated else ()
+    if chosen is None:
+        raise exception.ComputeResourcesUnavailable(reason=(
+            f"Placement allocated {_words(allocated)} to server {instance.uuid} on {nodename}, its flavor asks for "
+            f"{_words(units)}: compare `openstack resource provider allocation show {instance.uuid}` with the flavor's "
+            "pci_passthrough:alias"))
+    rest = iter(chosen)
+    for request in of_flavor:
+        for spec in request.spec:
+            spec.pop("rp_uuids", None)  # of an earlier host
+        if allocated:
+            request.spec[0]["rp_uuids"] = ",".join(next(rest) for _ in range(request.count))
+
+
+def assign(units: Sequence[Unit], allocated: Sequence[Allocated]) -> tuple[str, ...] | None:
+    """Return for each unit the provider of one allocated device that satisfies it; None if there is no such assignment.
+
+    Placement's answer does not say which device is for which request. Augmenting paths (Kuhn): a device taken by an
+    earlier unit is passed on if that unit can have another.
+    """
+    taken: dict[int, int] = {}  # device -> unit
+
+    def take(unit: int, tried: set[int]) -> bool:
+        for device, offer in enumerate(allocated):
+            if device in tried or offer.resource_class != units[unit].resource_class or not (
+                    units[unit].traits <= offer.traits):
+                continue
+            tried.add(device)
+            if device not in taken or take(taken[device], tried):
+                taken[device] = unit
+                return True
+        return False
+
+    if not all(take(unit, set()) for unit in range(len(units))):
+        return None
+    chosen = {unit: allocated[device].provider for device, unit in taken.items()}
+    return tuple(chosen[unit] for unit in range(len(units)))
+
+
+def _on_this_host(allocations: Mapping[str, Any], tree: Any, nodename: str) -> list[Allocated]:
+    """The PCI devices of this host among a consumer's allocations; during an evacuation it also has the old host's."""
+    found = []
+    here = set(tree.get_provider_uuids_in_tree(nodename))
+    for provider in sorted(here & allocations.keys()):
+        if tree.has_traits(provider, [os_traits.COMPUTE_MANAGED_PCI_DEVICE]):
+            traits = frozenset(tree.data(provider).traits)
+            for resource_class, count in sorted(allocations[provider]["resources"].items()):
+                found += [Allocated(provider, resource_class, traits)] * count
+    return found
+
+
+def _unit(spec: Mapping[str, str]) -> Unit:
+    """As nova asks Placement for it (nova.objects.RequestSpec.generate_request_groups_from_pci_requests)."""
+    return Unit(
+        pci_placement_translator.get_resource_class(spec.get("resource_class"), spec.get("vendor_id", ""),
+                                                    spec.get("product_id", "")),
+        frozenset(pci_placement_translator.get_traits(spec.get("traits", ""))))
+
+
+def _words(devices: Sequence[Unit | Allocated]) -> str:
+    counts = collections.Counter(device.resource_class for device in devices)
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no PCI device"

@@ -1,0 +1,272 @@
+"""nova-compute is killed during whatever it does to a server: its next start finishes or undoes it, and frees what
+nobody uses."""
+
+from tests.functional.nova import base  # isort: skip (decides how nova runs)
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from nova import context as nova_context
+from nova import objects
+from nova.scheduler.client import report
+
+from containerhost.engines import Status
+from containerhost.owners import Owners
+from nova_lxd_ext.image.images import IMAGE_ID
+from nova_lxd_ext.server import labels
+from tests.functional.nova.glance import Uploads, filtered
+from tests.functional.nova.killing import Killer
+from tests.waiting import await_that
+
+STRIDE = int(os.environ.get("NOVA_KILL_STRIDE", "0"))  # 0: a few points of each operation
+POINTS = 3
+IN_FLIGHT = 90.0  # s
+STATES = {"ACTIVE": Status.RUNNING, "SHUTOFF": Status.STOPPED, "PAUSED": Status.FROZEN, "SUSPENDED": Status.FROZEN,
+          "RESCUE": Status.RUNNING, "VERIFY_RESIZE": Status.RUNNING}
+
+
+class RecoveryServers(base.LxdServers):
+    options: ClassVar[Mapping[tuple[str | None, str], Any]] = {
+        (None, "allow_resize_to_same_host"): True, ("lxd", "ready_timeout"): 60, (None, "shelved_offload_time"): 0}
+
+    def setUp(self) -> None:
+        super().setUp()
+        Uploads(self.glance)
+        self.glance.detail = filtered(self.glance)
+        self.addCleanup(self._delete_images)
+        self.killer = Killer()
+        installed = self.killer.installed()
+        installed.__enter__()
+        self.addCleanup(installed.__exit__, None, None, None)
+        self.small = self.flavor(memory_mb=96, pci_passthrough__alias=f"{base.GPU_ALIAS}:1")
+        self.large = self.flavor(memory_mb=160, pci_passthrough__alias=f"{base.GPU_ALIAS}:1,{base.VF_ALIAS}:1")
+        self.cold = self.flavor(memory_mb=160, lxd__nested_allowed="true",
+                                pci_passthrough__alias=f"{base.GPU_ALIAS}:1,{base.VF_ALIAS}:1")
+        self.outcomes: list[tuple[str, int, str]] = []
+
+    def _delete_images(self) -> None:
+        for image in self.lxd.store.having(IMAGE_ID):
+            self.lxd.store.delete(image.fingerprint)
+
+    def act(self, server: Mapping[str, Any], **action: Any) -> None:
+        self.api.post_server_action(server["id"], action)
+
+    def status(self, server: Mapping[str, Any]) -> tuple[str, str | None]:
+        shown = self.admin_api.get_server(server["id"])
+        return shown["status"], shown["OS-EXT-STS:task_state"]
+
+    def settled(self, server: Mapping[str, Any]) -> str:
+        """The server's status, once nothing is going on."""
+        def over() -> bool:
+            return self.status(server)[1] is None and not self.moving(server)
+        await_that(over, f"server {server['id']} settles; it is {self.status(server)}", IN_FLIGHT)
+        return self.status(server)[0]
+
+    @staticmethod
+    def moving(server: Mapping[str, Any]) -> bool:
+        migrations = objects.MigrationList.get_by_filters(nova_context.get_admin_context(),
+                                                          {"instance_uuid": server["id"]})
+        return any(move.status in ("confirming", "reverting", "pre-migrating", "migrating", "post-migrating")
+                   for move in migrations)
+
+    def restart(self) -> None:
+        self.restart_compute_service(self.computes[base.HOST])
+
+    def killed(self, server: Mapping[str, Any], begin: Callable[[], None], step: int) -> bool:
+        """Kill nova-compute at ``step`` of what ``begin`` asks for; whether it had not finished before."""
+        self.killer.arm(step, base.HOST)
+        begin()
+
+        def over() -> bool:
+            return self.killer.happened.is_set() or self.idle(server)
+        await_that(over, "the request ends or is killed", IN_FLIGHT)
+        happened = self.killer.happened.is_set()
+        self.killer.arm(None, base.HOST)
+        if happened:
+            self.restart()
+        return happened
+
+    def idle(self, server: Mapping[str, Any]) -> bool:
+        actions = self.admin_api.get_instance_actions(server["id"])
+        url = f"/servers/{server['id']}/os-instance-actions/{actions[0]['request_id']}"
+        events = self.admin_api.api_get(url).body["instanceAction"]["events"]
+        return self.status(server)[1] is None and not self.moving(server) and bool(events) \
+            and all(event["finish_time"] for event in events)
+
+    # What must hold whenever nothing is going on
+
+    def leftovers(self, server: Mapping[str, Any]) -> list[str]:
+        """What is wrong on the host, in nova's records and in Placement, in words."""
+        self.computes[base.HOST].manager.update_available_resource(nova_context.get_admin_context())
+        return [*self._host_leftovers(server), *self._nova_leftovers(server)]
+
+    def _host_leftovers(self, server: Mapping[str, Any]) -> Iterator[str]:
+        instance, status = self.instance(server), self.status(server)[0]
+        found = {state.name: state.status for state in self.lxd.engine.containers()}
+        expected = {instance.name: STATES[status]} if status in STATES else {}
+        if status == "RESCUE":
+            expected[labels.aside(instance)] = Status.STOPPED
+        if status != "ERROR" and found != expected:
+            yield f"containers {found} for a server that is {status}"
+        held = set(Owners(self.state / "owners").records())
+        claimed = {device.address for device in instance.pci_devices}
+        if held != (claimed if status in STATES and status != "VERIFY_RESIZE" else held & claimed):
+            yield f"records of devices {sorted(held)}, nova's are {sorted(claimed)}, status {status}"
+        if status != "VERIFY_RESIZE":
+            requests = {request.request_id for request in instance.pci_requests.requests}
+            extra = [device.address for device in instance.pci_devices if device.request_id not in requests]
+            if extra:
+                yield f"devices {extra} that no request of the server is for"
+
+    def _nova_leftovers(self, server: Mapping[str, Any]) -> Iterator[str]:
+        context, status = nova_context.get_admin_context(), self.status(server)[0]
+        client = report.report_client_singleton()
+        for move in objects.MigrationList.get_by_filters(context, {"instance_uuid": server["id"]}):
+            has = client.get_allocations_for_consumer(context, move.uuid)
+            if bool(has) != (move.status == "finished" and status == "VERIFY_RESIZE"):
+                yield f"move {move.id} is {move.status} and has {has} in Placement"
+        allocated: dict[str, int] = {}
+        for allocation in client.get_allocations_for_consumer(context, server["id"]).values():
+            allocated.update(allocation["resources"])
+        memory = self.instance(server).flavor.memory_mb
+        wanted = None if status == "SHELVED_OFFLOADED" else memory
+        if allocated.get("MEMORY_MB") != wanted:
+            yield f"{allocated.get('MEMORY_MB')} MiB in Placement, and the server has {wanted}"
+
+    def check(self, name: str, server: Mapping[str, Any], step: int, happened: bool) -> str:
+        status = self.settled(server)
+        if happened:
+            self.outcomes.append((name, step, status))
+        wrong = self.leftovers(server)
+        self.assertEqual([], wrong, f"{name} killed at step {step}: the server is {status}")
+        return status
+
+    # Operations: what brings the server where it can be asked for, and the request
+
+    def normal(self, server: Mapping[str, Any]) -> None:
+        """Bring the server back to ACTIVE with its small flavor, by what an owner could ask for."""
+        status = self.settled(server)
+        if status == "VERIFY_RESIZE":
+            self.revert(server)
+        elif status == "RESCUE":
+            self.act(server, unrescue=None)
+        elif status == "SHELVED_OFFLOADED":
+            self.act(server, unshelve=None)
+        elif status == "ERROR":
+            self.act(server, rebuild={"imageRef": self.instance(server).image_ref})
+        elif status == "PAUSED":
+            self.act(server, unpause=None)
+        elif status == "SUSPENDED":
+            self.act(server, resume=None)
+        elif status == "SHUTOFF":
+            self.act(server, **{"os-start": None})
+        self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
+        if self.instance(server).flavor.flavorid != self.small:
+            self.resize(server, self.small)
+            self.act(server, confirmResize=None)
+            self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
+
+    def operations(self) -> dict[str, tuple[Callable[[Any], None], Callable[[Any], None]]]:
+        def resized(flavor: str) -> Callable[[Any], None]:
+            return lambda server: self.resize(server, flavor)
+
+        def nothing(server: Any) -> None:
+            """The server is as it must be."""
+
+        def after(status: str, **action: Any) -> Callable[[Any], None]:
+            def prepare(server: Any) -> None:
+                self.act(server, **action)
+                self._wait_for_state_change(server, status)
+            return prepare
+
+        def ask(**action: Any) -> Callable[[Any], None]:
+            return lambda server: self.act(server, **action)
+        return {
+            "live resize": (nothing, ask(resize={"flavorRef": self.large})),
+            "cold resize": (nothing, ask(resize={"flavorRef": self.cold})),
+            "revert of a live resize": (resized(self.large), ask(revertResize=None)),
+            "revert of a cold resize": (resized(self.cold), ask(revertResize=None)),
+            "confirm": (resized(self.large), ask(confirmResize=None)),
+            "rescue": (nothing, ask(rescue={})),
+            "unrescue": (after("RESCUE", rescue={}), ask(unrescue=None)),
+            "rebuild": (nothing, lambda server: self.act(server, rebuild={"imageRef": server["image"]["id"]})),
+            "hard reboot": (nothing, ask(reboot={"type": "HARD"})),
+            "soft reboot": (nothing, ask(reboot={"type": "SOFT"})),
+            "shelve": (nothing, ask(shelve=None)),
+            "unshelve": (after("SHELVED_OFFLOADED", shelve=None), ask(unshelve=None)),
+            "snapshot": (nothing, ask(createImage={"name": "one"})),
+            "pause": (nothing, ask(pause=None)),
+            "unpause": (after("PAUSED", pause=None), ask(unpause=None)),
+            "suspend": (nothing, ask(suspend=None)),
+            "resume": (after("SUSPENDED", suspend=None), ask(resume=None)),
+            "stop": (nothing, ask(**{"os-stop": None})),
+            "start": (after("SHUTOFF", **{"os-stop": None}), ask(**{"os-start": None})),
+        }
+
+    def length(self, server: Mapping[str, Any], name: str) -> int:
+        """Steps the operation takes when nobody kills it."""
+        prepare, request = self.operations()[name]
+        prepare(server)
+        self.killer.arm(None, base.HOST)
+        request(server)
+        await_that(lambda: self.idle(server), f"{name} ends", IN_FLIGHT)
+        steps = self.killer.steps
+        self.check(name, server, -1, False)
+        self.normal(server)
+        return steps
+
+    def kill_once(self, server: Mapping[str, Any], name: str, step: int) -> bool:
+        prepare, request = self.operations()[name]
+        prepare(server)
+        happened = self.killed(server, lambda: request(server), step)
+        self.check(name, server, step, happened)
+        self.normal(server)
+        self.assertEqual([], self.leftovers(server), f"{name} killed at step {step}, then brought back")
+        return happened
+
+
+class RecoveryTest(RecoveryServers):
+    def each(self, *names: str) -> None:
+        server = self.server(self.small)
+        server = self.admin_api.get_server(server["id"])
+        for name in names:
+            steps = self.length(server, name)
+            self.assertGreater(steps, 2, name)
+            stride = STRIDE or max(1, steps // POINTS)
+            for step in range(1, steps, stride):
+                self.kill_once(server, name, step)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_live_resize(self) -> None:
+        self.each("live resize")
+
+    def test_cold_resize(self) -> None:
+        self.each("cold resize")
+
+    def test_revert(self) -> None:
+        self.each("revert of a live resize", "revert of a cold resize")
+
+    def test_confirm(self) -> None:
+        self.each("confirm")
+
+    def test_rescue(self) -> None:
+        self.each("rescue", "unrescue")
+
+    def test_rebuild(self) -> None:
+        self.each("rebuild")
+
+    def test_reboot(self) -> None:
+        self.each("hard reboot", "soft reboot")
+
+    def test_shelve(self) -> None:
+        self.each("shelve", "unshelve")
+
+    def test_snapshot(self) -> None:
+        self.each("snapshot")
+
+    def test_power(self) -> None:
+        self.each("pause", "unpause", "suspend", "resume", "stop", "start")
+
+
