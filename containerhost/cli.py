@@ -102,6 +102,7 @@ def doctor(root: Path, owners_folder: Path | None) -> None:
     host = Host(root)
     inventory = scan(host)
     complaints = [*diagnosis.complaints(inventory, topology.read(host), _folder(root, owners_folder)),
+                  *(diagnosis.unlimited(host) if host.live else ()),
                   *sharing.strangers(sharing.read(host), inventory.devices)]
     for complaint in complaints:
         click.echo(report.printable(complaint))
@@ -115,7 +116,9 @@ def doctor(root: Path, owners_folder: Path | None) -> None:
 @_owners
 def unblock(device: str, owners_folder: Path | None) -> None:
     """Free DEVICE, which was blocked because it could not be cleaned and which you have cleaned by hand."""
-    owners.Owners(_folder(Path("/"), owners_folder)).free(device)
+    store = owners.Owners(_folder(Path("/"), owners_folder))
+    with store.working([device]):
+        store.free(device)
 
 
 @main.command()

@@ -25,6 +25,10 @@ class DeviceHeld(DeviceError):
     """Another container holds the device, a slice of it, or the function it belongs to."""
 
 
+class DeviceBusy(DeviceHeld):
+    """Another process prepares or cleans the device and does not come to an end."""
+
+
 class DeviceInUse(DeviceError):
     """A process in the container uses what is to be taken away."""
 
@@ -45,12 +49,21 @@ class SpecError(ContainerHostError):
     """A container specification asks for something that cannot be; nothing was changed."""
 
 
+class UnsupportedOnHost(SpecError):
+    """This host cannot give what a container specification asks for; another host may. Nothing was changed."""
+
+
 class EngineError(ContainerHostError):
     """A container engine refused or failed a request. Its own words are in the message."""
 
 
 class EngineUnavailable(EngineError):
     """The engine does not answer: not running, restarting, or refusing the connection."""
+
+
+class OperationForgotten(EngineUnavailable):
+    """The engine does not know a background operation any more: it ended while nobody waited, well or not, or it went
+    with the daemon. What it was to change tells how it ended."""
 
 
 class EngineTimeout(EngineError):

@@ -6,21 +6,34 @@ time Docker says that it has stopped. That concerns ``create`` and ``delete``, f
 ``containerhost-docker-runtime`` calls this; all else it hands to runc.
 
 Docker waits for each of these processes. So little is loaded at first, and what concerns interfaces while runc works.
+
+The engine changes what a container has while others start it, so the record and the container must agree in the end:
+both are changed under one lock, and the engine looks for the container's processes under it, because Docker tells of
+them only later.
 """
 
+import contextlib
 import json
 import os
+import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from containerhost import recordfiles
-from containerhost.errors import ContainerHostError
+from containerhost.filelock import FileLock
 
 RUNC = "runc"
+LOCK_LIMIT = 60.0  # s; a holder changes a few nodes or interfaces
 
 # The container is the boundary: whatever user runs in it may use what it was given.
 NODE_MODE = 0o666
+
+# An anonymous volume of Docker's, below its data-root.
+VOLUME = re.compile(r"/.*/volumes/[0-9a-f]{64}/_data")
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # Options of runc, before its command, that are followed by a value.
 VALUED = ("--root", "--log", "--log-format", "--criu", "--rootless")
@@ -35,18 +48,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         act = {"create": create, "delete": delete}.get(command_of(words) or "")
         return act(records, words) if act else runc(words)
-    except (ContainerHostError, OSError, ValueError, KeyError) as error:
-        return failed(words, str(error))
+    except Exception as error:
+        return failed(words, str(error) or repr(error))
+
+
+def lock(records: str, container: str) -> FileLock:
+    return FileLock(Path(recordfiles.lock(records, container)), LOCK_LIMIT)
 
 
 def create(records: str, words: Sequence[str]) -> int:
+    with lock(records, words[-1]).held():
+        return create_alone(records, words)
+
+
+def create_alone(records: str, words: Sequence[str]) -> int:
     container = words[-1]
     nodes = recordfiles.nodes(records, container)
     if os.path.exists(recordfiles.namespace(records, container)):
         bring_back(records, container)  # what a killed runtime left
     hook = hook_for(recordfiles.libraries(records, container))
-    mapped = rewrite(os.path.join(value_of(words, "--bundle") or ".", "config.json"), nodes, hook)
-    status = runc(words, lambda: load(records, container))
+    mapped = rewrite(os.path.join(value_of(words, "--bundle") or ".", "config.json"), nodes, hook,
+                     recordfiles.volumes_in_root(records, container))
+    try:
+        status = runc(words, lambda: load(records, container))
+    except BaseException:
+        runc([*common(words), "delete", "--force", container])
+        raise
     if status:
         return status
 
@@ -74,10 +101,11 @@ def delete(records: str, words: Sequence[str]) -> int:
     container = words[-1]
     if not os.path.exists(recordfiles.namespace(records, container)):
         return runc(words)
-    status = runc(words)
-    if status == 0 or "--force" in words:
-        bring_back(records, container)
-    return status
+    with lock(records, container).held():
+        status = runc(words)
+        if status == 0 or "--force" in words:
+            bring_back(records, container)
+        return status
 
 
 def load(records: str, container: str) -> None:
@@ -105,11 +133,16 @@ def hook_for(capabilities: Sequence[str]) -> dict[str, Any] | None:
     return libraries.hook(capabilities)
 
 
-def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], hook: dict[str, Any] | None) -> bool:
+def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], hook: dict[str, Any] | None,
+            volumes_in_root: bool = False) -> bool:
     """:returns: whether the container has users of its own, and its nodes are to be made later"""
     with open(path, encoding="utf-8") as source:
         config = json.load(source)
     mapped = has_own_users(config)
+    if volumes_in_root:
+        for folder in volumes(config):
+            make_folder(os.path.join(os.path.dirname(path), config["root"]["path"]), folder, owner_of_root(config))
+        config = without_volumes(config)
     with open(path, "w", encoding="utf-8") as target:
         json.dump(with_hook(with_nodes(config, nodes), hook), target)
     return mapped
@@ -117,6 +150,51 @@ def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], hook: dict[str, An
 
 def has_own_users(config: dict[str, Any]) -> bool:
     return any(namespace["type"] == "user" for namespace in config["linux"].get("namespaces") or ())
+
+
+def volumes(config: dict[str, Any]) -> list[str]:
+    """Return where the container would have anonymous volumes. Pure."""
+    return [str(mount["destination"]) for mount in config.get("mounts") or () if is_volume(mount)]
+
+
+def is_volume(mount: dict[str, Any]) -> bool:
+    return VOLUME.fullmatch(str(mount.get("source") or "")) is not None
+
+
+def owner_of_root(config: dict[str, Any]) -> tuple[int, int]:
+    """Return user and group on the host of the container's root. Pure."""
+    user, group = (next((item["hostID"] for item in config["linux"].get(key) or () if item["containerID"] == 0), 0)
+                   for key in ("uidMappings", "gidMappings"))
+    return user, group
+
+
+def make_folder(root: str, path: str, owner: tuple[int, int]) -> None:
+    """Make a folder below a root that a tenant can change, as runc would for a mount. Links are not followed: a path
+    through one is left as it is."""
+    below = os.open(root, FOLDER)
+    try:
+        for step in path.strip("/").split("/"):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(step, 0o755, dir_fd=below)
+                os.chown(step, *owner, dir_fd=below, follow_symlinks=False)
+            try:
+                deeper = os.open(step, FOLDER, dir_fd=below)
+            except OSError:  # a link, or no folder
+                return
+            os.close(below)
+            below = deeper
+    finally:
+        os.close(below)
+
+
+def without_volumes(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration without the anonymous volumes that Docker makes where an image declares VOLUME. Pure.
+
+    No quota holds them, and neither a commit nor an export has their content: what the container writes there belongs
+    into its root.
+    """
+    return config | {"mounts": [mount for mount in config.get("mounts") or ()
+                                if not is_volume(mount)]}
 
 
 def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
@@ -148,9 +226,21 @@ def with_hook(config: dict[str, Any], hook: dict[str, Any] | None) -> dict[str, 
 
 
 def runc(words: Sequence[str], meanwhile: Callable[[], None] | None = None) -> int:
-    process = os.posix_spawnp(RUNC, [RUNC, *words], os.environ)  # the module for processes takes longer to load
-    if meanwhile:
-        meanwhile()
+    """:param meanwhile: is called while it works; if that fails, runc is killed
+    :returns: its exit status
+    """
+    try:
+        process = os.posix_spawnp(RUNC, [RUNC, *words], os.environ)  # the module for processes takes longer to load
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"this host has no {RUNC} on the path {os.environ.get('PATH')}: install it (Docker's "
+                                "package containerd.io brings it)") from error
+    try:
+        if meanwhile:
+            meanwhile()
+    except BaseException:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        raise
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 

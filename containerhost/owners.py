@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from containerhost.devices.model import Device
-from containerhost.errors import DeviceHeld, DeviceNotFound, OwnersUnreadable
+from containerhost.errors import DeviceBusy, DeviceHeld, DeviceNotFound, OwnersUnreadable
 from containerhost.filelock import FileLock
+from containerhost.linux.files import Directory
 from containerhost.rollback import Rollback
 
 FOLDER = Path("/var/lib/containerhost/owners")
 LOCK_LIMIT = 30.0  # seconds; a holder of the lock writes a few small files
-_LOCK, _JOURNAL, _UNFINISHED = ".lock", ".claim", ".unfinished"
+WORK_LIMIT = 300.0  # seconds; a holder of a device's lock may reset several devices, each of which has time limits
+_LOCK, _JOURNAL = ".lock", ".claim"
 _SUFFIX = ".json"
 # A device id is a PCI address and perhaps a part; as a file name its slashes are pluses.
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]*(?:/[0-9A-Za-z][0-9A-Za-z:._-]*)*")
@@ -60,10 +62,12 @@ class Owners:
 
     :param root: the folder; made when first needed
     :param lock_limit: seconds to wait for another process that changes the records
+    :param work_limit: seconds to wait for another process that prepares or cleans a device
     """
 
-    def __init__(self, root: Path = FOLDER, lock_limit: float = LOCK_LIMIT) -> None:
+    def __init__(self, root: Path = FOLDER, lock_limit: float = LOCK_LIMIT, work_limit: float = WORK_LIMIT) -> None:
         self._root = root
+        self._work_limit = work_limit
         self._lock = FileLock(root / _LOCK, lock_limit)
 
     def claim(self, devices: Sequence[Device], owner: Owner, related: Callable[[Device], Iterable[Device]]) -> None:
@@ -207,14 +211,9 @@ class Owners:
         self._put(_file_name(record.device_id), json.dumps(dataclasses.asdict(record), indent=1))
 
     def _put(self, name: str, text: str) -> None:
-        """Write a file so that a crash leaves the old one or the new one, never a part."""
-        unfinished = self._root / _UNFINISHED
-        with open(unfinished, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(unfinished, self._root / name)
-        self._sync()
+        """Write a file for the folder's owner, whoever writes it. A crash leaves the old one or the new one."""
+        with Directory(self._root) as folder:
+            folder.write(name, f"{text}\n".encode(), 0o644, folder.owner if os.geteuid() == 0 else None)
 
     def _remove(self, device_ids: Iterable[str]) -> None:
         for device_id in device_ids:
@@ -229,7 +228,27 @@ class Owners:
         finally:
             os.close(handle)
 
-    # The lock
+    # The locks
+
+    @contextlib.contextmanager
+    def working(self, device_ids: Iterable[str]) -> Iterator[None]:
+        """Exclude every other process and thread that prepares or cleans one of these devices. Not reentrant. The
+        records may have changed before this was granted: read them again inside.
+
+        :raises DeviceBusy: another one has been at work for longer than ``WORK_LIMIT``
+        :raises OwnersUnreadable: the locks cannot be taken
+        """
+        with contextlib.ExitStack() as stack:
+            for device_id in sorted(set(device_ids)):  # one order for all, so that no two wait for each other
+                lock = self._root / f".{_file_name(device_id).removesuffix(_SUFFIX)}.working"
+                try:
+                    stack.enter_context(FileLock(lock, self._work_limit).held())
+                except TimeoutError as error:
+                    raise DeviceBusy(f"device {device_id} is being prepared or cleaned by another process, which does "
+                                     f"not end: {error}") from error
+                except OSError as error:
+                    raise OwnersUnreadable(f"device {device_id} cannot be locked: {error}") from error
+            yield
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

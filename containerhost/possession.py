@@ -1,7 +1,8 @@
 """Possession: a container's hold on devices of this host, from the first check to the last clean-up.
 
 The order never changes: look, ask who has it, claim, note what will be changed, change. Whoever is killed in between
-leaves a record that names the container, and giving back that container's devices mends everything.
+leaves a record that names the container, and giving back that container's devices mends everything. What changes a
+device holds that device's lock (:meth:`Owners.working`) from a look at its record to the end of the change.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ from containerhost.devices.scan import Inventory
 from containerhost.devices.vendors import make_grant
 from containerhost.devices.vendors.base import refuse_host_use
 from containerhost.errors import (
+    DeviceBusy,
     DeviceHeld,
     DeviceInUse,
     DeviceNotFound,
@@ -79,8 +81,9 @@ class Possession:
             self._owners.claim([device for device, _ in wanted], owner, inventory.related)
             for device, _ in wanted:
                 if device.id not in mine:
-                    undo.on_error(f"possession of {device.id}", self._undo, device, owner, inventory)
-            changed = [self._prepare(device, options, owner, inventory) for device, options in wanted]
+                    undo.on_error(f"possession of {device.id}", self._undo, device.id, owner)
+            with self._owners.working(device.id for device, _ in wanted if device.kind is Kind.NET):
+                changed = [self._prepare(device, options, owner, inventory) for device, options in wanted]
             return self._grants(self._inventory() if any(changed) else inventory, requests, owner)
 
     def grants(self, requests: Sequence[Request], owner: Owner) -> tuple[Grant, ...]:
@@ -140,40 +143,47 @@ class Possession:
         """Ids of the devices that the owner has; blocked ones too."""
         return frozenset(self._records(owner))
 
+    def owners_of(self, driver: str, engine: str) -> frozenset[Owner]:
+        """The containers of this driver and engine that have devices.
+
+        :raises OwnersUnreadable: a record cannot be read
+        """
+        owners = {record.owner for record in self._owners.records().values()}
+        return frozenset(owner for owner in owners if (owner.driver, owner.engine) == (driver, engine))
+
     def give_back(self, owner: Owner) -> tuple[str, ...]:
         """Clean and free everything a deleted or stopped container had. May be repeated at any time.
 
         :returns: complaints, one for each device that could not be cleaned: it stays blocked with that reason, and the
             next call tries again
         """
-        records = self._owners.held_by(owner)
-        if not records:
-            return ()
-        inventory = self._inventory()
-        complaints = [self._give_back(record, inventory) for record in records]
-        return tuple(complaint for complaint in complaints if complaint)
+        return self._give_back_all(self.held_by(owner), owner)
 
     def give_back_one(self, device_id: str, owner: Owner) -> tuple[str, ...]:
         """Likewise for one device, after it was detached from a container that lives on."""
-        record = self._records(owner).get(device_id)
-        complaint = self._give_back(record, self._inventory()) if record else None
-        return (complaint,) if complaint else ()
+        return self._give_back_all(self.held_by(owner) & {device_id}, owner)
 
     def renew(self, owner: Owner) -> tuple[str, ...]:
         """Reset the owner's sick GPUs, which stay its own; its container is stopped.
 
         :returns: complaints, one for each that could not be reset
         """
-        inventory = self._inventory()
         complaints = []
-        for device_id, record in self._records(owner).items():
-            device = next((device for device in inventory.devices if device.id == device_id), None)
-            if device and device.kind is Kind.GPU and not device.healthy:
-                try:
-                    self._scrub(device, record.restore, inventory)
-                except ScrubFailed as error:
-                    complaints.append(str(error))
+        for device_id in self._sick_gpus(self._records(owner)):
+            try:
+                with self._owners.working([device_id]):
+                    mine, inventory = self._records(owner), self._inventory()
+                    for device in self._sick_gpus({device_id} & mine.keys(), inventory):
+                        self._scrub(inventory.get(device), mine[device].restore, inventory)
+            except (ScrubFailed, DeviceBusy) as error:
+                complaints.append(str(error))
         return tuple(complaints)
+
+    def _sick_gpus(self, device_ids: Collection[str], inventory: Inventory | None = None) -> tuple[str, ...]:
+        if not device_ids:
+            return ()
+        return tuple(device.id for device in (inventory or self._inventory()).devices
+                     if device.id in device_ids and device.kind is Kind.GPU and not device.healthy)
 
     def clean(self, device_id: str) -> tuple[str, ...]:
         """For the operator: clean a device that is blocked, or that nobody has; then it is free.
@@ -182,22 +192,24 @@ class Possession:
         :raises DeviceNotFound, DeviceHeld, OwnersUnreadable: nothing was changed
         :raises ScrubFailed, DeviceUnhealthy: it is blocked for that reason
         """
-        inventory = self._inventory()
-        device = inventory.get(device_id)
-        record = self._owners.records().get(device.id)
-        if record is None:
-            self._take_for_cleaning(device, inventory)
-        elif record.blocked is None:
-            raise DeviceHeld(f"device {device.id} is not cleaned: {record.owner} holds it; detach it or end its "
-                             "container first, and it is cleaned then")
-        try:
-            done = self._scrub(device, record.restore if record else {}, inventory)
-            self._require_well(device.id)
-        except (ScrubFailed, DeviceUnhealthy) as error:
-            self._owners.block(device.id, str(error))
-            raise
-        self._owners.free(device.id)
-        return done
+        device_id = self._inventory().get(device_id).id
+        with self._owners.working([device_id]):
+            inventory = self._inventory()
+            device = inventory.get(device_id)
+            record = self._owners.records().get(device.id)
+            if record is None:
+                self._take_for_cleaning(device, inventory)
+            elif record.blocked is None:
+                raise DeviceHeld(f"device {device.id} is not cleaned: {record.owner} holds it; detach it or end its "
+                                 "container first, and it is cleaned then")
+            try:
+                done = self._scrub(device, record.restore if record else {}, inventory)
+                self._require_well(device.id)
+            except (ScrubFailed, DeviceUnhealthy) as error:
+                self._owners.block(device.id, str(error))
+                raise
+            self._owners.free(device.id)
+            return done
 
     def _take_for_cleaning(self, device: Device, inventory: Inventory) -> None:
         """Blocked at once: whoever is killed on the way leaves a device that nobody is given."""
@@ -213,12 +225,21 @@ class Possession:
         """Bind the drivers of the owner's functions that somebody unbound to clean them, and was killed.
 
         :raises HostActionFailed: one does not come back
+        :raises DeviceBusy: another process is at work on it
         """
-        inventory = self._inventory()
-        for record in self._owners.held_by(owner):
-            device = next((device for device in inventory.devices if device.id == record.device_id), None)
-            if device and device.kind is Kind.NET and not device.driver and not record.blocked:
-                self._function(device, inventory).rebind(driver=record.restore.get("driver"))
+        for device_id in self._unbound(self._records(owner)):
+            with self._owners.working([device_id]):
+                mine, inventory = self._records(owner), self._inventory()
+                for found in self._unbound({name: record for name, record in mine.items() if name == device_id},
+                                           inventory):
+                    self._function(inventory.get(found), inventory).rebind(driver=mine[found].restore.get("driver"))
+
+    def _unbound(self, records: Mapping[str, Record], inventory: Inventory | None = None) -> tuple[str, ...]:
+        if not records:
+            return ()
+        return tuple(device.id for device in (inventory or self._inventory()).devices
+                     if device.kind is Kind.NET and not device.driver
+                     and device.id in records and not records[device.id].blocked)
 
     def reconcile(self, driver: str, engine: str, alive: Collection[str]) -> tuple[str, ...]:
         """Finish what somebody began who was killed, of this driver and engine only: what containers had that are not
@@ -227,15 +248,13 @@ class Possession:
         :returns: complaints
         """
         complaints: list[str] = []
-        for owner in sorted({record.owner for record in self._owners.records().values()}, key=str):
-            if (owner.driver, owner.engine) != (driver, engine):
-                continue
+        for owner in sorted(self.owners_of(driver, engine), key=str):
             if owner.container not in alive:
                 complaints += self.give_back(owner)
                 continue
             try:
                 self.mend(owner)
-            except HostActionFailed as error:
+            except (HostActionFailed, DeviceBusy) as error:
                 complaints.append(f"a device of {owner} does not come back: {error}")
         return tuple(complaints)
 
@@ -251,9 +270,10 @@ class Possession:
             try:
                 device = inventory.get(device_id)
                 if device.kind is Kind.NET and device.role is Role.VF:
-                    self._owners.remember(device_id, owner, {"link": "auto"})
-                    self._function(device, inventory).set_link(not silent)
-            except (DeviceNotFound, HostActionFailed) as error:
+                    with self._owners.working([device_id]):
+                        self._owners.remember(device_id, owner, {"link": "auto"})
+                        self._function(device, inventory).set_link(not silent)
+            except (DeviceNotFound, DeviceHeld, HostActionFailed) as error:
                 complaints.append(str(error))
         return tuple(complaints)
 
@@ -294,7 +314,8 @@ class Possession:
             function.set_link(True)  # its container ended while it was frozen
         if device.netdev_away:
             return False
-        restore = {"netdev": device.netdev or "", "driver": device.driver or ""}
+        # By what it is called now: whoever cleaned it just before may have renamed it since the caller looked.
+        restore = {"netdev": function.netdev() or device.netdev or "", "driver": device.driver or ""}
         now = function.guids()
         guids = (options.node_guid or now[0], options.port_guid or now[1])
         if guids != now:
@@ -330,14 +351,26 @@ class Possession:
 
     # After
 
-    def _undo(self, device: Device, owner: Owner, inventory: Inventory) -> None:
+    def _undo(self, device_id: str, owner: Owner) -> None:
         """An acquisition failed: the device, which no container ever had, becomes what it was."""
-        record = self._records(owner)[device.id]
-        if not record.restore:
-            return self._owners.release(device.id, owner)
-        complaint = self._give_back(record, inventory)
-        if complaint:
+        record = self._records(owner).get(device_id)
+        if record is not None and not record.restore:
+            return self._owners.release(device_id, owner)
+        for complaint in self.give_back_one(device_id, owner):
             LOG.error("After a failed acquisition: %s", complaint)
+
+    def _give_back_all(self, device_ids: Collection[str], owner: Owner) -> tuple[str, ...]:
+        """:param device_ids: what the owner had a moment ago; another process may have cleaned it since"""
+        if not device_ids:
+            return ()
+        try:
+            with self._owners.working(device_ids):
+                records = [record for name, record in self._records(owner).items() if name in device_ids]
+                inventory = self._inventory() if records else Inventory(())
+                complaints = [self._give_back(record, inventory) for record in records]
+        except DeviceBusy as error:
+            return (str(error),)
+        return tuple(complaint for complaint in complaints if complaint)
 
     def _give_back(self, record: Record, inventory: Inventory) -> str | None:
         try:

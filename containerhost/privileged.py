@@ -6,22 +6,26 @@ is none never reaches a path or a command. Results are plain values, so that the
 
 import os
 import re
+import shutil
 import stat
-import subprocess
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, TypeVar
 
 from containerhost import charnodes
 from containerhost.devices.health import kernellog
 from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
+from containerhost.inside import guestfolder
 from containerhost.network import links
-from containerhost.process import daemonnodes, processlimits
+from containerhost.process import daemonhelpers, daemonnodes, namespaces, openfiles, processlimits, programs
 from containerhost.process.processes import name, namespace, open_folder, pids
 from containerhost.storage import blockcopy, blocknodes
 from containerhost.sysfs import Host
 
+Result = TypeVar("Result")
+
 PCI = "/sys/bus/pci"
+TENANT_LIMIT = 30  # s
 COMMAND_LIMIT = 30  # s
 GPU_RESET_LIMIT = 120  # s; resetting an NVLink-connected GPU retrains its links
 
@@ -36,9 +40,6 @@ LIMIT = re.compile(r"[a-z]{1,16}")
 SIZE = re.compile(r"unlimited|[0-9]{1,19}")
 COUNTER = re.compile(r"[a-z_]{1,32}")
 VOLUME = re.compile(r"/dev/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
-
-# Folders of /dev in which devices that can be granted have their nodes.
-NODE_FOLDERS = ((), ("dri",), ("infiniband",), ("nvidia-caps",), ("accel",))
 
 CONTAINER = re.compile(r"[A-Za-z0-9_-]{1,130}")  # with its project before it
 
@@ -170,10 +171,11 @@ class Privileged:
     def reset_nvidia_gpu(self, address: str) -> bool:
         """Reset a whole GPU under its driver, which only NVIDIA's own tool does in safety; False without the tool or
         where it says that this GPU cannot be reset."""
-        try:
-            run(["nvidia-smi", "--gpu-reset", f"--id={check(ADDRESS, address)}"], GPU_RESET_LIMIT)
-        except FileNotFoundError:
+        command = ["nvidia-smi", "--gpu-reset", f"--id={check(ADDRESS, address)}"]
+        if shutil.which(command[0]) is None:
             return False
+        try:
+            run(command, GPU_RESET_LIMIT)
         except HostActionFailed as error:
             if "not supported" not in str(error).lower():
                 raise
@@ -202,25 +204,29 @@ class Privileged:
         """See :func:`containerhost.process.daemonnodes.forget`."""
         return daemonnodes.forget(int(server), check(CONTAINER, container), int(pid), list(map(str, known)))
 
+    def end_helpers(self, pid: int) -> int:
+        """See :func:`containerhost.process.daemonhelpers.end`."""
+        return daemonhelpers.end(int(pid))
+
     def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
         """The processes of containers that have one of these character nodes open or mapped, in words.
 
         Processes of the host's own PID namespace are left out: a monitoring daemon may watch a GPU at all times.
         """
-        own = os.readlink("/proc/self/ns/pid")
+        own, wanted = os.readlink("/proc/self/ns/pid"), set(map(tuple, nodes))
         return tuple(f"process {pid} ({name(pid)})" for pid in pids()
-                     if namespace(pid) not in (None, own) and opened(pid) & set(map(tuple, nodes)))
+                     if namespace(pid) not in (None, own) and openfiles.nodes(pid, stat.S_IFCHR) & wanted)
 
     def withhold_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
         """Let nobody in the container of process ``pid`` open its block node ``path``."""
-        blocknodes.withhold(int(pid), check(NODE, path), (int(number[0]), int(number[1])))
+        limited(lambda: blocknodes.withhold(int(pid), check(NODE, path), (int(number[0]), int(number[1]))))
 
     def restore_block(self, pid: int, path: str, number: tuple[int, int], mode: int) -> None:
-        blocknodes.restore(int(pid), check(NODE, path), (int(number[0]), int(number[1])), int(mode))
+        limited(lambda: blocknodes.restore(int(pid), check(NODE, path), (int(number[0]), int(number[1])), int(mode)))
 
     def block_users(self, pid: int, path: str, number: tuple[int, int]) -> tuple[str, ...]:
         """What of the container holds the block device, in words."""
-        return blocknodes.users(int(pid), check(NODE, path), (int(number[0]), int(number[1])))
+        return limited(lambda: blocknodes.users(int(pid), check(NODE, path), (int(number[0]), int(number[1]))))
 
     def copy_block(self, source: str, target: str, place: int, size: int) -> int:
         """Copy a piece of a block device of the host to another.
@@ -233,8 +239,26 @@ class Privileged:
         """See :func:`containerhost.process.processlimits.at_least`."""
         processlimits.at_least(int(pid), {check(LIMIT, name): check(SIZE, size) for name, size in limits.items()})
 
+    def read_guest_file(self, pid: int, name: str) -> bytes | None:
+        """See :func:`containerhost.inside.guestfolder.read`."""
+        return guestfolder.read(int(pid), str(name))
+
+    def write_guest_file(self, pid: int, name: str, content: bytes) -> None:
+        """See :func:`containerhost.inside.guestfolder.write`."""
+        guestfolder.write(int(pid), str(name), bytes(content))
+
     def inside(self, pid: int) -> Inside:
-        return Inside(nodes_of(int(pid)), netdevs_of(int(pid)), limits_of(int(pid)))
+        return Inside(limited(lambda: nodes_of(int(pid))), netdevs_of(int(pid)), limits_of(int(pid)))
+
+
+def limited(act: Callable[[], Result]) -> Result:
+    """Do what looks into a tenant's directories: a file system that the tenant mounted there may never answer.
+
+    :raises HostActionFailed: as ``act`` does, or it is not done in time
+    """
+    results: list[Result] = []
+    namespaces.apart(lambda: results.append(act()), "cannot look into a container's directories", TENANT_LIMIT)
+    return results[0]
 
 
 def network_of(pid: int) -> str:
@@ -255,11 +279,8 @@ def by_bytes(guid: str) -> str:
 
 
 def run(command: list[str], limit: int = COMMAND_LIMIT) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False,
-                              stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired as error:
-        raise HostActionFailed(f"`{' '.join(command)}` did not end within {limit} s") from error
+    """:raises HostActionFailed: it cannot be run, failed, or did not end within ``limit`` seconds"""
+    done = programs.run(command, limit)
     if done.returncode != 0:
         raise HostActionFailed(f"`{' '.join(command)}` failed: {(done.stderr or done.stdout).strip()}")
 
@@ -276,45 +297,20 @@ def write(path: str, text: str) -> None:
         raise HostActionFailed(f"writing {text} to {path} failed: {error.strerror}") from error
 
 
-def opened(pid: int) -> set[tuple[int, int]]:
-    """Numbers of the character nodes the process has open, or has mapped and closed."""
-    found: set[tuple[int, int]] = set()
-    for path in (*handles(pid), *mappings(pid)):
-        try:
-            status = os.stat(path)
-        except OSError:
-            continue
-        if stat.S_ISCHR(status.st_mode):
-            found.add((os.major(status.st_rdev), os.minor(status.st_rdev)))
-    return found
-
-
-def handles(pid: int) -> list[str]:
-    try:
-        return [f"/proc/{pid}/fd/{handle}" for handle in os.listdir(f"/proc/{pid}/fd")]
-    except OSError:
-        return []
-
-
-def mappings(pid: int) -> list[str]:
-    """What it has mapped that is called something below /dev; whatever it is called in the container, nodes are there.
-    Lines of /proc/<pid>/maps: ``55d0-55d4 rw-s 00000000 00:06 1034 /dev/nvidia0``."""
-    try:
-        found = lines(pid, "maps")
-    except HostActionFailed:  # it has ended
-        return []
-    return [f"/proc/{pid}/map_files/{line.partition(' ')[0]}" for line in found if "/dev/" in line]
-
-
 def nodes_of(pid: int) -> dict[str, tuple[int, int]]:
+    """Return the character nodes in the directories of /dev where devices that can be granted have theirs."""
+    from containerhost.devices import vendors  # noqa: PLC0415  (most actions need no plug-in)
     found = {}
-    for folder in NODE_FOLDERS:
+    for folder in vendors.node_folders():
         handle = open_folder(pid, ("dev", *folder))
         if handle is None:
             continue
         try:
             for entry in os.listdir(handle):
-                status = os.stat(entry, dir_fd=handle, follow_symlinks=False)
+                try:
+                    status = os.stat(entry, dir_fd=handle, follow_symlinks=False)
+                except FileNotFoundError:  # the tenant removes and makes files as it likes
+                    continue
                 if stat.S_ISCHR(status.st_mode):
                     found["/".join(("/dev", *folder, entry))] = (os.major(status.st_rdev), os.minor(status.st_rdev))
         except OSError as error:

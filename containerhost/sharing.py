@@ -40,10 +40,9 @@ class Sharing:
 def read(host: Host) -> Sharing:
     if not host.exists(FILE):
         return Sharing()
-    from containerhost import gpufile  # noqa: PLC0415  (a driver's short actions need no YAML)
-    try:
-        from containerhost import gpufile  # noqa: PLC0415  (and YAML, which hosts without that file need not wait for)
+    from containerhost import gpufile  # noqa: PLC0415  (and YAML, which hosts without that file need not wait for)
 
+    try:
         return Sharing(places(gpufile.load(Path(host.root, FILE.lstrip("/")))))
     except SpecError as error:
         return Sharing(trouble=str(error))

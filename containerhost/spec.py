@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping
 from containerhost.grants import Grant
 from containerhost.network.nicsetup import NicSetup
 
+# Half of what a kernel numbers where nobody raised kernel.pid_max: one container cannot take all of them.
+PROCESSES = 16384
+
 
 @dataclasses.dataclass(frozen=True)
 class Cpu:
@@ -225,6 +228,7 @@ class CloudInit:
 class ContainerSpec:
     """:ivar image: what the engine calls the image (LXD: fingerprint or alias)
     :ivar labels: the driver's own marks on the container (LXD: ``user.<key>``), never tenant keys
+    :ivar processes: most processes and threads at once
     :ivar limits: kernel resource limits by name, e.g. ``memlock``; ``unlimited`` or a number
     :ivar gpu_libraries: driver capabilities (as in GrantOptions) whose libraries a container without a GPU is to have
         from its start, for one that it may get while it runs
@@ -245,6 +249,7 @@ class ContainerSpec:
     salvaged: Salvaged | None = None
     program: Program = Program()
     gpu_libraries: frozenset[str] = frozenset()
+    processes: int = PROCESSES
 
     @property
     def grants(self) -> tuple[Grant, ...]:

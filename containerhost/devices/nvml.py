@@ -1,7 +1,7 @@
 """What only NVIDIA's management library tells: memory, how busy a GPU is, and the names of MIG slices.
 
 The library is asked in a thread of its own with a time limit: a call for a card that has died may never come back.
-Without the library, without its driver or without an answer there is nothing to add, and that is no error.
+Without the library there is nothing to add, and that is no error; without an answer the GPUs' state is unknown.
 """
 
 import ctypes
@@ -9,7 +9,8 @@ import dataclasses
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from containerhost.devices.health import gpus
@@ -20,6 +21,8 @@ TIME_LIMIT = 10.0  # seconds; the first call after boot without the persistence 
 MILLI = 1000  # mW of a W
 _LIBRARY = "libnvidia-ml.so.1"
 _BOUND = "/sys/bus/pci/drivers/nvidia"  # links to the GPUs that the driver has, by address
+# NVML_ERROR_ of what is not there: INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND (nvml.h)
+_ABSENT = (2, 3, 6, 13)
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0")
 
 
@@ -63,36 +66,69 @@ class Gpu:
     state: gpus.State | None = None
 
 
+Answer = dict[str, Gpu] | None
+
+
 class _Asker:
-    """Asks in the background, never twice at once: a call that hangs is not joined by others."""
+    """Ask in the background, never twice at once, and share each answer among those that wait for it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._begun = self._ended = 0  # queries
+        self._overdue_at = 0.0
+        self._answer: Answer = None
 
-    def ask(self, limit: float) -> dict[str, Gpu]:
-        answer: dict[str, Gpu] = {}
-        with self._lock:
-            if self._thread and self._thread.is_alive():
-                return {}
-            thread = self._thread = threading.Thread(target=_ask, args=(answer,), name="nvml", daemon=True)
-            thread.start()
-        thread.join(limit)
-        if thread.is_alive():
-            LOG.warning("NVML did not answer within %s s; going on without what it knows", limit)
-            return {}
-        return answer
+    def ask(self, limit: float) -> Answer:
+        """Return the answer of a query that began after this call: one that ran already may have read what the caller
+        has changed since. All that wait for the same query share it.
+
+        :param limit: seconds, for the query that runs and the one after it together
+        :returns: None: no answer in time. While a query runs that has exceeded its limit, this is so at once, so that
+            a driver that hangs does not delay every caller
+        """
+        deadline = time.monotonic() + limit
+        with self._changed:
+            mine = self._begun + 1
+            others = self._begun > self._ended
+            if others and time.monotonic() >= self._overdue_at:
+                return None
+            if not self._changed.wait_for(lambda: self._ended >= mine - 1, limit):
+                return None
+            if self._begun < mine:
+                threading.Thread(target=self._run, name="nvml", daemon=True).start()
+                self._begun, self._overdue_at = mine, time.monotonic() + limit if others else deadline
+            if not self._changed.wait_for(lambda: self._ended >= mine, deadline - time.monotonic()):
+                return None
+            return self._answer
+
+    def _run(self) -> None:
+        answer: Answer = None
+        try:
+            answer = _ask()
+        finally:
+            with self._changed:
+                self._ended += 1
+                self._answer = answer
+                self._changed.notify_all()
 
 
 _ASKER = _Asker()
 
 
 def query(limit: float = TIME_LIMIT) -> dict[str, Gpu]:
-    """What NVML knows, by PCI address as the kernel writes it; empty when it cannot be asked.
+    """Return what NVML knows, by PCI address as the kernel writes it. Safe to call from several threads.
 
     :param limit: seconds
+    :returns: empty on a host without the library. A GPU of NVIDIA's driver about which there is no answer has a state
+        that says so: it is not known to be well
     """
-    return _ASKER.ask(limit) if available() else {}
+    if not available():
+        return {}
+    answer = _ASKER.ask(limit)
+    if answer is None:
+        LOG.warning("NVML has not answered within %s s: the state of the GPUs is unknown", limit)
+        return _unknown(_bound(), f"no answer within {limit:g} s")
+    return dict(answer)
 
 
 def available() -> bool:
@@ -104,20 +140,35 @@ def available() -> bool:
     return True
 
 
-def _ask(answer: dict[str, Gpu]) -> None:
+def _bound() -> tuple[str, ...]:
+    """Return the addresses of the GPUs that NVIDIA's driver has."""
+    return tuple(name for name in Host().names(_BOUND) if _ADDRESS.fullmatch(name))
+
+
+def _ask() -> dict[str, Gpu]:
     import pynvml  # noqa: PLC0415  (only a host with NVIDIA's driver needs to spend the time)
 
-    bound = tuple(name for name in Host().names(_BOUND) if _ADDRESS.fullmatch(name))
+    bound = _bound()
+    found: dict[str, Gpu] = {}
     try:
         pynvml.nvmlInit()
         try:
-            answer.update(_gpus(pynvml, bound))
+            for address, gpu in _gpus(pynvml, bound):
+                found[address] = gpu
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError_LibRmVersionMismatch:
-        answer.update({address: _unreachable(gpus.State(mismatched=True)) for address in bound})
+        return {address: _unreachable(gpus.State(mismatched=True)) for address in bound}
+    except pynvml.NVMLError_NoPermission as error:
+        LOG.info("NVML tells this user nothing: %s", error)
     except pynvml.NVMLError as error:
-        LOG.info("NVML has nothing to say: %s", error)
+        LOG.warning("NVML has failed, so the state of GPUs is unknown: %s", error)
+        return _unknown(bound, str(error)) | found
+    return found
+
+
+def _unknown(addresses: Iterable[str], reason: str) -> dict[str, Gpu]:
+    return {address: _unreachable(gpus.State(unknown=reason)) for address in addresses}
 
 
 def _gpus(library: Any, bound: Collection[str] = ()) -> Iterator[tuple[str, Gpu]]:
@@ -167,13 +218,17 @@ def _use(library: Any, handle: Any) -> Use:
 def _slices(library: Any, handle: Any) -> Iterator[tuple[tuple[int, int], MigSlice]]:
     try:
         enabled = library.nvmlDeviceGetMigMode(handle)[0] == library.NVML_DEVICE_MIG_ENABLE
-    except library.NVMLError:  # a GPU without MIG
-        return
+    except library.NVMLError as error:
+        if error.value not in _ABSENT:
+            raise
+        return  # a GPU without MIG
     for index in range(library.nvmlDeviceGetMaxMigDeviceCount(handle) if enabled else 0):
         try:
             part = library.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-        except library.NVMLError:  # no slice at this index
-            continue
+        except library.NVMLError as error:
+            if error.value not in _ABSENT:
+                raise
+            continue  # no slice at this index
         key = library.nvmlDeviceGetGpuInstanceId(part), library.nvmlDeviceGetComputeInstanceId(part)
         # "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
         profile = text(library.nvmlDeviceGetName(part)).rpartition(" MIG ")[2] or None

@@ -95,6 +95,7 @@ class PoolUsage:
 class ServerInfo:
     """:ivar name: ``lxd`` or ``incus``
     :ivar architectures: as the kernel names them (``x86_64``), the host's own first
+    :ivar certificate: fingerprint of the daemon's certificate, which tells it from every other one; "" where unknown
     """
 
     name: str
@@ -102,6 +103,7 @@ class ServerInfo:
     architectures: tuple[str, ...]
     kernel: str
     hostname: str
+    certificate: str = ""
 
 
 KEPT = 64 * 1024  # bytes of a command's output; a tenant decides how much there is
@@ -266,6 +268,9 @@ class Engine(Containers, Protocol):
 
         :raises DeviceInUse: somebody uses it
         """
+
+    def restore_fenced(self) -> tuple[str, ...]:
+        """Make usable again what killed processes left fenced in running containers; complaints, in words."""
 
     def console(self, name: str) -> Console:
         """:raises EngineError: it does not run"""

@@ -1,14 +1,12 @@
 """Does a container see exactly what it was granted? Pure: from what its first process sees to complaints in words."""
 
-import re
+import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
 
+from containerhost.devices import vendors
 from containerhost.devices.model import CharNode
 from containerhost.grants import Grant
 from containerhost.privileged import Inside
-
-# Nodes of accelerators and RDMA cards: one of these that was not granted is somebody else's device.
-GUARDED = re.compile(r"/dev/(nvidia.*|dri/.*|kfd|accel/.*|infiniband/.*)")
 
 
 def complaints(seen: Inside, grants: Sequence[Grant]) -> tuple[str, ...]:
@@ -42,8 +40,13 @@ def required(grant: Grant) -> tuple[CharNode, ...]:
 def excess(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
     granted = {(node.major, node.minor) for grant in grants for node in grant.nodes}
     for path, number in sorted(seen.nodes.items()):
-        if GUARDED.fullmatch(path) and tuple(number) not in granted:
+        if is_vendors(path) and tuple(number) not in granted:
             yield f"it sees {path} ({number[0]}:{number[1]}), which was not granted"
+
+
+def is_vendors(path: str) -> bool:
+    """Return whether a node is one of accelerators or RDMA cards: if it was not granted it is somebody else's."""
+    return any(fnmatch.fnmatchcase(path, f"/dev/{pattern}") for pattern in vendors.node_patterns())
 
 
 def size(limit: str) -> float:

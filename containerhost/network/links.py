@@ -10,11 +10,11 @@ import fcntl
 import os
 import socket
 import struct
-import subprocess
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from containerhost.errors import HostActionFailed
+from containerhost.process import programs
 from containerhost.process.namespaces import within
 
 if TYPE_CHECKING:
@@ -148,9 +148,8 @@ def move(name: str, new: str, there: int, asked: str) -> None:
     # Moving it takes it down, and the kernel renames it afterwards (rtnetlink.c, do_setlink).
     words = ["ip", "link", "set", "dev", name, "name", new, "netns", f"/proc/self/fd/{there}"]
     try:
-        done = subprocess.run(words, pass_fds=[there], capture_output=True, stdin=subprocess.DEVNULL, text=True,
-                              timeout=LIMIT, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = programs.run(words, LIMIT, pass_fds=[there])
+    except HostActionFailed as error:
         raise HostActionFailed(f"cannot {asked}: {error}") from error
     if done.returncode != 0:
         raise HostActionFailed(f"cannot {asked}: {done.stderr.strip()}")

@@ -5,7 +5,6 @@ of a dead network namespace, and makes a newly bound driver's interface, only a 
 """
 
 import json
-import subprocess
 import time
 from collections.abc import Callable
 
@@ -15,6 +14,7 @@ from containerhost.devices.netdev import Netdevs
 from containerhost.devices.rdma import RdmaDevices
 from containerhost.errors import HostActionFailed
 from containerhost.privileged import Privileged
+from containerhost.process import programs
 from containerhost.sysfs import Host
 
 NO_GUID = "0000:0000:0000:0000"
@@ -74,8 +74,7 @@ class NetFunction:
     def spoof_check(self) -> bool:
         """Whether the card drops what the VF sends from other MACs than its own."""
         netdev, index = self._parents("the check of MACs")
-        done = subprocess.run(["ip", "-json", "link", "show", "dev", netdev], capture_output=True, text=True,
-                              timeout=BIND_LIMIT, check=False)
+        done = programs.run(["ip", "-json", "link", "show", "dev", netdev], BIND_LIMIT)
         told = json.loads(done.stdout)[0].get("vfinfo_list", ()) if done.returncode == 0 else ()
         for vf in told:
             if vf["vf"] == index:

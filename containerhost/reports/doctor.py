@@ -6,7 +6,17 @@ from pathlib import Path
 from containerhost import owners
 from containerhost.devices.scan import Inventory
 from containerhost.errors import OwnersUnreadable
+from containerhost.sysfs import Host
 from containerhost.topology import Topology
+
+
+def unlimited(host: Host) -> Sequence[str]:
+    """Return what of a container's limits this host's kernel does not hold."""
+    files = ("/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/unified/cgroup.controllers")
+    if any("pids" in (host.text(file) or "").split() for file in files) or host.is_folder("/sys/fs/cgroup/pids"):
+        return ()
+    return ("nothing limits how many processes a container has, because the kernel has no control group controller "
+            "pids; use one with CONFIG_CGROUP_PIDS, booted without cgroup_disable=pids",)
 
 
 def complaints(inventory: Inventory, found: Topology, folder: Path) -> Sequence[str]:

@@ -12,12 +12,15 @@ def copy(source: str, target: str, place: int, size: int) -> int:
     """:param place: where the piece begins, in bytes
     :param size: bytes of the piece; less at the end
     :returns: bytes copied; 0 at the end of ``source``
-    :raises HostActionFailed: one is no block device, the target is smaller, or reading or writing fails
+    :raises HostActionFailed: one is no block device, the target is smaller or used by the host (mounted, in a RAID or a
+        volume group), or reading or writing fails
     """
+    # O_NONBLOCK: below /dev there are directories in which everybody may make a FIFO, whose opening would wait. O_EXCL
+    # of a block device: the kernel refuses one that it uses itself (open(2)).
     try:
-        reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        reading = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            writing = os.open(target, os.O_WRONLY | os.O_CLOEXEC)
+            writing = os.open(target, os.O_WRONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 return copied(reading, writing, place, size)
             finally:

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 
 from containerhost.errors import HostActionFailed
+from containerhost.process import openfiles
 from containerhost.process.processes import name, namespace, open_folder, parent, pids
 
 Number = tuple[int, int]
@@ -48,9 +49,9 @@ def users(pid: int, path: str, number: Number) -> tuple[str, ...]:
     node = (f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino))
     found = []
     for member in members(pid):
-        if number in devices_open(member) or node in files_mapped(member):
+        if number in openfiles.nodes(member, stat.S_IFBLK) or node in openfiles.mapped(member):
             found.append(f"process {member} ({name(member)})")
-        elif f"{number[0]}:{number[1]}" in (line.split()[2] for line in table(member, "mountinfo")):
+        elif f"{number[0]}:{number[1]}" in openfiles.mounted(member):
             found.append(f"a mount that process {member} ({name(member)}) sees")
     return tuple(found)
 
@@ -74,6 +75,8 @@ def opened(pid: int, path: str, number: Number) -> Iterator[int]:
         status = os.fstat(handle)
         if not stat.S_ISBLK(status.st_mode) or (os.major(status.st_rdev), os.minor(status.st_rdev)) != tuple(number):
             raise NodeMissing(f"what process {pid} sees as {path} is not block device {number[0]}:{number[1]}")
+        if status.st_dev == os.stat("/dev").st_dev:  # to give it away would be to give the host's disk to a user
+            raise HostActionFailed(f"what process {pid} sees as {path} is the host's own node, not one of a container")
         yield handle
     finally:
         os.close(handle)
@@ -81,7 +84,7 @@ def opened(pid: int, path: str, number: Number) -> Iterator[int]:
 
 def root_of(pid: int, file: str) -> int:
     """The host's number of the container's root, from lines of ``inside outside count``."""
-    maps = [tuple(map(int, line.split())) for line in table(pid, file)]
+    maps = [tuple(map(int, line.split())) for line in openfiles.lines(pid, file)]
     return next((outside for inside, outside, _ in maps if inside == 0), 0)
 
 
@@ -95,28 +98,3 @@ def members(pid: int) -> Iterator[int]:
             space, ancestor = namespace(ancestor), parent(ancestor)
         if space == home:
             yield process
-
-
-def devices_open(pid: int) -> set[Number]:
-    found: set[Number] = set()
-    with contextlib.suppress(OSError):  # the process ended
-        for handle in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                status = os.stat(f"/proc/{pid}/fd/{handle}")
-                if stat.S_ISBLK(status.st_mode):
-                    found.add((os.major(status.st_rdev), os.minor(status.st_rdev)))
-    return found
-
-
-def files_mapped(pid: int) -> set[tuple[str, str]]:
-    """Device and inode of each file in the process's memory."""
-    return {(fields[3], fields[4]) for fields in map(str.split, table(pid, "maps")) if fields[4] != "0"}
-
-
-def table(pid: int, file: str) -> list[str]:
-    """Lines of a file of the process; none once it has ended."""
-    try:
-        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace") as lines:
-            return lines.read().splitlines()
-    except OSError:
-        return []

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from containerhost.errors import DeviceInUse, HostActionFailed
+from containerhost.process import programs
 from containerhost.storage import loops, mountapi
 
 RELEASE_LIMIT = 10.0  # s; the kernel takes a file system down a moment after its last mount
@@ -91,7 +92,8 @@ def unmount(target: Path) -> None:
     if not os.path.ismount(target):
         return
     node = device_of(target)
-    backing = loops.attribute(node, "backing_file")
+    # A loop device that the host made goes by itself; an administrator's stays.
+    backing = loops.attribute(node, "backing_file") if loops.attribute(node, "autoclear") == "1" else None
     mountapi.unmount(str(target))
     end = time.monotonic() + RELEASE_LIMIT
     while in_use(node, backing):
@@ -135,19 +137,30 @@ def block_node(wanted: FileSystem) -> Iterator[str]:
 def user_namespace(ids: IdMap) -> Iterator[int]:
     """A descriptor of a user namespace with these ids. It has one process, which ends with the block."""
     ours, keepers = socket.socketpair()
-    with keepers:
-        process = subprocess.Popen(["unshare", "--user", "--", "cat"], stdin=keepers.fileno(), stdout=keepers.fileno())
-    with ours, process as keeper:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ours)
+        with keepers:
+            keeper = _keeper(keepers)
+        stack.callback(keeper.wait)
+        stack.callback(keeper.kill)  # whatever happens: it would wait for input as long as ours is open
         ours.settimeout(START_LIMIT)
         ours.sendall(b"\n")
         if ours.recv(1) != b"\n":
             raise HostActionFailed("no user namespace can be made; see the limit user.max_user_namespaces")
         for name, ranges in (("uid_map", ids.uids), ("gid_map", ids.gids)):
             lines = "".join(f"{part.inside} {part.outside} {part.count}\n" for part in ranges)
-            Path(f"/proc/{keeper.pid}/{name}").write_text(lines, encoding="ascii")
+            try:
+                Path(f"/proc/{keeper.pid}/{name}").write_text(lines, encoding="ascii")
+            except OSError as error:
+                raise HostActionFailed(f"the kernel refuses the {name} {lines.strip()!r}: {error.strerror}") from error
         handle = os.open(f"/proc/{keeper.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            yield handle
-        finally:
-            os.close(handle)
-            keeper.kill()
+        stack.callback(os.close, handle)
+        yield handle
+
+
+def _keeper(end: socket.socket) -> "subprocess.Popen[bytes]":
+    """Begin a process in a new user namespace that sends back what it is sent."""
+    try:
+        return subprocess.Popen(["unshare", "--user", "--", "cat"], stdin=end.fileno(), stdout=end.fileno())
+    except OSError as error:
+        raise HostActionFailed(f"no user namespace can be made: {programs.not_run('unshare', error)}") from error

@@ -20,6 +20,10 @@ LOST = Rule(
     name="nvml-lost", verdict=Verdict.SICK, reads="nvmlDeviceGetHandleByPciBusId",
     says="NVML cannot reach it ({error}): it needs a reset or a power cycle", well="NVML reaches it",
     source=f"{_NVML}: NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED")
+UNKNOWN = Rule(
+    name="nvml-unknown", verdict=Verdict.SICK, reads="any call of NVML",
+    says="its state is unknown: NVML gave no answer ({error}); see `nvidia-smi` and the kernel's log",
+    well="NVML answers", source=f"{_NVML}: a call for a GPU that hangs does not return")
 MISMATCH = Rule(
     name="nvml-mismatch", verdict=Verdict.SICK, reads="nvmlInit",
     says="the NVIDIA driver and its libraries are of different versions: load the new module or restart the host",
@@ -51,7 +55,7 @@ REMAPPING = Rule(
     name="nvml-remap-pending", verdict=Verdict.NOTE, reads="nvmlDeviceGetRemappedRows",
     says="rows of its memory are remapped at its next reset", well="the GPU was reset",
     source=f"{_MEMORY}: new workloads can be launched")
-RULES = (LOST, MISMATCH, RECOVERY, UNCORRECTED, CONTAINED, RETIRED, RETIRING, REMAP_FAILED, REMAPPING)
+RULES = (LOST, UNKNOWN, MISMATCH, RECOVERY, UNCORRECTED, CONTAINED, RETIRED, RETIRING, REMAP_FAILED, REMAPPING)
 
 NO_ACTION = 0
 _ACTIONS = {1: "reset", 2: "restart of the host", 3: "drain of peer-to-peer traffic", 4: "drain and reset",
@@ -63,6 +67,7 @@ class State:
     """Of a GPU, now. None is what it, or its driver, does not tell.
 
     :ivar lost: NVML's word for why it cannot be reached
+    :ivar unknown: why NVML has told nothing
     :ivar mismatched: the library is of another version than the driver
     :ivar action: NVML_GPU_RECOVERY_ACTION_*
     :ivar uncorrected: memory errors since its last reset
@@ -70,6 +75,7 @@ class State:
     """
 
     lost: str | None = None
+    unknown: str | None = None
     mismatched: bool = False
     action: int | None = None
     uncorrected: int | None = None
@@ -113,6 +119,8 @@ def health(state: State | None) -> Health:
 def _findings(state: State) -> Iterator[Finding]:
     if state.lost:
         yield LOST.finds(error=state.lost)
+    if state.unknown:
+        yield UNKNOWN.finds(error=state.unknown)
     if state.mismatched:
         yield MISMATCH.finds()
     if state.action:

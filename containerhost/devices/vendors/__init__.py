@@ -24,6 +24,7 @@ LOG = logging.getLogger(__name__)
 GROUP = "containerhost.vendors"
 OWN: tuple[type[Vendor], ...] = (Nvidia, Amd, Intel, Net)
 SECTION = re.compile(rb"^\[" + re.escape(GROUP.encode()) + rb"\]\s*$(.*?)(?=^\[|\Z)", re.M | re.S)
+NODES = re.compile(r"(?:(?!\.{1,2}/)[A-Za-z0-9_.-]{1,64}/){0,4}(?!\.{1,2}$)[A-Za-z0-9_.*?-]{1,64}")
 NAME = re.compile(rb"^\s*([^\s=#;]+)\s*=", re.M)
 
 
@@ -44,10 +45,28 @@ def load() -> tuple[type[Vendor], ...]:
     loaded = []
     for point in others:
         try:
-            loaded.append(point.load())
+            loaded.append(checked(point.load()))
         except Exception:
             LOG.exception("vendor plug-in %s (%s) cannot be loaded", point.name, point.value)
     return (*OWN, *loaded)
+
+
+def checked(vendor: type[Vendor]) -> type[Vendor]:
+    """:raises ValueError: the plug-in names its nodes in a way that could lead out of /dev"""
+    for pattern in vendor.nodes:
+        if not NODES.fullmatch(pattern):
+            raise ValueError(f"{pattern!r} is no pattern of nodes below /dev, such as 'kfd' or 'dri/*'")
+    return vendor
+
+
+def node_patterns() -> tuple[str, ...]:
+    """Return what the nodes of all vendors are called below /dev, as patterns of fnmatch."""
+    return tuple(sorted({pattern for vendor in load() for pattern in vendor.nodes}))
+
+
+def node_folders() -> tuple[tuple[str, ...], ...]:
+    """Return the directories of those nodes, as components below /dev; /dev itself is the first."""
+    return tuple(sorted({(), *(tuple(pattern.split("/")[:-1]) for pattern in node_patterns())}))
 
 
 def entry_files() -> Iterator[Path]:

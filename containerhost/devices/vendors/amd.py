@@ -14,6 +14,7 @@ from containerhost.devices.vendors import base
 
 class Amd(base.GpuVendor):
     name: ClassVar[str] = "amd"
+    nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.nodes, "kfd")
     vendor_id: ClassVar[str] = "1002"
     drivers: ClassVar[frozenset[str]] = frozenset({"amdgpu"})
 

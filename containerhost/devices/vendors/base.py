@@ -21,9 +21,12 @@ class Vendor(abc.ABC):
     """One kind of hardware.
 
     :cvar name: the plug-in's name, which is that of its entry point; written into every device it describes
+    :cvar nodes: which nodes below /dev are those of its hardware, as patterns of fnmatch: ``dri/*``, ``kfd``. Only the
+        last component may have wildcards. A container must see none of these that it was not granted
     """
 
     name: ClassVar[str]
+    nodes: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -81,6 +84,7 @@ class GpuVendor(Vendor):
     :cvar needs_render: nothing works without a render node
     """
 
+    nodes: ClassVar[tuple[str, ...]] = ("dri/*", "accel/*")
     vendor_id: ClassVar[str]
     drivers: ClassVar[frozenset[str]]
     needs_render: ClassVar[bool] = True

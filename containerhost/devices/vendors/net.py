@@ -27,6 +27,7 @@ _NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,15}")
 
 class Net(base.Vendor):
     name: ClassVar[str] = "net"
+    nodes: ClassVar[tuple[str, ...]] = ("infiniband/*",)
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)

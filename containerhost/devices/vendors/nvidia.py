@@ -31,6 +31,7 @@ _COMPUTE_INSTANCE = re.compile(r"ci([0-9]{1,4})")
 
 class Nvidia(base.GpuVendor):
     name: ClassVar[str] = "nvidia"
+    nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.nodes, "nvidia*", "nvidia-caps/*")
     vendor_id: ClassVar[str] = NVIDIA
     drivers: ClassVar[frozenset[str]] = frozenset({"nvidia"})
     needs_render: ClassVar[bool] = False  # it is nvidia-drm's; computing does without

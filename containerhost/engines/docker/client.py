@@ -9,7 +9,7 @@ import dataclasses
 import json
 import threading
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from containerhost import errors
@@ -179,8 +179,9 @@ class DockerClient:
     def image(self, name: str) -> Mapping[str, Any]:
         return self._ask(f"read image {name}", "GET", f"/images/{quoted(name)}/json")
 
-    def load_image(self, archive: BinaryIO, name: str) -> None:
-        """:param name: of the archive, for people
+    def load_image(self, archive: Iterable[bytes], name: str) -> None:
+        """:param archive: its pieces; what raises while it is read ends the request
+        :param name: of the archive, for people
         """
         with self._streaming(f"load {name}", self.settings.operation_timeout) as api:
             for told in api.load_image(archive):

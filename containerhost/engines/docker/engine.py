@@ -5,16 +5,17 @@ devices, live consoles and events.
 """
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import logging
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from containerhost import engines, errors
+from containerhost import engines, errors, recordfiles
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, Metrics, ServerInfo, Status
 from containerhost.engines.docker import begin, config, held, usage
@@ -25,6 +26,7 @@ from containerhost.engines.verify import complaints
 from containerhost.filelock import FileLock
 from containerhost.grants import Grant
 from containerhost.network import rdmaspace
+from containerhost.process.processes import began
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, IoLimit, Part, grants_of
 from containerhost.storage import blockdisk
@@ -58,7 +60,6 @@ class DockerEngine:
         self.client = client
         self._privileged = privileged or DockerPrivileged()
         self._records = Records(records)
-        self._lock = FileLock(records / ".lock", LOCK_LIMIT)
         self._host = host or Host()
 
     # Whole-host questions.
@@ -145,10 +146,13 @@ class DockerEngine:
         """:param more: of Docker's host configuration, what an administrator allows beside
         """
         body = config.container(spec, self._disk() if spec.root.io != IoLimit() else None, more)
+        of_image = (self.client.image(spec.image).get("Config") or {}).get("Healthcheck") or {}
+        if check := config.limited_health(body.get("Healthcheck") or {}, of_image):
+            body["Healthcheck"] = check
         with Rollback(f"creation of container {spec.name}") as undo:
             container = self.client.create(spec.name, body)
             undo.on_error("the container", self.client.remove, container)
-            self._records.write(container, config.record_of(spec.parts))
+            self._records.write(container, dataclasses.replace(config.record_of(spec.parts), volumes_in_root=True))
 
     def _disk(self) -> str | None:
         """That holds the root file systems."""
@@ -237,16 +241,15 @@ class DockerEngine:
     def attach(self, name: str, part: Part) -> None:
         """:raises SpecError: the part needs what the container was not made with"""
         wanted = config.part_record(part)
-        with self._lock.held():
-            container, record = self._found(name)
+        with self._found(name) as (container, record, pid):
             require_made_for(container, grants_of([part]))
-            require_libraries(container, wanted.libraries - record.libraries)
+            require_libraries(container, pid, wanted.libraries - record.libraries)
             with Rollback(f"attachment to container {name}") as undo:
                 self._records.write(container["Id"], record | wanted)
                 undo.on_error("its record", self._records.write, container["Id"], record)
-                if container["State"]["Pid"]:
-                    self._give(container["State"]["Pid"], wanted - record, undo)
-                    self._set_up(container["State"]["Pid"], wanted, record)
+                if pid is not None:
+                    self._give(pid, wanted - record, undo)
+                    self._set_up(pid, wanted, record)
 
     def _give(self, pid: int, what: Record, undo: Rollback) -> None:
         for node in sorted(what.nodes):
@@ -265,10 +268,8 @@ class DockerEngine:
 
     def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
         go = config.going(part, remaining)
-        with self._lock.held():
-            container, record = self._found(name)
-            pid = container["State"]["Pid"]
-            if pid:
+        with self._found(name) as (container, record, pid):
+            if pid is not None:
                 for node in sorted(go.nodes):
                     self._privileged.take_node(pid, node.path, node.number)
                 for netdev in sorted(go.netdevs):
@@ -279,12 +280,14 @@ class DockerEngine:
         """Let running containers open what they have, which systemd forgets when it is told to read its units anew.
         Done already where it has not. A container for which that fails is told of in the log, and does not keep others
         from it: it may just have ended."""
-        with self._lock.held():
-            for container in self._records.ids():
-                try:
+        for container in self._records.ids():
+            try:
+                with self._locked(container):
                     self._allow_again(container)
-                except (errors.EngineError, errors.HostActionFailed) as error:
-                    LOG.warning("Container %s may not open all its devices: %s", container[:12], error)
+            except errors.EngineNotFound:
+                continue  # deleted since the list was made
+            except (errors.EngineError, errors.HostActionFailed) as error:
+                LOG.warning("Container %s may not open all its devices: %s", container[:12], error)
 
     def _allow_again(self, container: str) -> None:
         nodes = self._records.read(container).nodes
@@ -295,12 +298,12 @@ class DockerEngine:
 
     def refit(self, name: str, parts: Sequence[Part]) -> None:
         wanted = config.record_of(parts)
-        with self._lock.held():
-            container, _ = self._found(name)
-            if status_of(container) is not Status.STOPPED:
+        with self._found(name) as (container, record, pid):
+            if status_of(container) is not Status.STOPPED or pid is not None:
                 raise errors.EngineConflict(f"container {name} runs: stop it before its parts are exchanged")
             require_made_for(container, grants_of(parts))
-            self._records.write(container["Id"], wanted)
+            self._records.write(container["Id"],
+                                dataclasses.replace(wanted, volumes_in_root=record.volumes_in_root))
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """Look into the running container from the host, through its first process; nothing of it is run."""
@@ -314,9 +317,38 @@ class DockerEngine:
 
     # Helpers.
 
-    def _found(self, name: str) -> tuple[Mapping[str, Any], Record]:
+    @contextlib.contextmanager
+    def _found(self, name: str) -> Iterator[tuple[Mapping[str, Any], Record, int | None]]:
+        """Keep starts of a container and other changes of it waiting.
+
+        :returns: Docker's document, what the container has, and its first process
+        :raises EngineTimeout: the other one does not come to an end
+        """
         container = self.client.container(name)
-        return container, self._records.read(container["Id"])
+        # No request meanwhile: Docker does not answer while it starts a container, and its runtime waits for the lock.
+        with self._locked(container["Id"]):
+            yield container, self._records.read(container["Id"]), self._pid(container)
+
+    def _pid(self, container: Mapping[str, Any]) -> int | None:
+        """Docker was asked before the lock was granted, and tells of a container that starts only later: then its
+        control group tells."""
+        pid = container["State"]["Pid"]
+        return pid if pid and began(pid) is not None else usage.first_process_of(self._host, container["Id"])
+
+    @contextlib.contextmanager
+    def _locked(self, container: str) -> Iterator[None]:
+        """:param container: Docker's id
+        :raises EngineTimeout: somebody else keeps it locked
+        """
+        lock = FileLock(Path(recordfiles.lock(str(self._records.folder), container)), LOCK_LIMIT)
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(lock.held())
+            except TimeoutError as error:
+                raise errors.EngineTimeout(f"what container {container[:12]} has is being changed: {error}") from error
+            except OSError as error:
+                raise errors.EngineError(f"container {container[:12]} cannot be locked: {error}") from error
+            yield
 
     def _record_or_none(self, container: str) -> Record | None:
         """None for a container that others made."""
@@ -336,9 +368,9 @@ def require_made_for(container: Mapping[str, Any], grants: Sequence[Grant]) -> N
                                f"container {bare_name([container['Name']])} can only be made with")
 
 
-def require_libraries(container: Mapping[str, Any], more: Collection[str]) -> None:
+def require_libraries(container: Mapping[str, Any], pid: int | None, more: Collection[str]) -> None:
     """:raises SpecError: it runs without them"""
-    if container["State"]["Pid"] and more:
+    if pid is not None and more:
         raise errors.SpecError(f"the libraries of the GPU's driver ({', '.join(sorted(more))}) come in when container "
                                f"{bare_name([container['Name']])} starts: stop it first")
 

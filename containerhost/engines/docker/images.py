@@ -1,11 +1,15 @@
 """Images of Docker: by their ids alone, because a name may mean another image tomorrow."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO, Final
 
 from containerhost.engines.docker.client import DockerClient
 from containerhost.errors import EngineConflict, EngineError, EngineNotFound
+from containerhost.images import rebuild
+from containerhost.images.errors import BadImage
+
+LOAD_TIMEOUT: Final = 3600  # s
 
 # Of what a container was made with, what its image says instead.
 PROGRAM = ("Cmd", "Entrypoint", "User", "WorkingDir", "Healthcheck")
@@ -26,33 +30,31 @@ class Images:
         """As Go calls it (``amd64``); empty when it does not say."""
         return str(self._client.image(image).get("Architecture") or "")
 
-    def load(self, archive: Path, image: str) -> None:
-        """:raises EngineError: the archive cannot be read, is damaged, or holds another image, which goes again
+    def load(self, archive: BinaryIO, name: str, image: str) -> None:
+        """Load an image from an archive, of which the engine gets nothing but that image.
+
+        It is written anew on its way: what else is in the archive, above all names of images, changes nothing.
+
+        :param archive: a file or pipe
+        :param name: of the archive, for people
+        :raises EngineError: it is damaged or does not hold the image
         """
-        before = {found["Id"] for found in self._client.images()}
         try:
-            with archive.open("rb") as file:
-                self._client.load_image(file, str(archive))
-        except OSError as error:
-            raise EngineError(f"the archive {archive} cannot be read: {error.strerror}") from error
+            with rebuild.layers(archive, image, LOAD_TIMEOUT) as pieces:
+                self._client.load_image(pieces, name)
+        except BadImage as error:
+            raise EngineError(f"the archive {name} cannot be loaded: {error}") from error
         if not self.has(image):
-            for other in {found["Id"] for found in self._client.images()} - before:
-                self.remove(other)
-            raise EngineError(f"the archive {archive} does not hold the image {image}")
+            raise EngineError(f"load {name}: the engine took it, but has no image {image} afterwards; see its log")
 
     def save(self, image: str, archive: Path) -> None:
-        """As a whole or not at all."""
-        unfinished = archive.with_name(f".{archive.name}.{os.getpid()}")
+        """:param archive: written from its beginning; the caller sees to it that nobody takes a part for the whole
+        """
         try:
-            with unfinished.open("wb") as file:
+            with archive.open("wb") as file:
                 self._client.save_image(image, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, archive)
         except OSError as error:
             raise EngineError(f"the archive {archive} cannot be written: {error.strerror}") from error
-        finally:
-            unfinished.unlink(missing_ok=True)
 
     def commit(self, container: str, repository: str, tag: str) -> str:
         """An image of what is in the container's root now, whose program is that of the container's own image.

@@ -5,14 +5,18 @@ import re
 from containerhost import charnodes
 from containerhost.network import addresses, links
 from containerhost.ociruntime import NODE_MODE
-from containerhost.privileged import INTERFACE, NODE_FOLDERS, Privileged, check, network_of
+from containerhost.privileged import INTERFACE, Privileged, check, network_of
 from containerhost.process import commandtree
 from containerhost.spec import NicSetup
 
-FOLDERS = "|".join("/".join(folder) + "/" for folder in NODE_FOLDERS if folder)
-CHAR_NODE = re.compile(rf"/dev/({FOLDERS})?(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{1,64}}")
-
 COMMAND_MARK = re.compile(r"[0-9a-f]{32}")
+
+
+def char_node() -> re.Pattern[str]:
+    """Return what a node may be called that a vendor's device can have."""
+    from containerhost.devices import vendors  # noqa: PLC0415  (most actions need no plug-in)
+    folders = "|".join(re.escape("/".join(folder)) + "/" for folder in vendors.node_folders() if folder)
+    return re.compile(rf"/dev/({folders})?(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{1,64}}")
 
 
 class DockerPrivileged(Privileged):
@@ -23,7 +27,7 @@ class DockerPrivileged(Privileged):
 
     def give_node(self, pid: int, path: str, number: tuple[int, int]) -> None:
         """Let the container of process ``pid`` have a character node."""
-        charnodes.give(int(pid), check(CHAR_NODE, path), (int(number[0]), int(number[1])), NODE_MODE)
+        charnodes.give(int(pid), check(char_node(), path), (int(number[0]), int(number[1])), NODE_MODE)
 
     def allow_node(self, pid: int, number: tuple[int, int]) -> None:
         """Let the container of process ``pid`` open a character node that it has."""
@@ -31,7 +35,7 @@ class DockerPrivileged(Privileged):
         charnodes.permit(int(pid), (int(number[0]), int(number[1])), True)
 
     def take_node(self, pid: int, path: str, number: tuple[int, int]) -> None:
-        charnodes.take(int(pid), check(CHAR_NODE, path), (int(number[0]), int(number[1])))
+        charnodes.take(int(pid), check(char_node(), path), (int(number[0]), int(number[1])))
 
     def lend_netdev(self, pid: int, host_name: str, name: str) -> None:
         """Move an interface of the host into the container of process ``pid``."""

@@ -47,22 +47,26 @@ class Netdev:
 class Record:
     """:ivar devices: ids of the devices that the nodes and interfaces belong to
     :ivar libraries: capabilities of NVIDIA's driver whose libraries come in when it starts
+    :ivar volumes_in_root: what its image calls volumes are folders of its root; False for a container that an earlier
+        version made, whose data is in Docker's anonymous volumes
     """
 
     devices: frozenset[str] = frozenset()
     nodes: frozenset[Node] = frozenset()
     netdevs: frozenset[Netdev] = frozenset()
     libraries: frozenset[str] = frozenset()
+    volumes_in_root: bool = False
 
     def __or__(self, other: "Record") -> "Record":
         """Where both have an interface, the other's setup is the newer one."""
         return Record(self.devices | other.devices, self.nodes | other.nodes,
-                      other.netdevs | (self.netdevs - other.netdevs), self.libraries | other.libraries)
+                      other.netdevs | (self.netdevs - other.netdevs), self.libraries | other.libraries,
+                      self.volumes_in_root or other.volumes_in_root)
 
     def __sub__(self, other: "Record") -> "Record":
         """Libraries stay as long as it runs."""
         return Record(self.devices - other.devices, self.nodes - other.nodes, self.netdevs - other.netdevs,
-                      self.libraries)
+                      self.libraries, self.volumes_in_root)
 
     def to_json(self) -> str:
         return json.dumps({"devices": sorted(self.devices),
@@ -70,7 +74,7 @@ class Record:
                            "netdevs": [{"host_name": netdev.host_name, "name": netdev.name,
                                         "setup": netdev.setup and netdev.setup._asdict()}
                                        for netdev in sorted(self.netdevs)],
-                           "libraries": sorted(self.libraries)}, indent=1)
+                           "libraries": sorted(self.libraries), "volumes_in_root": self.volumes_in_root}, indent=1)
 
 
 class Records:
@@ -121,7 +125,8 @@ def parsed(data: Any) -> Record:
     return Record(frozenset(map(str, data["devices"])),
                   frozenset(Node(str(node["path"]), int(node["major"]), int(node["minor"])) for node in data["nodes"]),
                   frozenset(Netdev(str(item["host_name"]), str(item["name"]), recordfiles.nic_setup(item.get("setup")))
-                            for item in data["netdevs"]), frozenset(map(str, data.get("libraries", ()))))
+                            for item in data["netdevs"]), frozenset(map(str, data.get("libraries", ()))),
+                  bool(data.get("volumes_in_root", False)))
 
 
 def union(records: Iterable[Record]) -> Record:

@@ -6,18 +6,20 @@ write to would be no safe place to mount at. The container's view of it follows 
 """
 
 import os
-import subprocess
 from pathlib import Path
 
 from containerhost.errors import DeviceInUse, HostActionFailed, SpecError
 from containerhost.privileged import run
+from containerhost.process import programs
 from containerhost.rollback import Rollback
-from containerhost.storage import mountapi
+from containerhost.storage import loops, mountapi
+from containerhost.sysfs import Host
 
 PLACES = 256
 KEPT_OUT = mountapi.NODEV | mountapi.NOSUID | mountapi.NOEXEC
 SIZE = "64k"  # of the folder's file system; its content is empty folders
 FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs"})
+SYS_RESOURCE = 24  # CAP_SYS_RESOURCE
 LIMIT = 120  # s; a large file system that was not unmounted well is mended first
 
 
@@ -65,8 +67,10 @@ class Volumes:
         if kind not in FILE_SYSTEMS:
             raise SpecError(f"{file} has {kind or 'no file system'}; a container can have {', '.join(FILE_SYSTEMS)}")
         # Clones of one XFS have one UUID.
-        options = ["loop", "nodev", "nosuid", *(["ro"] if read_only else []), *(["nouuid"] if kind == "xfs" else [])]
-        run(["mount", "-t", kind, "-o", ",".join(options), "--", str(file), str(place)], LIMIT)
+        options = ["nodev", "nosuid", *(["ro"] if read_only else []), *(["nouuid"] if kind == "xfs" else [])]
+        # Not mount's own loop device: it would open the file by its real path, where another may be by now.
+        with loops.over(file, 0, 0, read_only=read_only) as node:
+            run(["mount", "-t", kind, "-o", ",".join(options), "--", node, str(place)], LIMIT)
         status = place.stat()
         if root != (0, 0) and (status.st_uid, status.st_gid) == (0, 0) and not read_only:
             os.chown(place, *root)
@@ -91,16 +95,20 @@ class Volumes:
         """Enlarge a mounted file system and its file; on an error both stay as they were.
 
         :param size: bytes
+        :raises HostActionFailed: nothing is mounted there, or this process may not resize a mounted ext4
         """
         place = self._place(number)
         device, before = source(place), file.stat().st_size
-        command = ["xfs_growfs", str(place)] if file_system(file) == "xfs" else ["resize2fs", device]
+        is_xfs = file_system(file) == "xfs"
+        if not is_xfs and not has_capability(SYS_RESOURCE):
+            raise HostActionFailed(f"{file} is mounted, and this process lacks CAP_SYS_RESOURCE, without which the "
+                                   "kernel resizes no mounted ext4: stop the container first")
+        blocks = os.statvfs(place).f_blocks
         with Rollback(f"growth of {file}") as undo:
-            undo.on_error("the size of its device", run, ["losetup", "--set-capacity", device])
-            undo.on_error("its size", os.truncate, file, before)
+            undo.on_error("its size", shrink_back, file, before, device, place, blocks)
             os.truncate(file, size)
             run(["losetup", "--set-capacity", device])
-            run(command, LIMIT)
+            run(["xfs_growfs", str(place)] if is_xfs else ["resize2fs", device], LIMIT)
 
     def mounted(self) -> frozenset[int]:
         return frozenset(number for number in range(PLACES) if os.path.ismount(self.folder / str(number)))
@@ -118,11 +126,29 @@ class Volumes:
         return self.folder / str(number)
 
 
+def shrink_back(file: Path, size: int, device: str, place: Path, blocks: int) -> None:
+    """Give a file its former size after a growth that failed, unless the file system grew all the same.
+
+    :param size: bytes
+    :param blocks: of the file system mounted at ``place``, before
+    """
+    if os.statvfs(place).f_blocks == blocks:
+        os.truncate(file, size)
+        run(["losetup", "--set-capacity", device])
+
+
+def has_capability(number: int) -> bool:
+    """:param number: as in <linux/capability.h>"""
+    return bool(int(Host().fields("/proc/self/status")["CapEff"], 16) >> number & 1)
+
+
 def file_system(file: Path) -> str:
-    """What it begins with; empty when that is none, or cannot be read."""
-    done = subprocess.run(["blkid", "--probe", "--output", "value", "--match-tag", "TYPE", str(file)], check=False,
-                          capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL)
-    return done.stdout.strip()
+    """Return the type of the file system it holds; empty if there is none, or it cannot be read.
+
+    :raises HostActionFailed: this host cannot tell
+    """
+    return programs.run(["blkid", "--probe", "--output", "value", "--match-tag", "TYPE", str(file)],
+                        LIMIT).stdout.strip()
 
 
 def source(place: Path) -> str:

@@ -202,13 +202,15 @@ class LxdClient:
 
         :raises EngineTimeout: it did not end in time; it is cancelled where LXD can
         :raises EngineUnavailable: the daemon went away, and the operation with it
+        :raises OperationForgotten: LXD forgets an operation some seconds after its end, and when it restarts
         """
         limit = self.settings.operation_timeout if timeout is None else timeout
         try:
             done = self.get("operations", operation["id"], "wait", asked=asked, params={"timeout": str(limit)},
                              timeout=limit + self.settings.request_timeout)
         except errors.EngineNotFound as error:
-            raise errors.EngineUnavailable(f"{asked}: the daemon restarted and lost the operation") from error
+            raise errors.OperationForgotten(f"{asked}: how it ended is unknown, because LXD does not know the "
+                                            "operation any more: it restarted, or answers very slowly") from error
         except errors.EngineTimeout as error:
             self._cancel(operation)
             raise errors.EngineTimeout(f"{asked}: not done within {limit} s") from error

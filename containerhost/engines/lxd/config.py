@@ -12,9 +12,10 @@ from typing import Any
 
 from containerhost.devices.cdi import qualified_name
 from containerhost.devices.model import NVIDIA, CharNode
-from containerhost.errors import SpecError
+from containerhost.errors import SpecError, UnsupportedOnHost
 from containerhost.grants import GpuGrant, Grant
 from containerhost.idlist import id_runs
+from containerhost.mimepart import mime_part
 from containerhost.spec import (
     BlockDevice,
     BridgedNic,
@@ -102,8 +103,7 @@ def instance_config(spec: ContainerSpec, extensions: Collection[str]) -> dict[st
     return {
         # The cloud starts containers, after it has checked their devices; LXD must not when it or the host starts.
         "boot.autostart": "false",
-        **cpu(spec.cpu, extensions),
-        **memory(spec.memory, extensions),
+        **limits(spec, extensions),
         **security(spec.security),
         **kernel_limits([spec.limits, *(grant.limits for grant in spec.grants)], extensions),
         **libraries((grant.gpu for grant in spec.grants), extensions),
@@ -126,6 +126,15 @@ def instance_devices(spec: ContainerSpec, extensions: Collection[str]) -> dict[s
 
 
 # Limits.
+
+
+def limits(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
+    return cpu(spec.cpu, extensions) | memory(spec.memory, extensions) | {"limits.processes": str(spec.processes)}
+
+
+def is_limit(key: str) -> bool:
+    """Return whether :func:`limits` may set a key of an instance's configuration."""
+    return key.startswith(("limits.cpu", "limits.memory", "limits.hugepages.", "limits.processes"))
 
 
 def cpu(wanted: Cpu, extensions: Collection[str] = ()) -> dict[str, str]:
@@ -163,7 +172,7 @@ def memory(wanted: Memory, extensions: Collection[str]) -> dict[str, str]:
         if page not in HUGE_PAGES:
             raise SpecError(f"huge pages of {page} bytes: LXD limits pages of {', '.join(HUGE_PAGES.values())} only")
         if "limits_hugepages" not in extensions:
-            raise SpecError("huge pages are asked for, but this daemon lacks the extension limits_hugepages")
+            raise UnsupportedOnHost("huge pages are asked for, but this daemon lacks the extension limits_hugepages")
         config[f"limits.hugepages.{HUGE_PAGES[page]}"] = str(size)
     return config
 
@@ -175,7 +184,8 @@ def kernel_limits(wanted: Iterable[Mapping[str, str]], extensions: Collection[st
         for name, value in limits.items():
             most[name] = max(most.get(name, value), value, key=limit_order)
     if most and "kernel_limits" not in extensions:
-        raise SpecError(f"limits on {', '.join(most)} are asked for, but this daemon lacks the extension kernel_limits")
+        raise UnsupportedOnHost(f"limits on {', '.join(most)} are asked for, but this daemon lacks the extension "
+                                "kernel_limits")
     return {f"{KERNEL}{name}": value for name, value in most.items()}
 
 
@@ -217,11 +227,22 @@ def cloud_init(wanted: CloudInit, extensions: Collection[str]) -> dict[str, str]
     prefix = "cloud-init" if "cloud_init" in extensions else "user"
     documents = {
         "user.meta-data": wanted.meta_data,
-        f"{prefix}.user-data": wanted.user_data,
+        f"{prefix}.user-data": acceptable(wanted.user_data),
         f"{prefix}.vendor-data": wanted.vendor_data,
         f"{prefix}.network-config": wanted.network_config,
     }
     return {key: text for key, text in documents.items() if text is not None}
+
+
+def acceptable(user_data: str | None) -> str | None:
+    """Return a tenant's user data in a form that no daemon refuses: cloud-init reports its errors in the container.
+
+    LXD refuses a container whose ``#cloud-config`` is no mapping to its own YAML reader, which is another than
+    cloud-init's (LXD, shared/validate: IsCloudInitUserData).
+    """
+    if user_data is None or not (user_data.startswith("#cloud-config\n") or "\0" in user_data):
+        return user_data
+    return mime_part("application/octet-stream" if "\0" in user_data else "text/cloud-config", user_data.encode())
 
 
 # Devices.
@@ -307,7 +328,9 @@ def devices_of(part: Part, extensions: Collection[str]) -> dict[str, Device]:
 
 def devices_of_grant(grant: Grant, extensions: Collection[str]) -> dict[str, Device]:
     devices: dict[str, Device] = {}
-    by_gpu = gpu(grant.gpu, grant, extensions) if grant.gpu else None
+    # LXD knows a GPU by its graphics nodes or NVIDIA's; an accelerator without is its nodes.
+    is_known = any(GPU_NODES.fullmatch(node.path) for node in grant.nodes)
+    by_gpu = gpu(grant.gpu, grant, extensions) if grant.gpu and is_known else None
     if by_gpu:
         devices[f"gpu-{key(grant.device.id)}"] = by_gpu
     if grant.netdev:
@@ -370,8 +393,9 @@ def libraries(gpus: Iterable[GpuGrant | None], extensions: Collection[str]) -> d
     if not capabilities:
         return {}
     if "nvidia_runtime" not in extensions:
-        raise SpecError(f"GPU {wanted[0].address} needs NVIDIA's libraries in the container, but this daemon can bring "
-                        "them neither by CDI (extension gpu_cdi) nor by nvidia.runtime")
+        raise UnsupportedOnHost(
+            f"GPU {wanted[0].address} needs NVIDIA's libraries in the container, but this daemon can bring them "
+            "neither by CDI (extension gpu_cdi) nor by nvidia.runtime")
     return runtime(capabilities)
 
 
@@ -381,8 +405,9 @@ def prepared_libraries(spec: ContainerSpec, extensions: Collection[str]) -> dict
     if not spec.gpu_libraries or any(grant.gpu for grant in spec.grants) or "gpu_cdi" in extensions:
         return {}
     if "nvidia_runtime" not in extensions:
-        raise SpecError(f"container {spec.name} is to have NVIDIA's libraries before it has a GPU, but this daemon can "
-                        "bring them neither by CDI (extension gpu_cdi) nor by nvidia.runtime")
+        raise UnsupportedOnHost(
+            f"container {spec.name} is to have NVIDIA's libraries before it has a GPU, but this daemon can "
+            "bring them neither by CDI (extension gpu_cdi) nor by nvidia.runtime")
     return runtime(sorted(spec.gpu_libraries))
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from containerhost import errors
+from containerhost.engines.lxd import operations
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.filelock import FileLock
 
 LOCK = ".creation"
 RANGE = "volatile.idmap.base"
+ENDED = 200  # the least status of an operation that has ended
 PAUSE = 0.004  # s between two looks for the range
 
 
@@ -35,6 +37,26 @@ class Creation:
         :param timeout: seconds it may take once it has begun; None is the daemon's ``operation_timeout``
         :raises EngineTimeout: other creations, or this one, do not get on
         """
+        daemon = self._daemon()
+        try:
+            self._create(body, timeout)
+        except errors.OperationForgotten:
+            # LXD removes what it cannot make, but not when it is killed meanwhile.
+            if self._daemon() != daemon or not self._is_made(body["name"]):
+                raise
+
+    def _daemon(self) -> Any:
+        return self._client.server()["environment"]["server_pid"]
+
+    def _is_made(self, name: str) -> bool:
+        try:
+            self._client.instance(name)
+        except errors.EngineNotFound:
+            return False
+        return not any(operation["status_code"] < ENDED and operations.creates(operation, name)
+                       for operation in self._client.operations())
+
+    def _create(self, body: Mapping[str, Any], timeout: int | None) -> None:
         if body["config"].get("security.idmap.isolated") != "true":
             self._client.create_instance(body, timeout)
             return

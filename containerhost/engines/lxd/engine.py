@@ -1,8 +1,8 @@
 """LxdEngine: containers on LXD or Incus. Thin: configuration is made in ``config``, requests in ``client``."""
 
 import contextlib
-import datetime
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,11 +10,12 @@ from typing import Any
 
 from containerhost import engines, errors
 from containerhost.devices.model import Device
-from containerhost.engines import ContainerState, Executed, InterfaceMetrics, Metrics, PoolUsage, ServerInfo, Status
+from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.engines.lxd import config, cores, held, operations, salvage
 from containerhost.engines.lxd.client import LxdClient, Seen
 from containerhost.engines.lxd.creation import Creation
 from containerhost.engines.lxd.leavings import Leavings
+from containerhost.engines.lxd.states import STATUSES, container_state, metrics
 from containerhost.engines.verify import complaints
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
@@ -24,35 +25,24 @@ from containerhost.privileged import Privileged
 from containerhost.process.processes import began
 from containerhost.spec import BlockDevice, ContainerSpec, Part, grants_of
 from containerhost.storage.blocknodes import NodeMissing
-from containerhost.storage.withholding import withheld
+from containerhost.storage.withholding import restore_all, withheld
 from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 
-# LXD's status codes (rest-api document, "List of current status codes").
-STATUSES: Mapping[int, Status] = {
-    102: Status.STOPPED,
-    103: Status.RUNNING,
-    106: Status.STARTING,
-    107: Status.STOPPING,
-    110: Status.FROZEN,
-    112: Status.ERROR,
-    113: Status.RUNNING,  # "Ready": a guest that reported itself up
-}
-
 CONFLICT_TRIES = 5
+FENCES = "fences"  # below the locks' folder
 BUSY_PAUSE = 0.2  # s between looks at a container that another operation works on
-DAY_ONE = datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC)  # LXD's "never" is before it
 
 
 class LxdEngine:
-    name = "lxd"
-
     """:param privileged: looks into containers
     :param host: the daemon's machine
     :param locks: a folder that every process which makes containers on this host shares
     :param restart_limit: seconds that a change of a container waits for a daemon which goes away in its middle
     """
+
+    name = "lxd"
 
     def __init__(self, client: LxdClient, privileged: Privileged | None = None, host: Host | None = None,
                  locks: Path = FOLDER, restart_limit: int = 0) -> None:
@@ -63,7 +53,9 @@ class LxdEngine:
         self.leavings = Leavings(self, self._privileged, self._host)
         self._restart_limit = restart_limit
         self._pool_drivers: dict[str, str] = {}
-        self._inits: dict[str, tuple[int, int | None]] = {}
+        self._inits: dict[str, tuple[int, int]] = {}  # pid, and when it began
+        self._fences = locks / FENCES
+        self._fenced = threading.local()
 
     # Whole-host questions.
 
@@ -75,6 +67,7 @@ class LxdEngine:
             architectures=tuple(environment["architectures"]),
             kernel=environment["kernel_version"],
             hostname=environment["server_name"],
+            certificate=environment.get("certificate_fingerprint") or "",
         )
 
     def pool(self, name: str) -> PoolUsage:
@@ -168,7 +161,11 @@ class LxdEngine:
         salvage.require_folder(self.client, self.client.instance(name)[0])
 
     def rename(self, name: str, new: str) -> None:
-        self._patiently(name, lambda: self.client.rename_instance(name, new))
+        try:
+            self._patiently(name, lambda: self.client.rename_instance(name, new))
+        except errors.OperationForgotten:
+            if self.exists(name) or not self.exists(new):
+                raise
 
     def require_cores(self, spec: ContainerSpec) -> None:
         """LXD takes any core for granted, and runs the container on all of them when it cannot use those named. It
@@ -178,7 +175,7 @@ class LxdEngine:
                             ("online", "isolated"))
         missing = spec.cpu.cores - (online - isolated)
         if missing:
-            raise errors.SpecError(
+            raise errors.UnsupportedOnHost(
                 f"container {spec.name} is to run on cores {config.core_list(spec.cpu.cores)}, but of these LXD cannot "
                 f"use {config.core_list(missing)}: online are {config.core_list(online)}, isolated by the kernel "
                 f"{config.core_list(isolated) or 'none'}")
@@ -186,15 +183,17 @@ class LxdEngine:
     def start(self, name: str) -> None:
         try:
             self._act(name, "start")
-        except errors.EngineUnavailable:
-            raise
         except errors.EngineError as error:
+            if is_gone(error):
+                raise
             if self._is(name, Status.RUNNING):
                 return
-            raise type(error)(f"{error}{self._why(name)}") from error
+            raise type(error)(self._reason_first(name, error)) from error
 
     def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
         state = self.container(name)
+        if force:
+            self._end_helpers(name)
         if state.status is Status.STOPPED:
             return
         if state.status is Status.FROZEN and not force:
@@ -202,9 +201,9 @@ class LxdEngine:
             self.unfreeze(name)
         try:
             self._act(name, "stop", force=force, timeout=timeout)
-        except errors.EngineUnavailable:
-            raise
         except errors.EngineError as error:
+            if is_gone(error):
+                raise
             status = self.container(name).status
             if status is Status.STOPPED:
                 return
@@ -218,12 +217,19 @@ class LxdEngine:
         self.start(name)
 
     def freeze(self, name: str) -> None:
-        if not self._is(name, Status.FROZEN):
-            self._act(name, "freeze")
+        self._reach(name, Status.FROZEN, "freeze")
 
     def unfreeze(self, name: str) -> None:
-        if not self._is(name, Status.RUNNING):
-            self._act(name, "unfreeze")
+        self._reach(name, Status.RUNNING, "unfreeze")
+
+    def _reach(self, name: str, status: Status, action: str) -> None:
+        if self._is(name, status):
+            return
+        try:
+            self._act(name, action)
+        except errors.OperationForgotten:
+            if not self._is(name, status):
+                raise
 
     def _act(self, name: str, action: str, **how: Any) -> None:
         self._patiently(name, lambda: self.client.set_state(name, action, **how))
@@ -252,10 +258,8 @@ class LxdEngine:
                 return
             except errors.EngineNotFound:
                 return
-            except (errors.EngineUnavailable, errors.EngineTimeout):
-                raise
             except errors.EngineError as error:
-                if time.monotonic() > limit:
+                if is_gone(error) or isinstance(error, errors.EngineTimeout) or time.monotonic() > limit:
                     raise
                 LOG.info("Container %s cannot be deleted yet: %s", name, error)
                 time.sleep(BUSY_PAUSE)
@@ -273,6 +277,8 @@ class LxdEngine:
             if operation["status_code"] < 200 and which(operation, name):
                 try:
                     self.client.wait(operation, f"wait for '{operation['description']}' of container {name}")
+                except errors.OperationForgotten:
+                    continue  # it has ended
                 except (errors.EngineUnavailable, errors.EngineTimeout):
                     raise
                 except errors.EngineError as error:
@@ -335,9 +341,24 @@ class LxdEngine:
 
     @contextlib.contextmanager
     def withheld(self, name: str, disk: BlockDevice) -> Iterator[None]:
-        pid = self.pid(name)
-        with withheld(self._privileged, pid, disk, int(config.BLOCK_MODE, 8)) if pid else contextlib.nullcontext():
+        """May be nested, for the disk to be detached in the block."""
+        pid, mine = self.pid(name), self._fenced.__dict__.setdefault("paths", set())
+        if pid is None or (pid, disk.path) in mine:
             yield
+            return
+        mine.add((pid, disk.path))
+        try:
+            with withheld(self._privileged, self._fences, pid, disk, int(config.BLOCK_MODE, 8)):
+                yield
+        finally:
+            mine.discard((pid, disk.path))
+
+    def restore_fenced(self) -> tuple[str, ...]:
+        """Make usable again what killed processes left fenced in running containers.
+
+        :returns: complaints
+        """
+        return restore_all(self._privileged, self._fences)
 
     def refit(self, name: str, parts: Sequence[Part]) -> None:
         """Let a stopped container have exactly these parts, as they are called now: after a restart of the host,
@@ -352,7 +373,7 @@ class LxdEngine:
             if instance | changed != instance:
                 self.client.replace_instance(name, instance | changed, etag)
 
-        self.change(name, change)
+        self._patiently(name, lambda: self.change(name, change))
 
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
         """Let a stopped container be what ``spec`` says, apart from its image and mounts."""
@@ -366,6 +387,21 @@ class LxdEngine:
             kept = {key: device for key, device in instance["devices"].items() if not config.is_of_part(key)}
             self.client.replace_instance(name, instance | {"config": own | wanted, "devices": kept | devices}, etag)
 
+        self._patiently(name, lambda: self.change(name, change))
+        cores.settle(self.client, self.change, self._host, name, self.pid(name), wanted.get(cores.LIMIT))
+
+    def set_limits(self, name: str, spec: ContainerSpec) -> None:
+        """Let a container, stopped or running, have the CPUs, the memory and the root disk's size and speed of
+        ``spec``. Its devices, and the kernel limits that they need, stay as they are."""
+        self.require_cores(spec)
+        wanted = config.limits(spec, self.client.extensions)
+        root = config.root_disk(spec.root)
+
+        def change(instance: dict[str, Any], etag: str) -> None:
+            kept = {key: value for key, value in instance["config"].items() if not config.is_limit(key)}
+            self.client.replace_instance(name, instance | {
+                "config": kept | wanted, "devices": instance["devices"] | {"root": root}}, etag)
+
         self.change(name, change)
         cores.settle(self.client, self.change, self._host, name, self.pid(name), wanted.get(cores.LIMIT))
 
@@ -373,14 +409,15 @@ class LxdEngine:
         """Read, change and write back; again when somebody else wrote in between, or the daemon restarted: nobody else
         knows whether it had made the change.
 
-        :param change: called with the container as LXD describes it, and the ETag to write it back with
+        :param change: makes no change that is there already; called with the container as LXD describes it, and the
+            ETag to write it back with
         :param seen: what the caller has just read
         """
         conflicts, limit = 0, None
         while True:
             try:
                 return change(*(seen or self.client.instance(name)))
-            except errors.EngineConflict:
+            except (errors.EngineConflict, errors.OperationForgotten):
                 conflicts += 1
                 if conflicts == CONFLICT_TRIES:
                     raise
@@ -407,83 +444,38 @@ class LxdEngine:
         """The container's first process; None when it does not run. It stays the same as long as it lives, and LXD
         starts a program inside to answer what a container does."""
         known = self._inits.get(name)
-        if known is None or began(known[0]) != known[1]:
-            found = metrics(self.client.state(name)).pid
-            self._inits.pop(name, None)
-            if found is None:
-                return None
-            self._inits[name] = known = found, began(found)
-        return known[0]
+        if known is not None and began(known[0]) == known[1]:
+            return known[0]
+        self._inits.pop(name, None)
+        found = metrics(self.client.state(name)).pid
+        when = None if found is None else began(found)
+        if found is not None and when is not None:  # LXD may still name one that has just ended
+            self._inits[name] = found, when
+        return found
+
+    def _end_helpers(self, name: str) -> None:
+        """What the tenant let the daemon's helpers wait for does not come any more."""
+        killed = self._privileged.end_helpers(self.pid(name) or 0)
+        if killed:
+            LOG.warning("Killed %d processes of the daemon that waited for container %s", killed, name)
 
     def _is(self, name: str, status: Status) -> bool:
         return self.container(name).status is status
 
-    def _why(self, name: str) -> str:
-        """The error lines of the container's own log: LXD itself only says that forkstart failed."""
+    def _reason_first(self, name: str, error: errors.EngineError) -> str:
+        """Return the error lines of the container's own log and then ``error``: LXD itself only says that forkstart
+        failed, and clouds cut what is long."""
         try:
             lines = self.client.log(name, "lxc.log").decode("utf-8", "replace").splitlines()
-        except errors.EngineError as error:
-            return f" (its log cannot be read: {error})"
+        except errors.EngineError as unreadable:
+            return f"{error} (its log cannot be read: {unreadable})"
         wrong = [line.partition(" ERROR ")[2].strip() for line in lines if " ERROR " in line]
-        return f" (its log: {' / '.join(wrong[:3])})" if wrong else ""
+        return f"container {name} does not start: {' / '.join(wrong[:3])} ({error})" if wrong else str(error)
 
 
-def container_state(instance: Mapping[str, Any]) -> ContainerState:
-    return ContainerState(
-        name=instance["name"],
-        status=STATUSES.get(instance["status_code"], Status.ERROR),
-        labels={key.removeprefix("user."): value for key, value in instance["config"].items()
-                if key.startswith("user.")},
-        created=moment(instance.get("created_at")),
-        last_used=moment(instance.get("last_used_at")),
-        interfaces={device["name"]: device.get("parent", "") for device in (instance.get("devices") or {}).values()
-                    if device["type"] == "nic" and "name" in device},
-    )
-
-
-def moment(text: str | None) -> datetime.datetime | None:
-    """LXD's RFC 3339 time; None for its "never", which is a day of year 1 or of 1970."""
-    if not text:
-        return None
-    seconds, _, fraction = text.removesuffix("Z").partition(".")
-    when = datetime.datetime.fromisoformat(f"{seconds}.{fraction[:6].ljust(6, '0')}")
-    when = when.replace(tzinfo=when.tzinfo or datetime.UTC)
-    return when if when > DAY_ONE else None
-
-
-def metrics(state: Mapping[str, Any]) -> Metrics:
-    """LXD's instance state document."""
-    memory = state.get("memory") or {}
-    pid = state.get("pid") or 0
-    return Metrics(
-        status=STATUSES.get(state["status_code"], Status.ERROR),
-        pid=pid if pid > 0 else None,
-        processes=max(0, state.get("processes") or 0),
-        cpu_time=max(0, (state.get("cpu") or {}).get("usage", 0)),
-        memory=memory.get("usage", 0),
-        memory_peak=memory.get("usage_peak", 0),
-        swap=memory.get("swap_usage", 0),
-        disks={name: disk["usage"] for name, disk in (state.get("disk") or {}).items()},
-        interfaces=tuple(interface_metrics(name, entry) for name, entry in sorted((state.get("network") or {}).items())
-                         if entry.get("type") != "loopback"),
-    )
-
-
-def interface_metrics(name: str, entry: Mapping[str, Any]) -> InterfaceMetrics:
-    counters = entry["counters"]
-    return InterfaceMetrics(
-        name=name,
-        mac=entry["hwaddr"],
-        host_name=entry.get("host_name") or None,
-        received_bytes=counters["bytes_received"],
-        received_packets=counters["packets_received"],
-        received_errors=counters.get("errors_received", 0),
-        received_dropped=counters.get("packets_dropped_inbound", 0),
-        sent_bytes=counters["bytes_sent"],
-        sent_packets=counters["packets_sent"],
-        sent_errors=counters.get("errors_sent", 0),
-        sent_dropped=counters.get("packets_dropped_outbound", 0),
-    )
+def is_gone(error: errors.EngineError) -> bool:
+    """Return whether nothing can be asked of the daemon now."""
+    return isinstance(error, errors.EngineUnavailable) and not isinstance(error, errors.OperationForgotten)
 
 
 _: type[engines.Engine] = LxdEngine

@@ -48,10 +48,15 @@ class Command:
             self._streams["0"].send(stdin)
         self._streams["0"].end_of_input()
         parts = all_drained([self._streams["1"], self._streams["2"]], end)
-        if parts is None:
+        try:
+            if parts is None:
+                raise errors.EngineTimeout(f"{self._asked}: its output does not end")
+            # It may close its outputs and go on.
+            left = max(1, round(end - time.monotonic()))
+            return Executed(exit_status(self._client, self._operation, self._asked, left), *parts)
+        except errors.EngineTimeout as error:
             self.kill()
-            raise errors.EngineTimeout(f"{self._asked}: not done within {timeout} s; it is killed")
-        return Executed(exit_status(self._client, self._operation, self._asked), *parts)
+            raise errors.EngineTimeout(f"{self._asked}: not done within {timeout} s; it is killed") from error
 
     def kill(self) -> None:
         with contextlib.suppress(errors.EngineUnavailable):  # it has ended
@@ -61,10 +66,13 @@ class Command:
         self._open.close()
 
 
-def exit_status(client: LxdClient, operation: Mapping[str, Any], asked: str) -> int:
-    """A command that cannot be run has a shell's status; LXD says so by failing the operation."""
+def exit_status(client: LxdClient, operation: Mapping[str, Any], asked: str, timeout: int) -> int:
+    """A command that cannot be run has a shell's status; LXD says so by failing the operation.
+
+    :param timeout: seconds that it may take yet
+    """
     try:
-        return client.wait(operation, asked)["return"]
+        return client.wait(operation, asked, timeout)["return"]
     except errors.EngineError as error:
         for words, status in UNRUNNABLE.items():
             if str(error).endswith(words):

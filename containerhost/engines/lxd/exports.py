@@ -22,6 +22,7 @@ LOG = logging.getLogger(__name__)
 PREFIX = "containerhost-export-"
 PIECE = 1 << 16  # bytes read at once
 LOOK = 1  # s between two looks at LXD's progress
+BUSY_LIMIT = 30  # s that somebody else may be at work on a snapshot
 STOPPED = 102  # LXD's status code
 
 
@@ -155,10 +156,15 @@ class Exports:
                  if image.get("filename", "").startswith(PREFIX)}
         for name in names:
             found |= {key: name for key in self._snapshots(name)}
-        purged = tuple(sorted(found.keys() - set(running)))
-        for key in purged:
-            self.discard(found[key], key)
-        return purged
+        purged = []
+        for key in sorted(found.keys() - set(running)):
+            try:
+                self.discard(found[key], key)
+                purged.append(key)
+            except errors.EngineError as error:
+                LOG.error("What the interrupted export %s left could not be removed, which is tried again at the next "
+                          "start: %s", key, error)
+        return tuple(purged)
 
     def _snapshots(self, name: str) -> tuple[str, ...]:
         """Keys of the exports that left a snapshot of a container."""
@@ -172,9 +178,21 @@ class Exports:
         if not name:
             return
         asked = f"delete snapshot {snapshot} of container {name}"
-        with contextlib.suppress(errors.EngineNotFound):
-            self._client.finish(
-                self._client.request("delete", "instances", name, "snapshots", snapshot, asked=asked), asked)
+        end = time.monotonic() + BUSY_LIMIT
+        while True:
+            try:
+                self._client.finish(
+                    self._client.request("delete", "instances", name, "snapshots", snapshot, asked=asked), asked)
+            except errors.EngineNotFound:
+                return
+            except errors.EngineError as error:
+                # LXD itself goes on with a deletion whose caller was killed, and two of them fail on each other.
+                if isinstance(error, errors.EngineTimeout) or time.monotonic() > end:
+                    raise
+                LOG.info("%s; it is tried again", error)
+                time.sleep(LOOK)
+            else:
+                return
 
 
 def failed(asked: str, words: str) -> errors.EngineError:

@@ -1,20 +1,18 @@
 """LXD's image store: find, import and remove images. Imports are streamed; no image is ever whole in memory.
 
-Formats: LXD's image-format document (unified: one tarball with metadata.yaml and rootfs/; split: a metadata tarball and
-a root file system as tarball or squashfs) and its rest-api for ``POST /1.0/images``.
+Formats: LXD's image-format document (split: a metadata tarball, and a root file system as a tarball) and its rest-api
+for ``POST /1.0/images``. What is imported was written by :mod:`containerhost.images`, never by a tenant.
 """
 
 import dataclasses
 import datetime
 import hashlib
 import io
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, BinaryIO
 
 from containerhost.engines.lxd.client import LxdClient
-from containerhost.engines.lxd.engine import moment
+from containerhost.engines.lxd.states import moment
 from containerhost.errors import EngineConflict, EngineNotFound
 from containerhost.rollback import Rollback
 
@@ -60,33 +58,28 @@ class Images:
         return tuple(sorted((image for image in images if image.filename.startswith(prefix) and not image.aliases),
                             key=lambda image: image.fingerprint))
 
-    def import_unified(self, path: Path, alias: str, properties: Mapping[str, str]) -> str:
-        """Import a unified tarball and return its fingerprint.
+    def import_split(self, metadata: bytes, rootfs: BinaryIO, alias: str, properties: Mapping[str, str]) -> str:
+        """Import a root file system with its metadata tarball, and return the fingerprint of both.
 
-        :param properties: kept beside those of its metadata.yaml
+        :param rootfs: a file; read from its beginning, and twice where LXD has it already and does not say as what
         """
-        return self.import_packed(lambda: path.open("rb"), alias, properties)
+        # What is seldom used is imported where it is: every command of OpenNebula's would wait for it.
+        from requests_toolbelt.multipart.encoder import MultipartEncoder  # noqa: PLC0415  (for uploads alone)
 
-    def import_packed(self, opened: Callable[[], AbstractContextManager["Reader"]], alias: str,
-                      properties: Mapping[str, str]) -> str:
-        """The same of a tarball that need not be a file.
-
-        :param opened: gives its content from the beginning; twice, where LXD has it already and does not say as what
-        """
-        with opened() as content:
-            return self._import(content, {"Content-Type": "application/octet-stream", "X-LXD-filename": alias},
-                                lambda: fingerprint(opened), alias, properties)
-
-    def import_split(self, metadata: bytes, rootfs: Path, alias: str, properties: Mapping[str, str]) -> str:
-        """Import a root file system with a metadata tarball made for it, and return the fingerprint of both."""
-        with rootfs.open("rb") as file:
-            # What is seldom used is imported where it is: every command of OpenNebula's would wait for it.
-            from requests_toolbelt.multipart.encoder import MultipartEncoder  # noqa: PLC0415  (for uploads alone)
-
-            body = MultipartEncoder([("metadata", ("metadata.tar", io.BytesIO(metadata), "application/octet-stream")),
-                                     ("rootfs", (alias, file, "application/octet-stream"))])
-            return self._import(body, {"Content-Type": body.content_type},
-                                lambda: fingerprint(lambda: rootfs.open("rb"), metadata), alias, properties)
+        rootfs.seek(0)
+        body = MultipartEncoder([("metadata", ("metadata.tar", io.BytesIO(metadata), "application/octet-stream")),
+                                 ("rootfs", (alias, rootfs, "application/octet-stream"))])
+        with Rollback(f"import of image {alias}") as undo:
+            try:
+                found = self._client.upload_image(body, {"Content-Type": body.content_type, "X-LXD-public": "0"})
+                undo.on_error("its file", self.delete, found)
+            except EngineConflict:
+                # The same bytes are there, under another alias or from an import that was killed before it got one.
+                found = fingerprint(rootfs, metadata)
+            if properties:
+                self._client.patch_image(found, {"properties": dict(properties)})
+            self._name(alias, found)
+        return found
 
     def delete(self, fingerprint: str) -> None:
         """Containers made from it live on; nothing happens when it is gone already."""
@@ -94,23 +87,6 @@ class Images:
             self._client.delete_image(fingerprint)
         except EngineNotFound:
             return
-
-    def _import(self, body: Any, headers: Mapping[str, str], known: Callable[[], str], alias: str,
-                properties: Mapping[str, str]) -> str:
-        """:param known: computes the fingerprint
-        """
-        with Rollback(f"import of image {alias}") as undo:
-            try:
-                found = self._client.upload_image(body, {**headers, "X-LXD-public": "0"})
-                undo.on_error("its file", self.delete, found)
-            except EngineConflict:
-                # The same bytes are there, under another alias or from an import that was killed before it got one.
-                found = known()
-            if properties:
-                # Not with the upload: LXD 5.0.2 crashes on that when the image's metadata.yaml has no properties.
-                self._client.patch_image(found, {"properties": dict(properties)})
-            self._name(alias, found)
-        return found
 
     def _name(self, alias: str, fingerprint: str) -> None:
         """Let ``alias`` mean this image, whatever it meant before."""
@@ -122,19 +98,12 @@ class Images:
                 self._client.create_image_alias(alias, fingerprint)
 
 
-class Reader(Protocol):
-    def read(self, size: int = -1, /) -> bytes: ...
-
-
-def fingerprint(opened: Callable[[], AbstractContextManager[Reader]], before: bytes = b"") -> str:
-    """As LXD computes it.
-
-    :param before: what comes before the content
-    """
-    digest = hashlib.sha256(before)
-    with opened() as content:
-        while piece := content.read(PIECE):
-            digest.update(piece)
+def fingerprint(rootfs: BinaryIO, metadata: bytes) -> str:
+    """Compute the fingerprint that LXD gives a split image."""
+    digest = hashlib.sha256(metadata)
+    rootfs.seek(0)
+    while piece := rootfs.read(PIECE):
+        digest.update(piece)
     return digest.hexdigest()
 
 

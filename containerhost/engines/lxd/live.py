@@ -22,7 +22,7 @@ from containerhost.spec import ContainerSpec
 from containerhost.sysfs import Host
 
 MEMORY = ("limits.memory", "limits.hugepages.")
-LIMITS = ("limits.cpu", "limits.disk.")
+LIMITS = ("limits.cpu", "limits.disk.", "limits.processes")
 #: What LXD only writes down: limits and environment for what is started from now on, and marks, which the guest reads.
 NOTED = (config.KERNEL, "user.", "environment.")
 #: Keys that may change while a container runs.

@@ -1,0 +1,14 @@
+"""Documents for cloud-init that configuration, which is text, cannot hold as they are. Pure."""
+
+import base64
+
+
+def mime_part(kind: str, content: bytes) -> str:
+    """Return ``content`` as the one base64 part of a MIME message, which cloud-init unpacks.
+
+    The format is in cloud-init's documentation, user-data formats.
+
+    :param kind: MIME type
+    """
+    return (f"Content-Type: {kind}\nMIME-Version: 1.0\nContent-Transfer-Encoding: base64\n\n"
+            + base64.encodebytes(content).decode())
