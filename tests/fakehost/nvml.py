@@ -85,6 +85,7 @@ class Nvml(fixtures.Fixture):
         instance; None is no MIG mode
     :param changed: is told of a GPU's address and pairs of instances when they change
     :ivar failing: names of C functions -> how many calls of each go well before one fails
+    :ivar before: is called with the name of each C function before it does anything
     """
 
     def __init__(self, gpus: Mapping[str, Sequence[tuple[int, int, str, Sequence[int]]] | None],
@@ -92,6 +93,7 @@ class Nvml(fixtures.Fixture):
         self._changed = changed
         self.failing: dict[str, int] = {}
         self.calls: list[str] = []
+        self.before: Callable[[str], None] = lambda name: None
         self._objects: list[Any] = [None]
         self.gpus = [self._gpu(address, cut) for address, cut in gpus.items()]
 
@@ -124,6 +126,7 @@ class Nvml(fixtures.Fixture):
 
         def answer(*arguments: Any) -> int:
             self.calls.append(name)
+            self.before(name)
             if name in self.failing:
                 self.failing[name] -= 1
                 if self.failing[name] < 0:

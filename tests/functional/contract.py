@@ -4,6 +4,10 @@ A test case mixes these in beside its engine's own, which bring the daemon and s
 the module, not its classes: each would else be a test of the importing module.
 """
 
+import dataclasses
+import os
+import shutil
+import stat
 import subprocess
 import threading
 from collections.abc import Callable
@@ -15,10 +19,12 @@ import testtools
 from testtools.matchers import Contains
 
 from containerhost import errors
-from containerhost.devices.model import Device, Kind, Role
+from containerhost.devices.model import CharNode, Device, Kind, Role
 from containerhost.devices.scan import scan
+from containerhost.devices.vendors import OWN
+from containerhost.devices.vendors.base import GpuVendor
 from containerhost.engines import Status
-from containerhost.grants import Grant, GrantOptions
+from containerhost.grants import GpuGrant, Grant, GrantOptions
 from containerhost.network.netfunction import wait_for
 from containerhost.owners import Owner, Owners
 from containerhost.possession import Possession, Request
@@ -187,6 +193,24 @@ class LimitContract(EngineFrame):
         self.assertRegex(self.inside("c1", "cat", "/proc/1/status")[1], r"Cpus_allowed_list:\s0\n")
         self.assertRegex(self.inside("c1", "cat", "/proc/1/limits")[1], r"Max open files\s+1024\s+1024")
 
+    def test_fork_bomb_ends_at_the_limit_of_processes(self):
+        """One that could not take the host with it either: it is of 200 processes, which end by themselves."""
+        self.running(processes=60)
+        self.running("c2")
+        bomb = "i=0; while [ $i -lt 200 ]; do sleep 120 > /dev/null 2>&1 < /dev/null & i=$((i+1)); done; echo all"
+        done = self.engine.execute("c1", ["sh", "-c", bomb], b"", timeout=PATIENCE)
+        self.assertNotEqual((0, b"all\n"), (done.status, done.stdout))
+        self.assertLessEqual(self.engine.metrics("c1").processes, 60)
+        self.assertEqual(0, self.engine.execute("c2", ["sh", "-c", "exit 0"], b"", timeout=PATIENCE).status)
+        self.engine.delete("c1")
+        self.assertFalse(self.engine.exists("c1"))
+
+    def test_command_that_closes_its_outputs_is_killed_at_its_time_limit(self):
+        self.running()
+        script = "exec > /dev/null 2>&1; exec sleep 599"
+        self.assertRaises(errors.EngineTimeout, self.engine.execute, "c1", ["sh", "-c", script], b"", timeout=3)
+        await_that(lambda: "sleep 599" not in self.inside("c1", "ps")[1], "the command is killed")
+
     def test_memory_is_not_more_than_asked(self):
         self.running(memory=Memory(32 * MiB))
         status, output = self.inside("c1", "sh", "-c",
@@ -261,6 +285,30 @@ class DeviceContract(DeviceFrame):
     def someones(self, gpu: Device) -> None:
         """A container ``someone``, not of this project's making, may use the GPU."""
         raise NotImplementedError
+
+    def test_vendor_with_nodes_in_a_directory_of_its_own(self):
+        folder = Path("/dev/testaccel")
+        folder.mkdir()
+        self.addCleanup(shutil.rmtree, folder)
+        numbers = {"x0": (1, 7), "x1": (1, 5)}
+        for name, number in numbers.items():
+            os.mknod(folder / name, stat.S_IFCHR | 0o600, os.makedev(*number))
+        other = type("Other", (GpuVendor,), {"name": "other", "nodes": ("testaccel/x*",)})
+        self.useFixture(fixtures.MonkeyPatch("containerhost.devices.vendors.load", lambda: (*OWN, other)))
+        grants = []
+        for name, number in numbers.items():
+            card = dataclasses.replace(self.gpus[0], id=f"0000:{name}:00.0", plugin="other", vendor_id="1234")
+            grants.append(Grant(card, (CharNode(f"/dev/testaccel/{name}", *number),),
+                                gpu=GpuGrant(card.address, None, "1234")))
+        self.running(parts=grants[:1])
+        self.engine.verify("c1", grants[:1])
+        self.engine.attach("c1", grants[1])
+        self.engine.verify("c1", grants)
+        error = self.assertRaises(errors.NotAsGranted, self.engine.verify, "c1", grants[1:])
+        self.assertIn("/dev/testaccel/x0", str(error))
+        for grant in grants:
+            self.engine.detach("c1", grant)
+        self.engine.verify("c1", ())
 
     def nodes(self, name: str) -> set[str]:
         return set(self.inside(name, "find", "/dev", "-type", "c")[1].split())

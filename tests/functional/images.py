@@ -1,11 +1,16 @@
 """One small root file system (busybox) as an image in every format that is accepted."""
 
-import io
 import platform
 import subprocess
 import tarfile
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO, cast
 
+from containerhost.engines.lxd.images import Images
+from containerhost.images import metadata
+from containerhost.images.rebuild import rebuild
 from tools.cloud import image
 
 COMPRESSIONS = {"tar.gz": ("gzip", "-1"), "tar.xz": ("xz", "-0"), "tar.zst": ("zstd", "-q", "-1")}
@@ -28,15 +33,12 @@ def all_formats(folder: Path) -> dict[str, Path]:
     return files
 
 
-def metadata_tarball() -> bytes:
-    """The other half of a split image."""
-    content = f"architecture: {platform.machine()}\ncreation_date: 1\n".encode()
-    entry = tarfile.TarInfo("metadata.yaml")
-    entry.size = len(content)
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w") as archive:
-        archive.addfile(entry, io.BytesIO(content))
-    return raw.getvalue()
+def imported(store: Images, file: Path, alias: str, properties: Mapping[str, str]) -> str:
+    """Import an image as the drivers do, and return its fingerprint."""
+    with file.open("rb") as image, tempfile.TemporaryFile() as target:
+        rebuilt = rebuild(image, cast(BinaryIO, target), None, 60)
+        return store.import_split(metadata.tarball(rebuilt.architecture or platform.machine()),
+                                  cast(BinaryIO, target), alias, properties)
 
 
 def only_rootfs(unified: Path, target: Path) -> None:

@@ -211,7 +211,7 @@ class Lxd(fixtures.Fixture):
     def imported(self) -> str:
         """Fingerprint of the unified image, imported at the first call."""
         found = self.store.find("busybox")
-        return found.fingerprint if found else self.store.import_unified(self.images["unified"], "busybox", {})
+        return found.fingerprint if found else images.imported(self.store, self.images["unified"], "busybox", {})
 
     def _delete_containers(self) -> None:
         for container in self.engine.containers():

@@ -8,16 +8,19 @@ from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests.functional import contract
 from tests.functional.contract import MiB
-from tests.functional_docker.dockerd import Docker, leftovers
+from tests.functional_docker.dockerd import Daemon, Docker, leftovers
 from tests.waiting import await_that
 
 
 class DockerTestCase(contract.EngineFrame):
+    """:ivar own: a daemon of this test's own; None is the one that all tests share"""
+
     label = "one.id"
+    own: Daemon | None = None
 
     def setUp(self) -> None:
         super().setUp()
-        self.docker = self.useFixture(Docker())
+        self.docker = self.useFixture(Docker(self.own))
         self.engine: DockerEngine = self.docker.engine
 
     def spec(self, name: str = "c1", **more: Any) -> ContainerSpec:

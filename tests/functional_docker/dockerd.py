@@ -197,7 +197,8 @@ class Docker(fixtures.Fixture):
 def leftovers(daemon: Daemon) -> list[str]:
     """What is left of containers after all were deleted."""
     folders = [daemon.records, daemon.base / "data/containers", *daemon.base.glob("data/*.*/containers")]
-    files = [path for folder in folders if folder.exists() for path in folder.iterdir() if path.name != ".lock"]
+    files = [path for folder in folders if folder.exists() for path in folder.iterdir()
+             if not path.name.startswith(".lock")]
     # dockerd's own, private one.
     mounts = {mount for mount in mounts_below(daemon.base)
               if not re.fullmatch(OWN_MOUNT, mount.removeprefix(str(daemon.base)))}

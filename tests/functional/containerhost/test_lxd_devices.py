@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import threading
 
 import fixtures
@@ -21,6 +22,21 @@ from tests.functional.contract import picture
 from tests.functional.lxd import memlock
 
 NODE_GUID, PORT_GUID = "0200:0000:0000:0001", "0200:0000:0000:0002"
+
+# What standard input is, only a thread has that took a table of open files of its own (CLONE_FILES).
+HIDING = """
+import ctypes, os, threading, time
+libc = ctypes.CDLL(None)
+ready = threading.Event()
+def hide():
+    assert libc.unshare(0x400) == 0
+    ready.set()
+    time.sleep(600)
+threading.Thread(target=hide, daemon=True).start()
+ready.wait()
+os.close(0)
+libc.pthread_exit(None)
+"""
 
 
 class DeviceTestCase(contract.DeviceFrame, LxdTestCase):
@@ -176,6 +192,18 @@ class TestPossession(DeviceTestCase):
         self.assertThat(complaint, Contains("did not appear"))
         self.engine.delete("c1")
         self.assertEqual((), self.possession.give_back(self.owner("c1")))
+
+    def test_a_gpu_that_a_thread_hides_is_not_free(self):
+        """It has a table of open files of its own, and the process's first thread has ended."""
+        ends = os.openpty()
+        self.addCleanup(lambda: [os.close(end) for end in ends])
+        terminal = os.fstat(ends[1]).st_rdev
+        process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", HIDING],
+                                   stdin=ends[1])
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        node = (os.major(terminal), os.minor(terminal))
+        self.assertTrue(wait_for(lambda: [user for user in Privileged().users([node]) if "python" in user], 10))
 
     def test_a_gpu_that_a_process_of_a_container_still_has_open_is_not_free(self):
         """Of a container of any kind: here one made of namespaces only, with a terminal for the GPU's node."""

@@ -6,16 +6,20 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import fixtures
 from testtools.matchers import LessThan, MatchesRegex
 
 from containerhost import errors
 from containerhost.engines import Status
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.spec import RootDisk
+from containerhost.spec import FolderDisk, RootDisk
 from tests.functional.containerhost.base import LxdTestCase, MiB
 from tests.functional.lxd import Lxd
+
+FORGOTTEN = 7.0  # s after an operation's end; LXD knows it for 5
 
 
 class TestDaemonTrouble(LxdTestCase):
@@ -99,6 +103,43 @@ class TestDaemonTrouble(LxdTestCase):
         for pause in (0.02, 0.1):
             self.engine.create(self.spec())
             self.kill_during(lambda: self.engine.start("c1"), pause)
+
+
+class SlowWaits(LxdClient):
+    """Asks for the end of an operation so late that LXD has forgotten it, as through a slow connection."""
+
+    def request(self, method, *path, asked, **arguments):
+        if path[:1] == ("operations",) and path[-1:] == ("wait",):
+            time.sleep(FORGOTTEN)
+        return super().request(method, *path, asked=asked, **arguments)
+
+
+class TestForgottenOperations(LxdTestCase):
+    def setUp(self):
+        super().setUp()
+        self.slow = LxdEngine(SlowWaits(self.lxd.daemon.client().settings),
+                              locks=Path(self.useFixture(fixtures.TempDir()).path))
+
+    def test_what_went_well_is_not_undone(self):
+        spec = self.spec()
+        self.slow.create(spec)
+        self.slow.start("c1")
+        self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
+        disk = FolderDisk("d1", str(self.useFixture(fixtures.TempDir()).path), "/mnt/d1")
+        self.slow.attach("c1", disk)
+        self.slow.detach("c1", disk)
+        for act, status in ((self.slow.freeze, Status.FROZEN), (self.slow.unfreeze, Status.RUNNING)):
+            act("c1")
+            self.assertEqual(status, self.engine.container("c1").status)
+        self.slow.stop("c1", timeout=60, force=True)
+        self.slow.rename("c1", "c2")
+        self.assertEqual(Status.STOPPED, self.engine.container("c2").status)
+        self.slow.delete("c2")
+        self.assertEqual((), self.engine.containers())
+
+    def test_creation_that_failed_is_not_taken_for_made(self):
+        self.assertRaises(errors.EngineError, self.slow.create, self.spec(root=RootDisk("default", 1 * MiB)))
+        self.assertFalse(self.engine.exists("c1"))
 
 
 class TestStorage(LxdTestCase):

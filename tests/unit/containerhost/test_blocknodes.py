@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import stat
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import testtools
 
 from containerhost.errors import HostActionFailed
 from containerhost.privileged import Privileged
-from containerhost.process import processes
+from containerhost.process import openfiles, processes
 from containerhost.storage import blocknodes
 from containerhost.storage.blocknodes import NodeMissing
 
@@ -55,15 +56,15 @@ class ProcessesTest(testtools.TestCase):
         with open(path, "wb") as file:
             file.write(b"x" * mmap.PAGESIZE)
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
-            self.assertIn(str(os.stat(path).st_ino), {inode for _, inode in blocknodes.files_mapped(OWN)})
+            self.assertIn(str(os.stat(path).st_ino), {inode for _, inode in openfiles.mapped(OWN)})
 
     def test_a_process_that_is_gone(self) -> None:
         child = os.fork()
         if child == 0:
             os._exit(0)
         os.waitpid(child, 0)
-        self.assertEqual((None, set(), set(), []), (processes.parent(child), blocknodes.devices_open(child),
-                                                    blocknodes.files_mapped(child), blocknodes.table(child, "maps")))
+        self.assertEqual((None, set(), set(), []), (processes.parent(child), openfiles.nodes(child, stat.S_IFBLK),
+                                                    openfiles.mapped(child), openfiles.lines(child, "maps")))
 
     def test_the_containers_root_on_the_host(self) -> None:
         with open("/proc/self/uid_map", encoding="ascii") as file:

@@ -1,11 +1,16 @@
 import os
 import threading
+import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import fixtures
 import testtools
 
 from containerhost.filelock import FileLock
+from containerhost.owners import Owner, Owners
+
+NOBODY = 65534
 
 
 class FileLockTest(testtools.TestCase):
@@ -45,3 +50,85 @@ class FileLockTest(testtools.TestCase):
         os.waitpid(pid, 0)
         with self.lock.held():
             pass
+
+
+class OtherUserTest(testtools.TestCase):
+    """Root and a service that is not root use the same lock and records."""
+
+    def setUp(self):
+        super().setUp()
+        self.base = Path(self.useFixture(fixtures.TempDir()).path)
+        self.base.chmod(0o711)
+        self.folder = self.base / "owners"
+        self.folder.mkdir()
+        os.chown(self.folder, NOBODY, NOBODY)
+
+    def as_service(self, work) -> None:
+        """Do it as the folder's owner."""
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+                work()
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    def test_lock_that_root_took_first_is_the_services_too(self):
+        lock = FileLock(self.folder / "lock", limit=10)
+        with lock.held():
+            pass
+        self.as_service(lambda: lock.held().__enter__())
+
+    def test_lock_that_root_made_with_an_earlier_release_is_given_to_the_service(self):
+        lock = FileLock(self.folder / "lock", limit=10)
+        os.close(os.open(lock.path, os.O_CREAT, 0o600))
+        with lock.held():
+            pass
+        self.as_service(lambda: lock.held().__enter__())
+
+    def test_folder_that_root_makes_is_the_services(self):
+        lock = FileLock(self.folder / "deep/er/lock", limit=10)
+        with lock.held():
+            pass
+        self.as_service(lambda: lock.held().__enter__())
+
+    def test_root_follows_no_link_and_gives_no_file_away(self):
+        secret = self.base / "secret"
+        secret.write_text("secret")
+        empty = self.base / "empty"
+        empty.touch()
+        lock = FileLock(self.folder / "lock", limit=10)
+        for make in (lambda: lock.path.symlink_to(secret), lambda: lock.path.symlink_to(self.base / "new"),
+                     lambda: os.mkfifo(lock.path)):
+            make()
+            self.assertRaises(OSError, lock.held().__enter__)
+            lock.path.unlink()
+        for file in (secret, empty):
+            os.link(file, lock.path)
+            with lock.held():
+                pass
+            lock.path.unlink()
+            self.assertEqual(0, file.stat().st_uid)
+        self.assertFalse((self.base / "new").exists())
+
+    def test_records_that_root_changes_stay_the_services(self):
+        before = os.umask(0o077)
+        self.addCleanup(os.umask, before)
+        gpu = Owner("nova", "lxd", "one", "1"), SimpleNamespace(id="0000:17:00.0")
+        owners = Owners(self.folder)
+        owners.claim([gpu[1]], gpu[0], lambda device: ())
+        owners.block(gpu[1].id, "not clean")
+
+        def work() -> None:
+            self.assertEqual({"0000:17:00.0"}, set(owners.records()))
+            owners.unblock("0000:17:00.0")
+            owners.release("0000:17:00.0", gpu[0])
+
+        self.as_service(work)

@@ -23,6 +23,12 @@ class ApartTest(testtools.TestCase):
         self.assertRaises(ZeroDivisionError, namespaces.apart, lambda: 1 // 0, "oops")
         self.assertRaises(HostActionFailed, namespaces.within, "/nonexistent", lambda: None)
 
+    def test_what_never_ends_is_left_when_its_time_is_over(self) -> None:
+        over = threading.Event()
+        self.addCleanup(over.set)
+        error = self.assertRaises(HostActionFailed, namespaces.apart, over.wait, "cannot do it", 0.1)
+        self.assertEqual("cannot do it: not done within 0.1 s", str(error))
+
 
 class RootTest(testtools.TestCase):
     def test_a_map_of_ids(self) -> None:

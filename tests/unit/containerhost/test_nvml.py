@@ -1,6 +1,7 @@
+import concurrent.futures
+import queue
 import sys
 import threading
-import time
 import types
 from pathlib import Path
 from unittest import mock
@@ -9,10 +10,13 @@ import fixtures
 import testtools
 
 from containerhost.devices import nvml, vendors
-from containerhost.devices.health import gpus
+from containerhost.devices.health import gpus, rules
 from containerhost.devices.scan import scan
 from containerhost.sysfs import Host
+from tests.fakehost.nvml import Nvml
 from tests.unit.containerhost.hosts import shared
+
+CUT = "0000:3c:00.0"
 
 
 class Refused(Exception):
@@ -116,16 +120,96 @@ class Asking(testtools.TestCase):
         with mock.patch.object(nvml, "_LIBRARY", "libno-such-library.so.9"):
             self.assertEqual({}, nvml.query())
 
-    def test_a_call_that_never_returns_is_left_behind_and_not_joined(self):
-        forever, calls = threading.Event(), []
-        self.addCleanup(forever.set)
-        with mock.patch.object(nvml, "_ask", lambda answer: (calls.append(1), forever.wait(60))):
-            asker = nvml._Asker()
-            begin = time.monotonic()
-            self.assertEqual({}, asker.ask(0.05))
-            self.assertEqual({}, asker.ask(30))
-        self.assertLess(time.monotonic() - begin, 10)
-        self.assertEqual([1], calls)
+    def test_unexpected_failure_is_not_taken_for_health(self):
+        with mock.patch.object(nvml, "_ask", side_effect=RuntimeError("odd")), \
+                mock.patch.object(threading, "excepthook"), mock.patch.object(nvml, "available", lambda: True), \
+                mock.patch.object(nvml, "_bound", lambda: (CUT,)):
+            self.assertFalse(gpus.health(nvml.query()[CUT].state) == rules.WELL)
+
+
+class Concurrency(testtools.TestCase):
+    """pynvml's own code on an emulated library, which several threads ask."""
+
+    def setUp(self):
+        super().setUp()
+        self.library = self.useFixture(Nvml({CUT: [(1, 0, "1g.5gb", (1,)), (2, 2, "2g.10gb", (2,))]}))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.devices.nvml._ASKER", nvml._Asker()))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.devices.nvml._bound", lambda: (CUT,)))
+        self.reached, self.free = threading.Event(), threading.Event()
+        self.addCleanup(self.free.set)
+
+    def hold(self, function):
+        """Let the library hang in one of its functions until ``free``."""
+        def before(name):
+            if name == function:
+                self.reached.set()
+                self.free.wait(60)
+        self.library.before = before
+
+    def asking(self, limit=30.0):
+        found = queue.Queue()
+        threading.Thread(target=lambda: found.put(nvml.query(limit)), daemon=True).start()
+        return found
+
+    def test_all_concurrent_callers_get_the_whole_answer(self):
+        self.hold("nvmlDeviceGetCount_v2")
+        first = self.asking()
+        self.assertTrue(self.reached.wait(30))
+        answers = [first, *(self.asking() for _ in range(5))]
+        self.free.set()
+        for answer in answers:
+            gpu = answer.get(timeout=60)[CUT]
+            self.assertEqual({(1, 0): "1g.5gb", (2, 0): "2g.10gb"},
+                             {key: part.profile for key, part in gpu.slices.items()})
+        self.assertLessEqual(self.library.calls.count("nvmlDeviceGetCount_v2"), 6)
+
+    def test_many_callers_at_once_always_get_slices(self):
+        def ask(_):
+            return {part.profile for part in nvml.query()[CUT].slices.values()}
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            self.assertEqual([{"1g.5gb", "2g.10gb"}] * 80, list(pool.map(ask, range(80))))
+
+    def test_caller_never_gets_what_was_read_before_it_asked(self):
+        self.hold("nvmlShutdown")  # the first query has read everything
+        first = self.asking()
+        self.assertTrue(self.reached.wait(30))
+        self.library.gpu(CUT).instances.pop()
+        second = self.asking()
+        self.free.set()
+        self.assertEqual((2, 1), (len(first.get(timeout=60)[CUT].slices), len(second.get(timeout=60)[CUT].slices)))
+
+    def test_hanging_library_makes_gpus_unknown_and_delays_nobody_twice(self):
+        self.hold("nvmlDeviceGetCount_v2")
+        (complaint,) = gpus.health(nvml.query(0.05)[CUT].state).complaints
+        self.assertIn("unknown", complaint)
+        self.assertIsNotNone(self.asking(limit=600).get(timeout=60)[CUT].state.unknown)
+        self.assertEqual(1, self.library.calls.count("nvmlDeviceGetCount_v2"))
+        self.free.set()
+        for thread in threading.enumerate():
+            if thread.name == "nvml":
+                thread.join(30)
+        self.assertEqual(2, len(nvml.query(30)[CUT].slices))
+
+    def test_failing_library_makes_gpus_unknown(self):
+        self.library.failing = {"nvmlDeviceGetCount_v2": 0}
+        self.assertIsNotNone(nvml.query()[CUT].state.unknown)
+
+    def test_slice_that_fails_to_answer_does_not_vanish(self):
+        self.library.failing = {"nvmlDeviceGetMigDeviceHandleByIndex": 0}
+        found = nvml.query()[CUT]
+        self.assertTrue(len(found.slices) == 2 or gpus.health(found.state).complaints)
+
+    def test_scan_finds_gpus_unhealthy_while_nothing_is_known(self):
+        live = Host(shared("mixed").root)
+        live.live = True
+        self.useFixture(fixtures.MonkeyPatch("containerhost.devices.nvml._bound", lambda: ("0000:3c:00.0",)))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.devices.nvml.TIME_LIMIT", 0.05))
+        self.library.failing = {"nvmlDeviceGetCount_v2": 0}
+        with mock.patch.object(Host, "node_fault", return_value=None):
+            inventory = scan(live)
+        for name in ("0000:3c:00.0", "0000:3c:00.0/gi1/ci0"):
+            self.assertFalse(inventory.get(name).healthy, name)
 
 
 class Loading(testtools.TestCase):

@@ -13,6 +13,7 @@ import testtools
 from containerhost import libraries, ociruntime
 from containerhost.engines.docker.record import Record, Records
 from tests.commands import script
+from tests.waiting import await_that
 
 SCRIPT = Path(__file__).parents[3] / "bin/containerhost-docker-runtime"
 ID = "cd" * 32
@@ -85,6 +86,36 @@ class RuncTest(testtools.TestCase):
             self.assertRaises(OSError, ociruntime.create, str(self.folder), self.words)
         self.assertEqual([self.words, [*COMMON, "delete", "--force", ID]], [call.args[0] for call in runc.mock_calls])
 
+    def test_runc_is_killed_and_reaped_when_what_is_beside_it_fails(self):
+        self.records.write(ID, Record())
+        called = self.folder / "called"
+        script(self.folder / "runc", f"""
+echo $$ >> {called}
+case "$*" in *create*) exec sleep 60;; esac
+echo""")
+
+        def fail(*_):
+            await_that(lambda: called.exists() and called.read_text(), "runc is begun")
+            raise OSError("no")
+
+        with mock.patch.object(ociruntime, "RUNC", str(self.folder / "runc")), \
+                mock.patch.object(ociruntime, "load", side_effect=fail):
+            self.assertRaises(OSError, ociruntime.create, str(self.folder), self.words)
+        create, delete = called.read_text().split()
+        self.assertFalse(os.path.exists(f"/proc/{create}"))
+        self.assertFalse(os.path.exists(f"/proc/{delete}"))
+
+    def test_missing_runc_is_named(self):
+        self.useFixture(fixtures.EnvironmentVariable("PATH", str(self.folder)))
+        self.assertIn("no runc", str(self.assertRaises(OSError, ociruntime.runc, ["--version"])))
+
+    def test_start_waits_while_the_engine_changes_the_record(self):
+        self.records.write(ID, Record())
+        self.useFixture(fixtures.MonkeyPatch("containerhost.ociruntime.LOCK_LIMIT", 0.05))
+        with ociruntime.lock(str(self.folder), ID).held(), mock.patch.object(ociruntime, "runc") as runc:
+            self.assertRaises(TimeoutError, ociruntime.create, str(self.folder), self.words)
+        runc.assert_not_called()
+
     def test_runcs_own_failure_is_passed_on(self):
         self.records.write(ID, Record())
         with mock.patch.object(ociruntime, "runc", return_value=3), mock.patch.object(ociruntime, "lend") as lend:
@@ -118,6 +149,21 @@ class NodesTest(testtools.TestCase):
             {"process": {"args": ["x"]}, "linux": {"devices": [{"path": "/dev/fuse"}, DEVICE], "seccomp": {},
                                                     "resources": {"pids": {"limit": 1}, "devices": [deny, RULE]}}},
             ociruntime.with_nodes(config, NODES))
+
+    def test_volumes_of_an_image_are_folders_of_the_root(self):
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        (folder / "rootfs").mkdir()
+        (folder / "elsewhere").mkdir()
+        (folder / "rootfs/link").symlink_to(folder / "elsewhere")
+        ours = {"destination": "/media", "source": "/var/lib/onedock/one-1/media"}
+        mounts = [{"destination": path, "source": f"/var/lib/docker/volumes/{ID}/_data"}
+                  for path in ("/srv/data", "/link/attack")]
+        (folder / "config.json").write_text(json.dumps({"root": {"path": "rootfs"}, "linux": {},
+                                                        "mounts": [ours, *mounts]}))
+        ociruntime.rewrite(str(folder / "config.json"), (), None, volumes_in_root=True)
+        self.assertEqual([ours], json.loads((folder / "config.json").read_text())["mounts"])
+        self.assertTrue((folder / "rootfs/srv/data").is_dir())
+        self.assertEqual([], list((folder / "elsewhere").iterdir()))
 
     def test_libraries_come_by_a_hook_after_others(self):
         self.assertEqual({"linux": {}}, ociruntime.with_hook({"linux": {}}, ociruntime.hook_for([])))

@@ -34,6 +34,9 @@ class TestArguments(testtools.TestCase):
             lambda: root.shape("a b", 1, 1, 1),
             lambda: root.shape_sent("a", "i b", 1, 1, 1),
             lambda: root.remove_shaper("a/b"),
+            lambda: root.read_guest_file(os.getpid(), "../shadow.json"),
+            lambda: root.write_guest_file(os.getpid(), "passwd", b""),
+            lambda: root.read_guest_file(os.getpid(), "ack.json"),  # no container's process
             lambda: root.set_vf_port("ens9f0", 0, "all", 0),
             lambda: root.set_vf_link("ens9f0 up", 0, True),
         ):

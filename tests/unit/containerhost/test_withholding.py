@@ -1,11 +1,16 @@
+import json
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
+import fixtures
 import testtools
 
 from containerhost.errors import DeviceInUse
 from containerhost.privileged import Privileged
 from containerhost.spec import BlockDevice
-from containerhost.storage.withholding import withheld
+from containerhost.storage.withholding import restore_all, withheld
 
 DISK = BlockDevice("v", "/dev/null", "/dev/vdb")  # any node will do
 
@@ -27,8 +32,12 @@ class Root(Privileged):
 
 
 class WithheldTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path) / "fences"
+
     def enter(self, root: Root, disk: BlockDevice = DISK, failure: Exception | None = None) -> None:
-        with withheld(root, 7, disk, 0o600):
+        with withheld(root, self.folder, os.getpid(), disk, 0o600):
             root.done.append("block")
             if failure:
                 raise failure
@@ -36,6 +45,7 @@ class WithheldTest(testtools.TestCase):
     def test_nobody_can_open_it_before_it_is_known_that_nobody_has(self) -> None:
         root = Root()
         self.enter(root)
+        self.assertEqual([], list(self.folder.iterdir()))
         self.assertEqual(["withhold", "look", "block", "restore /dev/vdb (1, 3) 600"], root.done)
 
     def test_a_device_in_use_is_given_back(self) -> None:
@@ -52,3 +62,37 @@ class WithheldTest(testtools.TestCase):
         root = Root()
         self.enter(root, BlockDevice("v", "/dev/no-such-device", "/dev/vdb"))
         self.assertEqual(["block"], root.done)
+
+    def killed(self, root: Root) -> None:
+        """Fence the disk in a process that is killed."""
+        container, child = os.getpid(), os.fork()
+        if child == 0:
+            with withheld(root, self.folder, container, DISK, 0o600):
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+
+    def test_what_a_killed_process_left_fenced_is_restored_once(self) -> None:
+        root = Root()
+        self.killed(root)
+        self.assertEqual(1, len(list(self.folder.iterdir())))
+        for _ in range(2):
+            self.assertEqual((), restore_all(root, self.folder))
+        self.assertEqual(["restore /dev/vdb (1, 3) 600"], root.done)
+
+    def test_a_container_that_started_anew_has_nothing_to_restore(self) -> None:
+        root = Root()
+        self.killed(root)
+        (record,) = self.folder.iterdir()
+        data = json.loads(record.read_text())
+        data["container"]["began"] += 1
+        record.write_text(json.dumps(data))
+        self.assertEqual((), restore_all(root, self.folder))
+        self.assertEqual(([], []), (root.done, list(self.folder.iterdir())))
+
+    def test_a_record_that_cannot_be_read_is_told_and_kept(self) -> None:
+        self.killed(Root())
+        (record,) = self.folder.iterdir()
+        for text in ("", "{}", "[]", '{"by": 1}'):
+            record.write_text(text)
+            (complaint,) = restore_all(Root(), self.folder)
+            self.assertIn(str(record), complaint)

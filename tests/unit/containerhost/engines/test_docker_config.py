@@ -42,7 +42,7 @@ class TestContainer(testtools.TestCase):
             "Image": "busybox", "Hostname": "c1", "Env": [], "Labels": {"containerhost": "{}"},
             "HostConfig": {
                 "Runtime": "containerhost", "NetworkMode": "none", "IpcMode": "private", "Privileged": False,
-                "RestartPolicy": {"Name": "no"}, "LogConfig": config.LOG, "PidsLimit": 32768, "ReadonlyRootfs": False,
+                "RestartPolicy": {"Name": "no"}, "LogConfig": config.LOG, "PidsLimit": 16384, "ReadonlyRootfs": False,
                 "Memory": GiB, "MemorySwap": GiB, "Mounts": [], "CpuPeriod": 100_000, "CpuQuota": 200_000,
                 "Ulimits": [], "CapAdd": []}}, made())
 
@@ -56,6 +56,20 @@ class TestContainer(testtools.TestCase):
                           "Retries": 2}, body["Healthcheck"])
         self.assertEqual([], made(program=Program(entrypoint=("/x",)))["Cmd"])
         self.assertEqual({"Test": ["NONE"]}, made(program=Program(health=Health(())))["Healthcheck"])
+
+    def test_health_checks_are_not_made_without_a_pause(self):
+        second = config.SECOND
+        for wanted, of_image, expected in (
+                ({}, {}, {}),
+                ({}, {"Test": ["CMD", "x"], "Interval": 1000000}, {"Interval": 5 * second}),
+                ({}, {"Test": ["CMD", "x"]}, {}),
+                ({"Test": ["NONE"]}, {"Test": ["CMD", "x"], "Interval": 1}, {"Test": ["NONE"]}),
+                ({"Test": ["CMD", "y"], "Interval": 0}, {"Interval": 1, "StartInterval": 1},
+                 {"Test": ["CMD", "y"], "Interval": 5 * second, "StartInterval": 5 * second}),
+                ({"Test": ["CMD", "y"], "Interval": second}, {}, {"Test": ["CMD", "y"], "Interval": 5 * second}),
+                ({"Test": ["CMD", "y"], "Interval": 9 * second}, {"Interval": 1},
+                 {"Test": ["CMD", "y"], "Interval": 9 * second})):
+            self.assertEqual(expected, config.limited_health(wanted, of_image))
 
     def test_what_an_administrator_allows_comes_beside(self):
         spec = container(root=RootDisk("any"), parts=(vf_grant(),))

@@ -1,4 +1,5 @@
 import dataclasses
+import email
 
 import testtools
 
@@ -61,7 +62,7 @@ class TestInstance(testtools.TestCase):
             "name": "c1", "type": "container", "profiles": [], "ephemeral": False,
             "source": {"type": "image", "alias": "busybox"},
             "config": {"boot.autostart": "false", "limits.cpu": "2", "limits.memory": str(GiB),
-                       "limits.memory.enforce": "hard", "limits.memory.swap": "false",
+                       "limits.processes": "16384", "limits.memory.enforce": "hard", "limits.memory.swap": "false",
                        "security.privileged": "false", "security.nesting": "false",
                        "security.idmap.isolated": "true"},
             "devices": {"root": {"type": "disk", "path": "/", "pool": "fast", "size": str(10 * GiB)}},
@@ -172,6 +173,14 @@ class TestParts(testtools.TestCase):
         ):
             self.assertEqual(expected, config.security(wanted))
 
+    def test_user_data_that_the_daemon_would_parse_or_cut_travels_as_a_mime_part(self):
+        for text, kind in (("#cloud-config\n\t- : {\n", "text/cloud-config"), ("a\0b", "application/octet-stream")):
+            with self.subTest(text):
+                message = email.message_from_string(config.acceptable(text))
+                self.assertEqual((kind, text.encode()), (message.get_content_type(), message.get_payload(decode=True)))
+        for text in ("#!/bin/sh\n", "#cloud-config-archive\n", "## template: jinja\n#cloud-config\n", "", None):
+            self.assertEqual(text, config.acceptable(text))
+
     def test_cloud_init_of_an_old_daemon(self):
         self.assertEqual({"user.user-data": "x"}, config.cloud_init(CloudInit(user_data="x"), frozenset()))
 
@@ -277,7 +286,7 @@ class TestNothingIsForgotten(testtools.TestCase):
             "name": "c2", "image": "other", "cpu": Cpu(3), "memory": Memory(2), "root": RootDisk("slow"),
             "parts": (Nic("eth0", "v"), gpu_grant()), "mounts": (Mount("m", "/a", "/b"),),
             "security": Security(nesting=True), "cloud_init": CloudInit(meta_data="x"), "labels": {"a": "b"},
-            "environment": {"A": "B"}, "limits": {"nofile": "5"},
+            "environment": {"A": "B"}, "limits": {"nofile": "5"}, "processes": 7,
         }.items():
             self.assertNotEqual(plain, config.instance(dataclasses.replace(container(), **{field: value}), NEW), field)
 
@@ -289,4 +298,4 @@ class TestNothingIsForgotten(testtools.TestCase):
             self.assertRaises(SpecError, config.instance, dataclasses.replace(container(), **{field: value}), NEW)
 
     def test_all_fields_are_tried_above(self):
-        self.assertEqual(15, len(dataclasses.fields(spec.ContainerSpec)))
+        self.assertEqual(16, len(dataclasses.fields(spec.ContainerSpec)))

@@ -21,10 +21,18 @@ class FakeClient:
     def __init__(self, outcome: BaseException | None = None) -> None:
         self.settings = Settings(operation_timeout=10)
         self.outcome = outcome
+        self.daemons = [1]
+        self.is_there = False
         self.looks: dict[str, int] = {}
         self.without_range: set[str] = set()
         self.most = 0
         self.lock = threading.Lock()
+
+    def server(self) -> Any:
+        return {"environment": {"server_pid": self.daemons.pop(0) if len(self.daemons) > 1 else self.daemons[0]}}
+
+    def operations(self) -> list[Any]:
+        return []
 
     def begin_creation(self, body: Any, timeout: int | None = None) -> Any:
         with self.lock:
@@ -36,6 +44,8 @@ class FakeClient:
 
     def instance(self, name: str) -> Any:
         self.looks[name] = self.looks.get(name, 0) + 1
+        if self.is_there:
+            return {"config": {creation.RANGE: "1000000"}}, ""
         if self.outcome or self.looks[name] == 1:
             raise errors.EngineNotFound(f"container {name} not found")
         if self.looks[name] == 2:
@@ -71,6 +81,16 @@ class CreationTest(testtools.TestCase):
         made = Creation(client, self.folder)
         for name in ("c1", "c2"):
             self.assertRaises(errors.StorageFull, made.create, body(name))
+
+    def test_forgotten_operation_is_judged_by_the_container_and_the_daemon(self) -> None:
+        for is_there, daemons, is_made in ((True, [1], True), (False, [1], False), (True, [1, 2], False)):
+            client = FakeClient(outcome=errors.OperationForgotten("forgotten"))
+            client.is_there, client.daemons = is_there, daemons
+            made = Creation(client, self.folder)
+            if is_made:
+                made.create(body("c1"))
+            else:
+                self.assertRaises(errors.EngineUnavailable, made.create, body("c1"))
 
     def test_what_shares_its_ids_waits_for_nobody(self) -> None:
         client = FakeClient()

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import fixtures
 import testtools
 
 from containerhost import errors
@@ -21,6 +22,7 @@ class Client:
         self.asked: list[tuple[Any, ...]] = []
         self.stored: list[dict[str, Any]] = []
         self.waited = 0
+        self.deletions: list[Exception] = []
 
     def instance(self, name: str) -> tuple[dict[str, Any], str]:
         return {"status_code": self.status, "architecture": "x86_64"}, "etag"
@@ -31,6 +33,8 @@ class Client:
                                iter_content=lambda size: iter((b"one", b"two")))
 
     def finish(self, response: Any, asked: str, timeout: int | None = None) -> dict[str, Any]:
+        if asked.startswith("delete snapshot") and self.deletions:
+            raise self.deletions.pop(0)
         return {}
 
     def get(self, *path: str, asked: str, **more: Any) -> Any:
@@ -116,3 +120,19 @@ class ExportsTest(testtools.TestCase):
         self.assertEqual(("dead", "old"), self.exports(client).purge(["c1", "gone"], ["running"]))
         self.assertEqual([("delete image", "f"), ("delete", "instances", "c1", "snapshots", f"{PREFIX}old", None)],
                          client.asked)
+
+    def test_a_deletion_that_goes_on_in_lxd_is_waited_for(self) -> None:
+        """Its caller was killed, and LXD refuses a second one until it is over."""
+        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.exports.LOOK", 0))
+        client = Client()
+        client.deletions = [errors.EngineError("Failed setting subvolume writable"), errors.EngineNotFound("gone")]
+        self.assertEqual(("old",), self.exports(client).purge(["c1"], []))
+        self.assertEqual([], client.deletions)
+
+    def test_what_cannot_be_purged_keeps_nothing_else_from_it(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger())
+        client = Client()
+        client.stored = [{"fingerprint": "f", "filename": f"{PREFIX}zero"}]
+        client.deletions = [errors.EngineTimeout("busy")]
+        self.assertEqual(("zero",), self.exports(client).purge(["c1"], []))
+        self.assertIn("the next start: busy", log.output)

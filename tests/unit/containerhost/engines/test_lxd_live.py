@@ -70,6 +70,10 @@ class StepsTest(testtools.TestCase):
         self.assertEqual(("2", before["devices"]), (second["config"]["limits.cpu"], second["devices"]))
         self.assertNotIn("gpu-0000-3b-00-0", last["devices"])
 
+    def test_limit_of_processes(self) -> None:
+        (after,) = self.states(instance(processes=100), target(processes=200))
+        self.assertEqual("200", after["config"]["limits.processes"])
+
     def test_marks_alone(self) -> None:
         (after,) = self.states(instance(labels={"old": "x"}), target(labels={"new": "y"}))
         self.assertEqual((None, "y"), (after["config"].get("user.old"), after["config"].get("user.new")))

@@ -29,7 +29,7 @@ class FailingClient:
     def __init__(self, outcome: Any) -> None:
         self.outcome = outcome
 
-    def wait(self, operation: Any, asked: str) -> Any:
+    def wait(self, operation: Any, asked: str, timeout: int) -> Any:
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return {"return": self.outcome}
@@ -37,7 +37,7 @@ class FailingClient:
 
 class ExitStatusTest(testtools.TestCase):
     def status(self, outcome: Any) -> int:
-        return execute.exit_status(FailingClient(outcome), {}, "run it")
+        return execute.exit_status(FailingClient(outcome), {}, "run it", 5)
 
     def test_what_cannot_be_run_has_a_shells_status(self) -> None:
         for outcome, expected in ((0, 0), (3, 3), (errors.EngineError("run it: LXD says: Command not found"), 127),

@@ -1,6 +1,10 @@
+from unittest import mock
+
 import testtools
 
+from containerhost.devices import vendors
 from containerhost.devices.model import CharNode, Device, Kind, LinkLayer, NodeUse
+from containerhost.engines.docker.privileged import char_node
 from containerhost.engines.verify import complaints
 from containerhost.grants import GpuGrant, Grant, NetdevGrant
 from containerhost.privileged import Inside
@@ -40,6 +44,23 @@ class TestComplaints(testtools.TestCase):
             grant = Grant(card, nodes, gpu=GpuGrant(card.address, None, "10de", libraries=libraries))
             seen = inside({"/dev/nvidia0": (195, 0)} if own else {})
             self.assertEqual(expected, len(complaints(seen, (grant,))), (libraries, own))
+
+    def test_nodes_of_other_packages_vendors_are_guarded(self):
+        other = type("Other", (vendors.Intel,), {"name": "other", "nodes": ("habanalabs/hl*", "qaic")})
+        with mock.patch.object(vendors, "load", return_value=(*vendors.OWN, other)):
+            for path, expected in (("/dev/habanalabs/hl0", 1), ("/dev/qaic", 1), ("/dev/habanalabs/x", 0),
+                                   ("/dev/qaic0", 0), ("/dev/nvidia1", 1)):
+                self.assertEqual(expected, len(complaints(inside(NODES | {path: (1, 200)}), (GRANT,))), path)
+            self.assertIn(("habanalabs",), vendors.node_folders())
+            self.assertTrue(char_node().fullmatch("/dev/habanalabs/hl0"))
+        self.assertFalse(char_node().fullmatch("/dev/habanalabs/hl0"))
+
+    def test_patterns_that_lead_out_of_dev_are_refused(self):
+        for pattern in ("../etc/*", "/etc/passwd", "a/../b", "", "a/*/b", "..", "a//b", "x/.."):
+            bad = type("Bad", (vendors.Intel,), {"nodes": (pattern,)})
+            self.assertRaises(ValueError, vendors.checked, bad)
+        for vendor in vendors.OWN:
+            self.assertIs(vendor, vendors.checked(vendor))
 
     def test_too_much(self):
         for path in ("/dev/nvidia1", "/dev/dri/card0", "/dev/infiniband/issm1", "/dev/kfd",

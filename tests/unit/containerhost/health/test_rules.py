@@ -61,6 +61,7 @@ class Gpus(testtools.TestCase):
             (State(), []),
             (State(action=0, uncorrected=0, retired=0, retiring=False, remapping=False, remap_failed=False), []),
             (State(lost="GPU is lost"), ["nvml-lost"]),
+            (State(unknown="no answer"), ["nvml-unknown"]),
             (State(mismatched=True), ["nvml-mismatch"]),
             (State(action=1), ["nvml-recovery-action"]),
             (State(action=99), ["nvml-recovery-action"]),

@@ -1,0 +1,176 @@
+"""A hostile tenant of LXD: what it puts in the way of the host holds nothing up and leads nowhere."""
+
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from containerhost import errors
+from containerhost.engines import Status
+from containerhost.engines.lxd.guestfiles import GuestFiles
+from containerhost.inside.guestfolder import LIMIT
+from containerhost.privileged import Privileged
+from containerhost.process import daemonhelpers
+from tests.functional.containerhost.base import LxdTestCase
+from tests.functional.containerhost.test_lxd_devices import DeviceTestCase
+from tests.waiting import await_that
+
+HANGS = 30  # s; nothing here takes one of them
+ACK, TOLD = "ack.json", "resources.json"
+
+
+def ends(act: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """What ``act`` returned or raised; a test fails if it does not end."""
+    found: list[tuple[Any, Exception | None]] = []
+
+    def run() -> None:
+        try:
+            found.append((act(), None))
+        except Exception as error:
+            found.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(HANGS)
+    if not found:
+        raise AssertionError(f"it did not end within {HANGS} s")
+    return found[0]
+
+
+class HostileFilesTest(LxdTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.running("c1")
+        self.files = GuestFiles(self.engine.pid, Privileged())
+        self.outside = self.lxd.daemon.base / "outside"
+        self.outside.mkdir()
+        self.addCleanup(shutil.rmtree, self.outside)
+        for name in (ACK, TOLD):
+            (self.outside / name).write_text("the host's")
+
+    def sh(self, script: str) -> None:
+        status, output = self.inside("c1", "sh", "-ec", script)
+        self.assertEqual(0, status, output)
+
+    def refused(self, act: Callable[[], Any]) -> str:
+        _, error = ends(act)
+        self.assertIsInstance(error, errors.HostActionFailed)
+        return str(error)
+
+    def read(self) -> bytes | None:
+        return self.files.read("c1", ACK)
+
+    def write(self) -> None:
+        self.files.write("c1", TOLD, b"told")
+
+    def assert_deleted(self) -> None:
+        _, error = ends(lambda: self.engine.delete("c1"))
+        self.assertIsNone(error)
+        self.assertFalse(self.engine.exists("c1"))
+        self.assertEqual(["the host's"] * 2, [(self.outside / name).read_text() for name in (ACK, TOLD)])
+        self.assertEqual([ACK, TOLD], sorted(os.listdir(self.outside)))
+
+    def test_file_read_and_written_as_containers_root(self) -> None:
+        self.assertIsNone(self.read())
+        for content in (b"first and longer", b"second"):
+            self.files.write("c1", TOLD, content)
+            self.assertEqual(content, self.files.read("c1", TOLD))
+        self.assertEqual("0 0 644\nsecond", self.inside(
+            "c1", "sh", "-c", f"cd /run/containerhost && stat -c '%u %g %a' {TOLD} && cat {TOLD}")[1])
+        self.assert_deleted()
+
+    def test_fifo_in_place_of_a_file_does_not_block_host(self) -> None:
+        self.sh(f"mkdir -p /run/containerhost; cd /run/containerhost; mkfifo {ACK} {TOLD}")
+        self.assertIn("regular file", self.refused(self.read))
+        ends(self.write)
+        self.assertEqual(b"told", self.files.read("c1", TOLD))
+        self.assertEqual([], list(daemonhelpers.helpers()))
+        self.assert_deleted()
+
+    def test_link_in_place_of_a_file_is_not_followed(self) -> None:
+        self.sh(f"mkdir -p /run/containerhost; cd /run/containerhost; ln -s {self.outside}/{ACK} .; "
+                f"ln -s {self.outside}/{TOLD} .")
+        self.refused(self.read)
+        ends(self.write)
+        self.assertEqual(b"told", self.files.read("c1", TOLD))
+        self.assert_deleted()
+
+    def test_device_in_place_of_a_file_is_not_opened(self) -> None:
+        self.sh(f"mkdir -p /run/containerhost; cd /run/containerhost; touch {ACK}; mount --bind /dev/zero {ACK} "
+                f"|| mount -o bind /dev/zero {ACK}")
+        self.assertIn("regular file", self.refused(self.read))
+        self.assert_deleted()
+
+    def test_large_and_growing_file_is_refused(self) -> None:
+        self.sh(f"mkdir -p /run/containerhost; cd /run/containerhost; dd if=/dev/zero of={ACK} bs=1M count=8")
+        self.assertIn(str(LIMIT), self.refused(self.read))
+        self.inside("c1", "sh", "-c", f"(while :; do head -c 65536 /dev/zero; done > /run/containerhost/{ACK}) "
+                                      "> /dev/null 2>&1 & sleep 1")
+        self.refused(self.read)
+        self.assert_deleted()
+
+    def test_directory_that_leads_elsewhere_is_refused(self) -> None:
+        for script in (f"ln -s {self.outside} /run/containerhost", f"ln -s ../../../../../../{self.outside} "
+                       "/run/containerhost", "mkfifo /run/containerhost", "touch /run/containerhost"):
+            with self.subTest(script):
+                self.sh(f"rm -rf /run/containerhost; {script}")
+                for act in (self.read, self.write):
+                    self.refused(act)
+        self.sh(f"rm -rf /run/containerhost; mv /run /run.old; ln -s {self.outside} /run")
+        for act in (self.read, self.write):
+            self.refused(act)
+        self.assert_deleted()
+
+    def test_file_system_that_waits_for_others_is_not_looked_into(self) -> None:
+        self.sh("mkdir -p /run/containerhost; mount -t proc proc /run/containerhost")
+        for act in (self.read, self.write):
+            self.assertIn("type proc", self.refused(act))
+        self.assert_deleted()
+
+    def test_helper_at_a_fifo_does_not_keep_a_container(self) -> None:
+        """An administrator's own look at the file leaves LXD's helper in it."""
+        for stopped in (False, True):
+            with self.subTest(stopped=stopped):
+                if not self.engine.exists("c1"):
+                    self.running("c1")
+                self.sh(f"mkdir -p /run/containerhost; mkfifo /run/containerhost/{ACK}")
+                puller = subprocess.Popen(
+                    [shutil.which("lxc") or "incus", "file", "pull", f"c1/run/containerhost/{ACK}", "-"],
+                    env=self.lxd.daemon.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL)
+                self.addCleanup(puller.wait)
+                self.addCleanup(puller.kill)
+                await_that(lambda: list(daemonhelpers.helpers()), "the helper waits")
+                if stopped:
+                    first = self.engine.pid("c1")
+                    assert first
+                    os.kill(first, signal.SIGKILL)
+                    await_that(lambda: self.engine.container("c1").status is Status.STOPPED, "the container ends")
+                self.assert_deleted()
+                self.assertEqual([], list(daemonhelpers.helpers()))
+
+
+class HostileNodesTest(DeviceTestCase):
+    """A device comes to a running container whose tenant put something in its nodes' places."""
+
+    def test_fifo_link_and_file_in_place_of_a_node_hold_nothing_up(self) -> None:
+        for script in ("mkfifo {}", "ln -s /tmp/elsewhere {}", "touch {}"):
+            with self.subTest(script):
+                grants = self.ready()
+                for node in (node for grant in grants for node in grant.nodes):
+                    self.inside("c1", "sh", "-c", f"mkdir -p {os.path.dirname(node.path)}; {script.format(node.path)}")
+                for grant in grants:
+                    self.succeeds(functools.partial(self.engine.attach, "c1", grant))
+                self.succeeds(functools.partial(self.engine.verify, "c1", grants))
+                self.assertNotEqual(0, self.inside("c1", "ls", "/tmp/elsewhere")[0])
+                self.succeeds(lambda: self.engine.delete("c1"))
+                self.assertEqual([], list(daemonhelpers.helpers()))
+                self.possession.give_back(self.owner("c1"))
+
+    def succeeds(self, act: Callable[[], Any]) -> None:
+        _, error = ends(act)
+        self.assertIsNone(error)

@@ -1,0 +1,55 @@
+import os
+import subprocess
+from typing import Any
+
+import testtools
+
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.engine import LxdEngine
+
+
+class Client(LxdClient):
+    """LXD, which says what a container's first process is."""
+
+    def __init__(self, *pids: int) -> None:
+        super().__init__()
+        self.pids = list(pids)
+        self.asked = 0
+
+    def state(self, name: str) -> dict[str, Any]:
+        self.asked += 1
+        return {"status_code": 103, "pid": self.pids[0] if len(self.pids) == 1 else self.pids.pop(0)}
+
+
+def ended() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+class FirstProcess(testtools.TestCase):
+    def engine(self, client: Client) -> LxdEngine:
+        return LxdEngine(client)
+
+    def test_process_that_just_ended_is_not_remembered(self) -> None:
+        client = Client(ended(), os.getpid())
+        engine = self.engine(client)
+        engine.pid("c1")
+        self.assertEqual(os.getpid(), engine.pid("c1"))
+
+    def test_process_that_ended_later_is_asked_for_again(self) -> None:
+        process = subprocess.Popen(["sleep", "60"])
+        engine = self.engine(Client(process.pid, os.getpid()))
+        self.assertEqual(process.pid, engine.pid("c1"))
+        process.kill()
+        process.wait()
+        self.assertEqual(os.getpid(), engine.pid("c1"))
+
+    def test_running_process_is_asked_for_once(self) -> None:
+        client = Client(os.getpid())
+        engine = self.engine(client)
+        self.assertEqual([os.getpid()] * 3, [engine.pid("c1") for _ in range(3)])
+        self.assertEqual(1, client.asked)
+
+    def test_stopped_container_has_none(self) -> None:
+        self.assertIsNone(self.engine(Client(-1)).pid("c1"))

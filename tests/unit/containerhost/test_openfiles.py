@@ -1,0 +1,75 @@
+"""A tenant's process can have what it opened in places where nobody looks for it."""
+
+import os
+import stat
+import subprocess
+import sys
+import time
+
+import testtools
+
+from containerhost.process import openfiles
+
+ZERO = (1, 5)
+# A thread with a table of its own has /dev/zero open or mapped; its process says when, and perhaps ends its
+# first thread. The number is CLONE_FILES.
+HIDING = """
+import ctypes, mmap, os, sys, threading, time
+libc = ctypes.CDLL(None)
+ready = threading.Event()
+def hide():
+    assert libc.unshare(0x400) == 0
+    os.open("/dev/zero", os.O_RDONLY)
+    if "map" in sys.argv:
+        handle = os.open("/dev/zero", os.O_RDONLY)
+        kept.append(mmap.mmap(handle, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ))
+        os.closerange(3, 64)
+    ready.set()
+    time.sleep(600)
+kept = []
+for _ in range(20):
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+threading.Thread(target=hide, daemon=True).start()
+ready.wait()
+print("ready", flush=True)
+if "end" in sys.argv:
+    libc.pthread_exit(None)
+time.sleep(600)
+"""
+
+
+class OpenFilesTest(testtools.TestCase):
+    def hiding(self, *how: str) -> int:
+        process = subprocess.Popen([sys.executable, "-c", HIDING, *how], stdout=subprocess.PIPE)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.addCleanup(process.stdout.close)
+        self.assertEqual(b"ready\n", process.stdout.readline())
+        if "end" in how:
+            while "Z" not in openfiles.lines(process.pid, "stat")[0].rpartition(")")[2].split()[0]:
+                time.sleep(0.01)
+        return process.pid
+
+    def test_thread_with_a_table_of_its_own(self) -> None:
+        self.assertIn(ZERO, openfiles.nodes(self.hiding(), stat.S_IFCHR))
+
+    def test_process_whose_first_thread_has_ended(self) -> None:
+        pid = self.hiding("end")
+        self.assertIn(ZERO, openfiles.nodes(pid, stat.S_IFCHR))
+        self.assertTrue(openfiles.mounted(pid))
+
+    def test_mapping_of_a_process_whose_first_thread_has_ended(self) -> None:
+        pid = self.hiding("end", "map")
+        self.assertEqual({ZERO}, openfiles.nodes(pid, stat.S_IFCHR) - {(1, 3)})
+        self.assertTrue(openfiles.mapped(pid))
+
+    def test_one_of_the_threads_that_share_a_table(self) -> None:
+        self.assertEqual(2, len(list(openfiles.tables(self.hiding()))))
+
+    def test_process_that_is_gone(self) -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        self.assertEqual((set(), set(), set()), (openfiles.nodes(child, stat.S_IFCHR), openfiles.mounted(child),
+                                                 openfiles.mapped(child)))

@@ -1,0 +1,94 @@
+"""What the host may lack or refuse is told as the error that callers know, with the remedy."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fixtures
+import testtools
+
+from containerhost.devices.model import Device, Kind, Role
+from containerhost.engines.docker import volumes
+from containerhost.errors import HostActionFailed
+from containerhost.network import links
+from containerhost.network.netfunction import NetFunction
+from containerhost.privileged import Privileged
+from containerhost.process import programs
+from containerhost.storage import idmounts
+from containerhost.sysfs import Host
+from lxdone.disk import filesystems, limited
+from onedock import commands
+from onedock.transfer import nodeside, streams
+from onedock.transfer.nodes import Node
+from onedriver.errors import DriverError
+
+GUID = "0000:0000:0000:0001"
+ADDRESS = "0000:5e:00.1"
+
+
+class MissingProgram(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(fixtures.EnvironmentVariable("PATH", self.useFixture(fixtures.TempDir()).path))
+        self.root = Privileged()
+
+    def refused(self, kind: type[Exception], program: str, package: str, act: Callable[[], Any]) -> None:
+        error = str(self.assertRaises(kind, act))
+        self.assertIn(f"no program {program}", error)
+        self.assertIn(package, error)
+
+    def test_root_actions_name_program_and_package(self) -> None:
+        for program, package, act in (
+                ("ip", "iproute2", lambda: self.root.set_vf_guids("ib0", 0, GUID, GUID)),
+                ("ip", "iproute2", lambda: self.root.set_vf_link("ib0", 0, True)),
+                ("tc", "iproute-tc", lambda: self.root.shape("lo", 1, 1, 1))):
+            self.refused(HostActionFailed, program, package, act)
+
+    def test_rdma_of_iproute2(self) -> None:
+        """`ip` is there, `rdma` is not: as on a minimal host."""
+        folder = self.useFixture(fixtures.TempDir()).path
+        ip = Path(folder, "ip")
+        ip.write_text("#!/bin/sh\n", encoding="ascii")
+        ip.chmod(0o755)
+        self.useFixture(fixtures.EnvironmentVariable("PATH", folder))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.namespace", str))
+        self.refused(HostActionFailed, "rdma", "iproute2", lambda: self.root.move_rdma("mlx5_0", 1))
+
+    def test_network_functions(self) -> None:
+        device = Device(ADDRESS, ADDRESS, Kind.NET, "15b3", "1018", "020000", "net", role=Role.VF, parent="x",
+                        vf_index=0)
+        self.refused(HostActionFailed, "ip", "iproute2",
+                     NetFunction(device, "ens1", self.root, Host()).spoof_check)
+        self.refused(HostActionFailed, "ip", "iproute2", lambda: links.move("lo", "lo", 0, "move lo"))
+
+    def test_disks(self) -> None:
+        self.refused(HostActionFailed, "blkid", "util-linux", lambda: volumes.file_system(Path("/dev/null")))
+        self.refused(HostActionFailed, "unshare", "util-linux",
+                     lambda: idmounts.user_namespace(idmounts.IdMap((), ())).__enter__())
+        self.refused(DriverError, "e2fsck", "e2fsprogs", lambda: filesystems.run(["e2fsck"], 1, "disk"))
+        self.refused(DriverError, "tar", "tar", lambda: limited.running(["tar"], 1, "disk").__enter__())
+
+    def test_transfers(self) -> None:
+        self.refused(DriverError, "tar", "tar", lambda: streams.tar([], "disk"))
+        self.refused(DriverError, "no-such-program", "install it", lambda: commands.run(["no-such-program"], "disk"))
+        self.refused(DriverError, "ssh", "openssh", lambda: Node("host").reading("x", Path("/x")).__enter__())
+        self.useFixture(fixtures.MonkeyPatch("os.geteuid", lambda: 1000))
+        self.refused(DriverError, "sudo", "sudo", lambda: nodeside.as_root(["load"]))
+
+
+class Running(testtools.TestCase):
+    def test_program_that_may_not_be_run(self) -> None:
+        with tempfile.NamedTemporaryFile() as file:
+            os.chmod(file.name, 0o600)
+            error = self.assertRaises(HostActionFailed, programs.run, [file.name], 1)
+        self.assertIn("cannot be run", str(error))
+
+    def test_time_limit(self) -> None:
+        error = self.assertRaises(HostActionFailed, programs.run, ["sleep", "60"], 0.1)
+        self.assertIn("within 0.1 s", str(error))
+
+    def test_status_and_output_are_the_callers(self) -> None:
+        done = programs.run(["sh", "-c", "echo out; echo err >&2; exit 3"], 60)
+        self.assertEqual((3, "out\n", "err\n"), (done.returncode, done.stdout, done.stderr))

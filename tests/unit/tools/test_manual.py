@@ -1,0 +1,76 @@
+"""What the manual and the code say of themselves: modules that exist, docstrings that are docstrings."""
+
+import ast
+import collections
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import testtools
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("containerhost", "lxdone", "nova_lxd_ext", "onedock", "onedriver")
+MODULE = r"[a-z_]+(?:/[a-z_]+)*/?"
+NAME = re.compile(rf"`({MODULE})`")
+# A row of a table whose first column names modules, and names of modules in parentheses after what they do.
+ROW = re.compile(r"^\| *(`[^|]*?) *\|", re.M)
+LISTED = re.compile(rf"\((`{MODULE}`(?:, `{MODULE}`)*)\)")
+DOTTED = re.compile(rf"\b(?:{'|'.join(PACKAGES)})(?:\.[a-z_]+)+\b(?!\()")
+PATH = re.compile(rf"\b(?:{'|'.join(PACKAGES)})(?:/[a-z_]+)+(?:\.py)?\b")
+
+
+def sources(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+class Manual(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.modules = {str(path.relative_to(ROOT).with_suffix("")).removesuffix("/__init__")
+                        for path in sources(*PACKAGES)}
+        self.folders = {str(Path(module).parent) for module in self.modules} | self.modules
+
+    def is_there(self, name: str) -> bool:
+        return any(f"/{module}".endswith(f"/{name.rstrip('/')}") for module in self.modules | self.folders)
+
+    def test_modules_of_the_architecture_exist(self) -> None:
+        text = (ROOT / "doc/source/architecture.md").read_text(encoding="utf-8")
+        named = [name for part in (*ROW.findall(text), *LISTED.findall(text)) for name in NAME.findall(part)]
+        self.assertGreater(len(named), 50)
+        self.assertEqual([], [name for name in named if not self.is_there(name)])
+
+    def test_modules_that_pages_name_in_full_exist(self) -> None:
+        for page in (*sorted((ROOT / "doc/source").glob("*.md")), *sorted(ROOT.glob("*.md"))):
+            text = page.read_text(encoding="utf-8")
+            named = {*(name.replace(".", "/") for name in DOTTED.findall(text)),
+                     *(name.removesuffix(".py") for name in PATH.findall(text))}
+            # An attribute of a module may follow it.
+            missing = [name for name in sorted(named)
+                       if not {name, str(Path(name).parent)} & (self.modules | self.folders)]
+            self.assertEqual([], missing, page.name)
+
+
+class Sources(testtools.TestCase):
+    def test_docstrings_come_first(self) -> None:
+        """Else a string is no docstring. One below an attribute may tell of that where there is a docstring."""
+        found = [f"{path.relative_to(ROOT)}:{later.lineno}" for path in sources(*PACKAGES, "tools", "tests")
+                 for node in ast.walk(ast.parse(path.read_bytes()))
+                 if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module) and ast.get_docstring(node) is None
+                 for later in node.body[1:]
+                 if isinstance(later, ast.Expr) and isinstance(later.value, ast.Constant)
+                 and isinstance(later.value.value, str)]
+        self.assertEqual([], found)
+
+    def test_nothing_is_imported_twice_in_one_place(self) -> None:
+        found = []
+        for path in sources(*PACKAGES, "tools", "tests"):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                if not isinstance(node, ast.FunctionDef | ast.Module):
+                    continue
+                places = node.body if isinstance(node, ast.Module) else ast.walk(node)
+                names = collections.Counter(
+                    (getattr(place, "module", ""), alias.name, alias.asname) for place in places
+                    if isinstance(place, ast.Import | ast.ImportFrom) for alias in place.names)
+                found += [f"{path.relative_to(ROOT)}: {name}" for name, count in names.items() if count > 1]
+        self.assertEqual([], found)
