@@ -60,9 +60,10 @@ class Stage(fixtures.Fixture):
         """Functions, not mocks: those remember every call, and what it was called with, as long as they live."""
         node = objects.ComputeNode(id=records.NODE)
         for of, name, found in ((objects.ComputeNode, "get_by_host_and_nodename", node),
+                                (objects.InstanceList, "get_by_host", objects.InstanceList()),
                                 (objects.VirtualInterfaceList, "get_by_instance_uuid", []),
                                 (objects.BlockDeviceMappingList, "get_by_instance_uuid", [])):
-            self.useFixture(fixtures.MockPatchObject(of, name, lambda *arguments, found=found: found))
+            self.useFixture(fixtures.MockPatchObject(of, name, lambda *arguments, found=found, **options: found))
 
     def _configure(self, folder: Path) -> None:
         conf = self.conf = nova.conf.CONF

@@ -1,0 +1,1 @@
+"""A real OpenNebula on one machine: a front-end and two nodes, each an emulated host in namespaces of its own."""
