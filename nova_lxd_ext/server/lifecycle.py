@@ -33,6 +33,7 @@ LOG = logging.getLogger(__name__)
 BEING_BUILT = frozenset({task_states.BLOCK_DEVICE_MAPPING, task_states.NETWORKING, task_states.SPAWNING})
 ESTABLISHED = frozenset({vm_states.ACTIVE, vm_states.STOPPED, vm_states.PAUSED, vm_states.SUSPENDED, vm_states.RESCUED,
                          vm_states.RESIZED, vm_states.SHELVED})
+WHOLE = 100  # %
 
 
 class Lifecycle:
@@ -55,7 +56,8 @@ class Lifecycle:
               wanted: Wanted, power_on: bool) -> None:
         """Make the server's container, and start it. What can be refused without a change is refused first.
 
-        On any error nothing of the container is left.
+        On any error nothing of the container is left. A container of a server whose progress is whole was booted: nova
+        may have deleted the image that it is from.
         """
         self._outfit.require_possible(instance, wanted)
         require_config_drive_for(injected_files, instance)
@@ -75,8 +77,8 @@ class Lifecycle:
                 report_progress(instance, 80)
             if power_on:
                 self._outfit.start(instance.name, parts)
+            report_progress(instance, WHOLE)
         self._states.changed()
-        instance.progress = 100  # nova saves it with the end of the boot
 
     def _take_back(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         """A daemon that restarts is waited for: what it began for this boot would stay."""

@@ -22,7 +22,7 @@ from nova.virt import hardware
 from containerhost import errors
 from nova_lxd_ext.server import known, lostrequests
 from nova_lxd_ext.server.arrivals import is_at_home
-from nova_lxd_ext.server.lifecycle import Lifecycle
+from nova_lxd_ext.server.lifecycle import WHOLE, Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.states import States
@@ -126,7 +126,7 @@ class Recovery:
         elif state in FROZEN:
             self._settle(instance, FROZEN[state])
         elif instance.vm_state == vm_states.SHELVED_OFFLOADED and state in UNSHELVINGS:
-            self._undo_unshelving(context, instance, lost)
+            self._end_unshelving(context, instance, lost)
         else:
             self._undo_task(context, instance, lost)
 
@@ -253,16 +253,22 @@ class Recovery:
             self._power.on(context, instance, known.wanted(context, instance))
         save(instance, task_state=None)
 
+    def _end_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
+        """Once the server runs nova deletes its image: then the container alone has the data."""
+        if instance.progress == WHOLE and self._states.find(instance) is not None:
+            LOG.warning("Server %s was unshelved already; if image %s is still there it can be deleted", instance.uuid,
+                        instance.system_metadata.get("shelved_image_id"))
+            restore_unshelved(instance)
+            compute_utils.remove_shelved_keys_from_system_metadata(instance)
+            save(instance, vm_state=vm_states.ACTIVE, power_state=self._states.info(instance).state, task_state=None)
+        else:
+            self._undo_unshelving(context, instance, lost)
+
     def _undo_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
-        """Its image is still there: nova deletes it when the server runs."""
         self._lifecycle.remove(context, instance, known.wanted(context, instance))
         self._placement().delete_allocation_for_instance(context, instance.uuid, force=True)
         self._tell(context, instance, lost, "it is still shelved; unshelve it again")
-        # Nova replaces these for the time of the boot.
-        if instance.image_ref == instance.system_metadata.get("shelved_image_id"):
-            instance.image_ref = instance.system_metadata.get("image_base_image_ref") or instance.image_ref
-        if instance.key_name and not instance.key_data and instance.keypairs:
-            instance.key_data = instance.keypairs[0].public_key
+        restore_unshelved(instance)
         instance.task_state = None
         self._leave_host(instance)
 
@@ -379,6 +385,14 @@ def save(instance: objects.Instance, **changes: Any) -> None:
 def set_status(move: objects.Migration, status: str) -> None:
     move.status = status
     move.save()
+
+
+def restore_unshelved(instance: objects.Instance) -> None:
+    """Set what nova replaces for the time of an unshelving."""
+    if instance.image_ref == instance.system_metadata.get("shelved_image_id"):
+        instance.image_ref = instance.system_metadata.get("image_base_image_ref") or instance.image_ref
+    if instance.key_name and not instance.key_data and instance.keypairs:
+        instance.key_data = instance.keypairs[0].public_key
 
 
 def set_flavor(instance: objects.Instance, flavor: objects.Flavor) -> None:

@@ -263,6 +263,28 @@ class RecoveryTest(RecoveryServers):
     def test_shelve(self) -> None:
         self.each("shelve", "unshelve")
 
+    def test_unshelving_whose_image_is_gone_is_finished(self) -> None:
+        """Nova deletes the image of a shelving before it records that the server runs."""
+        server = self.admin_api.get_server(self.server(self.small)["id"])
+        self.act(server, shelve=None)
+        self._wait_for_state_change(server, "SHELVED_OFFLOADED")
+        delete = self.glance.delete
+
+        def deleted(context: Any, image_id: str) -> None:
+            delete(context, image_id)
+            self.killer.arm(0, base.HOST)
+        self.glance.delete = deleted
+        self.act(server, unshelve=None)
+        await_that(self.killer.happened.is_set, "nova-compute is killed", IN_FLIGHT)
+        self.killer.arm(None, base.HOST)
+        self.restart()
+        self.assertEqual("ACTIVE", self.settled(server))
+        self.assertEqual([], self.leftovers(server))
+        self.act(server, reboot={"type": "HARD"})
+        self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
+        self._delete_server(server)
+        self.assert_nothing_left()
+
     def test_snapshot(self) -> None:
         self.each("snapshot")
 
