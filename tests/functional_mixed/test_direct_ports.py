@@ -2,12 +2,13 @@
 
 from tests.functional.nova import base  # isort: skip
 
+import contextlib
 import copy
 import json
 import subprocess
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-import fixtures
 from nova.tests.fixtures import neutron
 from nova.tests.functional.api.client import OpenStackApiException
 
@@ -16,14 +17,17 @@ from containerhost.devices.scan import scan
 from containerhost.owners import Owners
 from containerhost.possession import Possession
 from containerhost.privileged import Privileged
-from containerhost.rollback import Rollback
 from tests.fakehost.control import FakeHostControl
 from tests.functional.holder import Holder
+from tests.functional.nova import killing
 from tests.functional.nova.interrupting import Interrupted
+from tests.waiting import await_that
 
 PF, IB_PF = "0000:31:00.0", "0000:5e:00.0"
 VFS = 2  # that PF has
 VLAN = 100
+PATIENCE = 60.0  # s
+POINTS = 6
 SILENCE = 5  # s after which the API gives up on a nova-compute that does not answer
 FREE = {"address": "00:00:00:00:00:00", "vlan": 0}
 NETWORKS = {"lan": "1b70879f-fd00-411e-8ea9-143e7820e61d", "fabric": "2b70879f-fd00-411e-8ea9-143e7820e61d"}
@@ -209,10 +213,6 @@ class DirectPortTest(DirectPortServers):
         self.assert_nothing_left()
 
 
-class Killed(BaseException):
-    """Ends the thread that it is raised in as a killed process ends: nothing is undone, nobody is answered."""
-
-
 class InterruptedTest(DirectPortServers):
     options: ClassVar = {("lxd", "ready_timeout"): 60}
 
@@ -247,22 +247,89 @@ class InterruptedTest(DirectPortServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
-    def kill(self) -> None:
-        raise Killed
 
-    def test_nova_compute_is_killed(self) -> None:
+class KilledPortTest(DirectPortServers):
+    """nova-compute killed (-9) while it attaches or detaches a port: nova counts it among the server's, and a
+    detachment removes all there is; or nova does not, and nothing of it is left."""
+
+    def setUp(self) -> None:
+        super().setUp()
         self.flags(rpc_response_timeout=SILENCE, long_rpc_timeout=SILENCE)
-        undo = Rollback.__exit__
-        self.useFixture(fixtures.MonkeyPatch("containerhost.rollback.Rollback.__exit__", lambda this, kind, *rest: (
-            None if kind is Killed else undo(this, kind, *rest))))
-        server, more = self.the_server, self.port()
-        self.at("change container", self.kill)
-        error = self.assertRaises(OpenStackApiException, self.attach, server, more)
-        self.assertEqual(500, error.response.status_code)
+        self.killer = killing.Killer()
+        installed = self.killer.installed()
+        installed.__enter__()
+        self.addCleanup(installed.__exit__, None, None, None)
+        self.mine, self.more = self.port(), self.port()
+        self.the_server = self.with_ports(self.mine)
+        self.pid = self.lxd.engine.metrics(self.container(self.the_server).name).pid
+
+    def steps(self, request: Callable[[], None]) -> int:
+        self.killer.arm(None, base.HOST)
+        request()
+        return self.killer.steps
+
+    def killed(self, step: int, request: Callable[[], None]) -> None:
+        self.killer.arm(step, base.HOST)
+        request()
+        await_that(self.killer.happened.is_set, "nova-compute is killed", PATIENCE)
+        self.killer.arm(None, base.HOST)
         self.restart_compute_service(self.computes[base.HOST])
-        self.assert_has(self.mine, more)
+
+    def attach_more(self) -> None:
+        with contextlib.suppress(OpenStackApiException):  # nova-compute does not answer
+            self.attach(self.the_server, self.more)
+
+    def detach_more(self) -> None:
+        self.api.detach_interface(self.the_server["id"], self.more["id"])
+
+    def is_attached(self) -> bool:
+        cached = self.instance(self.the_server).get_network_info()
+        return self.more["id"] in {vif["id"] for vif in cached}
+
+    def assert_has(self, *ports: dict[str, Any]) -> None:
+        """The server runs on with these ports' functions; nova, the host and the switch card agree."""
+        self.assertEqual(self.pid, self.lxd.engine.metrics(self.container(self.the_server).name).pid)
+        self.assertEqual([port["mac_address"] for port in ports],
+                         [self.mac(self.the_server, f"eth{number}") for number in range(len(ports))])
+        claimed = {device.address for device in self.instance(self.the_server).pci_devices}
+        self.assertEqual(claimed, set(self.held()))
+        self.assertEqual(len(ports), len(claimed))
+        self.assertEqual([FREE] * (VFS - len(ports)), [vf for vf in self.of_physical_function() if vf == FREE])
+
+    def after_kill(self, step: int) -> None:
+        """What its owner does: detach the port if the server has it."""
         self._run_periodics()
-        self.detach(server, more)
+        if self.is_attached():
+            self.detach(self.the_server, self.more)
         self.assert_has(self.mine)
-        self._delete_server(server)
+        # Neutron keeps the port as nova left it; without the server's it is attached anew.
+        self.neutron._ports[self.more["id"]] |= {"device_id": "", "binding:host_id": ""}
+
+    def test_attachment(self) -> None:
+        steps = self.steps(self.attach_more)
+        self.detach(self.the_server, self.more)
+        self.assertGreater(steps, POINTS)
+        for step in range(1, steps, steps // POINTS):
+            with self.subTest(step):
+                self.killed(step, self.attach_more)
+                self.after_kill(step)
+        self.end()
+
+    def test_detachment(self) -> None:
+        self.attach_more()
+        steps = self.steps(lambda: self.detach(self.the_server, self.more))
+        self.assertGreater(steps, POINTS)
+        for step in range(1, steps, steps // POINTS):
+            with self.subTest(step):
+                self.attach_more()
+                self.assert_has(self.mine, self.more)
+                self.killed(step, self.detach_more)
+                self.after_kill(step)
+        self.end()
+
+    def end(self) -> None:
+        self.attach_more()
+        self.assert_has(self.mine, self.more)
+        self._delete_server(self.the_server)
         self.assert_nothing_left()
+        self.assertEqual([FREE] * VFS, self.of_physical_function())

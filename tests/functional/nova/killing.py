@@ -30,7 +30,7 @@ from nova_lxd_ext.storage.connectors import Connectors
 OPERATIONS = ("prep_resize", "resize_instance", "finish_resize", "revert_resize", "finish_revert_resize",
               "confirm_resize", "rescue_instance", "unrescue_instance", "rebuild_instance", "reboot_instance",
               "shelve_instance", "shelve_offload_instance", "unshelve_instance", "snapshot_instance", "attach_volume",
-              "detach_volume", "pause_instance", "unpause_instance", "suspend_instance", "resume_instance",
+              "detach_volume", "attach_interface", "detach_interface", "pause_instance", "unpause_instance", "suspend_instance", "resume_instance",
               "stop_instance", "start_instance", "terminate_instance", "build_and_run_instance")
 CASTS = tuple(name for name in OPERATIONS if hasattr(rpcapi.ComputeAPI, name))
 
@@ -52,7 +52,8 @@ OUTSIDE = (
     (objects.Instance, ("save", "drop_migration_context")), (objects.Migration, ("save",)),
     (objects.InstanceActionEvent, ("event_start", "event_finish_with_failure")),
     (report.SchedulerReportClient, ("move_allocations", "delete_allocation_for_instance", "update_from_provider_tree")),
-    (rpcapi.ComputeAPI, CASTS), (neutron.API, ("migrate_instance_start", "migrate_instance_finish")),
+    (rpcapi.ComputeAPI, CASTS), (neutron.API, ("migrate_instance_start", "migrate_instance_finish",
+                                                     "allocate_for_instance", "deallocate_port_for_instance")),
     (cinder.API, ("attachment_create", "attachment_update", "attachment_complete", "attachment_delete")),
 )
 
