@@ -33,6 +33,9 @@ NODE_MODE = 0o666
 
 # An anonymous volume of Docker's, below its data-root.
 VOLUME = re.compile(r"/.*/volumes/[0-9a-f]{64}/_data")
+# A file that Docker keeps for a container below its data-root and writes anew before each start.
+HOST_FILE = re.compile(r"/.*/containers/[0-9a-f]{64}/(?:hosts|hostname|resolv\.conf)")
+HOST_FILE_LIMIT = 1 << 20  # bytes
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # Options of runc, before its command, that are followed by a value.
@@ -139,10 +142,13 @@ def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], hook: dict[str, An
     with open(path, encoding="utf-8") as source:
         config = json.load(source)
     mapped = has_own_users(config)
+    for mount in mounts_of(config, HOST_FILE):
+        copy_file(mount["source"], root_of(path, config), mount["destination"], owner_of_root(config))
+    config = without_mounts(config, HOST_FILE)
     if volumes_in_root:
-        for folder in volumes(config):
-            make_folder(os.path.join(os.path.dirname(path), config["root"]["path"]), folder, owner_of_root(config))
-        config = without_volumes(config)
+        for mount in mounts_of(config, VOLUME):
+            make_folder(root_of(path, config), mount["destination"], owner_of_root(config))
+        config = without_mounts(config, VOLUME)
     with open(path, "w", encoding="utf-8") as target:
         json.dump(with_hook(with_nodes(config, nodes), hook), target)
     return mapped
@@ -152,13 +158,25 @@ def has_own_users(config: dict[str, Any]) -> bool:
     return any(namespace["type"] == "user" for namespace in config["linux"].get("namespaces") or ())
 
 
-def volumes(config: dict[str, Any]) -> list[str]:
-    """Return where the container would have anonymous volumes. Pure."""
-    return [str(mount["destination"]) for mount in config.get("mounts") or () if is_volume(mount)]
+def root_of(path: str, config: dict[str, Any]) -> str:
+    """:param path: the configuration's"""
+    return os.path.join(os.path.dirname(path), config["root"]["path"])
 
 
-def is_volume(mount: dict[str, Any]) -> bool:
-    return VOLUME.fullmatch(str(mount.get("source") or "")) is not None
+def mounts_of(config: dict[str, Any], source: re.Pattern[str]) -> list[dict[str, Any]]:
+    """Return the mounts from such a path of the host. Pure."""
+    return [mount for mount in config.get("mounts") or () if source.fullmatch(str(mount.get("source") or ""))]
+
+
+def without_mounts(config: dict[str, Any], source: re.Pattern[str]) -> dict[str, Any]:
+    """Return a configuration without the mounts from such a path of the host. Pure.
+
+    No quota holds what the container writes to an anonymous volume, which Docker makes where an image declares VOLUME,
+    or to a file that Docker keeps for it; nor does a commit or an export have it: it belongs into the root.
+    """
+    mounts = config.get("mounts") or ()
+    found = mounts_of(config, source)
+    return config | {"mounts": [mount for mount in mounts if mount not in found]} if found else config
 
 
 def owner_of_root(config: dict[str, Any]) -> tuple[int, int]:
@@ -169,32 +187,52 @@ def owner_of_root(config: dict[str, Any]) -> tuple[int, int]:
 
 
 def make_folder(root: str, path: str, owner: tuple[int, int]) -> None:
-    """Make a folder below a root that a tenant can change, as runc would for a mount. Links are not followed: a path
-    through one is left as it is."""
+    """Make a folder below a root that a tenant can change, as runc would for a mount."""
+    with contextlib.suppress(NotADirectoryError):
+        os.close(opened_folder(root, path, owner))
+
+
+def opened_folder(root: str, path: str, owner: tuple[int, int]) -> int:
+    """Open a folder below a root that a tenant can change. What is missing of it is made.
+
+    :returns: an fd, which the caller closes
+    :raises NotADirectoryError: a component is a link or no folder
+    """
     below = os.open(root, FOLDER)
-    try:
-        for step in path.strip("/").split("/"):
+    for step in path.strip("/").split("/"):
+        try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(step, 0o755, dir_fd=below)
                 os.chown(step, *owner, dir_fd=below, follow_symlinks=False)
-            try:
-                deeper = os.open(step, FOLDER, dir_fd=below)
-            except OSError:  # a link, or no folder
-                return
+            deeper = os.open(step, FOLDER, dir_fd=below)
+        finally:
             os.close(below)
-            below = deeper
-    finally:
-        os.close(below)
+        below = deeper
+    return below
 
 
-def without_volumes(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration without the anonymous volumes that Docker makes where an image declares VOLUME. Pure.
+def copy_file(source: str, root: str, path: str, owner: tuple[int, int]) -> None:
+    """Put a small file of the host into a root that a tenant can change, in the place of a file or link there.
 
-    No quota holds them, and neither a commit nor an export has their content: what the container writes there belongs
-    into its root.
+    A root in which that is impossible starts without: it is full, or the tenant has a folder in the file's place.
     """
-    return config | {"mounts": [mount for mount in config.get("mounts") or ()
-                                if not is_volume(mount)]}
+    parent, name = os.path.split(path)
+    try:
+        with open(source, "rb") as file:
+            content = file.read(HOST_FILE_LIMIT)
+        folder = opened_folder(root, parent, owner)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+            new = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+            with open(new, "wb") as file:
+                os.fchown(new, *owner)
+                os.fchmod(new, 0o644)
+                file.write(content)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        print(f"{path} is not as Docker would have it: {error.strerror}", file=sys.stderr)  # the container's own log
 
 
 def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) -> dict[str, Any]:

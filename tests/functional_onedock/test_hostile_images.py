@@ -1,4 +1,7 @@
-"""What an image's configuration asks Docker for, beside the container's limits."""
+"""What an image's configuration asks Docker for, and what a tenant writes, beside the container's limits."""
+
+import os
+from pathlib import Path
 
 from tests.functional_docker import dockerd
 from tests.functional_one.vms import Machine
@@ -34,3 +37,44 @@ class HostileImageTest(OnedockCase):
         machine = self.deployed(Machine(), image=IMAGE)
         check = self.inspect(machine)["Config"]["Healthcheck"]
         self.assertEqual((["CMD-SHELL", "true"], INTERVAL), (check["Test"], check["Interval"]))
+
+
+class HostFilesTest(OnedockCase):
+    """Docker shows a container files of the host's at /etc/hosts and /etc/hostname: no quota holds what is written
+    there."""
+
+    MUCH = 1 << 20  # bytes
+
+    def test_what_a_tenant_writes_below_etc_is_in_the_root(self) -> None:
+        machine = self.deployed()
+        self.assertIn("127.0.0.1\tlocalhost", self.inside(machine, "cat", "/etc/hosts"))
+        for name in ("hosts", "hostname", "resolv.conf"):
+            self.shell(machine, f"head -c {self.MUCH} /dev/zero >> /etc/{name}")
+        found = self.inspect(machine)
+        for path in (found["HostsPath"], found["HostnamePath"], found["ResolvConfPath"], self.node.state / "one-1"):
+            self.assertLess(used(Path(path)), self.MUCH)
+        self.assertEqual("", self.shell(machine, "grep -E ' /etc/host(s|name) ' /proc/mounts"))
+        self.ok("cancel", machine, lcm=POWEROFF)
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual("one-1\n", self.inside(machine, "cat", "/etc/hostname"))
+        self.assertIn("127.0.0.1\tlocalhost", self.inside(machine, "cat", "/etc/hosts"))
+
+    def test_links_that_a_tenant_makes_lead_nowhere(self) -> None:
+        machine = self.deployed()
+        victim = self.node.base / "victim"
+        victim.write_text("mine")
+        self.shell(machine, f"rm /etc/hosts /etc/hostname; ln -s {victim} /etc/hosts; mkdir /etc/hostname")
+        self.ok("cancel", machine, lcm=POWEROFF)
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual("mine", victim.read_text())
+        self.assertIn("localhost", self.inside(machine, "cat", "/etc/hosts"))
+        self.shell(machine, f"mv /etc /etc.real; ln -s {victim.parent} /etc")
+        self.ok("cancel", machine, lcm=POWEROFF)
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertFalse((victim.parent / "hosts").exists())
+
+
+def used(path: Path) -> int:
+    """Return the bytes that a file, or all files of a folder, take."""
+    files = [path] if path.is_file() else [found for found in path.rglob("*") if found.is_file()]
+    return sum(os.stat(file).st_blocks * 512 for file in files)

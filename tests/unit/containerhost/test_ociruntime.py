@@ -165,6 +165,26 @@ class NodesTest(testtools.TestCase):
         self.assertTrue((folder / "rootfs/srv/data").is_dir())
         self.assertEqual([], list((folder / "elsewhere").iterdir()))
 
+    def test_files_that_docker_keeps_are_copied_into_the_root(self):
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        kept = folder / "containers" / ID
+        kept.mkdir(parents=True)
+        (kept / "hosts").write_text("127.0.0.1 localhost")
+        (folder / "rootfs/etc").mkdir(parents=True)
+        (folder / "victim").write_text("mine")
+        (folder / "rootfs/etc/hosts").symlink_to(folder / "victim")
+        ours = {"destination": "/etc/resolv.conf", "source": "/var/lib/onedock/one-1/resolv.conf"}
+        mounts = [{"destination": f"/etc/{name}", "source": str(kept / name)} for name in ("hosts", "hostname")]
+        (folder / "config.json").write_text(json.dumps({"root": {"path": "rootfs"}, "linux": {},
+                                                        "mounts": [ours, *mounts]}))
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            ociruntime.rewrite(str(folder / "config.json"), (), None)
+        self.assertEqual([ours], json.loads((folder / "config.json").read_text())["mounts"])
+        self.assertEqual("127.0.0.1 localhost", (folder / "rootfs/etc/hosts").read_text())
+        self.assertEqual("mine", (folder / "victim").read_text())
+        self.assertIn("/etc/hostname is not as Docker would have it: No such file", said.getvalue())
+
     def test_libraries_come_by_a_hook_after_others(self):
         self.assertEqual({"linux": {}}, ociruntime.with_hook({"linux": {}}, ociruntime.hook_for([])))
         with mock.patch("shutil.which", return_value="/usr/bin/tool"):
