@@ -83,18 +83,18 @@ def call(stdin: bytes) -> Call:
 
 
 def cp(call: Call) -> str:
-    image = call.about
+    image, room = call.about, call.store.room(call.options.image_limit)
     if image.type in FILES:
         place = call.store.new(DATA)
-        with call.store.scratch() as scratch, origins.file(call.path, call.options, scratch) as file:
+        with call.store.scratch() as scratch, origins.file(call.path, call.options, scratch, room) as file:
             datafiles.copy(file, place)
         return f"{place} raw"
     if image.type not in ("OS", None):
         raise NotSupported(f"a datastore of containers does not take images of the type {image.type}")
     place = call.store.new(IMAGE)
-    with call.store.scratch() as scratch, origins.image(call.path, call.options, scratch) as found:
+    with call.store.scratch() as scratch, origins.image(call.path, call.options, scratch, room) as found:
         if call.options.keep_layers or not call.path.startswith(reference.SCHEME):
-            call.store.put(place, found)
+            call.store.put(place, found, room)
         else:
             call.store.put_record(place, Record(found.image, found.reference,
                                                 credentials=call.options.credentials_file))

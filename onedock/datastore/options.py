@@ -21,6 +21,7 @@ PREFIX = "ONEDOCK_"
 USUAL_FOLDERS = ("/var/tmp",)  # noqa: S108
 HUB_KEYS = ("docker.io", "index.docker.io", "https://index.docker.io/v1/")
 LIMIT = 1 << 20  # bytes of a file of credentials
+IMAGE_LIMIT = 100 << 10  # MiB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Options:
     :ivar credentials_file: as `docker login` writes it
     :ivar credentials: the same as text, of an encrypted attribute
     :ivar safe_folders: of the front-end, from which images may be taken
+    :ivar image_limit: bytes that an image may take here, with what is unpacked on the way
     """
 
     architecture: str
@@ -41,6 +43,7 @@ class Options:
     credentials_file: str | None
     credentials: str | None = dataclasses.field(repr=False)
     safe_folders: tuple[str, ...]
+    image_limit: int
 
     def require_host(self, host: str, what: str) -> None:
         """:raises BadInput: images may not come from there"""
@@ -68,7 +71,8 @@ def read(element: Any, safe_folders: tuple[str, ...]) -> Options:
         architecture=section.text("ONEDOCK_ARCHITECTURE") or content.own_architecture(), keep_layers=keep is not False,
         hosts=words(section, "ONEDOCK_HOSTS"), plain_hosts=words(section, "ONEDOCK_PLAIN_HOSTS"),
         credentials_file=section.text("ONEDOCK_CREDENTIALS_FILE"), credentials=section.text("ONEDOCK_CREDENTIALS"),
-        safe_folders=safe_folders or USUAL_FOLDERS)
+        safe_folders=safe_folders or USUAL_FOLDERS,
+        image_limit=(section.integer("ONEDOCK_IMAGE_LIMIT", 1) or IMAGE_LIMIT) << 20)
     if not options.keep_layers and options.credentials is not None:
         raise BadInput("a datastore whose nodes fetch images themselves (ONEDOCK_KEEP_LAYERS=NO) has its credentials "
                        "in a file (ONEDOCK_CREDENTIALS_FILE), not in ONEDOCK_CREDENTIALS")
@@ -76,7 +80,7 @@ def read(element: Any, safe_folders: tuple[str, ...]) -> Options:
 
 
 KNOWN = frozenset({"ONEDOCK_ARCHITECTURE", "ONEDOCK_KEEP_LAYERS", "ONEDOCK_HOSTS", "ONEDOCK_PLAIN_HOSTS",
-                   "ONEDOCK_CREDENTIALS_FILE", "ONEDOCK_CREDENTIALS"})
+                   "ONEDOCK_CREDENTIALS_FILE", "ONEDOCK_CREDENTIALS", "ONEDOCK_IMAGE_LIMIT"})
 
 
 def pulling(reference: str, credentials_file: str | None) -> str:

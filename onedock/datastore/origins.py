@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -15,6 +14,7 @@ from onedock.datastore import archives, plain, reference
 from onedock.datastore.content import Content
 from onedock.datastore.options import Options
 from onedock.datastore.registry import TIMEOUT, Registry, failures, no_netrc
+from onedock.datastore.room import Room
 from onedock.datastore.safefiles import SafeFiles
 from onedriver.errors import BadInput
 
@@ -22,10 +22,11 @@ WEB = ("http://", "https://")
 
 
 @contextlib.contextmanager
-def image(path: str, options: Options, scratch: Path) -> Iterator[Content]:
+def image(path: str, options: Options, scratch: Path, room: Room) -> Iterator[Content]:
     """A container image; within the block its layers can be read.
 
     :param scratch: a folder for what has to be unpacked or fetched first
+    :param room: for that
     :raises BadInput: there is none, or not for this datastore
     """
     if path.startswith(reference.SCHEME):
@@ -34,7 +35,7 @@ def image(path: str, options: Options, scratch: Path) -> Iterator[Content]:
         folder = archives.Folder(Path(path), SafeFiles(options.safe_folders))
         yield checked(archives.read(folder, options.architecture, path), options)
     else:
-        with file(path, options, scratch) as packed, unpacked(packed, scratch, path) as tarball:
+        with file(path, options, scratch, room) as packed, unpacked(packed, scratch, path, room) as tarball:
             yield checked(archives.read(archives.Tarball(tarball, path), options.architecture, path), options)
 
 
@@ -51,21 +52,21 @@ def checked(found: Content, options: Options) -> Content:
 
 
 @contextlib.contextmanager
-def file(path: str, options: Options, scratch: Path) -> Iterator[BinaryIO]:
+def file(path: str, options: Options, scratch: Path, room: Room) -> Iterator[BinaryIO]:
     """A file of the front-end or of the web, whatever is in it."""
     if not path.startswith(WEB):
         with SafeFiles(options.safe_folders).open(full(path)) as found:
             yield found
         return
     fetched = scratch / "fetched"
-    fetch(path, options, fetched)
+    fetch(path, options, fetched, room)
     with fetched.open("rb") as found:
         yield found
 
 
-def fetch(url: str, options: Options, target: Path) -> None:
+def fetch(url: str, options: Options, target: Path, room: Room) -> None:
     with asked(url, options) as response, target.open("xb") as file:
-        shutil.copyfileobj(response.raw, file)
+        room.copy(cast(BinaryIO, response.raw), file)
 
 
 @contextlib.contextmanager
@@ -106,7 +107,7 @@ def full(path: str) -> Path:
 
 
 @contextlib.contextmanager
-def unpacked(packed: BinaryIO, scratch: Path, name: str) -> Iterator[BinaryIO]:
+def unpacked(packed: BinaryIO, scratch: Path, name: str, room: Room) -> Iterator[BinaryIO]:
     """The tarball in a packed one; it must be possible to read anywhere in it."""
     head = packed.read(16)
     packed.seek(0)
@@ -115,6 +116,6 @@ def unpacked(packed: BinaryIO, scratch: Path, name: str) -> Iterator[BinaryIO]:
         return
     with (scratch / "unpacked").open("xb+") as tarball:
         with archives.damage(name):
-            shutil.copyfileobj(plain.reader(cast(io.RawIOBase, packed)), tarball)
+            room.copy(plain.reader(cast(io.RawIOBase, packed)), tarball)
         tarball.seek(0)
         yield tarball

@@ -23,17 +23,20 @@ from pathlib import Path
 from typing import Self
 
 from containerhost.filelock import FileLock
+from containerhost.images import members
 from onedock import datafiles
-from onedock.datastore import digests, plain
+from onedock.datastore import archives, digests, plain
 from onedock.datastore.content import Content, Layer
 from onedock.datastore.plain import Corrupt
 from onedock.datastore.record import Record
+from onedock.datastore.room import Room, TooLarge, mib
 from onedriver.errors import BadInput
 
 LOG = logging.getLogger(__name__)
 
 IMAGE, DATA = ".image", ".raw"
 CONFIG = "config.json"
+HOLES_LIMIT = 1 << 30  # bytes of a layer
 OLD = 24 * 3600  # seconds after which what nobody refers to is left over
 
 
@@ -64,20 +67,26 @@ class Store:
             raise BadInput(f"{source[:200]} is no image of the datastore in {self.base}")
         return self.base / path.name
 
+    def room(self, limit: int | None = None) -> Room:
+        """:param limit: bytes that an action may write; None is what is free"""
+        found = os.statvfs(self.base)
+        return Room(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, limit)
+
     # Images.
 
-    def put(self, place: Path, found: Content) -> None:
+    def put(self, place: Path, found: Content, room: Room) -> None:
         """Keep an image with its layers, in the place of what may be there.
 
         :raises Corrupt: a layer is damaged
         :raises DigestMismatch: a layer is another one
+        :raises TooLarge: its layers take more than ``room``, or have larger holes than Docker should fill
         """
         with self.scratch() as folder:
             image = folder / "image"
             image.mkdir()
             (image / CONFIG).write_bytes(found.config)
             for layer, diff_id in zip(found.layers, found.diff_ids, strict=True):
-                self._take_layer(layer, diff_id, image, found.reference)
+                self._take_layer(layer, diff_id, image, found.reference, room)
             self._share_layers(image)
             name = f"{place.stem}-{secrets.token_hex(4)}"
             os.rename(image, self._images / name)
@@ -138,11 +147,11 @@ class Store:
             if layer.stat().st_nlink == 1:
                 layer.unlink()
 
-    def _take_layer(self, layer: Layer, diff_id: str, image: Path, reference: str) -> None:
+    def _take_layer(self, layer: Layer, diff_id: str, image: Path, reference: str, room: Room) -> None:
         name = diff_id.partition(":")[2]
         # An image may have a layer twice.
         if not (image / name).exists() and not linked(self._layers / name, image / name):
-            write(layer, diff_id, image / name, reference)
+            write(layer, diff_id, image / name, reference, room)
 
     def _share_layers(self, image: Path) -> None:
         for file in [file for file in image.iterdir() if file.name != CONFIG and file.stat().st_nlink == 1]:
@@ -196,7 +205,7 @@ def linked(source: Path, target: Path) -> bool:
     return True
 
 
-def write(layer: Layer, diff_id: str, target: Path, reference: str) -> None:
+def write(layer: Layer, diff_id: str, target: Path, reference: str, room: Room) -> None:
     """:raises Corrupt: it cannot be unpacked
     :raises DigestMismatch: it is not the layer that the image names
     """
@@ -205,18 +214,31 @@ def write(layer: Layer, diff_id: str, target: Path, reference: str) -> None:
         packed = digests.Counted(stream)
         try:
             content = digests.Counted(plain.reader(packed))
-            copy(content, target)
+            copy(content, target, room)
         except plain.DAMAGED as error:
             digests.require(what, layer.digest, packed.digest())
             raise Corrupt(f"{what} is damaged: {str(error)[:200] or type(error).__name__}") from error
         digests.require(what, layer.digest, packed.digest())
         digests.require(what, diff_id, content.digest())
+    require_few_holes(target, what)
 
 
-def copy(content: digests.Counted, target: Path) -> None:
+def require_few_holes(layer: Path, what: str) -> None:
+    """:raises TooLarge: the sparse files of a layer, which Docker writes in full, have more than :data:`HOLES_LIMIT`
+    bytes of holes
+    """
+    with layer.open("rb") as file, archives.damage(what):
+        holes = sum(member.size - member.stored for member in members.read(archives.Headers(file)))
+    if holes > HOLES_LIMIT:
+        raise TooLarge(f"{what} has sparse files with holes of {mib(holes)}, which Docker would write to a node's disk "
+                       f"as zeros; {mib(HOLES_LIMIT)} are allowed. Make the image without those files")
+
+
+def copy(content: digests.Counted, target: Path, room: Room) -> None:
     buffer = bytearray(digests.CHUNK)
     with target.open("xb") as file:
         while length := content.readinto(buffer):
+            room.take(length)
             file.write(memoryview(buffer)[:length])
         file.flush()
         os.fsync(file.fileno())

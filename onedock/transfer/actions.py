@@ -177,14 +177,15 @@ def save(disk: Place, source: Path, how: str, snapshot: int | None = None) -> No
     found = node.ask("read", disk.path)
     if how == "send_archive" and found["vm"] is None:
         return  # the VM never wrote to it, or it is already there
+    room = store.room()
     with store.scratch() as scratch:
         archive = scratch / "archive"
         with node.reading(how, disk.path, vm=disk.vm) as stream, archive.open("xb") as file:
-            copied(stream)(file)
+            room.copy(stream, file)
         with archive.open("rb") as file:
             tarball = archives.Tarball(file, f"what VM {disk.vm} wrote")
             image = archives.read(tarball, content.own_architecture(), f"what VM {disk.vm} wrote")
-            store.put(place, dataclasses.replace(image, reference=found["reference"]))
+            store.put(place, dataclasses.replace(image, reference=found["reference"]), room)
 
 
 def keep(stream: BinaryIO, wanted: Path, disk: Place, place: Path, store: Store) -> None:

@@ -1,11 +1,18 @@
 """What an image's configuration asks Docker for, and what a tenant writes, beside the container's limits."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import fixtures
+
+from containerhost.engines import Status
+from containerhost.engines.docker.client import DockerClient
 from tests.functional_docker import dockerd
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import BOOT_UNDEPLOYED, POWEROFF, RESUME, UNDEPLOY, OnedockCase
+from tests.functional_onedock.test_life import SAVED
 
 INTERVAL = 5 * 10**9  # ns
 WANTS = ("VOLUME /srv/data", "VOLUME /etc/link/data", "HEALTHCHECK --interval=1ms --timeout=1s CMD true")
@@ -72,6 +79,45 @@ class HostFilesTest(OnedockCase):
         self.ok("cancel", machine, lcm=POWEROFF)
         self.ok("deploy", machine, lcm=RESUME)
         self.assertFalse((victim.parent / "hosts").exists())
+
+
+class SparseFileTest(OnedockCase):
+    """Docker writes the holes of a sparse file as zeros, to a place that no quota of the container holds."""
+
+    QUOTA = 16 << 20  # bytes
+
+    def setUp(self) -> None:
+        super().setUp()
+        real = DockerClient.container
+
+        def limited(client: DockerClient, name: str, **more: bool) -> Mapping[str, Any]:
+            found = real(client, name, **more)
+            return {**found, "HostConfig": found["HostConfig"] | {"StorageOpt": {"size": str(self.QUOTA)}}}
+
+        # Docker's storage of the tests has no quotas: what it tells of one comes from here.
+        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.docker.client.DockerClient.container", limited))
+
+    def test_a_sparse_file_is_not_written_out(self) -> None:
+        machine = self.deployed()
+        self.shell(machine, "echo mine > /kept; dd if=/dev/zero of=/sparse bs=1M seek=1100 count=0 2>&1")
+        before = self.image_names()
+        self.refused("sparse files", "snapshot_create", machine, "0")
+        self.assertEqual(before, self.image_names())
+        self.assertEqual(Status.RUNNING, self.status(machine))
+        self.shell(machine, "rm /sparse")
+        self.ok("snapshot_create", machine, "0")
+        self.assertEqual(Status.RUNNING, self.status(machine))
+        self.ok("snapshot_delete", machine, "snap-0")
+
+    def test_a_vm_with_one_is_not_undeployed_and_loses_nothing(self) -> None:
+        machine = self.deployed(Machine(disks=SAVED))
+        self.shell(machine, "echo mine > /kept; dd if=/dev/zero of=/sparse bs=1M seek=1100 count=0 2>&1")
+        self.refused("sparse files", "cancel", machine, lcm=UNDEPLOY)
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual("mine\n", self.shell(machine, "cat /kept; rm /sparse"))
+        self.ok("cancel", machine, lcm=UNDEPLOY)
+        self.ok("deploy", machine, lcm=BOOT_UNDEPLOYED)
+        self.assertEqual("mine\n", self.shell(machine, "cat /kept"))
 
 
 def used(path: Path) -> int:

@@ -90,8 +90,12 @@ class DockerClient:
         """Summaries of all containers, running or not."""
         return self._ask("list containers", "GET", "/containers/json", query={"all": 1})
 
-    def container(self, name: str) -> Mapping[str, Any]:
-        return self._ask(f"read container {name}", "GET", f"/containers/{quoted(name)}/json")
+    def container(self, name: str, *, size: bool = False) -> Mapping[str, Any]:
+        """:param size: also ``SizeRw``, the bytes of the files that it wrote to its root: Docker looks at each"""
+        if not size:
+            return self._ask(f"read container {name}", "GET", f"/containers/{quoted(name)}/json")
+        return self._act(f"read the size of container {name}", "GET", f"/containers/{quoted(name)}/json",
+                         query={"size": 1})
 
     def create(self, name: str, body: Mapping[str, Any]) -> str:
         """:returns: the container's id"""

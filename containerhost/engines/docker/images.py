@@ -1,6 +1,7 @@
 """Images of Docker: by their ids alone, because a name may mean another image tomorrow."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -10,6 +11,7 @@ from containerhost.images import rebuild
 from containerhost.images.errors import BadImage
 
 LOAD_TIMEOUT: Final = 3600  # s
+HOLES_LIMIT: Final = 1 << 30  # bytes that an image of a container may be larger than the quota of its root
 
 # Of what a container was made with, what its image says instead.
 PROGRAM = ("Cmd", "Entrypoint", "User", "WorkingDir", "Healthcheck")
@@ -60,10 +62,33 @@ class Images:
         """An image of what is in the container's root now, whose program is that of the container's own image.
 
         :returns: its id
+        :raises EngineError: the root has a quota, and the image would be larger: the container wrote sparse files
         """
-        made_of = self._client.image(self._client.container(container)["Image"])["Config"] or {}
-        return self._client.commit(container, repository, tag,
-                                   {key: made_of[key] for key in PROGRAM if made_of.get(key)})
+        found = self._client.container(container)
+        made_of = self._client.image(found["Image"])["Config"] or {}
+        config = {key: made_of[key] for key in PROGRAM if made_of.get(key)}
+        quota = (found["HostConfig"].get("StorageOpt") or {}).get("size")
+        if quota is None:
+            return self._client.commit(container, repository, tag, config)
+        with self._still(container, found["State"]["Status"]):
+            written = int(self._client.container(container, size=True).get("SizeRw") or 0)
+            if written > int(quota) + HOLES_LIMIT:
+                raise EngineError(f"container {container} has sparse files: on its root disk of {int(quota) >> 20} MiB "
+                                  f"are files of {written >> 20} MiB, whose holes Docker would write to the host's "
+                                  "disk as zeros. Remove them, or pack them (tar --sparse), and try again")
+            return self._client.commit(container, repository, tag, config)
+
+    @contextlib.contextmanager
+    def _still(self, container: str, status: str) -> Iterator[None]:
+        """Let nothing in the container run within the block. Docker leaves it frozen where it finds it so."""
+        if status != "running":
+            yield
+            return
+        self._client.pause(container)
+        try:
+            yield
+        finally:
+            self._client.unpause(container)
 
     def names(self, repository: str) -> Mapping[str, str]:
         """Tag -> id."""

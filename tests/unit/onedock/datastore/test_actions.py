@@ -1,10 +1,12 @@
 import errno
 import gzip
+import io
 import json
 import lzma
 import os
 import shutil
 import subprocess
+import tarfile
 import time
 from pathlib import Path
 from unittest import mock
@@ -17,6 +19,7 @@ from onedock.datastore.content import WrongArchitecture
 from onedock.datastore.digests import DigestMismatch
 from onedock.datastore.plain import Corrupt
 from onedock.datastore.record import Record
+from onedock.datastore.room import RESERVE, TooLarge
 from onedock.datastore.store import OLD, Store
 from onedriver.errors import BadInput, NotSupported
 from tests.unit.onedock.datastore.base import DatastoreTestCase
@@ -142,6 +145,38 @@ class ImagesTest(DatastoreTestCase):
         self.assertEqual(errno.ENOSPC, error.errno)
         self.assertEqual([], self.left())
 
+    def test_an_image_that_unpacks_to_more_than_the_limit_is_refused(self) -> None:
+        """In every form, also where each step alone would be within it: nothing is left."""
+        image = Image("x" * (1 << 20))
+        whole, limit = image.saved(), {"ONEDOCK_IMAGE_LIMIT": "1"}
+        write(self.files / "layout", image.layout())
+        for path in (self.file(whole, "plain"), self.file(gzip.compress(whole), "gz"),
+                     self.file(lzma.compress(whole), "xz"), self.file(zstandard.compress(whole), "zst"),
+                     self.file(tarball(image.layout()), "oci"), self.files / "layout"):
+            self.assert_refused(TooLarge, "ONEDOCK_IMAGE_LIMIT is 1 MiB", path, **limit)
+            self.assertEqual([], list((self.base / ".partial").iterdir()))
+        self.registered(self.files / "plain", ONEDOCK_IMAGE_LIMIT="2")
+
+    def test_an_image_that_would_fill_the_datastore_is_refused(self) -> None:
+        path = self.file(gzip.compress(Image("x" * (1 << 20)).saved()))
+        full = mock.Mock(f_frsize=4096, f_blocks=1 << 24, f_bavail=(RESERVE + (1 << 20)) // 4096)
+        with mock.patch("os.statvfs", return_value=full):
+            self.assert_refused(TooLarge, "1 MiB of it are free beside a reserve", path)
+
+    def test_holes_of_sparse_files_in_a_layer_are_limited(self) -> None:
+        """Docker writes them as zeros, beside every quota."""
+        for form in (tarfile.GNUTYPE_SPARSE, tarfile.XHDTYPE):
+            image = Image()
+            image.layers[1] = sparse(1 << 40, form)
+            self.assert_refused(TooLarge, "holes", self.file(image.saved()))
+            image.layers[1] = sparse(1 << 20, form)
+            self.act("rm", {"SOURCE": str(self.registered(self.file(image.saved())))})
+
+    def test_a_layer_that_is_no_tarball_is_refused(self) -> None:
+        image = Image()
+        image.layers[0] = image.layers[0][:600]
+        self.assert_refused(Corrupt, "a layer of", self.file(image.saved()))
+
     def test_only_images_of_the_datastore_are_removed(self) -> None:
         outside = self.file(b"x", "outside.image")
         for source in (outside, self.base / "../outside.image", self.base / ".layers", "/",
@@ -181,6 +216,30 @@ class ImagesTest(DatastoreTestCase):
             self.assertTrue(folder.exists())
 
 
+def sparse(size: int, form: bytes) -> bytes:
+    """Return a tarball with a file of one hole, as GNU tar writes it.
+
+    :param form: type of its first header: in the old format its own, else of an extended one
+    """
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        member = tarfile.TarInfo("sparse")
+        if form == tarfile.XHDTYPE:
+            member.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "sparse",
+                                  "GNU.sparse.realsize": str(size)}
+            entries = b"0\n".ljust(512, b"\0")
+            member.size = len(entries)
+            archive.addfile(member, io.BytesIO(entries))
+        else:
+            member.type = form
+            block = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+            block[483:495] = tarfile.itn(size, 12, tarfile.GNU_FORMAT)
+            block[148:156] = b" " * 8
+            block[148:156] = b"%06o\0 " % sum(block)
+            raw.write(bytes(block))
+    return raw.getvalue()
+
+
 class DataTest(DatastoreTestCase):
     def made(self, **image: str) -> Path:
         return Path(self.act("mkfs", {"TYPE": "2"} | image))
@@ -211,6 +270,15 @@ class DataTest(DatastoreTestCase):
         for path in (source, self.act("clone", {"PATH": source}).split()[0]):
             self.assertEqual(content, Path(path).read_bytes())
             self.assertLess(Path(path).stat().st_blocks * 512, 4 << 20)
+
+    def test_a_file_of_the_web_that_is_larger_than_the_limit_is_refused(self) -> None:
+        answer = mock.MagicMock(status_code=200, raw=io.BytesIO(bytes(2 << 20)))
+        answer.__enter__.return_value = answer
+        with mock.patch("requests.get", return_value=answer):
+            error = self.assertRaises(TooLarge, self.act, "cp", {"TYPE": "2", "PATH": "http://example.org/data"},
+                                      ONEDOCK_IMAGE_LIMIT="1")
+        self.assertIn("ONEDOCK_IMAGE_LIMIT", str(error))
+        self.assertEqual([], self.left())
 
     def test_snapshots(self) -> None:
         disk = self.made(SIZE="1")

@@ -1,0 +1,45 @@
+"""How much an image may take in a datastore. What is packed tells nobody beforehand how large it is."""
+
+from typing import BinaryIO
+
+from onedock.datastore import digests
+from onedriver.errors import BadInput
+
+RESERVE = 1 << 30  # bytes that stay free; of a small datastore a part
+PART = 20
+
+
+class TooLarge(BadInput):
+    """An image takes more than a datastore has for it."""
+
+
+class Room:
+    """What one action may write to a datastore.
+
+    :param free, total: bytes of the datastore's file system
+    :param limit: bytes; None where only what is free limits the action
+    """
+
+    def __init__(self, free: int, total: int, limit: int | None = None) -> None:
+        reserve = min(RESERVE, total // PART)
+        most = max(0, free - reserve)
+        self._why = f"{mib(most)} of it are free beside a reserve of {mib(reserve)}"
+        if limit is not None:
+            self._why += f", and its ONEDOCK_IMAGE_LIMIT is {mib(limit)}"
+        self._left = most if limit is None else min(most, limit)
+
+    def take(self, size: int) -> None:
+        """:raises TooLarge: there is less than ``size`` bytes left"""
+        self._left -= size
+        if self._left < 0:
+            raise TooLarge(f"the image takes more, unpacked, than the datastore has for one: {self._why}; nothing of "
+                           "it is kept")
+
+    def copy(self, source: BinaryIO, target: BinaryIO) -> None:
+        while data := source.read(digests.CHUNK):
+            self.take(len(data))
+            target.write(data)
+
+
+def mib(size: int) -> str:
+    return f"{size >> 20} MiB"
