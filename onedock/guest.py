@@ -19,6 +19,20 @@ from onedriver.vm import Disk, Vm
 LOOP_TIMEOUT, POLL_INTERVAL = 10.0, 0.05  # s; the kernel detaches a loop device a moment after its last user
 
 
+def require_left(state: Path, vm_id: int) -> None:
+    """Require of a VM without a container that it has nothing else here, as it has until this driver removed it.
+
+    Docker may be without its data, or another Docker than before.
+
+    :param state: the driver's folder
+    :raises DriverError: the container was not removed by this driver, so what it wrote may still be needed
+    """
+    if Contexts(state).home(name(vm_id)).exists():
+        raise DriverError(f"Docker has no container {name(vm_id)}, though it was not removed by this driver: is "
+                          "Docker's data root mounted, and the right one? Nothing is changed. Delete or recreate "
+                          "the VM (onevm recover --delete, --recreate) if what it wrote may be lost")
+
+
 class Guests:
     """:param state: the driver's folder
     :param datastores: OpenNebula's
@@ -98,9 +112,8 @@ class Guests:
         return translate.mounts(str(self._contexts.folder(name(vm_id))), str(self._resolv(vm_id)),
                                 str(self._volumes(vm_id).folder))
 
-    def is_here(self, vm_id: int) -> bool:
-        """Whether the VM has something here, as it has from before its container is there until that is removed."""
-        return self._contexts.home(name(vm_id)).exists()
+    def require_left(self, vm_id: int) -> None:
+        require_left(self._state, vm_id)
 
     def remove(self, vm_id: int) -> None:
         """Of a container that has ended. Nothing of a disk is removed."""

@@ -120,7 +120,7 @@ def image(words: Sequence[str]) -> int:
     def act() -> None:
         chosen = conf.load()
         lock = FileLock(Path(chosen.state) / LOCK, chosen.operation_timeout)
-        images = NodeImages(backend.engine(chosen).client, lock)
+        images = NodeImages(backend.engine(chosen).client, lock, Path(chosen.state))
         found[0] = images.act(words, sys.stdin.buffer, sys.stdout.buffer)
 
     status = run("image", act)

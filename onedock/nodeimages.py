@@ -7,12 +7,14 @@ there until after it is gone: so whoever removes images leaves it, and it goes w
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import BinaryIO
 
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.images import Images
 from containerhost.errors import EngineNotFound
 from containerhost.filelock import FileLock
+from onedock.guest import require_left
 from onedock.imageref import IMAGE
 from onedock.roots import repository
 from onedriver.actions import NUMBER
@@ -27,10 +29,12 @@ REFERENCE = re.compile(r"docker://(?P<name>[A-Za-z0-9./:_-]{1,300}?)(?::[A-Za-z0
 
 class NodeImages:
     """:param lock: the one that all who name and unname images hold
+    :param state: the driver's folder
     """
 
-    def __init__(self, client: DockerClient, lock: FileLock) -> None:
+    def __init__(self, client: DockerClient, lock: FileLock, state: Path) -> None:
         self._client = client
+        self._state = state
         self._images = Images(client)
         self._lock = lock
 
@@ -85,10 +89,15 @@ class NodeImages:
         return True
 
     def save(self, vm: int, out: BinaryIO) -> bool:
-        """What is in the VM's container now, as an archive of an image."""
+        """What is in the VM's container now, as an archive of an image.
+
+        :returns: False when the VM has left this host, or never was here
+        :raises DriverError: Docker alone says so
+        """
         try:
             image = self._images.commit(name(vm), repository(vm), SAVED)
         except EngineNotFound:
+            require_left(self._state, vm)
             return False
         try:
             self._client.save_image(image, out)

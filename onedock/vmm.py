@@ -59,7 +59,7 @@ class Vmm(BaseVmm):
             if found:
                 self._roots.keep(call.vm_id, self._roots.file(call.vm))
             else:
-                self._require_left(call.vm_id)
+                self._guests.require_left(call.vm_id)
         self.remove(call.vm_id)
 
     def _require_suspendable(self, vm: Vm) -> None:
@@ -71,22 +71,12 @@ class Vmm(BaseVmm):
         own = name(vm_id)
         state = self._find(own)
         if state is None:
-            self._require_left(vm_id)
+            self._guests.require_left(vm_id)
             return
         if state.status is not Status.STOPPED:
             raise DriverError(f"container {own} is {state.status.value}; only one that is off can leave")
         self._roots.keep(vm_id, self._roots.file_in(vm_id, system_ds))
         self.remove(vm_id)
-
-    def _require_left(self, vm_id: int) -> None:
-        """Of a VM without a container: Docker may be without its data, or another Docker than before.
-
-        :raises DriverError: the container was not removed by this driver, so what it wrote may still be needed
-        """
-        if self._guests.is_here(vm_id):
-            raise DriverError(f"Docker has no container {name(vm_id)}, though it was not removed by this driver: is "
-                              "Docker's data root mounted, and the right one? Nothing is changed. Delete or recreate "
-                              "the VM (onevm recover --delete, --recreate) if what it wrote may be lost")
 
     # Disks and network interfaces of a VM that exists.
 

@@ -14,6 +14,7 @@ from tests.functional_one.node import Result
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import (
     BOOT,
+    BOOT_UNDEPLOYED,
     CLEANUP,
     POWEROFF,
     RESTORE,
@@ -210,6 +211,18 @@ class ImagesTest(TransferCase):
         for lcm in (UNDEPLOY, SHUTDOWN):
             self.refused("was not removed by this driver", "shutdown", machine, lcm=lcm)
         self.assertTrue((self.front.folder() / "1/disk.0").exists())
+        self.ok("cancel", machine, lcm=CLEANUP)
+
+    def test_no_old_archive_is_saved_for_a_container_that_docker_does_not_have_any_more(self) -> None:
+        """The archive beside the disk is of the time when the VM last came to this host."""
+        machine = self.run_vm(self.registered(self.fresh()))
+        self.ok("cancel", machine, lcm=UNDEPLOY)
+        self.ok("deploy", machine, lcm=BOOT_UNDEPLOYED)
+        target = self.did(self.front.ds("mkfs", {"FORMAT": "save_as"}))
+        self.addCleanup(lambda: self.did(self.front.ds("rm", {"SOURCE": target})))
+        self.engine.delete(machine.name)
+        self.failed("was not removed by this driver", self.front.tm("cpds", self.front.place(), target, "-1"))
+        self.assertFalse(Path(target).exists())
         self.ok("cancel", machine, lcm=CLEANUP)
 
     def test_images_that_there_are_not(self) -> None:
