@@ -11,8 +11,10 @@ from onedriver.errors import DriverError
 LIMIT = 600  # seconds; a file system on a large disk takes its time
 
 
-def run(words: Sequence[str], problem: str, limit: int = LIMIT) -> str:
-    """:returns: what it printed
+def run(words: Sequence[str], problem: str, limit: int = LIMIT, inherited: Sequence[int] = ()) -> str:
+    """:param inherited: file descriptors that the program has too: what they hold lasts as long as it, also where this
+        process is killed
+    :returns: what it printed
     :raises DriverError: it is not there or failed; the message begins with ``problem``
     """
     # The folders of file system tools are not on every user's path.
@@ -21,7 +23,7 @@ def run(words: Sequence[str], problem: str, limit: int = LIMIT) -> str:
         raise DriverError(f"{problem}: {not_run(words[0], FileNotFoundError())}")
     try:
         done = subprocess.run([program, *words[1:]], capture_output=True, text=True, errors="replace", timeout=limit,
-                              check=False, stdin=subprocess.DEVNULL)
+                              check=False, stdin=subprocess.DEVNULL, pass_fds=inherited)
     except subprocess.TimeoutExpired as error:
         raise DriverError(f"{problem}: `{words[0]}` did not end within {limit} s") from error
     if done.returncode != 0:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -71,10 +71,11 @@ def require_growth(path: Path, size: int) -> None:
         raise BadInput(f"{path} has {before // MIB} MiB and cannot become smaller")
 
 
-def grow(path: Path, size: int) -> None:
+def grow(path: Path, size: int, lock: Sequence[int] = ()) -> None:
     """Enlarge a disk that nothing uses, and its file system if that is ext; XFS grows when it is mounted.
 
     :param size: MiB
+    :param lock: file descriptors that hold a lock on the disk, for the programs that work on it
     :raises DriverError: the disk is in use, damaged, or cannot grow: its file system is as it was
     """
     require_growth(path, size)
@@ -83,11 +84,11 @@ def grow(path: Path, size: int) -> None:
     if not is_ext(path):
         os.truncate(path, size * MIB)
         return
-    commands.run(["e2fsck", "-f", "-p", str(path)], f"the file system in {path} is damaged")
+    commands.run(["e2fsck", "-f", "-p", str(path)], f"the file system in {path} is damaged", inherited=lock)
     before = path.stat().st_size
     os.truncate(path, size * MIB)
     try:
-        commands.run(["resize2fs", str(path)], f"the file system in {path} cannot grow")
+        commands.run(["resize2fs", str(path)], f"the file system in {path} cannot grow", inherited=lock)
     except DriverError:
         if ext_size(path) <= before:  # else a cut would take blocks that the file system counts as its own
             os.truncate(path, before)

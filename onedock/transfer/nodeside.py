@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from containerhost.process.programs import not_run
 from onedock import conf, datafiles, imageref
@@ -82,8 +82,8 @@ def receive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Re
 
 
 def send(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    with locked(path):
-        streams.send(path, out)
+    with locked(path) as lock:
+        streams.send(path, out, lock.fds)
 
 
 def send_archive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
@@ -187,11 +187,11 @@ def grow(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Reque
     if is_root(path):
         raise NotSupported(f"{path.name} is the root of a container, whose size Docker fixes when it makes the "
                            "container; keep data on a volatile disk, which can grow")
-    with locked(path) as used:
-        if used:
+    with locked(path) as lock:
+        if lock.used:
             datafiles.require_growth(path, size)
         else:
-            datafiles.grow(path, size)
+            datafiles.grow(path, size, lock.fds)
     return {}
 
 
@@ -199,24 +199,32 @@ def snapshot(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> R
     do, number = request["act"], int(request["number"])
     if do != "delete" and is_root(path):
         raise NotSupported("the root of a container has no disk snapshots, but those of its VM (onevm snapshot-create)")
-    with locked(path) as used:
-        if used and do != "delete":
+    with locked(path) as lock:
+        if lock.used and do != "delete":
             raise NotSupported(f"{path.name} is mounted for a container that is suspended or runs: power the VM off "
                                "first (onevm poweroff)")
         SNAPSHOT_ACTIONS[do](path, number)
     return {}
 
 
+class Lock(NamedTuple):
+    """:ivar used: whether the VM's container has the disk mounted
+    :ivar fds: a program that inherits them keeps the lock until it ends, also where this process is killed
+    """
+
+    used: bool
+    fds: tuple[int, ...] = ()
+
+
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[bool]:
+def locked(path: Path) -> Iterator[Lock]:
     """Keep the actions of a disk's VM on this node waiting; the disks of a VM that is off are unmounted before.
 
-    :returns: whether the VM's container has the disk mounted
     :raises DriverError: something else uses it
     """
     folder, disk, vm = places.inside(str(path))
     if disk is None or not engine_is_there():
-        yield False
+        yield Lock(used=False)
         return
     command = root_command(["lock", str(vm), folder.parent.name, disk.partition(".")[2]])
     with tempfile.TemporaryFile() as complaints, subprocess.Popen(
@@ -227,7 +235,7 @@ def locked(path: Path) -> Iterator[bool]:
             complaints.seek(0)
             raise DriverError(reason(complaints.read()) or f"`{' '.join(command)}` failed with status "
                               f"{holder.returncode}")
-        yield bool(json.loads(answer)["used"])
+        yield Lock(bool(json.loads(answer)["used"]), (cast("BinaryIO", holder.stdin).fileno(),))
         cast("BinaryIO", holder.stdin).close()
         if holder.wait():
             raise DriverError(f"{path} may have been used meanwhile, so that what was done with it is not to be relied "

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,12 +16,16 @@ from onedock import commands, datafiles
 from onedriver.errors import BadInput, DriverError
 
 
-def send(path: Path, out: BinaryIO) -> None:
-    """A disk with its snapshots, or a folder."""
+def send(path: Path, out: BinaryIO, lock: Sequence[int] = ()) -> None:
+    """A disk with its snapshots, or a folder.
+
+    :param lock: file descriptors that hold a lock on the disk, for the program that reads it
+    """
     if not path.exists():
         raise BadInput(f"{path} is not there")
     beside = [name for name in (path.name, datafiles.snapshots(path).name) if (path.parent / name).exists()]
-    tar(["--create", "--sparse", "--directory", str(path.parent), "--", *beside], f"{path} cannot be sent", out=out)
+    tar(["--create", "--sparse", "--directory", str(path.parent), "--", *beside], f"{path} cannot be sent", out=out,
+        inherited=lock)
 
 
 def receive(source: BinaryIO, name: str, target: Path) -> None:
@@ -53,12 +57,12 @@ def incoming(parent: Path) -> Iterator[Path]:
 
 
 def tar(words: list[str], problem: str, source: BinaryIO | int = subprocess.DEVNULL,
-        out: BinaryIO | int = subprocess.DEVNULL) -> None:
+        out: BinaryIO | int = subprocess.DEVNULL, inherited: Sequence[int] = ()) -> None:
     """:raises DriverError: it failed, for instance because a disk is full; what it said is in the message"""
     with tempfile.TemporaryFile() as complaints:
         try:
             status = subprocess.run(["tar", "--file", "-", *words], stdin=source, stdout=out, stderr=complaints,
-                                    check=False).returncode
+                                    check=False, pass_fds=inherited).returncode
         except OSError as error:
             raise DriverError(f"{problem}: {not_run('tar', error)}") from error
         complaints.seek(0)

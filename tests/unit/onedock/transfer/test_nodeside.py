@@ -1,11 +1,20 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from unittest import mock
 
 import fixtures
 import testtools
 
+from onedock import datafiles
 from onedock.transfer import nodeside
 from onedriver.errors import DriverError
+from tests.commands import script
+from tests.waiting import await_that
 
 DISK = Path("/datastores/0/1/disk.1")
 
@@ -30,7 +39,34 @@ class LockTest(testtools.TestCase):
 
     def test_the_lock_ends_with_what_it_was_for(self) -> None:
         self.holder("echo '{\"used\": true}'; read line; exit 0")
-        with nodeside.locked(DISK) as used:
-            self.assertTrue(used)
+        with nodeside.locked(DISK) as lock:
+            self.assertTrue(lock.used)
         with testtools.ExpectedException(ZeroDivisionError), nodeside.locked(DISK):
             raise ZeroDivisionError
+
+    def test_the_lock_stays_as_long_as_a_program_that_a_killed_command_leaves(self) -> None:
+        """Else a second command would change the file system that e2fsck still works on."""
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        disk, gate, free = base / "0/1/disk.1", base / "gate", base / "free"
+        disk.parent.mkdir(parents=True)
+        offset, magic = datafiles.EXT_MAGIC
+        disk.write_bytes(bytes(offset) + magic)
+        os.mkfifo(gate)
+        script(base / "e2fsck", f"read line < {gate}; true")
+        script(base / "onedock", f"echo '{{\"used\": false}}'; cat; touch {free}; true")
+        (base / "onedock.toml").write_text(f'state = "{base}"\n')
+        begin = "import sys; from onedock.transfer.nodeside import serve; serve(sys.stdin.buffer, sys.stdout.buffer)"
+        environment = os.environ | {"PATH": f"{base}:{os.environ['PATH']}", "ONEDOCK_CONF": f"{base}/onedock.toml"}
+        script(base / "sudo", 'shift; exec "$@";:')
+        with subprocess.Popen([sys.executable, "-c", begin], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                              env=environment) as node:
+            assert node.stdin
+            node.stdin.write(json.dumps({"do": "grow", "path": str(disk), "size": 8}).encode() + b"\n")
+            node.stdin.flush()
+            with gate.open("w") as program:  # it runs
+                node.send_signal(signal.SIGKILL)
+                node.wait()
+                time.sleep(0.5)
+                self.assertFalse(free.exists())
+                program.write("end\n")
+        await_that(free.exists, "the lock is free again")
