@@ -6,6 +6,7 @@ write to would be no safe place to mount at. The container's view of it follows 
 """
 
 import os
+import struct
 from pathlib import Path
 
 from containerhost.errors import DeviceInUse, HostActionFailed, SpecError
@@ -20,6 +21,7 @@ KEPT_OUT = mountapi.NODEV | mountapi.NOSUID | mountapi.NOEXEC
 SIZE = "64k"  # of the folder's file system; its content is empty folders
 FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs"})
 SYS_RESOURCE = 24  # CAP_SYS_RESOURCE
+XFS = struct.Struct(">4sIQ")  # magic number, bytes of a block, blocks
 LIMIT = 120  # s; a large file system that was not unmounted well is mended first
 
 
@@ -57,6 +59,7 @@ class Volumes:
 
         :param root: user and group that is to own its first folder, where the host's root does
         :raises SpecError: the file has no file system that the host mounts
+        :raises HostActionFailed: it cannot be mounted, or an XFS does not grow to its file's new size
         """
         place = self._place(number)
         if os.path.ismount(place):
@@ -71,6 +74,10 @@ class Volumes:
         # Not mount's own loop device: it would open the file by its real path, where another may be by now.
         with loops.over(file, 0, 0, read_only=read_only) as node:
             run(["mount", "-t", kind, "-o", ",".join(options), "--", node, str(place)], LIMIT)
+        if kind == "xfs" and not read_only and xfs_size(file) < file.stat().st_size:
+            with Rollback(f"growth of {file}") as undo:
+                undo.on_error("its mount", self.unmount, number)
+                run(["xfs_growfs", str(place)], LIMIT)  # which XFS can only while it is mounted
         status = place.stat()
         if root != (0, 0) and (status.st_uid, status.st_gid) == (0, 0) and not read_only:
             os.chown(place, *root)
@@ -149,6 +156,13 @@ def file_system(file: Path) -> str:
     """
     return programs.run(["blkid", "--probe", "--output", "value", "--match-tag", "TYPE", str(file)],
                         LIMIT).stdout.strip()
+
+
+def xfs_size(file: Path) -> int:
+    """Return the bytes that an XFS takes, as its super block says (xfs_format.h, struct xfs_dsb)."""
+    with file.open("rb") as disk:
+        _, size, blocks = XFS.unpack(disk.read(XFS.size))
+    return int(size * blocks)
 
 
 def source(place: Path) -> str:
