@@ -2,13 +2,13 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from nova import context as nova_context
 from nova import objects
-from nova.compute import build_results, claims
+from nova.compute import build_results, claims, pci_placement_translator
 from nova.compute import utils as compute_utils
 from nova.virt.driver import ComputeDriver
 
@@ -49,6 +49,30 @@ def before_claims(prepare: Callable[[claims.Claim, list[objects.InstancePCIReque
 
     claim_test.prepares = True  # type: ignore[attr-defined]
     claims.Claim._claim_test = claim_test
+
+
+def leave_allocations_of(moving: Callable[[Any], Iterable[str]]) -> None:
+    """Let nova's update of resources leave the PCI allocations of some servers as they are.
+
+    Idempotent. Nova leaves those of servers that it knows to change their size on this host, from the claim on.
+
+    :param moving: returns the uuids of further such servers, from nova's PciDevTracker; called after nova has read the
+        allocations
+    """
+    original = pci_placement_translator.update_provider_tree_for_pci
+    if getattr(original, "leaves", False):
+        return
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def update(*args: Any, **kwargs: Any) -> bool:
+        given = signature.bind(*args, **kwargs)
+        left = given.arguments["instances_under_same_host_resize"]
+        given.arguments["instances_under_same_host_resize"] = [*left, *moving(given.arguments["pci_tracker"])]
+        return bool(original(*given.args, **given.kwargs))
+
+    update.leaves = True  # type: ignore[attr-defined]
+    pci_placement_translator.update_provider_tree_for_pci = update
 
 
 def keep_reason_of_last_host(virtapi: Any) -> None:

@@ -65,6 +65,7 @@ class LXDDriver(refusals.Refusals):
         startup.check(nova.conf.CONF, self._backend.engine, bool(instances) or self._backend.lifecycle.has_records()
                       or self._backend.possessions.any_held())
         compat.before_claims(placedclaims.follow_placement, functools.partial(reasons.kept, event=reasons.CLAIM))
+        compat.leave_allocations_of(placedclaims.moving)
         compat.keep_reason_of_last_host(self.virtapi)
         self._backend.images.purge()
         self._backend.snapshots.purge()

@@ -13,8 +13,14 @@ from typing import Any, NamedTuple
 
 import nova.conf
 import os_traits
+from nova import context as nova_context
 from nova import exception, objects
-from nova.compute import claims, pci_placement_translator, vm_states
+from nova.compute import claims, pci_placement_translator, task_states, vm_states
+
+from nova_lxd_ext.hardware.pcitracker import HELD
+
+MOVING = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING, task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH,
+          task_states.RESIZE_REVERTING)
 
 
 class Unit(NamedTuple):
@@ -64,6 +70,23 @@ def follow_placement(claim: claims.Claim, requests: Sequence[objects.InstancePCI
             spec.pop("rp_uuids", None)  # of an earlier host
         if allocated:
             request.spec[0]["rp_uuids"] = ",".join(next(rest) for _ in range(request.count))
+
+
+def moving(tracker: Any) -> list[str]:
+    """Return the uuids of the servers with PCI devices on this host whose allocations nova is about to change.
+
+    A move's allocations belong to the server before nova's PCI tracker knows of the move, and after it has forgotten it
+    in a revert: in between nova would add the device of the other size for good. The task state tells it all the time.
+
+    :param tracker: nova's PciDevTracker
+    """
+    holders = {device.instance_uuid for device in tracker.pci_devs if device.status in HELD}
+    if not holders or not nova.conf.CONF.pci.report_in_placement:
+        return []
+    context = nova_context.get_admin_context()
+    found = objects.InstanceList.get_by_filters(context, {"uuid": list(holders), "task_state": list(MOVING)},
+                                                expected_attrs=[])
+    return [instance.uuid for instance in found]
 
 
 def assign(units: Sequence[Unit], allocated: Sequence[Allocated]) -> tuple[str, ...] | None:

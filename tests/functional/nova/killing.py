@@ -30,8 +30,9 @@ from nova_lxd_ext.storage.connectors import Connectors
 OPERATIONS = ("prep_resize", "resize_instance", "finish_resize", "revert_resize", "finish_revert_resize",
               "confirm_resize", "rescue_instance", "unrescue_instance", "rebuild_instance", "reboot_instance",
               "shelve_instance", "shelve_offload_instance", "unshelve_instance", "snapshot_instance", "attach_volume",
-              "detach_volume", "attach_interface", "detach_interface", "pause_instance", "unpause_instance", "suspend_instance", "resume_instance",
-              "stop_instance", "start_instance", "terminate_instance", "build_and_run_instance")
+              "detach_volume", "attach_interface", "detach_interface", "pause_instance", "unpause_instance",
+              "suspend_instance", "resume_instance", "stop_instance", "start_instance", "terminate_instance",
+              "build_and_run_instance")
 CASTS = tuple(name for name in OPERATIONS if hasattr(rpcapi.ComputeAPI, name))
 
 

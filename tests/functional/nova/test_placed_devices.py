@@ -2,13 +2,15 @@
 
 from tests.functional.nova import twohosts  # isort: skip (decides how nova runs)
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
+from unittest import mock
 
 from nova import context as nova_context
 from nova import objects
-from nova.compute import vm_states
+from nova.compute import manager, vm_states
 
 from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import scan
@@ -143,6 +145,30 @@ class PlacedResizeTest(PlacedServers):
                     self.revert(server)
                     self.assertEqual(held, self.assert_agreed(server, GPU=1, NET=1))
                     self.end(server)
+
+    def test_an_update_in_the_middle_of_a_resize_allocates_nothing_more(self) -> None:
+        """Nova heals what it takes for missing: the device of the other size, which the move has or will have."""
+        for method in ("prep_resize", "_revert_allocation"):
+            with self.subTest(method), self.updated_before(method):
+                server = self.server(self.sized(VF_ALIAS))
+                self.resize(server, self.sized())
+                self.assert_agreed(server)
+                self.revert(server)
+                self.assert_agreed(server, NET=1)
+                self.resize(server, self.sized(FIRST_GPU))
+                self._confirm_resize(server)
+                self.assert_agreed(server, GPU=1)
+                self.end(server)
+
+    @contextlib.contextmanager
+    def updated_before(self, method: str) -> Iterator[None]:
+        original = getattr(manager.ComputeManager, method)
+
+        def call(compute: manager.ComputeManager, *args: Any, **kwargs: Any) -> Any:
+            compute.update_available_resource(nova_context.get_admin_context())
+            return original(compute, *args, **kwargs)
+        with mock.patch.object(manager.ComputeManager, method, call):
+            yield
 
     def test_a_server_unshelved_after_a_resize_has_what_placement_chose(self) -> None:
         """A resize leaves nova's record of the request and that of the server with different ids."""
