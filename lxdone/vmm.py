@@ -9,7 +9,6 @@ from pathlib import Path
 
 from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.snapshots import Snapshots
 from containerhost.errors import EngineBusy, EngineConflict, EngineNotFound, EngineTimeout
 from containerhost.possession import Possession
@@ -219,7 +218,7 @@ class Vmm(BaseVmm):
         self._engine.set_limits(spec.name, spec)
 
     def reconfigure(self, call: Call) -> None:
-        self._write_context(call.vm, self._root_ids(self._existing(call).name))
+        self._write_context(call.vm, self._engine.root_ids(self._existing(call).name))
         self._consoles.provide(call.vm)
 
     def snapshot_revert(self, call: Call) -> None:
@@ -270,10 +269,6 @@ class Vmm(BaseVmm):
         with datastores.opened(iso) as disk:
             isofiles.extract(disk.path, folder, self._options.operation_timeout)
 
-    def _root_ids(self, name: str) -> tuple[int, int]:
-        ids = idmap(self._engine.client, name)
-        return ids.root if ids else (0, 0)
-
     def _spec(self, vm: Vm) -> ContainerSpec:
         translate.require_disks(vm)
         graphics.vnc(vm.id, vm.graphics)
@@ -294,7 +289,7 @@ class Vmm(BaseVmm):
                 self._saves.require_possible(vm, file, disk)
                 self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)),
                              disk, home)
-            self._write_context(vm, self._root_ids(spec.name))
+            self._write_context(vm, self._engine.root_ids(spec.name))
             for part in self._disks.provide(vm):
                 self._engine.attach(spec.name, part)
             self._start(vm, parts)
@@ -313,7 +308,7 @@ class Vmm(BaseVmm):
 
     def _restart(self, vm: Vm, spec: ContainerSpec) -> None:
         grants = self._acquire_anew(vm)
-        self._write_context(vm, self._root_ids(spec.name))
+        self._write_context(vm, self._engine.root_ids(spec.name))
         self._disks.provide(vm)
         fitted = self._fitted(vm, spec, grants)
         self._engine.reconfigure(spec.name, fitted)

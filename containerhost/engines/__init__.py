@@ -260,6 +260,9 @@ class Engine(Containers, Protocol):
 
     def pool(self, name: str) -> PoolUsage: ...
 
+    def root_ids(self, name: str) -> tuple[int, int]:
+        """User and group on this host of the container's root."""
+
     def require_salvageable(self, name: str) -> None:
         """:raises SpecError: another container cannot have this one's root disk beside its own"""
 

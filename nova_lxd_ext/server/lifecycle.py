@@ -76,7 +76,7 @@ class Lifecycle:
                 self._engine.create(resources.told(spec))
                 report_progress(instance, 80)
             if power_on:
-                self._outfit.start(instance.name, parts)
+                self._outfit.start(instance, parts)
             report_progress(instance, WHOLE)
         self._states.changed()
 

@@ -158,7 +158,7 @@ class Moves:
                 self._engine.reconfigure(instance.name, spec)
             self._outfit.trim(instance, parts)
             if power_on:
-                self._outfit.start(instance.name, parts)
+                self._outfit.start(instance, parts)
         self._states.changed()
 
     def _strip(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:

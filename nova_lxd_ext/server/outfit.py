@@ -16,6 +16,7 @@ from containerhost import errors
 from containerhost.engines import ContainerState, Engine
 from containerhost.spec import Part, grants_of
 from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.storage import configdrive
 
 LOG = logging.getLogger(__name__)
 
@@ -101,11 +102,14 @@ class Outfit:
         for supplier in self._suppliers:
             supplier.trim(instance, parts)
 
-    def start(self, name: str, parts: Sequence[Part]) -> None:
+    def start(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
         """Start the container; one that sees more or less than it was granted is ended again.
 
         :raises NotAsGranted: and it does not run
         """
+        name = instance.name
+        if configdrive.required(instance):
+            configdrive.let_read(instance.uuid, self._engine.root_ids(name)[0])
         self._engine.start(name)
         grants = grants_of(parts)
         if not grants:

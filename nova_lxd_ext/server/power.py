@@ -63,7 +63,7 @@ class Power:
             self._outfit.resume(instance)
             self._engine.unfreeze(instance.name)
         elif state.status is not Status.RUNNING:
-            self._outfit.start(instance.name, self._outfit.refit(context, instance, wanted))
+            self._outfit.start(instance, self._outfit.refit(context, instance, wanted))
         self._states.changed()
 
     @outlasting_restart

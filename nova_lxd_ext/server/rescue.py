@@ -32,7 +32,6 @@ from nova_lxd_ext.storage import configdrive
 LOG = logging.getLogger(__name__)
 
 TARGET = "/mnt/rescue"  # where the rescuing container has the broken root
-DRIVE = "configdrive-rescue"
 
 
 class Rescue:
@@ -98,10 +97,10 @@ class Rescue:
                   wanted: Wanted) -> None:
         with self._outfit.expecting(instance, wanted):
             parts = self._outfit.put_on(context, instance, wanted)
-            mounts = configdrive.write(instance, (), password, wanted.network_info, DRIVE) \
+            mounts = configdrive.write(instance, (), password, wanted.network_info, configdrive.RESCUE) \
                 if configdrive.required(instance) else ()
             self._engine.create(dataclasses.replace(spec, parts=parts, mounts=mounts))
-        self._outfit.start(instance.name, parts)
+        self._outfit.start(instance, parts)
 
     def _set_password(self, instance: objects.Instance, image_meta: objects.ImageMeta, password: str) -> None:
         """Without it the server is rescued all the same: its owner may have a key, or the config drive."""
@@ -124,4 +123,4 @@ class Rescue:
                 self._engine.delete(instance.name)
             self._engine.rename(aside.name, instance.name)
         self._states.changed()
-        configdrive.remove(instance, DRIVE)
+        configdrive.remove(instance, configdrive.RESCUE)

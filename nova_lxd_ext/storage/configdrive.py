@@ -1,11 +1,14 @@
 """The config drive: nova's metadata as plain files in a folder of the host that the container sees read-only.
 
-The server's folder is closed on the host (:mod:`nova_lxd_ext.storage.folders`); inside it the drive's files are
-readable by all, because the container's root is some unprivileged user of the host. The container sees the drive at
-/config-drive, where nova-lxd had it, and at the seed folder where cloud-init's ConfigDrive data source looks without
-any block device (cloud-init documentation, ConfigDrive).
+The server's folder is closed on the host (:mod:`nova_lxd_ext.storage.folders`). The drive has passwords, which in a
+virtual machine only root could read: the container's root, some unprivileged user of the host, gets that right by an
+ACL before each start, when the engine knows which user it is. The container sees the drive at /config-drive, where
+nova-lxd had it, and at the seed folder where cloud-init's ConfigDrive data source looks without any block device
+(cloud-init documentation, ConfigDrive).
 """
 
+import errno
+import logging
 import shutil
 from collections.abc import Sequence
 
@@ -14,13 +17,15 @@ from nova.api.metadata import base as metadata
 from nova.network import model
 from nova.virt import configdrive
 
+from containerhost.linux import acl
 from containerhost.spec import Mount
 from nova_lxd_ext.storage import folders
 
+LOG = logging.getLogger(__name__)
+
 TARGETS = {"config-drive": "/config-drive", "config-drive-seed": "/var/lib/cloud/seed/config_drive"}
 
-
-FOLDER = "configdrive"
+FOLDER, RESCUE = "configdrive", "configdrive-rescue"
 
 
 def required(instance: objects.Instance) -> bool:
@@ -46,8 +51,25 @@ def write(instance: objects.Instance, injected_files: Sequence[tuple[str, str]],
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data.encode() if isinstance(data, str) else data)
     for path in (drive, *drive.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+        path.chmod(0o700 if path.is_dir() else 0o600)
     return tuple(Mount(name, str(drive), target) for name, target in TARGETS.items())
+
+
+def let_read(server: str, root: int) -> None:
+    """Let the container's root read the server's drives, and nobody else in it.
+
+    :param root: its user on the host
+    """
+    drives = (folders.of(server) / name for name in (FOLDER, RESCUE))
+    for path in (path for drive in drives if drive.exists() for path in (drive, *drive.rglob("*"))):
+        try:
+            acl.let_read(path, root)
+        except OSError as error:
+            if error.errno != errno.ENOTSUP:
+                raise
+            LOG.warning("Every user in the container can read %s: its file system has no POSIX ACLs. Keep "
+                        "instances_path on one that has, such as ext4, XFS or Btrfs", path)
+            path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def remove(instance: objects.Instance, folder: str) -> None:

@@ -14,6 +14,7 @@ from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, 
 from containerhost.engines.lxd import config, cores, held, operations, salvage
 from containerhost.engines.lxd.client import LxdClient, Seen
 from containerhost.engines.lxd.creation import Creation
+from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.leavings import Leavings
 from containerhost.engines.lxd.states import STATUSES, container_state, metrics
 from containerhost.engines.verify import complaints
@@ -156,6 +157,10 @@ class LxdEngine:
         :param timeout: seconds; None is the daemon's ``operation_timeout``
         """
         self._patiently(body["name"], lambda: self._creation.create(body, timeout))
+
+    def root_ids(self, name: str) -> tuple[int, int]:
+        ids = idmap(self.client, name)
+        return ids.root if ids else (0, 0)
 
     def require_salvageable(self, name: str) -> None:
         salvage.require_folder(self.client, self.client.instance(name)[0])

@@ -3,6 +3,7 @@
 import base64
 import email
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import ClassVar
@@ -19,6 +20,7 @@ from tests.functional.lxd import POOL
 from tests.functional.nova import base
 
 MIB = 2**20
+NOVA = 64060  # Debian's user of nova-compute
 
 
 class BootTest(base.LxdServers):
@@ -58,6 +60,20 @@ class BootTest(base.LxdServers):
             self.assertNotEqual(0, self.inside(server, "touch", f"{drive}/mine").status)
         self._delete_server(server)
         self.assert_nothing_left()
+
+    def test_only_root_of_the_container_reads_the_config_drive(self) -> None:
+        """Whoever nova-compute runs as, on the host."""
+        server = self.server(config_drive=True, user_data=base64.b64encode(b"secret").decode())
+        for owner in (0, NOVA):
+            for path in (self.state / "instances" / server["id"]).rglob("configdrive/**/*"):
+                os.chown(path, owner, owner)
+            for drive in ("/config-drive", "/var/lib/cloud/seed/config_drive"):
+                for file in ("meta_data.json", "user_data"):
+                    command = ("cat", f"{drive}/openstack/latest/{file}")
+                    self.assertEqual(0, self.inside(server, *command).status, (owner, command))
+                    for user in (1000, NOVA):
+                        ids = ("--setuid", str(user), "--setgid", str(user))
+                        self.assertNotEqual(0, self.inside(server, *ids, *command).status, (owner, user, command))
 
     def test_bad_user_data_does_not_fail_the_boot(self) -> None:
         for text in (b"#cloud-config\n\t- {no yaml", b"#cloud-config\n- a list\n", b"#cloud-config\na: 1\na: 2\n",

@@ -92,6 +92,10 @@ class FakeEngine:
         self._called("pool")
         return PoolUsage(name, "dir", 10, 1)
 
+    def root_ids(self, name: str) -> tuple[int, int]:
+        self._called("root_ids", name)
+        return 100000, 100000
+
     def _state(self, name: str) -> ContainerState:
         nics = {part.name: part.parent for part in self.specs[name].parts if isinstance(part, Nic)}
         return ContainerState(name, self.statuses[name], self.specs[name].labels, interfaces=nics)

@@ -1,6 +1,10 @@
 import dataclasses
+import errno
+import os
+import struct
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import fixtures
 import nova.conf
@@ -251,13 +255,25 @@ class Metadata:
 
 
 class FolderTest(LifecycleTest):
-    def test_is_closed_to_the_host_and_the_drive_open_in_the_container(self) -> None:
+    def test_only_the_containers_root_reads_the_drive(self) -> None:
         configdrive.write(records.instance(), (), None, None)
+        configdrive.let_read(records.UUID, 100000)
         home = folders.of(records.UUID)
         modes = {str(path.relative_to(home)): path.stat().st_mode & 0o777 for path in (home, *home.rglob("*"))}
-        self.assertEqual({".": 0o700, "configdrive": 0o755, "configdrive/openstack": 0o755,
-                          "configdrive/openstack/latest": 0o755,
-                          "configdrive/openstack/latest/meta_data.json": 0o644}, modes)
+        self.assertEqual({".": 0o700, "configdrive": 0o750, "configdrive/openstack": 0o750,
+                          "configdrive/openstack/latest": 0o750,
+                          "configdrive/openstack/latest/meta_data.json": 0o640}, modes)
+        allowed = os.getxattr(home / "configdrive/openstack/latest/meta_data.json", "system.posix_acl_access")
+        self.assertIn(struct.pack("<HHI", 2, 4, 100000), allowed)  # user, read, id
+
+    def test_a_file_system_without_acls_leaves_the_drive_readable_with_a_warning(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger())
+        configdrive.write(records.instance(), (), None, None)
+        self.useFixture(fixtures.MonkeyPatch("os.setxattr", mock.Mock(side_effect=OSError(errno.ENOTSUP, "no ACLs"))))
+        configdrive.let_read(records.UUID, 100000)
+        file = folders.of(records.UUID) / "configdrive/openstack/latest/meta_data.json"
+        self.assertEqual(0o644, file.stat().st_mode & 0o777)
+        self.assertIn("has no POSIX ACLs", log.output)
 
     def test_the_drive_is_written_anew(self) -> None:
         for _ in range(2):

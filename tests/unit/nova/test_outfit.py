@@ -76,10 +76,10 @@ class OutfitTest(testtools.TestCase):
 
     def test_a_container_that_is_not_as_granted_does_not_go_on(self) -> None:
         self.engine.verify.side_effect = errors.NotAsGranted("it sees /dev/nvidia1")
-        self.assertRaises(errors.NotAsGranted, self.outfit().start, "c1", (gpu_grant(),))
-        self.engine.stop.assert_called_once_with("c1", timeout=mock.ANY, force=True)
+        self.assertRaises(errors.NotAsGranted, self.outfit().start, self.server, (gpu_grant(),))
+        self.engine.stop.assert_called_once_with(self.server.name, timeout=mock.ANY, force=True)
 
     def test_a_container_without_grants_is_not_looked_into(self) -> None:
-        self.outfit().start("c1", (Nic("eth0", "v"),))
-        self.engine.start.assert_called_once_with("c1")
+        self.outfit().start(self.server, (Nic("eth0", "v"),))
+        self.engine.start.assert_called_once_with(self.server.name)
         self.engine.verify.assert_not_called()

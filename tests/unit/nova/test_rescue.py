@@ -13,9 +13,9 @@ from containerhost.engines import Executed, Status
 from containerhost.spec import Salvaged
 from nova_lxd_ext import conf
 from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.rescue import DRIVE, TARGET, Rescue
+from nova_lxd_ext.server.rescue import TARGET, Rescue
 from nova_lxd_ext.server.wanted import NOTHING
-from nova_lxd_ext.storage import folders
+from nova_lxd_ext.storage import configdrive, folders
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, Killed
 from tests.unit.nova.test_lifecycle import Metadata
@@ -74,13 +74,13 @@ class RescueTest(testtools.TestCase):
         self.assertEqual({self.server.name: status}, self.engine.statuses)
         self.assertIsNone(self.engine.specs[self.server.name].salvaged)
         self.assertEqual({GPU_0: self.server.name}, self.world.held())
-        self.assertFalse((folders.of(self.server.uuid) / DRIVE).exists())
+        self.assertFalse((folders.of(self.server.uuid) / configdrive.RESCUE).exists())
         self.assertTrue((folders.of(self.server.uuid) / "configdrive").exists())
 
     def test_there_and_back(self) -> None:
         self.enter()
         self.assert_rescued()
-        self.assertTrue((folders.of(self.server.uuid) / DRIVE).exists())
+        self.assertTrue((folders.of(self.server.uuid) / configdrive.RESCUE).exists())
         self.leave()
         self.assert_own(Status.RUNNING)
         self.assertEqual(self.own.grants, self.engine.specs[self.server.name].grants)
