@@ -17,6 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 from onedriver import document, vm
 from onedriver.node import consoles, onlyone
 from onedriver.node.consoles import Consoles
+from onedriver.node.vnc import server
 from onedriver.vm import Vm
 from tests.functional_one import catvisit
 from tests.rfbclient import Refused, Viewer
@@ -156,6 +157,15 @@ class ConsolesTest(testtools.TestCase):
         self.viewer()
         self.assertTrue(first.hung_up())
 
+    def test_silent_connections_keep_no_viewer_out(self) -> None:
+        self.consoles.provide(self.wanted())
+        first = self.viewer()
+        for _ in range(3 * server.MOST_VISITORS):
+            self.addCleanup(socket.create_connection(("127.0.0.1", self.port)).close)
+        first.ask(changes_only=False)
+        self.assertTrue(first.update())
+        self.viewer()
+
     def test_it_ends_with_its_container(self) -> None:
         self.consoles.provide(self.wanted())
         self.assertTrue(self.is_there())
@@ -216,8 +226,8 @@ class ConsolesTest(testtools.TestCase):
         self.consoles.provide(self.wanted())
         self.assertEqual((), self.consoles.dead([self.name]))
         await_that(self.servers, "its process has become the server")
-        (server,) = self.servers()
-        os.kill(server, signal.SIGKILL)
+        (process,) = self.servers()
+        os.kill(process, signal.SIGKILL)
         await_that(lambda: not self.is_there(), "it is killed")
         self.assertEqual((), self.consoles.dead([self.name]))
         file = self.state / self.name / consoles.FILE

@@ -5,7 +5,9 @@ It ends with the container's first process, of which it has a handle from the st
 """
 
 import contextlib
+import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -34,16 +36,35 @@ def main(argv: Sequence[str]) -> None:
             return
         if port.fileno() in ready:
             with contextlib.suppress(OSError):  # who came is gone already
-                visits = [visit for visit in visits if visit.poll() is None]
                 visitor, _ = port.accept()
                 with visitor:
+                    visits = with_room([visit for visit in visits if visit.poll() is None])
                     if len(visits) < MOST_VISITORS:
                         visits.append(begun(module, name, visitor))
 
 
 def begun(module: str, name: str, visitor: socket.socket) -> subprocess.Popen[bytes]:
+    """Start the program for a visitor, which writes to its standard output once the visitor is admitted."""
     return subprocess.Popen([sys.executable, "-m", module, name, str(visitor.fileno())],
-                            pass_fds=[visitor.fileno()], start_new_session=True)
+                            pass_fds=[visitor.fileno()], stdout=subprocess.PIPE, start_new_session=True)
+
+
+def with_room(visits: list[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
+    """End the oldest visit that is not admitted, if all places are taken: a viewer greets at once.
+
+    :param visits: those that go on, the oldest first
+    :returns: those that are left
+    """
+    oldest = next((visit for visit in visits if not is_admitted(visit)), None)
+    if len(visits) < MOST_VISITORS or oldest is None:
+        return visits
+    os.killpg(oldest.pid, signal.SIGKILL)
+    oldest.wait()
+    return [visit for visit in visits if visit is not oldest]
+
+
+def is_admitted(visit: subprocess.Popen[bytes]) -> bool:
+    return visit.stdout is not None and bool(select.select([visit.stdout], [], [], 0)[0])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ late.
 import contextlib
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 
@@ -42,6 +43,7 @@ def main(visitor: socket.socket, name: str, password: str | None, attach: Callab
     theirs.close()
     with ours:
         if ours.recv(len(session.ADMITTED)) == session.ADMITTED:
+            os.write(sys.stdout.fileno(), session.ADMITTED)  # to the process that has the port
             try:
                 serve(ours, name, attach, printed)
             except (ContainerHostError, onlyone.NotAlone):
