@@ -119,7 +119,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     lifecycle = Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host))
     power = Power(conf, engine, states, outfit)
     notice = GuestNotice(GuestFiles(engine.pid, root_actions), conf.lxd.shrink_notice)
-    live = LiveResize(conf, engine, Live(engine, root_actions, host), notice, states, outfit, possessions, lifecycle)
+    changes = Live(engine, root_actions, host)
+    live = LiveResize(conf, engine, changes, notice, states, outfit, possessions, lifecycle)
     transfers, peers = Transfers(client, engine.make), Peers(conf)
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,
@@ -129,7 +130,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         resources=Resources(engine, host, inventory, owners, pool), possessions=possessions,
         lifecycle=lifecycle, power=power, peers=peers,
         rescue=Rescue(conf, engine, states, lifecycle, power, outfit, images),
-        recovery=Recovery(states, lifecycle, power),
+        recovery=Recovery(states, lifecycle, power, changes.await_changes),
         consoles=Consoles(conf, engine, states),
         arrivals=Arrivals(conf, engine, transfers, states, outfit, lifecycle, ephemerals),
         moves=Moves(conf, engine, states, outfit, lifecycle, power, live, transfers, ephemerals, peers,

@@ -86,6 +86,7 @@ class LXDDriver(refusals.Refusals):
 
     @translated()
     def process_instances_at_startup(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
+        self._backend.recovery.await_engine(instances)
         self._backend.rescue.settle(instances)
         self._backend.recovery.recover(self._nodename, instances)
         self._backend.lifecycle.end_interrupted_boots(context, instances)

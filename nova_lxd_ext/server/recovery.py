@@ -56,18 +56,33 @@ class Killed(exception.NovaException):
 
 
 class Recovery:
-    """:param requests: sends requests to compute hosts
+    """:param await_changes: waits until the engine has ended what it does to the container of this name
+    :param requests: sends requests to compute hosts
     :param placement: nova's client of Placement; made at the first use, because it asks for the service's address
     """
 
     def __init__(self, states: States, lifecycle: Lifecycle, power: Power,
+                 await_changes: Callable[[str], None],
                  requests: Callable[[], Any] = rpcapi.ComputeAPI,
                  placement: Callable[[], Any] = report.report_client_singleton) -> None:
         self._states = states
         self._lifecycle = lifecycle
         self._power = power
+        self._await_changes = await_changes
         self._requests = requests
         self._placement = placement
+
+    def await_engine(self, instances: Iterable[objects.Instance]) -> None:
+        """At the driver's start, before anybody looks at the containers: what nova-compute began before it was killed
+        goes on in the engine, and a container that is about to stop still runs.
+
+        :param instances: the servers that nova places on this host
+        """
+        for instance in instances:
+            if instance.task_state is not None:
+                with kept_going(instance.uuid):
+                    self._await_changes(instance.name)
+        self._states.changed()
 
     def recover(self, host: str, instances: Iterable[objects.Instance]) -> None:
         """At the driver's start, before nova looks at its servers. One that cannot be recovered keeps no other from it.
@@ -133,9 +148,10 @@ class Recovery:
     def _undo_task(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
         state = instance.task_state
         if state == task_states.RESCUING:
-            self._start_again(context, instance, lost, "it is not rescued, and runs from its own root")
+            self._start_again(context, instance, lost, "it is not rescued; it was started again from its own root")
         elif state in SHELVINGS:
-            self._start_again(context, instance, lost, "it is not shelved; its image may be incomplete, delete that")
+            self._start_again(context, instance, lost, "it is not shelved, and was started again; its image may be "
+                              "incomplete, delete that")
         elif state in REBUILDS:
             self._lifecycle.remove(context, instance, known.wanted(context, instance))
             self._fail(context, instance, lost, "its root disk may be gone; rebuild it again")
@@ -247,10 +263,10 @@ class Recovery:
     # Others
 
     def _start_again(self, context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
-        """It was stopped for what is not done now."""
+        """It was stopped for what is not done now. A guest that runs may have been asked to, and would do so later."""
         self._tell(context, instance, lost, outcome)
         if instance.vm_state == vm_states.ACTIVE:
-            self._power.on(context, instance, known.wanted(context, instance))
+            self._power.reboot(context, instance, known.wanted(context, instance), soft=True)
         save(instance, task_state=None)
 
     def _end_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:

@@ -71,13 +71,14 @@ class Killer:
         self._process = threading.local()
         self._dead: dict[int, Any] = {}  # kept: a new object may get the id of one that is gone
         self._lock = threading.Lock()
+        self._acting = threading.RLock()
         self.happened = threading.Event()
 
     def arm(self, step: int | None, host: str, act: Callable[[], None] | None = None) -> None:
         """:param step: at which nova-compute on ``host`` is killed; None lets it live
-        :param act: done there instead of the kill
+        :param act: done there instead of the kill; one that is under way is waited for
         """
-        with self._lock:
+        with self._acting, self._lock:
             self.steps, self._at, self._host, self._act = 0, step, host, act
             self.happened.clear()
 
@@ -99,7 +100,8 @@ class Killer:
             self.happened.set()
             if act is None:
                 raise Killed
-            act()
+            with self._acting:
+                act()
 
     def around(self, function: Callable) -> Callable:
         @functools.wraps(function)

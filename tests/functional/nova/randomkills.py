@@ -99,5 +99,5 @@ class RandomKills(test_recovery.RecoveryServers):
         begin()
         test_recovery.await_that(lambda: self.idle(server), "the request ends", test_recovery.IN_FLIGHT)
         happened = self.killer.happened.is_set()
-        self.killer.arm(None, base.HOST)
+        self.killer.arm(None, base.HOST)  # the daemon is back
         return happened

@@ -6,12 +6,14 @@ from tests.functional.nova import base  # isort: skip (decides how nova runs)
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
+from unittest import mock
 
 from nova import context as nova_context
 from nova import objects
 from nova.scheduler.client import report
 
 from containerhost.engines import Status
+from containerhost.engines.lxd.client import LxdClient
 from containerhost.owners import Owners
 from nova_lxd_ext.image.images import IMAGE_ID
 from nova_lxd_ext.server import labels
@@ -60,7 +62,7 @@ class RecoveryServers(base.LxdServers):
         """The server's status, once nothing is going on."""
         def over() -> bool:
             return self.status(server)[1] is None and not self.moving(server)
-        await_that(over, f"server {server['id']} settles; it is {self.status(server)}", IN_FLIGHT)
+        await_that(over, f"server {server['id']} settles", IN_FLIGHT)
         return self.status(server)[0]
 
     @staticmethod
@@ -253,6 +255,28 @@ class RecoveryTest(RecoveryServers):
 
     def test_rescue(self) -> None:
         self.each("rescue", "unrescue")
+
+    def test_rescue_killed_while_the_engine_stops_the_server(self) -> None:
+        """The engine goes on: the server that still runs at the next start stops a moment later."""
+        server = self.admin_api.get_server(self.server(self.small)["id"])
+        request = LxdClient.request
+
+        def asked(client: LxdClient, *args: Any, **kwargs: Any) -> Any:
+            response = request(client, *args, **kwargs)
+            if kwargs["asked"].startswith("stop container"):
+                self.killer.arm(0, base.HOST)
+            return response
+        with mock.patch.object(LxdClient, "request", asked):
+            self.act(server, rescue={})
+            await_that(self.killer.happened.is_set, "nova-compute is killed", IN_FLIGHT)
+        self.killer.arm(None, base.HOST)
+        self.restart()
+        self.assertEqual("ACTIVE", self.settled(server))
+        self.assertEqual([], self.leftovers(server))
+        self.normal(server)
+        self.assertEqual([], self.leftovers(server))
+        self._delete_server(server)
+        self.assert_nothing_left()
 
     def test_rebuild(self) -> None:
         self.each("rebuild")
