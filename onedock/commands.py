@@ -17,8 +17,7 @@ def run(words: Sequence[str], problem: str, limit: int = LIMIT, inherited: Seque
     :returns: what it printed
     :raises DriverError: it is not there or failed; the message begins with ``problem``
     """
-    # The folders of file system tools are not on every user's path.
-    program = shutil.which(words[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    program = found(words[0])
     if program is None:
         raise DriverError(f"{problem}: {not_run(words[0], FileNotFoundError())}")
     try:
@@ -29,3 +28,8 @@ def run(words: Sequence[str], problem: str, limit: int = LIMIT, inherited: Seque
     if done.returncode != 0:
         raise DriverError(f"{problem}: {' '.join((done.stderr or done.stdout).split())[:300]}")
     return done.stdout
+
+
+def found(program: str) -> str | None:
+    """Return its path, also in the folders of file system tools, which are not on every user's path."""
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")

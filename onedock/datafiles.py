@@ -19,6 +19,8 @@ MAKERS = {"ext2": ["-q", "-F", "-m", "0"], "ext3": ["-q", "-F", "-m", "0"], "ext
           "xfs": ["-q", "-f"]}
 FORMATS = (None, "raw", *MAKERS)
 EXT_MAGIC = (0x438, b"\x53\xef")  # offset in the file, as of ext2
+XFS_MAGIC = (0, b"XFSB")
+XFS_GROWER = "xfs_growfs"
 
 
 def require_format(what: str, format: str | None) -> None:
@@ -77,11 +79,14 @@ def grow(path: Path, size: int, lock: Sequence[int] = ()) -> None:
     :param size: MiB
     :param lock: file descriptors that hold a lock on the disk, for the programs that work on it
     :raises DriverError: the disk is in use, damaged, or cannot grow: its file system is as it was
+    :raises NotSupported: it has an XFS, which this host has no tool for
     """
     require_growth(path, size)
     if node := loops.existing(path):
         raise DriverError(f"{path} is attached to {node}: a file system in use must not be checked or resized here")
-    if not is_ext(path):
+    if has(path, XFS_MAGIC) and commands.found(XFS_GROWER) is None:
+        raise NotSupported(f"{path} has an XFS, but this host has no {XFS_GROWER} to enlarge it with: install xfsprogs")
+    if not has(path, EXT_MAGIC):
         os.truncate(path, size * MIB)
         return
     commands.run(["e2fsck", "-f", "-p", str(path)], f"the file system in {path} is damaged", inherited=lock)
@@ -102,8 +107,8 @@ def ext_size(path: Path) -> int:
     return int(values["Block count"]) * int(values["Block size"])
 
 
-def is_ext(path: Path) -> bool:
-    offset, magic = EXT_MAGIC
+def has(path: Path, wanted: tuple[int, bytes]) -> bool:
+    offset, magic = wanted
     with path.open("rb") as file:
         file.seek(offset)
         return file.read(len(magic)) == magic

@@ -6,6 +6,7 @@ write to would be no safe place to mount at. The container's view of it follows 
 """
 
 import os
+import shutil
 import struct
 from pathlib import Path
 
@@ -60,6 +61,7 @@ class Volumes:
         :param root: user and group that is to own its first folder, where the host's root does
         :raises SpecError: the file has no file system that the host mounts
         :raises HostActionFailed: it cannot be mounted, or an XFS does not grow to its file's new size
+            (where this host has no xfs_growfs, it stays as it is)
         """
         place = self._place(number)
         if os.path.ismount(place):
@@ -74,7 +76,7 @@ class Volumes:
         # Not mount's own loop device: it would open the file by its real path, where another may be by now.
         with loops.over(file, 0, 0, read_only=read_only) as node:
             run(["mount", "-t", kind, "-o", ",".join(options), "--", node, str(place)], LIMIT)
-        if kind == "xfs" and not read_only and xfs_size(file) < file.stat().st_size:
+        if kind == "xfs" and not read_only and xfs_size(file) < file.stat().st_size and shutil.which("xfs_growfs"):
             with Rollback(f"growth of {file}") as undo:
                 undo.on_error("its mount", self.unmount, number)
                 run(["xfs_growfs", str(place)], LIMIT)  # which XFS can only while it is mounted

@@ -25,6 +25,7 @@ class XfsGrowthTest(testtools.TestCase):
         self.run = self.useFixture(fixtures.MockPatchObject(volumes, "run")).mock
         self.useFixture(fixtures.MockPatchObject(volumes, "file_system", return_value="xfs"))
         self.useFixture(fixtures.MockPatchObject(Volumes, "_is_ready", return_value=True))
+        self.tool = self.useFixture(fixtures.MockPatch("shutil.which", return_value="/sbin/xfs_growfs")).mock
         self.useFixture(fixtures.MockPatch("containerhost.storage.loops.over",
                                            return_value=contextlib.nullcontext("/dev/loop0")))
 
@@ -44,6 +45,10 @@ class XfsGrowthTest(testtools.TestCase):
         self.assertEqual(["mount"], self.mounted(128, 128 * BLOCK))
         self.run.reset_mock()
         self.assertEqual(["mount"], self.mounted(64, 128 * BLOCK, read_only=True))
+
+    def test_one_that_this_host_cannot_grow_is_mounted_as_it_is(self) -> None:
+        self.tool.return_value = None
+        self.assertEqual(["mount"], self.mounted(64, 128 * BLOCK))
 
     def test_one_that_cannot_grow_is_not_left_mounted(self) -> None:
         self.run.side_effect = lambda words, *_: fail() if words[0] == "xfs_growfs" else None

@@ -12,11 +12,23 @@ import testtools
 
 from onedock import datafiles
 from onedock.transfer import nodeside
-from onedriver.errors import DriverError
+from onedriver.errors import DriverError, NotSupported
 from tests.commands import script
 from tests.waiting import await_that
 
 DISK = Path("/datastores/0/1/disk.1")
+
+
+class GrowthTest(testtools.TestCase):
+    def test_an_xfs_that_this_host_could_not_grow_is_refused_unchanged(self) -> None:
+        disk = Path(self.useFixture(fixtures.TempDir()).path) / "disk.1"
+        disk.write_bytes(b"XFSB".ljust(1 << 20, b"\0"))
+        self.useFixture(fixtures.MockPatch("shutil.which", return_value=None))
+        self.assertIn("install xfsprogs", str(self.assertRaises(NotSupported, datafiles.grow, disk, 8)))
+        self.assertEqual(1 << 20, disk.stat().st_size)
+        self.useFixture(fixtures.MockPatch("shutil.which", return_value="/usr/sbin/xfs_growfs"))
+        datafiles.grow(disk, 8)
+        self.assertEqual(8 << 20, disk.stat().st_size)
 
 
 class LockTest(testtools.TestCase):
