@@ -10,9 +10,12 @@ feature that gives them 64 bits at 96 (the kernel's documentation, filesystems/e
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import struct
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from containerhost.storage import loops, mountedfs
@@ -24,6 +27,7 @@ SUPER_BLOCK = 1024
 WIDE = 0x80  # INCOMPAT_64BIT
 WORTH = 1 << 20  # bytes; less room than that at the end is left alone
 CHECKED = (0, 1, 2)  # statuses of e2fsck: nothing was wrong, or is any more
+POLL_INTERVAL = 0.05  # s
 PRIMARY = 4  # partitions of an MBR
 EMPTY_PIECE = 4 << 20  # bytes looked at
 
@@ -44,13 +48,47 @@ def fill(disk: Path, found: FileSystem, limit: int) -> bool:
 
     :param limit: seconds each of the two steps may take
     :returns: whether it was smaller
+    :raises DriverError: it is damaged, cannot grow, or another process works on it
     """
-    if found.format is not Format.EXT or found.size - ext_size(disk, found.start) < WORTH:
+    if found.format is not Format.EXT:
         return False
-    part = loops.over(disk, found.start, found.size, read_only=False) if found.start else contextlib.nullcontext(disk)
-    with part as node:
-        run(["e2fsck", "-f", "-p", str(node)], limit, f"the file system of disk {disk} cannot be checked", CHECKED)
-        run(["resize2fs", str(node)], limit, f"the file system of disk {disk} cannot grow")
+    with alone(disk, limit) as lock:
+        if found.size - ext_size(disk, found.start) < WORTH:
+            return False
+        with loops.over(disk, found.start, found.size, read_only=False) if found.start else \
+                contextlib.nullcontext(disk) as node:
+            run(["e2fsck", "-f", "-p", str(node)], limit, f"the file system of disk {disk} cannot be checked", CHECKED,
+                pass_fds=[lock])
+            run(["resize2fs", str(node)], limit, f"the file system of disk {disk} cannot grow", pass_fds=[lock])
+    return True
+
+
+@contextlib.contextmanager
+def alone(disk: Path, limit: int) -> Iterator[int]:
+    """Keep others from growing the file system of a disk.
+
+    :param limit: seconds to wait for another
+    :returns: an fd; a program that inherits it keeps others waiting until it ends, also where this process is killed
+    :raises DriverError: another did not end
+    """
+    fd = os.open(disk, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + limit
+        while not taken(fd):
+            if time.monotonic() > deadline:
+                raise DriverError(f"a program that an earlier action left still works on disk {disk} after {limit} s: "
+                                  f"wait for its end (fuser {disk})")
+            time.sleep(POLL_INTERVAL)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def taken(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     return True
 
 

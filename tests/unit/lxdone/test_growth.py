@@ -1,4 +1,6 @@
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import fixtures
@@ -6,6 +8,7 @@ import testtools
 
 from lxdone.disk import filesystems, growth
 from onedriver.errors import DriverError, NotSupported
+from tests.commands import script
 
 MIB = 1 << 20
 
@@ -92,6 +95,25 @@ class GrowthTest(testtools.TestCase):
         error = self.assertRaises(DriverError, growth.fill, self.disk, filesystems.find(self.disk), 30)
         self.assertIn("cannot be checked", str(error))
         self.assertEqual(before, growth.ext_size(self.disk))
+
+    def test_it_waits_for_a_program_that_a_killed_action_left(self) -> None:
+        self.ext(8 * MIB)
+        growth.lengthen(self.disk, 16 * MIB)
+        gate = self.folder / "gate"
+        os.mkfifo(gate)
+        script(self.folder / "e2fsck", f"read line < {gate}; true")
+        begin = ("import sys; from pathlib import Path; from lxdone.disk import filesystems, growth; "
+                 "disk = Path(sys.argv[1]); growth.fill(disk, filesystems.find(disk), 30)")
+        environment = os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}"}
+        with subprocess.Popen([sys.executable, "-c", begin, str(self.disk)], env=environment) as action, \
+                gate.open("w") as program:  # it runs
+            action.kill()
+            action.wait()
+            error = self.assertRaises(DriverError, growth.fill, self.disk, filesystems.find(self.disk), 1)
+            self.assertIn("an earlier action left", str(error))
+            self.assertEqual(8 * MIB, growth.ext_size(self.disk))
+            program.write("end\n")
+        self.assertTrue(growth.fill(self.disk, filesystems.find(self.disk), 30))
 
     def test_other_file_systems_are_left_alone(self) -> None:
         self.disk.write_bytes(b"XFSB" + bytes(MIB))
