@@ -19,6 +19,8 @@ class Options(NodeOptions):
     :ivar storage_pool: LXD's storage pool for root disks
     :ivar allow_nesting: whether LXD_SECURITY_NESTING=YES is honoured
     :ivar allow_privileged: whether LXD_SECURITY_PRIVILEGED=YES is honoured
+    :ivar unpacked_limit: GiB that the content of a root disk may have beyond the disk's SIZE, which is that of a packed
+        image where the image is packed
     :ivar block_devices: block devices of the host that disks of type BLOCK may be, as patterns of paths; an asterisk
         stands for any part of one name
     """
@@ -28,6 +30,7 @@ class Options(NodeOptions):
     storage_pool: str = "default"
     allow_nesting: bool = False
     allow_privileged: bool = False
+    unpacked_limit: int = 32
     block_devices: tuple[str, ...] = ("/dev/vg-one-*/lv-one-*",)
 
 

@@ -19,6 +19,7 @@ IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
 NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
 LIBRARIES = "LXD_GPU_CAPABILITIES"
 PROCESS_LIMIT = "LXD_PROCESS_LIMIT"
+GIB = 1 << 30
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
 VOLATILE = "FS"
 SWAP = "SWAP"
@@ -114,6 +115,11 @@ def further(vm: Vm) -> tuple[Disk, ...]:
     """The disks beside the root that the container has."""
     first = root(vm)
     return tuple(disk for disk in vm.disks if disk.type in IMAGES | {VOLATILE} and disk is not first)
+
+
+def unpacked_limit(vm: Vm, options: Options) -> int:
+    """Return how many bytes the content of the VM's root disk may have unpacked."""
+    return (root(vm).size or 0) + options.unpacked_limit * GIB
 
 
 def is_volatile(disk: Disk) -> bool:

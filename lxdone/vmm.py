@@ -288,16 +288,18 @@ class Vmm(BaseVmm):
             with rootfiles.opened(rootfiles.restored(rootfiles.of(vm, file))) as disk:
                 self._saves.require_possible(vm, file, disk)
                 self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)),
-                             disk, home)
+                             disk, home, translate.unpacked_limit(vm, self._options))
             self._write_context(vm, self._engine.root_ids(spec.name))
             for part in self._disks.provide(vm):
                 self._engine.attach(spec.name, part)
             self._start(vm, parts)
 
-    def _create(self, spec: ContainerSpec, disk: Path, folder: Path) -> None:
-        """:param folder: the VM's own"""
+    def _create(self, spec: ContainerSpec, disk: Path, folder: Path, limit: int) -> None:
+        """:param folder: the VM's own
+        :param limit: bytes that the disk's content may have unpacked
+        """
         for last in (False,) * (IMAGE_TRIES - 1) + (True,):
-            fingerprint = self._roots.ensure(disk, folder)
+            fingerprint = self._roots.ensure(disk, folder, limit)
             labels = dict(spec.labels) | {translate.IMAGE_LABEL: fingerprint}
             try:
                 return self._engine.create(dataclasses.replace(spec, image=fingerprint, labels=labels))

@@ -17,7 +17,7 @@ from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.images import Images
 from containerhost.filelock import FileLock
 from containerhost.images import metadata
-from containerhost.images.errors import BadImage
+from containerhost.images.errors import BadImage, TooLarge
 from containerhost.images.rebuild import rebuild
 from lxdone.disk import diskformat, filesystems, qcow2
 from lxdone.disk.diskformat import Format
@@ -48,37 +48,41 @@ class Roots:
         self._lock = FileLock(locks / LOCK, timeout)
         self._timeout = timeout
 
-    def ensure(self, disk: Path, folder: Path) -> str:
+    def ensure(self, disk: Path, folder: Path, limit: int) -> str:
         """Fingerprint of the image with the disk file's content, which LXD has afterwards.
 
         :param folder: this VM's own, for what is needed meanwhile
+        :param limit: bytes that the content may have unpacked
         :raises BadInput, NotSupported: the file is missing or nothing to make a root of
         """
         if diskformat.of(filesystems.head(disk)) is not Format.QCOW2:
-            return self._ensure_raw(disk, folder)
+            return self._ensure_raw(disk, folder, limit)
         raw = folder / "root.raw"
         try:
             qcow2.to_raw(disk, self._datastores, raw, self._timeout)
-            return self._ensure_raw(raw, folder)
+            return self._ensure_raw(raw, folder, limit)
         finally:
             raw.unlink(missing_ok=True)
 
-    def _ensure_raw(self, disk: Path, folder: Path) -> str:
+    def _ensure_raw(self, disk: Path, folder: Path, limit: int) -> str:
         found = diskformat.of(filesystems.head(disk))
         if found in REFUSED:
             raise NotSupported(f"the root disk {disk} {REFUSED[found]}")
         alias = PREFIX + digest(disk)[:32]
         with self._lock.held():
             image = self._images.find(alias)
-            return image.fingerprint if image else self._import(disk, found, alias, folder)
+            return image.fingerprint if image else self._import(disk, found, alias, folder, limit)
 
-    def _import(self, disk: Path, found: Format, alias: str, folder: Path) -> str:
+    def _import(self, disk: Path, found: Format, alias: str, folder: Path, limit: int) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             target = cast(BinaryIO, file)
             with self._content(disk, found, folder) as content:
                 try:
-                    rebuilt = rebuild(content, target, None, self._timeout)
+                    rebuilt = rebuild(content, target, limit, self._timeout)
+                except TooLarge as error:
+                    raise BadInput(f"the root disk {disk} cannot be used: {error}; SIZE of the disk and unpacked_limit "
+                                   "of /etc/lxdone.toml decide how many") from error
                 except BadImage as error:
                     raise BadInput(f"the root disk {disk} cannot be used: {error}") from error
             architecture = rebuilt.architecture or platform.machine()

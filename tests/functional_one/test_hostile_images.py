@@ -1,6 +1,9 @@
 """Root disks that attack the node, from the deployment to the container's end."""
 
+import io
 import os
+import subprocess
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,28 @@ class HostileRootsTest(ActionsCase):
         self.ok("deploy", machine, lcm=BOOT)
         self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
         self.assertEqual(f"{HOLE}\n", self.inside(machine, "stat", "-c", "%s", "/root/hole"))
+
+    def test_a_bomb_is_unpacked_up_to_the_disks_size_and_the_nodes_limit(self) -> None:
+        self.node.configure("unpacked_limit = 1\n")
+        machine = Machine()
+        self.node.give_disk(machine, self.bomb(1280))
+        self.refused(f"{1280 << 20} are allowed; SIZE of the disk and unpacked_limit of /etc/lxdone.toml", "deploy",
+                     machine, lcm=BOOT)
+        self.assertEqual([], self.engine.client.images())
+
+    def bomb(self, size: int) -> Path:
+        """A small file that unpacks to more than ``size`` MiB."""
+        head = tarfile.TarInfo("usr/bomb")
+        head.size = size << 20
+        bomb = self.folder / "bomb"
+        with bomb.open("wb") as file, subprocess.Popen(["zstd", "-1", "-q"], stdin=subprocess.PIPE,
+                                                       stdout=file) as packing, packing.stdin as pipe:
+            pipe.write(head.tobuf())
+            for _ in range(size):
+                pipe.write(bytes(1 << 20))
+            with tarfile.open(fileobj=pipe, mode="w|") as archive:
+                archive.addfile(tarfile.TarInfo("usr/end"), io.BytesIO())
+        return bomb
 
 
 def test_of(name: str) -> Any:

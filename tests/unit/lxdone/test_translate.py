@@ -75,6 +75,15 @@ class ProcessesTest(testtools.TestCase):
             self.assertIn("process_limit", str(self.assertRaises(BadInput, limit, text)))
 
 
+class UnpackedTest(testtools.TestCase):
+    def test_the_disks_size_and_the_nodes_limit(self) -> None:
+        def limit(size: int | None) -> int:
+            disk = dataclasses.replace(machine().disks[0], size=size)
+            return translate.unpacked_limit(dataclasses.replace(machine(), disks=(disk,)), Options(unpacked_limit=2))
+
+        self.assertEqual([2 << 30, (2 << 30) + 5], [limit(None), limit(5)])
+
+
 class LibrariesTest(testtools.TestCase):
     def test_what_a_template_may_ask_for(self) -> None:
         for text, expected in (("compute,utility", {"compute", "utility"}), (" Compute , video ", {"compute", "video"}),
