@@ -46,11 +46,11 @@ def main(words: Sequence[str]) -> int:
 def act(script: str, argv: Sequence[str]) -> int:
     from containerhost.errors import ContainerHostError
     from lxdone import refusals
-    from onedriver import actions
+    from onedriver import actions, document
     from onedriver.node import changes, vmlock
 
     def done() -> str | None:
-        call = actions.call(script, argv, sys.stdin.buffer.read())
+        call = actions.call(script, argv, document.read(sys.stdin.buffer))
         changes.of_action(call.action, refusals.UNSUPPORTED)
         options = conf.load()
 

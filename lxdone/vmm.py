@@ -189,11 +189,13 @@ class Vmm(BaseVmm):
                 self._saves.require_possible(vm, file, content)
             self._reconfigure(vm, self._spec(vm))
             self._saves.enlarge(self._contexts.home(name), disk.size or 0)
-        elif not self._disks.enlarge(vm.id, disk):
-            # A file system that nothing uses grows where the kernel does not let one grow that is mounted.
-            self._detach(vm, disk)
-            self._disks.make(vm, disk)
-            self._engine.attach(name, self._disks.part(vm.id, disk))
+            return
+        with self._disks.enlarged(vm.id, disk) as done:
+            if not done:
+                # A file system that nothing uses grows where the kernel does not let one grow that is mounted.
+                self._detach(vm, disk)
+                self._disks.make(vm, disk)
+                self._engine.attach(name, self._disks.part(vm.id, disk))
 
     @staticmethod
     def _attached_disk(call: Call) -> Disk:

@@ -56,8 +56,9 @@ def run(what: str, act: Callable[[], str | None]) -> int:
 
 def datastore(script: str, argv: Sequence[str]) -> str | None:
     from onedock.datastore import actions
+    from onedriver import document
 
-    return actions.act(script, argv, sys.stdin.buffer.read())
+    return actions.act(script, argv, document.read(sys.stdin.buffer))
 
 
 def transfer(script: str, argv: Sequence[str]) -> str | None:
@@ -95,7 +96,7 @@ def on_node(words: Sequence[str]) -> int:
 
     kind, name, *rest = words
     acts: dict[str, Callable[[], int]] = {
-        "vmm": lambda: node.vmm(name, rest, sys.stdin.buffer.read()),
+        "vmm": lambda: node.vmm(name, rest, sys.stdin.buffer),
         "image": lambda: node.image(words[1:]),
         "probe": lambda: node.probe(name),
         "command": lambda: node.command(name, rest[0]),

@@ -6,19 +6,19 @@ import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from containerhost.errors import ContainerHostError
 from onedock import attributes, backend, conf, refusals
 from onedock.conf import Options
-from onedriver import actions, program
+from onedriver import actions, document, program
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import changes, vmlock
 
 LOCK_TIMEOUT = 1800  # s; longer than the programs that the transfer driver runs meanwhile may take
 
 
-def vmm(script: str, argv: list[str], stdin: bytes, out: TextIO | None = None, err: TextIO | None = None) -> int:
+def vmm(script: str, argv: list[str], stdin: BinaryIO, out: TextIO | None = None, err: TextIO | None = None) -> int:
     """An action of oned's.
 
     :param script: the name it was called by
@@ -26,7 +26,7 @@ def vmm(script: str, argv: list[str], stdin: bytes, out: TextIO | None = None, e
     :returns: the exit status
     """
     def act() -> str | None:
-        call = actions.call(script, argv, stdin, attributes.PREFIX)
+        call = actions.call(script, argv, document.read(stdin), attributes.PREFIX)
         changes.of_action(call.action, refusals.UNSUPPORTED)
         with alone(call.vm_id) as options:
             return getattr(backend.vmm(options), call.action)(call)

@@ -5,17 +5,30 @@ No entity is expanded, no network or file is touched, and what is not one comple
 
 import base64
 import binascii
-from typing import Any
+from typing import Any, BinaryIO
 
 from lxml import etree
 
 from onedriver.errors import BadInput
 
 LIMIT = 8 << 20  # bytes; a VM with hundreds of disks and snapshots is below one MiB
+INPUT_LIMIT = LIMIT * 3 // 2  # bytes of base64 with its line ends
 CUT = ("it was probably cut short: a line 'EOT' in an attribute of the template ends oned's here-document early; "
        "remove that line from the template")
 
 Element = Any  # lxml's; it ships no type information
+
+
+def read(stream: BinaryIO) -> bytes:
+    """Read a script's standard input.
+
+    :raises BadInput: it is longer than any that a document could be read from
+    """
+    data = stream.read(INPUT_LIMIT + 1)
+    if len(data) > INPUT_LIMIT:
+        raise BadInput(f"standard input has more than {INPUT_LIMIT >> 20} MiB, which nothing that oned writes has; "
+                       "what calls this script?")
+    return data
 
 
 def parse(data: bytes, root: str) -> Element:

@@ -43,6 +43,23 @@ def lengthen(file: Path, size: int) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def lengthened(file: Path, size: int, folder: Path) -> Iterator[None]:
+    """Lengthen the file of a mounted disk; if the block fails, cut it again, unless the file system has grown.
+
+    :param folder: where the disk is mounted
+    """
+    old, blocks = file.stat().st_size, os.statvfs(folder).f_blocks
+    longer = lengthen(file, size)
+    try:
+        yield
+    except BaseException:
+        if longer and os.path.ismount(folder) and os.statvfs(folder).f_blocks == blocks:
+            os.truncate(file, old)
+            mountedfs.measure(folder)
+        raise
+
+
 def fill(disk: Path, found: FileSystem, limit: int) -> bool:
     """Let an ext file system of a disk that nothing uses be as large as the disk, or the partition that it is in.
 

@@ -267,28 +267,31 @@ class Images:
             if record and not record.read_only and os.path.ismount(folder):
                 yield folder, record
 
-    def enlarge(self, vm_id: int, disk: Disk) -> bool:
-        """Let a disk that is mounted, and its file system, be as large as it is to be by now.
+    @contextlib.contextmanager
+    def enlarged(self, vm_id: int, disk: Disk) -> Iterator[bool]:
+        """Let a disk that is mounted, and its file system, be as large as it is to be by now. Unless the block ends,
+        its file becomes as long as it was.
 
-        :returns: False where the kernel does not do that while it is used; it does when it is provided anew
+        Yields False where the kernel does not do that while it is used; it does when the block provides it anew.
+
         :raises NotSupported: it never can
         """
         folder = self._folder(vm_id, disk.id)
         record = self._read(folder)
         if record is None or not os.path.ismount(folder):
-            return False
-        if record.read_only or record.ceph:
-            raise NotSupported(f"disk {disk.id} of VM {vm_id} is {'an image of Ceph' if record.ceph else 'read-only'}, "
-                               "which does not grow while the VM runs; power the VM off first")
-        if record.copied:
-            return self._enlarge(folder, record, folder.with_suffix(COPY), vm_id, disk)
-        with opened(record, write=True) as file:
-            return self._enlarge(folder, record, file, vm_id, disk)
+            yield False
+            return
+        if record.read_only or record.is_device:
+            raise NotSupported(f"disk {disk.id} of VM {vm_id} is {'read-only' if record.read_only else 'no file'}, "
+                               "and does not grow while the VM runs; power the VM off first")
+        copy = contextlib.nullcontext(folder.with_suffix(COPY))
+        with copy if record.copied else opened(record, write=True) as source:
+            if self._file_system(source, record).start:
+                raise NotSupported(f"disk {disk.id} of VM {vm_id} has partitions, which do not grow")
+            with growth.lengthened(source, disk.size or 0, folder):
+                yield self._fill_mounted(folder, record, source, vm_id, disk)
 
-    def _enlarge(self, folder: Path, record: Record, source: Path, vm_id: int, disk: Disk) -> bool:
-        if self._file_system(source, record).start:
-            raise NotSupported(f"disk {disk.id} of VM {vm_id} has partitions, which do not grow")
-        growth.lengthen(source, disk.size or 0)
+    def _fill_mounted(self, folder: Path, record: Record, source: Path, vm_id: int, disk: Disk) -> bool:
         try:
             growth.fill_mounted(folder, self._file_system(source, record), source, self._timeout)
         except HostActionFailed as error:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from onedriver import monitor, program
+from onedriver import document, monitor, program
 from onedriver.errors import BadInput
 from onedriver.monitorconfig import MonitorConfig, monitor_config
 from onedriver.node import onlyone
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_input() -> bytes:
-    return sys.stdin.buffer.read()
+    return document.read(sys.stdin.buffer)
 
 
 def name_of(driver: str, host: str) -> str:

@@ -217,6 +217,8 @@ class VolatileTest(ActionsCase):
                                    "node1")
             self.assertEqual("", self.inside(machine, "cat", "/media/1/held"))
             self.assertEqual("fits\n" if result.status == 0 else "", self.fill(machine, 64))
+            self.assertEqual((128 if result.status == 0 else 32) * diskfiles.MIB,
+                             (self.folder / "disk.1").stat().st_size)
             self.inside(machine, "sh", "-c", "kill -9 $(cat /root/held)")
         self.ok("resize_disk", machine.changed(disks=ROOT + volatile(128)), "1", "128", "message", "node1")
         self.assertEqual("fits\n", self.fill(machine, 64))

@@ -55,7 +55,7 @@ class DockerNode(node.Node):
             return super().run(action, argv, stdin)
         out, err = io.StringIO(), io.StringIO()
         with fixtures.EnvironmentVariable("ONEDOCK_CONF", str(self._conf)):
-            status = onedock.node.vmm(action, argv, stdin.encode(), out, err)
+            status = onedock.node.vmm(action, argv, io.BytesIO(stdin.encode()), out, err)
         return Result(status, out.getvalue(), err.getvalue())
 
     def folder(self, machine: Machine) -> Path:
