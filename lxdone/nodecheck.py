@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from containerhost.errors import EngineError
+from containerhost.images import rebuild
+from containerhost.process import programs
 from lxdone import backend, conf
 from onedriver.node.vnc import glyphs
 from onedriver.setup import nodechecks
@@ -19,7 +21,8 @@ def check(user: str) -> dict[str, list[str]]:
     """
     return nodechecks.run({
         "options": options, "engine": engine, "devices": lambda: nodechecks.devices(Path(conf.load().owners)),
-        "commands": lambda: nodechecks.commands(COMMANDS), "consoles": consoles,
+        "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: programs.missing(rebuild.TOOLS),
+        "consoles": consoles,
         "datastores": lambda: nodechecks.datastores(Path(conf.load().datastores), user), "memlock": memlock,
         "sudo": lambda: nodechecks.sudo(user, "lxdone", USES)})
 

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from containerhost.engines.docker.config import RUNTIME
+from containerhost.process import programs
 from onedock import backend, conf
 from onedriver.setup import nodechecks
 
 COMMANDS = ("onedock", "onedock-monitor", "containerhost-docker-runtime", "containerhost-ociruntime")
-TOOLS = ("tar", "mkfs.ext4", "resize2fs")
+TOOLS = ("tar", "unshare", "mkfs.ext4", "resize2fs")
 USES = (("vmm", "deploy"), ("probe", "host/system"), ("image", "release"), ("leave", "1", "0"), ("drop", "1"),
         ("lock", "1", "0", "1"))
 OLDEST = (20, 10)
@@ -23,7 +24,7 @@ def check(user: str) -> dict[str, list[str]]:
     """
     return nodechecks.run({
         "options": options, "engine": engine, "devices": lambda: nodechecks.devices(Path(conf.load().owners)),
-        "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: nodechecks.tools(TOOLS),
+        "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: programs.missing(TOOLS),
         "datastores": lambda: nodechecks.datastores(Path(conf.load().datastores), user), "memlock": memlock,
         "sudo": lambda: nodechecks.sudo(user, "onedock", USES)})
 

@@ -26,6 +26,8 @@ WORKER: Final = "containerhost.images.worker"
 # It needs no network; with the first process of its namespace, all that it started ends.
 ISOLATED: Final = ("unshare", "--net", "--ipc", "--pid", "--fork", "--")
 
+TOOLS: Final = ("unshare", "zstd", *sorted({command[0] for command in source.PROGRAMS.values()} - {"zstd"}))
+
 
 def rebuild(image: BinaryIO, target: BinaryIO, limit: int | None, timeout: int) -> Rebuilt:
     """Write a new archive of an image's root file system.

@@ -13,17 +13,18 @@ from collections.abc import Iterator
 from typing import IO, BinaryIO, Final, cast
 
 from containerhost.images.errors import BadImage
+from containerhost.process import programs
 
 BLOCK: Final = 512
 SQUASHFS: Final = b"hsqs"
 # Enough for `xz -9` (65 MiB) and `zstd --long` (128 MiB): a dictionary that only wants memory is refused.
 PROGRAMS: Final = {
-    b"\x1f\x8b": ("gzip", ("gzip", "--decompress", "--stdout")),
-    b"\xfd7zXZ\x00": ("xz-utils", ("xz", "--decompress", "--stdout", "--format=xz", "--threads=1",
-                                   "--memlimit-decompress=256MiB")),
-    b"\x28\xb5\x2f\xfd": ("zstd", ("zstd", "--decompress", "--stdout", "--quiet", "--memory=128MB")),
-    b"BZh": ("bzip2", ("bzip2", "--decompress", "--stdout")),
-    SQUASHFS: ("squashfs-tools-ng", ("sqfs2tar", "/dev/stdin")),
+    b"\x1f\x8b": ("gzip", "--decompress", "--stdout"),
+    b"\xfd7zXZ\x00": ("xz", "--decompress", "--stdout", "--format=xz", "--threads=1",
+                      "--memlimit-decompress=256MiB"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "--decompress", "--stdout", "--quiet", "--memory=128MB"),
+    b"BZh": ("bzip2", "--decompress", "--stdout"),
+    SQUASHFS: ("sqfs2tar", "/dev/stdin"),
 }
 # Told apart so that the refusal can name them.
 OTHERS: Final = {
@@ -64,17 +65,17 @@ def opened(fd: int, start: bytes | None) -> Iterator[BinaryIO]:
     if found is None:
         other = next((words for magic, words in OTHERS.items() if start.startswith(magic)), "of an unknown format")
         raise BadImage(f"it is {other}; a container needs a tarball (plain, gz, xz, zst or bz2) or a squashfs")
-    with unpacked(fd, *found) as stream:
+    with unpacked(fd, found) as stream:
         yield stream
 
 
 @contextlib.contextmanager
-def unpacked(fd: int, package: str, command: tuple[str, ...]) -> Iterator[BinaryIO]:
+def unpacked(fd: int, command: tuple[str, ...]) -> Iterator[BinaryIO]:
     with open(os.memfd_create("errors"), "w+b") as errors:
         try:
             process = subprocess.Popen(command, stdin=fd, stdout=subprocess.PIPE, stderr=errors, bufsize=1 << 20)
         except FileNotFoundError as error:
-            raise BadImage(f"this host has no {command[0]} to unpack it with: install the package {package}") from error
+            raise BadImage(f"it cannot be unpacked: {programs.not_run(command[0], error)}") from error
         with process:
             stream = cast(IO[bytes], process.stdout)
             try:

@@ -1,19 +1,25 @@
 """Run programs of the host: each with a time limit, none through a shell."""
 
+import os
+import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from containerhost.errors import HostActionFailed
 
 # Packages of Debian and Ubuntu, and of Fedora and RHEL where they differ.
 PACKAGES = {
-    "blkid": "util-linux", "e2fsck": "e2fsprogs", "ip": "iproute2 (iproute)", "mke2fs": "e2fsprogs",
+    "blkid": "util-linux", "bzip2": "bzip2", "e2fsck": "e2fsprogs", "gzip": "gzip",
+    "ip": "iproute2 (iproute)", "mke2fs": "e2fsprogs", "mkfs.ext4": "e2fsprogs",
     "mount": "util-linux (util-linux-core)", "partx": "util-linux (util-linux-core)",
+    "prlimit": "util-linux (util-linux-core)",
     "qemu-img": "qemu-utils (qemu-img)", "rbd": "ceph-common", "rdma": "iproute2 (iproute)", "resize2fs": "e2fsprogs",
     "runc": "runc, or Docker's containerd.io", "sfdisk": "fdisk (util-linux)",
-    "ssh": "openssh-client (openssh-clients)", "sudo": "sudo", "tar": "tar", "tc": "iproute2 (iproute-tc)",
+    "sqfs2tar": "squashfs-tools-ng", "ssh": "openssh-client (openssh-clients)", "sudo": "sudo", "tar": "tar",
+    "tc": "iproute2 (iproute-tc)",
     "unshare": "util-linux (util-linux-core)", "unsquashfs": "squashfs-tools", "xfs_growfs": "xfsprogs",
+    "xz": "xz-utils (xz)", "zstd": "zstd",
 }
 
 
@@ -37,5 +43,15 @@ def not_run(program: str, error: OSError) -> str:
     """Say in words why a program could not be begun, and for one that is missing which package has it."""
     if not isinstance(error, FileNotFoundError):
         return f"program {program} cannot be run: {error}"
+    return f"this host has no program {program}; {remedy(program)}"
+
+
+def missing(names: Iterable[str]) -> Sequence[str]:
+    """Return a sentence for each program that this host lacks."""
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+    return [f"there is no program {name}; {remedy(name)}" for name in names if shutil.which(name, path=path) is None]
+
+
+def remedy(program: str) -> str:
     package = PACKAGES.get(program)
-    return f"this host has no program {program}; install {f'package {package}' if package else 'it'}"
+    return f"install {f'package {package}' if package else 'it'}"

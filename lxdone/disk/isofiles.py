@@ -19,6 +19,7 @@ from lxdone.disk import filesystems, limited
 from onedriver.errors import DriverError, NotSupported
 
 NOBODY = 65534
+MESSAGES = 1 << 20  # bytes that it may write to a file: there is one for its errors
 ENTRIES = 100_000  # most files of an image
 DEPTH = 64  # folders within one another; shutil.rmtree calls itself for each, and Python allows 1000 calls
 
@@ -98,7 +99,7 @@ def members(iso: Path, limit: int) -> Iterator[tarfile.TarFile]:
     if program is None:
         raise NotSupported(f"disk {iso} is an ISO image, but this node has no bsdtar to read it with: install "
                            "libarchive-tools")
-    command = [program, "--create", "--format=pax", "--file=-", "@-"]
+    command = [*limited.confined(limit, written=MESSAGES), program, "--create", "--format=pax", "--file=-", "@-"]
     out, end = os.pipe()
     with iso.open("rb") as source, open(out, "rb") as stream, limited.running(
             command, limit, f"disk {iso} cannot be read", stdin=source, stdout=end, cwd="/", env={"LANG": "C.UTF-8"},

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from lxdone.disk import newfile
 from lxdone.disk.filesystems import run
+from lxdone.disk.limited import confined
 from onedriver.errors import NotSupported
 from onedriver.node import datastores as files
 
@@ -37,8 +38,8 @@ def to_raw(disk: Path, datastores: Path, raw: Path, limit: int) -> None:
     with newfile.instead_of(raw) as unfinished, unfinished.open("xb") as target:
         os.fchmod(target.fileno(), 0o600)
         os.fchown(target.fileno(), *owner(disk))
-        run(["qemu-img", "convert", "-U", "-f", "qcow2", "-O", "raw", str(disk.resolve()), own(target)], limit,
-            f"disk {disk} cannot be made a raw one", **as_owner(disk, target))
+        run([*confined(limit), "qemu-img", "convert", "-U", "-f", "qcow2", "-O", "raw", str(disk.resolve()),
+             own(target)], limit, f"disk {disk} cannot be made a raw one", **as_owner(disk, target))
 
 
 def from_raw(raw: Path, disk: Path, datastores: Path, limit: int, ready: Callable[[Path], None] | None = None) -> None:
@@ -51,8 +52,8 @@ def from_raw(raw: Path, disk: Path, datastores: Path, limit: int, ready: Callabl
         base, kind = require_within(old.path, datastores)
         over = ["-B", str(base), "-F", kind] if base else []
         os.fchown(source.fileno(), *owner(old.path))
-        run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", *over, own(source), own(target)], limit,
-            f"disk {disk} cannot be written", **as_owner(old.path, source, target))
+        run([*confined(limit), "qemu-img", "convert", "-f", "raw", "-O", "qcow2", *over, own(source),
+             own(target)], limit, f"disk {disk} cannot be written", **as_owner(old.path, source, target))
 
 
 def own(file: BinaryIO) -> str:
@@ -87,8 +88,8 @@ def require_within(disk: Path, datastores: Path) -> tuple[Path | None, str]:
         if not file.resolve().is_relative_to(datastores.resolve()):
             raise NotSupported(f"disk {disk} shows the content of {str(file)[:200]!r}, which is not in a "
                                f"datastore below {datastores}")
-        info = json.loads(run(["qemu-img", "info", "-U", "-f", kind, "--output=json", str(file.resolve())], INFO_LIMIT,
-                              f"disk {disk} cannot be read", **as_owner(disk)))
+        info = json.loads(run([*confined(INFO_LIMIT), "qemu-img", "info", "-U", "-f", kind, "--output=json",
+                               str(file.resolve())], INFO_LIMIT, f"disk {disk} cannot be read", **as_owner(disk)))
         file, kind = behind(info, str(disk))
         first = first or (file, kind)
     raise NotSupported(f"disk {disk} is made of more than {LONGEST} files")

@@ -1,6 +1,5 @@
 """What every driver's check of a node looks at: complaints, each with what to do."""
 
-import os
 import pwd
 import re
 import shutil
@@ -93,11 +92,6 @@ def commands(names: Sequence[str]) -> Iterable[str]:
     return [f"there is no command {name}; link it from the virtual environment of the package: ln -s "
             f"/opt/nova-lxd-ext/bin/{name} /usr/local/bin/"
             for name in names if shutil.which(name) is None]
-
-
-def tools(names: Sequence[str]) -> Iterable[str]:
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    return [f"there is no program {name}; install it" for name in names if shutil.which(name, path=path) is None]
 
 
 def version(text: str) -> tuple[int, ...]:

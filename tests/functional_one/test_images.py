@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fixtures
+
 from containerhost.engines import Status
-from lxdone.disk import growth
+from lxdone.disk import growth, limited
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, SHUTDOWN, ActionsCase
 from tests.functional_one.test_disks import MARK
@@ -281,6 +283,22 @@ class ImagesTest(ActionsCase):
             self.assertEqual([], list(host.iterdir()))
         outside.unlink()
         self.assertEqual(Status.RUNNING, self.status(machine))
+
+    def test_what_reads_a_tenants_image_takes_no_more_memory_than_it_may_need(self) -> None:
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        folder.chmod(0o777)
+        machine = self.deployed()
+        for program, cd in (("bsdtar", True), ("qemu-img", False)):
+            disk = self.folder / "disk.1"
+            if cd:
+                diskfiles.iso(self.content, disk)
+            else:
+                diskfiles.qcow2("create", str(disk), "32M")
+            with self.node.stuck(program, f"ulimit -v > {folder}/{program}; exit 1"):
+                self.refused("cannot be", "attach_disk", machine.changed(disks=ROOT + image(
+                    kind="CDROM" if cd else "FILE", mark=MARK)), *PLACE, "message")
+            self.assertEqual(f"{limited.MEMORY >> 10}\n", (folder / program).read_text())
+            disk.unlink()
 
     def test_images_of_ceph(self) -> None:
         """With a program in the place of ``rbd`` that maps images to files: a cluster is not here."""

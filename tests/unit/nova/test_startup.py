@@ -40,6 +40,12 @@ class CheckTest(testtools.TestCase):
     def test_what_is_right_passes(self) -> None:
         self.check()
 
+    def test_programs_that_unpack_images_are_named_with_their_package(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger("nova_lxd_ext.host.startup"))
+        self.useFixture(fixtures.EnvironmentVariable("PATH", self.useFixture(fixtures.TempDir()).path))
+        self.check()
+        self.assertIn("no program sqfs2tar; install package squashfs-tools-ng", log.output)
+
     def test_a_pool_that_may_hold_no_disk_to_its_size_is_told(self) -> None:
         log = self.useFixture(fixtures.FakeLogger("nova_lxd_ext.host.startup"))
         self.check()

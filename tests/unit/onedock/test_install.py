@@ -6,11 +6,12 @@ import fixtures
 import testtools
 from click.testing import CliRunner
 
+from containerhost.process import programs
 from onedock import nodecheck
 from onedock.datastore.actions import ACTIONS as DATASTORE
 from onedock.install import main
 from onedock.transfer.actions import ACTIONS as TRANSFER
-from onedriver.setup import nodechecks, remotes
+from onedriver.setup import remotes
 
 ONED = """TM_MAD = [
     EXECUTABLE = "one_tm",
@@ -85,5 +86,5 @@ class NodeTest(testtools.TestCase):
                                                           strict=True) if word in complaint])
 
     def test_programs_that_are_missing(self) -> None:
-        (complaint,) = nodechecks.tools(("sh", "no-such-program"))
+        (complaint,) = programs.missing(("sh", "no-such-program"))
         self.assertIn("no-such-program", complaint)
