@@ -37,7 +37,7 @@ REBUILD_TIMEOUT = 3600  # s
 
 # Properties of an image in the store. The size and architecture are checked for every boot, not only the first.
 IMAGE_ID = "nova.image_id"
-CHECKSUM = "nova.checksum"
+CHECKSUM = "nova.checksum."  # and Glance's id: images with the same root file system are one
 UNPACKED = "nova.unpacked_bytes"
 ARCHITECTURE = "nova.architecture"
 FORMAT = "nova.format"
@@ -140,9 +140,13 @@ class Cache:
         return tuple(canonical(name) for name in self._ask_architectures())
 
     def _find(self, image_meta: ImageMeta) -> Image | None:
-        """Images of others with the same alias, and images that were not rebuilt, are ignored."""
+        """Images of others with the same alias, images that were not rebuilt, and those whose id Glance gave to another
+        image since, as it can after a purge of its database, are ignored."""
         found = self._store.find(alias_of(image_meta))
-        return found if found is not None and found.properties.get(REBUILT) == REBUILT_VERSION else None
+        if found is None or found.properties.get(REBUILT) != REBUILT_VERSION:
+            return None
+        expected = checksum(image_meta)
+        return found if expected in (None, found.properties.get(f"{CHECKSUM}{image_meta.id}")) else None
 
     def _only_fetcher(self, image_id: str, blocking: bool = True) -> AbstractContextManager[Any]:
         """One thread of one process at a time. The empty lock file stays: removing it would race with who waits."""
@@ -170,8 +174,8 @@ class Cache:
             # No room here, or glanceclient found that what arrived is not what Glance promised.
             raise exception.CouldNotFetchImage(
                 f"Image {image_meta.id} could not be fetched from Glance to {path}: {error}") from error
-        expected = image_meta.checksum if image_meta.obj_attr_is_set("checksum") else None
-        if not expected:
+        expected = checksum(image_meta)
+        if expected is None:
             return
         with path.open("rb") as file:
             found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
@@ -192,8 +196,8 @@ class Cache:
             raise exception.CouldNotFetchImage(f"Image {image_meta.id} could not be rebuilt: {error}") from error
         architecture = found.architecture or wanted_architecture(image_meta) or self._architectures[0]
         return {IMAGE_ID: image_meta.id, UNPACKED: str(found.unpacked), ARCHITECTURE: canonical(architecture),
-                CHECKSUM: (image_meta.checksum or "") if image_meta.obj_attr_is_set("checksum") else "",
-                FORMAT: found.format, REBUILT: REBUILT_VERSION}
+                f"{CHECKSUM}{image_meta.id}": checksum(image_meta) or "", FORMAT: found.format,
+                REBUILT: REBUILT_VERSION}
 
     def _require_fits(self, image_meta: ImageMeta, properties: Mapping[str, str], limit: int | None) -> None:
         """Whether the image runs on this host and fits the disk; asked for every boot."""
@@ -222,6 +226,11 @@ def alias_of(image_meta: ImageMeta) -> str:
     if not uuidutils.is_uuid_like(image_meta.id):
         raise exception.ImageUnacceptable(image_id=image_meta.id, reason="its id is no UUID")
     return f"{ALIAS}{image_meta.id}"
+
+
+def checksum(image_meta: ImageMeta) -> str | None:
+    """Return the MD5 that Glance has computed; None where nova does not know it."""
+    return (image_meta.checksum or None) if image_meta.obj_attr_is_set("checksum") else None
 
 
 def wanted_architecture(image_meta: ImageMeta) -> str | None:

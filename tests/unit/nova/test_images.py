@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import gzip
 import hashlib
@@ -43,7 +44,11 @@ class Store:
 
     def _add(self, content, alias, properties):
         fingerprint = hashlib.sha256(content).hexdigest()
-        self.images[fingerprint] = Image(fingerprint, dict(properties), (alias,))
+        for key, image in self.images.items():
+            self.images[key] = dataclasses.replace(image, aliases=tuple(set(image.aliases) - {alias}))
+        before = self.images.get(fingerprint, Image(fingerprint, {}))
+        self.images[fingerprint] = dataclasses.replace(before, properties={**before.properties, **properties},
+                                                       aliases=(*before.aliases, alias))
         return fingerprint
 
 
@@ -78,6 +83,10 @@ def meta(image_id=IMAGE_ID, architecture=None, checksum=None):
     return ImageMeta.from_dict({"id": image_id, "checksum": checksum, "properties": properties})
 
 
+def md5(content):
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
 class TestEnsure(CacheCase):
     def test_every_format_reaches_the_store(self):
         squashfs = imagekit.squashfs(Path(self.useFixture(fixtures.TempDir()).path))
@@ -107,6 +116,22 @@ class TestEnsure(CacheCase):
         glance = Glance(imagekit.unified())
         self.cache(glance).ensure(None, meta(), 1)
         self.assertEqual(1, glance.downloads)
+
+    def test_id_that_glance_gave_to_another_image_is_fetched_again(self):
+        """Glance forgets the ids of deleted images when its database is purged, and lets a tenant choose an id."""
+        mine, theirs = gzip.compress(imagekit.unified()), gzip.compress(imagekit.rootfs())
+        first = self.cache(Glance(mine)).ensure(None, meta(checksum=md5(mine)), 1)
+        cache = self.cache(Glance(theirs))
+        self.assertEqual([True, True, False], [cache.has(meta(checksum=checksum)) for checksum in
+                                               (md5(mine), None, md5(theirs))])
+        self.assertNotEqual(first, cache.ensure(None, meta(checksum=md5(theirs)), 1))
+        self.assertTrue(cache.has(meta(checksum=md5(theirs))))
+
+    def test_images_with_the_same_root_are_fetched_once_each(self):
+        other = "22222222-4e14-4e4c-a73d-069cbf4541e6"
+        for image_id, content in ((IMAGE_ID, imagekit.rootfs()), (other, gzip.compress(imagekit.rootfs()))):
+            self.cache(Glance(content)).ensure(None, meta(image_id, checksum=md5(content)), 1)
+        self.assertTrue(self.cache(None).has(meta(checksum=md5(imagekit.rootfs()))))
 
     def test_image_that_an_earlier_release_imported_unrebuilt_is_fetched_again(self):
         old = {"nova.image_id": IMAGE_ID, "nova.unpacked_bytes": "1", "nova.architecture": "x86_64"}
