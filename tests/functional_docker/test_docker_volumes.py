@@ -42,6 +42,16 @@ class VolumesTest(testtools.TestCase):
         for _ in range(2):
             self.volumes.remove()
 
+    def test_a_damaged_file_system_never_stops_the_host(self) -> None:
+        """Its super block may ask for a panic of the kernel."""
+        self.volumes.prepare()
+        subprocess.run(["tune2fs", "-e", "panic", str(self.formatted())], check=True, capture_output=True)
+        for read_only in (False, True):
+            self.volumes.mount(3, self.disk, read_only=read_only, root=HERE)
+            line, = (line for line in Path("/proc/self/mounts").read_text().splitlines() if "/media/3 " in line)
+            self.assertIn("errors=remount-ro", line.split()[3].split(","))
+            self.volumes.unmount(3)
+
     def test_what_a_killed_call_left_is_no_place_to_mount_at(self) -> None:
         folder = self.volumes.folder
         folder.mkdir()

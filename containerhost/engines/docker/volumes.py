@@ -14,7 +14,7 @@ from containerhost.errors import DeviceInUse, HostActionFailed, SpecError
 from containerhost.privileged import run
 from containerhost.process import programs
 from containerhost.rollback import Rollback
-from containerhost.storage import loops, mountapi
+from containerhost.storage import idmounts, loops, mountapi
 from containerhost.sysfs import Host
 
 PLACES = 256
@@ -71,8 +71,9 @@ class Volumes:
         kind = file_system(file)
         if kind not in FILE_SYSTEMS:
             raise SpecError(f"{file} has {kind or 'no file system'}; a container can have {', '.join(FILE_SYSTEMS)}")
-        # Clones of one XFS have one UUID.
-        options = ["nodev", "nosuid", *(["ro"] if read_only else []), *(["nouuid"] if kind == "xfs" else [])]
+        own = idmounts.OPTIONS["xfs" if kind == "xfs" else "ext4"]
+        options = ["nodev", "nosuid", *(["ro"] if read_only else []),
+                   *(f"{key}={value}" if value else key for key, value in own.items())]
         # Not mount's own loop device: it would open the file by its real path, where another may be by now.
         with loops.over(file, 0, 0, read_only=read_only) as node:
             run(["mount", "-t", kind, "-o", ",".join(options), "--", node, str(place)], LIMIT)
