@@ -18,7 +18,7 @@ from containerhost.errors import EngineBusy, EngineTimeout
 from containerhost.owners import Owners
 from lxdone import backend, conf
 from onedriver import actions
-from tests.fakehost.control import FakeHostControl
+from tests.functional import lostgpucontract
 from tests.functional.containerhost.base import leftovers
 from tests.functional.contract import picture
 from tests.functional_one import diskfiles
@@ -172,7 +172,7 @@ class ChangedMeanwhileTest(ActionsCase):
                      lcm=RESUME)
 
 
-class DevicesTest(ActionsCase):
+class DevicesTest(lostgpucontract.LostGpuContract, ActionsCase):
     def test_exactly_the_chosen_devices(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[1], self.vfs[0])))
         self.assertEqual("/dev/nvidia1\n", self.inside(machine, "sh", "-c", "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
@@ -207,27 +207,12 @@ class DevicesTest(ActionsCase):
         self.assertIn("No such file", self.inside(machine, "ls", "/sys/class/net/eth1"))
         self.assertIn(machine.mac(0), self.inside(machine, "cat", "/sys/class/net/eth0/address"))
 
-    def test_a_gpu_that_left_the_host_keeps_nothing_else_from_changing(self) -> None:
-        control = FakeHostControl.from_environment()
-        machine = self.deployed(Machine(devices=(self.gpus[0], self.gpus[1]), nics=(0, 1)))
-        address = self.gpus[1].id
-        control.remove(address)
-        try:
-            self.ok("detach_nic", machine.changed(attach="nic"), machine.mac(1))
-            before = self.devices(machine)
-            self.ok("resize", machine.changed(memory=192, cpu="0.5"))
-            self.assertEqual(before, self.devices(machine))
-            config = self.engine.client.instance("one-1").instance["config"]
-            self.assertEqual((str(192 << 20), "50ms/100ms"), (config["limits.memory"], config["limits.cpu.allowance"]))
-            more = machine.changed(devices=(self.gpus[1], self.gpus[0]), attach="pci")
-            self.ok("detach_nic", more, machine.mac(9))
-            self.assertIn("No such file", self.inside(machine, "ls", "/dev/nvidia0"))
-            self.refused(address, "attach_nic", more, machine.mac(9), "-", "-", "dummy", "one-1-9")
-        finally:
-            control.restore(address)
-
-    def devices(self, machine: Machine) -> dict[str, dict[str, str]]:
+    def attached(self, machine: Machine) -> dict[str, dict[str, str]]:
         return dict(self.engine.client.instance(machine.name).instance["devices"])
+
+    def assert_limited(self, machine: Machine, memory: int) -> None:
+        config = self.engine.client.instance(machine.name).instance["config"]
+        self.assertEqual((str(memory), "50ms/100ms"), (config["limits.memory"], config["limits.cpu.allowance"]))
 
     def test_an_attachment_that_cannot_be_changes_nothing(self) -> None:
         machine = self.deployed()

@@ -3,10 +3,9 @@
 import subprocess
 
 from containerhost import charnodes
-from containerhost.engines import Status
 from containerhost.owners import Owner, Owners
 from containerhost.sysfs import Host
-from tests.fakehost.control import FakeHostControl
+from tests.functional import lostgpucontract
 from tests.functional.contract import ENXIO, EPERM
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESUME, OnedockCase
@@ -139,7 +138,7 @@ class LibrariesTest(OnedockCase):
         self.assertEqual({}, Owners(self.node.owners).records())
 
 
-class NicsTest(OnedockCase):
+class NicsTest(lostgpucontract.LostGpuContract, OnedockCase):
     def test_a_nic_comes_and_goes_while_it_runs(self) -> None:
         machine = self.deployed(Machine(nics=(0,), context=addressed("10.1.0.5")))
         more = machine.changed(nics=(0, 1), attach="nic", context=addressed("10.1.0.5", "10.2.0.5"))
@@ -170,25 +169,12 @@ class NicsTest(OnedockCase):
         self.assertNotIn("one-1-0", self.ports())
 
 
-    def test_a_gpu_that_left_the_host_keeps_nothing_else_from_changing(self) -> None:
-        control = FakeHostControl.from_environment()
-        machine = self.deployed(Machine(devices=(self.gpus[0], self.gpus[1]), nics=(0, 1)))
-        address = self.gpus[1].id
-        control.remove(address)
-        try:
-            self.ok("detach_nic", machine.changed(attach="nic"), machine.mac(1))
-            self.assertNotIn("one-1-1", self.ports())
-            self.ok("resize", machine.changed(memory=192))
-            self.ok("attach_nic", machine.changed(nics=(0, 2), attach="nic"), machine.mac(2), "-", "-", "dummy",
-                    "one-1-2")
-            more = machine.changed(devices=(self.gpus[1], self.gpus[0]), attach="pci")
-            self.ok("detach_nic", more, machine.mac(9))
-            self.assertIn("No such file", self.inside(machine, "ls", "/dev/nvidia0"))
-            self.refused(address, "attach_nic", more, machine.mac(9), "-", "-", "dummy", "one-1-9")
-            self.refused(address, "snapshot_revert", machine, self.ok("snapshot_create", machine, "0").strip())
-            self.assertEqual(Status.RUNNING, self.status(machine))
-        finally:
-            control.restore(address)
+    def attached(self, machine: Machine) -> object:
+        return self.ports()
+
+    def assert_limited(self, machine: Machine, memory: int) -> None:
+        config = self.inspect(machine)["HostConfig"]
+        self.assertEqual((memory, 50000), (config["Memory"], config["CpuQuota"]))
 
 
 class DisksTest(OnedockCase):
