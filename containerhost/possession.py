@@ -25,7 +25,7 @@ from containerhost.errors import (
     SpecError,
 )
 from containerhost.grants import Grant, GrantOptions
-from containerhost.network.netfunction import NO_MAC, NetFunction
+from containerhost.network.netfunction import NO_MAC, NetFunction, wait_for
 from containerhost.owners import Owner, Owners, Record
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
@@ -34,6 +34,7 @@ from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 
+RECEIVE_LIMIT = 2.0  # s in which what is sent to a process is received
 OPERATOR = Owner(driver="containerhost", engine="host", container="scrub", uuid="operator")
 Foreign = Callable[[Iterable[Device]], Mapping[str, str]]
 
@@ -105,32 +106,49 @@ class Possession:
         require_distinct(wanted)
         return tuple(make_grant(device, options) for device, options in wanted)
 
-    def users(self, grants: Iterable[Grant]) -> tuple[str, ...]:
+    def users(self, grants: Iterable[Grant], container: int | None = None) -> tuple[str, ...]:
         """The processes in containers that have a device of ``grants`` open, in words. Of a place on a shared GPU: the
-        whole GPU, because nobody can tell by which place a process has it."""
+        whole GPU, because nobody can tell by which place a process has it.
+
+        :param container: first process of the one that has the devices
+        """
         nodes = list[CharNode]()
         for grant in grants:
             shared = grant.device.kind is Kind.GPU_SHARE and grant.device.parent
             nodes += own_nodes(self._inventory().get(shared)) if shared else grant.own_nodes
         own = [(node.major, node.minor) for node in nodes]
-        return self._privileged.users(own) if own else ()
+        return (*self._privileged.users(own), *self._unlisted(container)) if own else ()
+
+    def _unlisted(self, container: int | None) -> tuple[str, ...]:
+        """In words, the processes of a container that can get files from a socket or an io_uring. These may be a
+        device's; what is received at once does not count."""
+        found: list[tuple[str, ...]] = [()]
+
+        def look() -> bool:
+            found[0] = self._privileged.users_unlisted(container) if container else ()
+            return not found[0]
+
+        wait_for(look, RECEIVE_LIMIT)
+        return tuple(f"{user}, by a file descriptor that waits in a socket or is kept in an io_uring"
+                     for user in found[0])
 
     def faults(self, owner: Owner) -> tuple[str, ...]:
         """What is wrong with the devices the owner has, one text each; see :func:`containerhost.faults.of`."""
         records = self._owners.held_by(owner)
         return faults.of(records, self._inventory()) if records else ()
 
-    def require_unused(self, grants: Iterable[Grant]) -> None:
+    def require_unused(self, grants: Iterable[Grant], container: int | None = None) -> None:
         """Of a place on a shared GPU, which others use too, nobody can tell.
 
+        :param container: first process of the one that has the devices
         :raises DeviceInUse: a process in a container has a device of ``grants`` open or mapped
         """
         for grant in grants:
             own = [(node.major, node.minor) for node in grant.own_nodes]
-            users = self._privileged.users(own) if own else ()
+            users = (*self._privileged.users(own), *self._unlisted(container)) if own else ()
             if users:
-                raise DeviceInUse(f"device {grant.device.id} is in use by {', '.join(users)}: end what uses it, then "
-                                  "try again")
+                raise DeviceInUse(f"device {grant.device.id} is in use by {', '.join(users)}: end what uses it, or "
+                                  "stop the container, then try again")
 
     def held(self, owner: Owner) -> tuple[Grant, ...]:
         """Everything the owner has that is still on this host, as grants without options: they tell which nodes and

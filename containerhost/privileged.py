@@ -4,10 +4,12 @@ Arguments are checked here, because a helper's caller may be the weaker side: an
 is none never reaches a path or a command. Results are plain values, so that they can cross a process boundary.
 """
 
+import contextlib
 import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -26,6 +28,7 @@ Result = TypeVar("Result")
 
 PCI = "/sys/bus/pci"
 TENANT_LIMIT = 30  # s
+USERS_LIMIT = 20  # s to look at the open files of all containers: some ten million
 COMMAND_LIMIT = 30  # s
 GPU_RESET_LIMIT = 120  # s; resetting an NVLink-connected GPU retrains its links
 
@@ -212,10 +215,35 @@ class Privileged:
         """The processes of containers that have one of these character nodes open or mapped, in words.
 
         Processes of the host's own PID namespace are left out: a monitoring daemon may watch a GPU at all times.
+
+        :raises HostActionFailed: containers have too many files open to look at them all in USERS_LIMIT
         """
-        own, wanted = os.readlink("/proc/self/ns/pid"), set(map(tuple, nodes))
-        return tuple(f"process {pid} ({name(pid)})" for pid in pids()
-                     if namespace(pid) not in (None, own) and openfiles.nodes(pid, stat.S_IFCHR) & wanted)
+        own, wanted, end = os.readlink("/proc/self/ns/pid"), set(map(tuple, nodes)), time.monotonic() + USERS_LIMIT
+        found: list[int] = []
+        first: dict[str, int] = {}  # process of each container
+        spent: dict[int, float] = {}  # s, by that process
+        for pid in pids():
+            space, start, seen = namespace(pid), time.monotonic(), None
+            if space is None or space == own:
+                continue
+            with contextlib.suppress(TimeoutError):
+                seen = openfiles.nodes(pid, stat.S_IFCHR, end)
+            container = first.setdefault(space, pid)
+            spent[container] = spent.get(container, 0.0) + time.monotonic() - start
+            if seen is None:
+                raise too_many_files(spent)
+            if seen & wanted:
+                found.append(pid)
+        return tuple(map(in_words, found))
+
+    def users_unlisted(self, pid: int) -> tuple[str, ...]:
+        """Return the processes of a container that can get files which no table of open files lists, in words.
+
+        :param pid: of the container's first process
+        """
+        charnodes.require_container(int(pid))
+        return limited(lambda: tuple(in_words(member) for member in blocknodes.members(int(pid))
+                                     if openfiles.has_unlisted(member)))
 
     def withhold_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
         """Let nobody in the container of process ``pid`` open its block node ``path``."""
@@ -259,6 +287,19 @@ def limited(act: Callable[[], Result]) -> Result:
     results: list[Result] = []
     namespaces.apart(lambda: results.append(act()), "cannot look into a container's directories", TENANT_LIMIT)
     return results[0]
+
+
+def in_words(pid: int) -> str:
+    return f"process {pid} ({name(pid)})"
+
+
+def too_many_files(spent: Mapping[int, float]) -> HostActionFailed:
+    """:param spent: seconds by the first process of each container"""
+    worst = max(spent, key=lambda pid: spent[pid])
+    return HostActionFailed(
+        f"cannot tell within {USERS_LIMIT} s which process has a device open: {spent[worst]:.0f} s went to the "
+        f"container of {in_words(worst)} in control group {openfiles.lines(worst, 'cgroup')[-1:]}, which has too many "
+        "files open. Stop that container, then try again")
 
 
 def network_of(pid: int) -> str:

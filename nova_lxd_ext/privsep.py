@@ -10,6 +10,7 @@ from typing import Any
 
 from oslo_privsep import capabilities, priv_context
 
+from containerhost.errors import HostActionFailed
 from containerhost.privileged import Inside, Privileged
 from containerhost.sysfs import Host
 
@@ -45,10 +46,14 @@ ACTIONS = frozenset(name for name in vars(Privileged) if not name.startswith("_"
 
 @context.entrypoint
 def act(action: str, *arguments: Any) -> Any:
-    """Runs in the daemon; arguments and result cross as plain values."""
+    """Run an action in the daemon; arguments and result cross as plain values. An OSError would end the daemon:
+    oslo.privsep takes it for one of its connection."""
     if action not in ACTIONS:
         raise ValueError(f"{action!r} is none of the actions {', '.join(sorted(ACTIONS))}")
-    return getattr(Privileged(), action)(*arguments)
+    try:
+        return getattr(Privileged(), action)(*arguments)
+    except OSError as error:
+        raise HostActionFailed(f"{action} failed: {error}") from error
 
 
 class Helper(Privileged):
@@ -126,6 +131,9 @@ class Helper(Privileged):
 
     def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
         return tuple(act("users", [list(node) for node in nodes]))
+
+    def users_unlisted(self, pid: int) -> tuple[str, ...]:
+        return tuple(act("users_unlisted", pid))
 
     def withhold_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
         act("withhold_block", pid, path, list(number))

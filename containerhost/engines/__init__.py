@@ -239,6 +239,9 @@ class Containers(Protocol):
 
     def metrics(self, name: str) -> Metrics: ...
 
+    def pid(self, name: str) -> int | None:
+        """The container's first process as the host numbers it; None when it does not run."""
+
     def console_log(self, name: str) -> bytes:
         """What its console printed since it started; empty when there is nothing."""
 

@@ -5,9 +5,13 @@ ended, which leaves nothing at the process's own number. A thread's number in /p
 """
 
 import ctypes
+import itertools
+import math
 import os
 import platform
+import re
 import stat
+import time
 from collections.abc import Iterator
 
 Number = tuple[int, int]
@@ -15,6 +19,8 @@ Number = tuple[int, int]
 KCMP_FILES = 2  # linux/kcmp.h
 # By the names of uname(2); where it has no number here, or the kernel none, every thread is looked at.
 KCMP = {"x86_64": 312, "aarch64": 272, "ppc64le": 354, "s390x": 343}.get(platform.machine())
+
+UNLISTED = re.compile(r"(scm_fds|UserFiles):\s*[1-9]")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,13 +48,17 @@ def shared(one: int, other: int) -> bool:
     return KCMP is not None and _libc.syscall(KCMP, one, other, KCMP_FILES, 0, 0) == 0
 
 
-def nodes(pid: int, kind: int) -> set[Number]:
+def nodes(pid: int, kind: int, end: float = math.inf) -> set[Number]:
     """Return the numbers of the nodes that a process has open, or has mapped and closed.
 
     :param kind: ``stat.S_IFCHR`` or ``stat.S_IFBLK``
+    :param end: when to give up, on the monotonic clock
+    :raises TimeoutError: the process has too many files
     """
     found: set[Number] = set()
-    for path in (*handles(pid), *mappings(pid)):
+    for path in itertools.chain(handles(pid), mappings(pid)):
+        if time.monotonic() > end:
+            raise TimeoutError(f"process {pid} has too many files open")
         try:
             status = os.stat(path)
         except OSError:  # it has ended, or closed it
@@ -60,19 +70,33 @@ def nodes(pid: int, kind: int) -> set[Number]:
 
 def handles(pid: int) -> Iterator[str]:
     for thread in tables(pid):
-        folder = f"/proc/{thread}/fd"
         try:
-            entries = os.listdir(folder)
+            with os.scandir(f"/proc/{thread}/fd") as entries:
+                yield from (entry.path for entry in entries)
         except OSError:
             continue
-        yield from (f"{folder}/{entry}" for entry in entries)
+
+
+def has_unlisted(pid: int) -> bool:
+    """Return whether a process can get files that no table lists: they wait in a socket to be received, or are kept in
+    an io_uring. Which files these are the kernel does not tell. See unix(7), SCM_RIGHTS, and io_uring_register(2)."""
+    for path in handles(pid):
+        thread, _, fd = path.removeprefix("/proc/").partition("/fd/")
+        try:
+            holds_files = os.readlink(path).startswith(("socket:", "anon_inode:[io_uring]"))
+        except OSError:  # it has ended, or closed it
+            continue
+        if holds_files and any(map(UNLISTED.match, lines(int(thread), f"fdinfo/{fd}"))):
+            return True
+    return False
 
 
 def mappings(pid: int) -> Iterator[str]:
-    """What it has mapped that is called something below /dev; whatever it is called in the container, nodes are there.
+    """Return each file that it has mapped, once. A tenant can give a node any path.
     Lines of /proc/<pid>/maps: ``55d0-55d4 rw-s 00000000 00:06 1034 /dev/nvidia0``."""
     thread, found = memory(pid)
-    return (f"/proc/{thread}/map_files/{line.partition(' ')[0]}" for line in found if "/dev/" in line)
+    files = {(fields[3], fields[4]): fields[0] for fields in map(str.split, found) if fields[4] != "0"}
+    return (f"/proc/{thread}/map_files/{place}" for place in files.values())
 
 
 def mapped(pid: int) -> set[tuple[str, str]]:

@@ -103,11 +103,15 @@ class Possessions(Supplier):
         requests = self._requests(instance, wanted, look)
         return self._possession.prospects(requests, owner(instance), look()) if requests else ()
 
-    def users_of_others(self, instance: objects.Instance, grants: Collection[Grant]) -> tuple[str, ...]:
-        """The processes that use a device which the server has and which is not among ``grants``, in words."""
+    def users_of_others(self, instance: objects.Instance, grants: Collection[Grant], container: int | None
+                        ) -> tuple[str, ...]:
+        """The processes that use a device which the server has and which is not among ``grants``, in words.
+
+        :param container: the server's first process
+        """
         going = self._possession.held_by(owner(instance)) - {grant.device.id for grant in grants}
         held = self._possession.held(owner(instance)) if going else ()
-        return self._possession.users(grant for grant in held if grant.device.id in going)
+        return self._possession.users((grant for grant in held if grant.device.id in going), container)
 
     def trim(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
         """After a resize: the devices of the other flavor."""

@@ -64,9 +64,11 @@ class DirectPorts:
         grant, _ = self.held(instance, vif)
         return grant is None and (vif["profile"] or {}).get("pci_slot") in self._possession.held_by(owner(instance))
 
-    def require_unused(self, grant: Grant) -> None:
-        """:raises DeviceInUse: a process in the container has it open"""
-        self._possession.require_unused([grant])
+    def require_unused(self, grant: Grant, container: int | None) -> None:
+        """:param container: its first process
+        :raises DeviceInUse: a process in the container has it open
+        """
+        self._possession.require_unused([grant], container)
 
     def silence(self, instance: objects.Instance, silent: bool) -> None:
         """Take the link from all virtual functions of the server, those of its flavor too, or give it back."""

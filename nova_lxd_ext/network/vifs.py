@@ -160,7 +160,7 @@ class Ports(Supplier):
         if part is None and not vifconfig.has_pair(vif):
             self._require_possible_without(instance, vif)
         if isinstance(part, Grant):
-            self._direct.require_unused(part)
+            self._direct.require_unused(part, self._engine.pid(instance.name))
         if part is not None:
             self._engine.detach(instance.name, part, remaining)
         self._take_off_one(instance, vif)

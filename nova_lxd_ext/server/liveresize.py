@@ -146,7 +146,7 @@ class LiveResize:
         return (*found, *fixed_differences(instance.flavor, flavor))
 
     def _users(self, server: objects.Instance, spec: ContainerSpec) -> tuple[str, ...]:
-        users = self._possessions.users_of_others(server, spec.grants)
+        users = self._possessions.users_of_others(server, spec.grants, self._engine.pid(server.name))
         return (f"a device it would lose is in use by {', '.join(users)}",) if users else ()
 
     def _spec(self, server: objects.Instance, wanted: Wanted, seen: Seen) -> ContainerSpec:

@@ -133,7 +133,7 @@ class BaseVmm(abc.ABC):
             return
         self._possession.mend(self._owner(call.vm_id))  # an attachment may have been killed at work on a function
         (grant,) = self._possession.grants(requests, self._owner(call.vm_id))
-        self._possession.require_unused([grant])
+        self._possession.require_unused([grant], self._engine.pid(name(call.vm_id)))
         self._take_back(call.vm_id, grant, self._others(call.vm_id, grant))
 
     def _take_back(self, vm_id: int, grant: Grant, others: Sequence[Grant]) -> None:

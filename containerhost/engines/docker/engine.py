@@ -126,6 +126,9 @@ class DockerEngine:
         pid = container["State"]["Pid"] or None
         return metrics(status_of(container), pid, self.client.stats(name) if pid else {})
 
+    def pid(self, name: str) -> int | None:
+        return self._pid(self.client.container(name))
+
     def console_log(self, name: str) -> bytes:
         return self.client.logs(name, LINES)
 

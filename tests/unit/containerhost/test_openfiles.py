@@ -5,7 +5,9 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import fixtures
 import testtools
 
 from containerhost.process import openfiles
@@ -36,6 +38,15 @@ if "end" in sys.argv:
     libc.pthread_exit(None)
 time.sleep(600)
 """
+BOUND = """
+import mmap, os, subprocess, sys, time
+subprocess.run(["mount", "--bind", "/dev/zero", sys.argv[1]], check=True)
+fd = os.open(sys.argv[1], os.O_RDONLY)
+kept = mmap.mmap(fd, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ)
+os.closerange(3, 64)
+print("ready", flush=True)
+time.sleep(600)
+"""
 
 
 class OpenFilesTest(testtools.TestCase):
@@ -58,6 +69,21 @@ class OpenFilesTest(testtools.TestCase):
         self.assertIn(ZERO, openfiles.nodes(pid, stat.S_IFCHR))
         self.assertTrue(openfiles.mounted(pid))
 
+    def test_mapping_under_another_path(self) -> None:
+        """In a mount namespace of its own a tenant binds a node to any place."""
+        place = Path(self.useFixture(fixtures.TempDir()).path) / "x"
+        place.touch()
+        process = subprocess.Popen(["unshare", "--mount", sys.executable, "-c", BOUND, str(place)],
+                                   stdout=subprocess.PIPE)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.addCleanup(process.stdout.close)
+        self.assertEqual(b"ready\n", process.stdout.readline())
+        self.assertIn(ZERO, openfiles.nodes(process.pid, stat.S_IFCHR))
+
+    def test_too_many_files_to_look_at_in_time(self) -> None:
+        self.assertRaises(TimeoutError, openfiles.nodes, os.getpid(), stat.S_IFCHR, 0.0)
+
     def test_mapping_of_a_process_whose_first_thread_has_ended(self) -> None:
         pid = self.hiding("end", "map")
         self.assertEqual({ZERO}, openfiles.nodes(pid, stat.S_IFCHR) - {(1, 3)})
@@ -73,3 +99,37 @@ class OpenFilesTest(testtools.TestCase):
         os.waitpid(child, 0)
         self.assertEqual((set(), set(), set()), (openfiles.nodes(child, stat.S_IFCHR), openfiles.mounted(child),
                                                  openfiles.mapped(child)))
+
+
+# A process passes /dev/zero to itself, and never receives it; or keeps it in an io_uring.
+IN_FLIGHT = """
+import ctypes, os, socket, sys, time
+fd = os.open("/dev/zero", os.O_RDONLY)
+if sys.argv[1] == "socket":
+    ends = socket.socketpair()
+    socket.send_fds(ends[0], [b"x"], [fd])
+    ends[0].close()
+elif sys.argv[1] == "io_uring":
+    libc = ctypes.CDLL(None, use_errno=True)
+    ring = libc.syscall(425, 1, (ctypes.c_char * 120)())
+    assert ring >= 0 and libc.syscall(427, ring, 2, (ctypes.c_int * 1)(fd), 1) == 0, ctypes.get_errno()
+os.close(fd)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+class InFlightTest(testtools.TestCase):
+    def process(self, how: str) -> int:
+        process = subprocess.Popen([sys.executable, "-c", IN_FLIGHT, how], stdout=subprocess.PIPE)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.addCleanup(process.stdout.close)
+        self.assertEqual(b"ready\n", process.stdout.readline())
+        return process.pid
+
+    def test_files_that_no_table_shows_are_seen(self) -> None:
+        for how, expected in (("socket", True), ("io_uring", True), ("nowhere", False)):
+            pid = self.process(how)
+            self.assertEqual((how, False), (how, ZERO in openfiles.nodes(pid, stat.S_IFCHR)))
+            self.assertEqual((how, expected), (how, openfiles.has_unlisted(pid)))

@@ -52,13 +52,16 @@ class Marking(Willing):
     def __init__(self, tree):
         self.log = tree.path("/dev/kmsg")
         self.able = True
-        self.using = ()
+        self.using, self.unlisted = (), {}
 
     def reset_nvidia_gpu(self, address):
         return self.able
 
     def users(self, nodes):
         return self.using
+
+    def users_unlisted(self, pid):
+        return self.unlisted.get(pid, ())
 
     def mark_reset(self, address, counters):
         with open(self.log, "ab") as log:
@@ -323,6 +326,11 @@ class TestSickDevices(testtools.TestCase):
         self.root.using = ("process 7 (python3)",)
         error = self.assertRaises(errors.DeviceInUse, self.possession.require_unused, [grant])
         self.assertIn("process 7 (python3)", str(error))
+        self.root.using, self.root.unlisted = (), {7: ("process 8 (python3)",)}
+        self.useFixture(fixtures.MonkeyPatch("containerhost.possession.RECEIVE_LIMIT", 0.05))
+        error = self.assertRaises(errors.DeviceInUse, self.possession.require_unused, [grant], 7)
+        self.assertIn("process 8 (python3), by a file descriptor that waits in a socket", str(error))
+        self.possession.require_unused([grant], 9)
 
     def test_what_somebody_has_is_not_cleaned(self):
         self.possession.acquire([Request(self.gpu)], owner("c1"))

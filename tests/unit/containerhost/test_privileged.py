@@ -1,9 +1,13 @@
 import os
+import socket
+import subprocess
+from pathlib import Path
 
 import fixtures
 import testtools
 
 from containerhost.errors import HostActionFailed
+from containerhost.network.netfunction import wait_for
 from containerhost.privileged import Privileged, by_bytes, run, write
 
 
@@ -73,12 +77,41 @@ class TestActions(testtools.TestCase):
         os.waitpid(child, 0)
         self.assertRaises(HostActionFailed, Privileged().inside, child)
 
+    def test_containers_with_too_many_open_files_are_named(self):
+        process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"])
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.USERS_LIMIT", 0))
+        self.assertTrue(wait_for(lambda: "cannot tell within 0 s" in told(), 10))
+        self.assertIn("Stop that container", told())
+
+    def test_files_that_wait_in_a_socket_of_a_container(self):
+        ends = socket.socketpair()
+        self.addCleanup(lambda: [end.close() for end in ends])
+        process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"], stdin=ends[0])
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.assertTrue(wait_for(lambda: list(Path(f"/proc/{process.pid}/task/{process.pid}").joinpath("children")
+                                              .read_text().split()), 10))
+        inside = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+        self.assertEqual((), Privileged().users_unlisted(inside))
+        with open("/dev/null", "rb") as file:
+            socket.send_fds(ends[1], [b"x"], [file.fileno()])
+        self.assertTrue(wait_for(lambda: [user for user in Privileged().users_unlisted(inside) if "sleep" in user], 10))
+
     def test_own_processes_are_no_containers_users(self):
         # A node that hardly anybody else on the machine has open: terminals are numbered anew in each container.
         handle = os.open("/dev/full", os.O_RDONLY)
         self.addCleanup(os.close, handle)
         node = os.fstat(handle).st_rdev
         self.assertEqual((), Privileged().users([(os.major(node), os.minor(node))]))
+
+
+def told():
+    try:
+        return str(Privileged().users([(1, 7)]))
+    except HostActionFailed as error:
+        return str(error)
 
 
 class TestGpuReset(testtools.TestCase):

@@ -173,6 +173,9 @@ class FakeEngine:
         self._called("metrics", name)
         return Metrics(self.statuses[name], None, 0, 0, 0, 0, 0, {"root": self.used}, ())
 
+    def pid(self, name: str) -> int | None:
+        return None
+
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         self._called("verify", name)
 

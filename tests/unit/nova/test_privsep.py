@@ -56,6 +56,12 @@ class PrivsepTest(testtools.TestCase):
         self.assertRaises(ValueError, privsep.act, "__init__")
         self.assertRaises(HostActionFailed, privsep.Helper().reset, "../../etc")
 
+    def test_a_refusal_of_the_kernel_is_told_and_does_not_end_the_daemon(self) -> None:
+        """oslo.privsep takes an OSError of an action for one of its connection."""
+        with mock.patch.object(Privileged, "kernel_log", side_effect=PermissionError(1, "not permitted", "/dev/kmsg")):
+            error = self.assertRaises(HostActionFailed, privsep.Helper().kernel_log)
+        self.assertIn("kernel_log failed: [Errno 1] not permitted: '/dev/kmsg'", str(error))
+
     def test_root_acts_itself(self) -> None:
         for uid, expected in ((0, Privileged), (1000, privsep.Helper)):
             with self.subTest(uid=uid), mock.patch("os.geteuid", return_value=uid):
