@@ -24,7 +24,7 @@ from containerhost.network import rdmaspace
 from containerhost.owners import FOLDER
 from containerhost.privileged import Privileged
 from containerhost.process.processes import began
-from containerhost.spec import BlockDevice, ContainerSpec, Part, grants_of
+from containerhost.spec import PROCESSES, BlockDevice, ContainerSpec, Part, grants_of
 from containerhost.storage.blocknodes import NodeMissing
 from containerhost.storage.withholding import restore_all, withheld
 from containerhost.sysfs import Host
@@ -367,14 +367,16 @@ class LxdEngine:
 
     def refit(self, name: str, parts: Sequence[Part]) -> None:
         """Let a stopped container have exactly these parts, as they are called now: after a restart of the host,
-        interfaces and nodes may have other names than when it was made."""
+        interfaces and nodes may have other names than when it was made. One that a release without limits of processes
+        made gets the default."""
         extensions = self.client.extensions
         wanted = config.devices_of_all(parts, extensions)
         fixed = config.start_config(grants_of(parts), extensions)
 
         def change(instance: dict[str, Any], etag: str) -> None:
             kept = {key: device for key, device in instance["devices"].items() if not config.is_of_part(key)}
-            changed = {"devices": kept | wanted, "config": instance["config"] | fixed}
+            limited = {"limits.processes": str(PROCESSES)} | instance["config"]
+            changed = {"devices": kept | wanted, "config": limited | fixed}
             if instance | changed != instance:
                 self.client.replace_instance(name, instance | changed, etag)
 

@@ -1,10 +1,11 @@
 import os
 import subprocess
 from typing import Any
+from unittest import mock
 
 import testtools
 
-from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.client import LxdClient, Seen
 from containerhost.engines.lxd.engine import LxdEngine
 
 
@@ -25,6 +26,18 @@ def ended() -> int:
     process = subprocess.Popen(["true"])
     process.wait()
     return process.pid
+
+
+class Refit(testtools.TestCase):
+    def test_container_of_an_older_release_gets_a_limit_of_processes(self) -> None:
+        for before, after in ((None, "16384"), ("200", "200")):
+            config = {"limits.cpu": "1"} | ({"limits.processes": before} if before else {})
+            client = mock.Mock(extensions=frozenset())
+            client.settings.operation_timeout = 1
+            client.instance.return_value = Seen({"config": config, "devices": {}}, "etag")
+            LxdEngine(client).refit("c1", ())
+            changed = [call.args[1]["config"] for call in client.replace_instance.call_args_list] or [config]
+            self.assertEqual([{"limits.cpu": "1", "limits.processes": after}], changed)
 
 
 class FirstProcess(testtools.TestCase):
