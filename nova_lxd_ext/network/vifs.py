@@ -153,30 +153,20 @@ class Ports(Supplier):
     def detach(self, instance: objects.Instance, vif: model.VIF) -> None:
         """Take a port from a container, running or not; done already when it has it no more.
 
+        A function that is gone from this host stays in the container's configuration until its next start: LXD refuses
+        to take from a running container what the kernel took from it before.
+
         :raises DeviceInUse: a process in it uses the function of a direct port; nothing was changed
-        :raises DeviceNotFound: it runs, and the function of a direct port is gone from this host; nothing was changed
         """
         part, remaining = self._held(instance, vif)
-        if part is None and not vifconfig.has_pair(vif):
-            self._require_possible_without(instance, vif)
+        if part is None and not vifconfig.has_pair(vif) and self._direct.lost(instance, vif):
+            LOG.warning("The function of port %s of server %s is gone from this host: the port is detached without it",
+                        vif["id"], instance.uuid)
         if isinstance(part, Grant):
             self._direct.require_unused(part, self._engine.pid(instance.name))
         if part is not None:
             self._engine.detach(instance.name, part, remaining)
         self._take_off_one(instance, vif)
-
-    def _require_possible_without(self, instance: objects.Instance, vif: model.VIF) -> None:
-        """LXD refuses to take from a running container what the kernel took from it before. One that starts has what
-        nova says then."""
-        if self._direct.lost(instance, vif) and self._runs(instance):
-            raise errors.DeviceNotFound(f"the function of port {vif['id']} is gone from this host; LXD cannot take it "
-                                        "from a running container: stop the server, remove the port, start it")
-
-    def _runs(self, instance: objects.Instance) -> bool:
-        try:
-            return self._engine.container(instance.name).status is not Status.STOPPED
-        except errors.EngineNotFound:
-            return False
 
     def _held(self, instance: objects.Instance, vif: model.VIF) -> tuple[Part | None, tuple[Part, ...]]:
         """What the container has of the port, and what else it has that could share nodes with it."""

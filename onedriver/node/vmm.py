@@ -6,12 +6,13 @@ context.
 """
 
 import abc
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from containerhost.devices.scan import scan
 from containerhost.engines import Containers, ContainerState, Status
-from containerhost.errors import EngineConflict, EngineNotFound
+from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound
 from containerhost.grants import Grant
 from containerhost.owners import Owner
 from containerhost.possession import Possession
@@ -26,6 +27,8 @@ from onedriver.node.holding import attached, complain, own_name, owner
 from onedriver.node.names import LABEL, name
 from onedriver.node.options import NodeOptions
 from onedriver.vm import Nic, Pci, Vm
+
+LOG = logging.getLogger(__name__)
 
 SNAPSHOT = "snap-"
 
@@ -128,8 +131,15 @@ class BaseVmm(abc.ABC):
         if isinstance(part, Nic):
             self._detach_interface(call.vm, part)
             return
-        requests = self._requests(call.vm, [part])
-        if requests[0].address not in self._possession.held_by(self._owner(call.vm_id)):
+        device_id = part.chosen().device_id
+        if device_id not in self._possession.held_by(self._owner(call.vm_id)):
+            return
+        try:
+            requests = self._requests(call.vm, [part])
+        except DeviceNotFound as error:
+            # The engine's configuration names it until the next start, which makes that anew.
+            LOG.warning("The VM's device is detached without it: %s", error)
+            complain(self._possession.give_back_one(device_id, self._owner(call.vm_id)))
             return
         self._possession.mend(self._owner(call.vm_id))  # an attachment may have been killed at work on a function
         (grant,) = self._possession.grants(requests, self._owner(call.vm_id))

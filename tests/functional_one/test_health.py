@@ -65,6 +65,21 @@ class SickTest(HealthCase):
         self.assertEqual(f"{free.id} is clean and free: no process has it, it was reset\n", done.output)
         self.assertEqual(everything, self.reported())
 
+    def test_one_that_left_the_host_is_detached(self) -> None:
+        gpu = self.gpus[0]
+        machine = self.deployed()
+        more = machine.changed(devices=(gpu,), attach="pci")
+        self.ok("attach_nic", more, *ATTACH)
+        self.control.remove(gpu.address)
+        try:
+            self.ok("detach_nic", more, ATTACH[0])
+            self.assertIn("this host has no device", Owners(self.node.owners).records()[gpu.id].blocked or "")
+            self.ok("detach_nic", more, ATTACH[0])
+        finally:
+            self.control.restore(gpu.address)
+        self.ok("reset", machine)
+        self.assertEqual(Status.RUNNING, self.engine.container(machine.name).status)
+
     def test_one_in_use_is_not_detached(self) -> None:
         gpu = self.gpus[0]
         machine = self.deployed()

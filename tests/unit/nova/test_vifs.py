@@ -212,18 +212,18 @@ class HotTest(PortsTest):
         self.assertEqual([mock.call.detach(self.server.name, mock.sentinel.grant, (mock.sentinel.other,)),
                           mock.call.give_back(self.server, ports.direct())], order.mock_calls)
 
-    def test_a_direct_port_whose_function_is_gone_goes_while_the_server_is_off(self) -> None:
+    def test_a_direct_port_whose_function_is_gone_is_detached_with_a_warning(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger())
         self.direct.held.return_value = (None, ())
         self.direct.lost.return_value = True
         self.container()
-        error = self.assertRaises(errors.DeviceNotFound, self.ports.detach, self.server, ports.direct())
-        self.assertIn("stop the server", str(error))
-        self.direct.give_back.assert_not_called()
+        self.ports.detach(self.server, ports.direct())
+        self.assertIn("is gone from this host", log.output)
         self.engine.statuses[self.server.name] = Status.STOPPED
         self.ports.detach(self.server, ports.direct())
         self.engine.specs.clear()
         self.ports.detach(self.server, ports.direct())
-        self.assertEqual([mock.call(self.server, ports.direct())] * 2, self.direct.give_back.mock_calls)
+        self.assertEqual([mock.call(self.server, ports.direct())] * 3, self.direct.give_back.mock_calls)
 
     def test_a_direct_port_is_attached(self) -> None:
         part = Nic("eth0", "x")
