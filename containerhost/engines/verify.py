@@ -5,12 +5,26 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from containerhost.devices import vendors
 from containerhost.devices.model import CharNode
+from containerhost.errors import HostActionFailed
 from containerhost.grants import Grant
 from containerhost.privileged import Inside
+from containerhost.sysfs import Host
 
 
 def complaints(seen: Inside, grants: Sequence[Grant]) -> tuple[str, ...]:
     return (*missing(seen, grants), *excess(seen, grants))
+
+
+def require_interface(name: str, host_name: str, seen: Inside, host: Host) -> None:
+    """Refuse to take an interface from a container whose guest renamed or moved it: an engine finds it by its name.
+
+    :param host_name: of the interface when it is back on the host, where an interrupted detachment leaves it
+    :raises HostActionFailed:
+    """
+    if name not in seen.netdevs and not host.is_folder(f"/sys/class/net/{host_name}"):
+        raise HostActionFailed(f"the container has no interface {name}: its guest renamed it, or moved it into another "
+                               f"network namespace. In the guest call it {name} again, or stop the container, then try "
+                               "again")
 
 
 def missing(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:

@@ -390,6 +390,23 @@ class DeviceContract(DeviceFrame):
         self.engine.restart("c1", timeout=PATIENCE, force=True)
         self.engine.verify("c1", [])
 
+    def test_interface_that_the_guest_renamed_is_told_and_stays(self):
+        _, grant = self.ready()
+        self.engine.attach("c1", grant)
+
+        def rename(name, new):
+            pid = str(self.engine.metrics("c1").pid)
+            for words in (["down"], ["name", new]):
+                subprocess.run(["nsenter", "--target", pid, "--net", "ip", "link", "set", name, *words], check=True)
+
+        rename("ib0", "mine")
+        error = self.assertRaises(errors.HostActionFailed, self.engine.detach, "c1", grant)
+        self.assertIn("call it ib0 again, or stop the container, then try again", str(error))
+        self.assertIn("mine", self.privileged().inside(self.engine.metrics("c1").pid).netdevs)
+        rename("mine", "ib0")
+        self.engine.detach("c1", grant)
+        self.assertNotIn("ib0", self.privileged().inside(self.engine.metrics("c1").pid).netdevs)
+
     def test_detach_of_one_of_two_leaves_the_other_whole(self):
         """LXD 5.0 takes nvidiactl away, or leaves it dangling, with either of two GPUs."""
         grants = self.acquired("c1", tuple(Request(gpu.id) for gpu in self.gpus[:2]))

@@ -22,7 +22,7 @@ from containerhost.engines.docker import begin, config, held, usage
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.engines.docker.record import FOLDER, Record, Records
-from containerhost.engines.verify import complaints
+from containerhost.engines.verify import complaints, require_interface
 from containerhost.filelock import FileLock
 from containerhost.grants import Grant
 from containerhost.network import rdmaspace
@@ -273,6 +273,8 @@ class DockerEngine:
         go = config.going(part, remaining)
         with self._found(name) as (container, record, pid):
             if pid is not None:
+                for netdev in go.netdevs if isinstance(part, Grant) else ():
+                    require_interface(netdev.name, netdev.host_name, self._privileged.inside(pid), self._host)
                 for node in sorted(go.nodes):
                     self._privileged.take_node(pid, node.path, node.number)
                 for netdev in sorted(go.netdevs):

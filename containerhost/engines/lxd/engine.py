@@ -17,7 +17,7 @@ from containerhost.engines.lxd.creation import Creation
 from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.leavings import Leavings
 from containerhost.engines.lxd.states import STATUSES, container_state, metrics
-from containerhost.engines.verify import complaints
+from containerhost.engines.verify import complaints, require_interface
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
 from containerhost.network import rdmaspace
@@ -333,6 +333,8 @@ class LxdEngine:
                 if grants := grants_of([part]):
                     self.leavings.clear(name, instance, grants)
                 return
+            if isinstance(part, Grant):
+                self._require_interfaces(name, [instance["devices"][key] for key in go & instance["devices"].keys()])
             with self.withheld(name, part) if isinstance(part, BlockDevice) else contextlib.nullcontext():
                 self.leavings.insist(name, instance, lambda: self.client.replace_instance(
                     name, instance | {"devices": kept}, etag))
@@ -343,6 +345,12 @@ class LxdEngine:
             self.await_changes(name)
             if not self.client.instance(name).instance["devices"].keys().isdisjoint(go):
                 raise
+
+    def _require_interfaces(self, name: str, devices: Sequence[Mapping[str, str]]) -> None:
+        pid = self.pid(name)
+        for device in devices:
+            if pid is not None and device.get("nictype") == "physical":
+                require_interface(device["name"], device["parent"], self._privileged.inside(pid), self._host)
 
     @contextlib.contextmanager
     def withheld(self, name: str, disk: BlockDevice) -> Iterator[None]:
