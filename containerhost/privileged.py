@@ -4,7 +4,6 @@ Arguments are checked here, because a helper's caller may be the weaker side: an
 is none never reaches a path or a command. Results are plain values, so that they can cross a process boundary.
 """
 
-import contextlib
 import os
 import re
 import shutil
@@ -223,11 +222,15 @@ class Privileged:
         first: dict[str, int] = {}  # process of each container
         spent: dict[int, float] = {}  # s, by that process
         for pid in pids():
-            space, start, seen = namespace(pid), time.monotonic(), None
+            space, start = namespace(pid), time.monotonic()
             if space is None or space == own:
                 continue
-            with contextlib.suppress(TimeoutError):
-                seen = openfiles.nodes(pid, stat.S_IFCHR, end)
+            try:
+                seen: set[tuple[int, int]] | None = openfiles.nodes(pid, stat.S_IFCHR, end)
+            except TimeoutError:
+                seen = None
+            except OSError as error:
+                raise HostActionFailed(f"cannot look into {in_words(pid)}: {error.strerror}") from error
             container = first.setdefault(space, pid)
             spent[container] = spent.get(container, 0.0) + time.monotonic() - start
             if seen is None:

@@ -46,8 +46,8 @@ ACTIONS = frozenset(name for name in vars(Privileged) if not name.startswith("_"
 
 @context.entrypoint
 def act(action: str, *arguments: Any) -> Any:
-    """Run an action in the daemon; arguments and result cross as plain values. An OSError would end the daemon:
-    oslo.privsep takes it for one of its connection."""
+    """Run an action in the daemon; arguments and result cross as plain values. Of an OSError neither the file nor the
+    action would cross, and its caller could take it for one of the daemon's connection."""
     if action not in ACTIONS:
         raise ValueError(f"{action!r} is none of the actions {', '.join(sorted(ACTIONS))}")
     try:

@@ -5,6 +5,7 @@ ended, which leaves nothing at the process's own number. A thread's number in /p
 """
 
 import ctypes
+import errno
 import itertools
 import math
 import os
@@ -20,6 +21,7 @@ KCMP_FILES = 2  # linux/kcmp.h
 # By the names of uname(2); where it has no number here, or the kernel none, every thread is looked at.
 KCMP = {"x86_64": 312, "aarch64": 272, "ppc64le": 354, "s390x": 343}.get(platform.machine())
 
+GONE = (FileNotFoundError, ProcessLookupError)
 UNLISTED = re.compile(r"(scm_fds|UserFiles):\s*[1-9]")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -29,7 +31,7 @@ def threads(pid: int) -> list[int]:
     """Return the threads of a process by their numbers; none if it is gone."""
     try:
         return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
-    except OSError:
+    except GONE:
         return []
 
 
@@ -73,7 +75,7 @@ def handles(pid: int) -> Iterator[str]:
         try:
             with os.scandir(f"/proc/{thread}/fd") as entries:
                 yield from (entry.path for entry in entries)
-        except OSError:
+        except GONE:
             continue
 
 
@@ -126,9 +128,14 @@ def mounted(pid: int) -> set[str]:
 
 
 def lines(pid: int, file: str) -> list[str]:
-    """Return the lines of a file of a process in /proc; none once it has ended."""
+    """Return the lines of a file of a process in /proc; none once it has ended.
+
+    :raises OSError: it cannot be read though the process runs
+    """
     try:
         with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace") as table:
             return table.read().splitlines()
-    except OSError:
-        return []
+    except OSError as error:
+        if isinstance(error, GONE) or error.errno == errno.EINVAL:  # of a thread that nobody has waited for
+            return []
+        raise

@@ -3,6 +3,7 @@
 from tests.functional.nova import base  # isort: skip
 
 import os
+import socket
 import stat
 import subprocess
 from pathlib import Path
@@ -18,6 +19,7 @@ from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.guestfiles import GuestFiles
 from containerhost.errors import HostActionFailed
 from containerhost.network.netfunction import wait_for
+from containerhost.privileged import Privileged
 from containerhost.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext import privsep
 from tests.fakehost.control import FakeHostControl
@@ -29,7 +31,7 @@ CAPABILITIES = nova.conf.CONF.lxd_privileged.capabilities
 GUIDS = ("0202:0202:0202:0001", "0202:0202:0202:0002")
 
 
-class PrivsepTest(testtools.TestCase):
+class DaemonTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         nova.conf.CONF([], default_config_files=[])
@@ -42,6 +44,8 @@ class PrivsepTest(testtools.TestCase):
                        if base.LxdServers._is_ib_vf(device) and device.role is Role.VF)
         self.pf = scan().get(self.vf.parent)
 
+
+class PrivsepTest(DaemonTest):
     def test_every_action_on_a_vf_works_from_the_daemon(self) -> None:
         before = (self.vf.rdma.node_guid, self.vf.rdma.port_guid)
         control = FakeHostControl.from_environment()
@@ -98,6 +102,15 @@ class PrivsepTest(testtools.TestCase):
         seen = self.helper.inside(engine.metrics("c1").pid)
         self.assertEqual((1, 3), seen.nodes["/dev/null"])
         self.assertEqual(("lo",), seen.netdevs)
+        ends = socket.socketpair()
+        self.addCleanup(lambda: [end.close() for end in ends])
+        pid = engine.metrics("c1").pid
+        self.assertEqual((), self.helper.users_unlisted(pid))
+        process = subprocess.Popen(["nsenter", "--target", str(pid), "--all", "sleep", "60"], stdin=ends[0])
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        socket.send_fds(ends[1], [b"x"], [ends[1].fileno()])
+        self.assertTrue(wait_for(lambda: "sleep" in str(self.helper.users_unlisted(pid)), 10))
 
     def test_files_in_a_container_are_shared_by_the_daemon(self) -> None:
         daemon = self.useFixture(lxd.Lxd())
@@ -164,3 +177,15 @@ class PrivsepTest(testtools.TestCase):
     def test_a_refusal_crosses_with_its_words(self) -> None:
         error = self.assertRaises(HostActionFailed, self.helper.unbind, self.vf.address, "no-such-driver")
         self.assertIn("no-such-driver", str(error))
+
+
+class RefusedTest(DaemonTest):
+    def setUp(self) -> None:
+        refused = PermissionError(1, "Operation not permitted", "/dev/kmsg")
+        self.useFixture(fixtures.MockPatchObject(Privileged, "kernel_log", side_effect=refused))  # of the daemon, too
+        super().setUp()
+
+    def test_a_refusal_of_the_kernel_is_told_with_the_action(self) -> None:
+        for _ in range(2):
+            error = self.assertRaises(HostActionFailed, self.helper.kernel_log)
+            self.assertIn("kernel_log failed: [Errno 1] Operation not permitted: '/dev/kmsg'", str(error))

@@ -1,11 +1,13 @@
 """A tenant's process can have what it opened in places where nobody looks for it."""
 
+import errno
 import os
 import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 import testtools
@@ -91,6 +93,11 @@ class OpenFilesTest(testtools.TestCase):
 
     def test_one_of_the_threads_that_share_a_table(self) -> None:
         self.assertEqual(2, len(list(openfiles.tables(self.hiding()))))
+
+    def test_process_that_cannot_be_looked_at_is_not_taken_for_gone(self) -> None:
+        for patched in ("os.scandir", "os.listdir", "builtins.open"):
+            with self.subTest(patched), mock.patch(patched, side_effect=OSError(errno.EMFILE, "too many files")):
+                self.assertRaises(OSError, openfiles.nodes, os.getpid(), stat.S_IFCHR)
 
     def test_process_that_is_gone(self) -> None:
         child = os.fork()

@@ -1,3 +1,4 @@
+import errno
 import os
 import socket
 import subprocess
@@ -84,6 +85,14 @@ class TestActions(testtools.TestCase):
         self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.USERS_LIMIT", 0))
         self.assertTrue(wait_for(lambda: "cannot tell within 0 s" in told(), 10))
         self.assertIn("Stop that container", told())
+
+    def test_container_that_cannot_be_looked_at_is_told(self):
+        process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"])
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.useFixture(fixtures.MockPatch("os.scandir", side_effect=OSError(errno.EMFILE, "Too many open files")))
+        self.assertTrue(wait_for(lambda: "cannot look into process" in told(), 10))
+        self.assertIn("Too many open files", told())
 
     def test_files_that_wait_in_a_socket_of_a_container(self):
         ends = socket.socketpair()

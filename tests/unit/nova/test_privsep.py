@@ -56,8 +56,7 @@ class PrivsepTest(testtools.TestCase):
         self.assertRaises(ValueError, privsep.act, "__init__")
         self.assertRaises(HostActionFailed, privsep.Helper().reset, "../../etc")
 
-    def test_a_refusal_of_the_kernel_is_told_and_does_not_end_the_daemon(self) -> None:
-        """oslo.privsep takes an OSError of an action for one of its connection."""
+    def test_a_refusal_of_the_kernel_is_told_with_the_action(self) -> None:
         with mock.patch.object(Privileged, "kernel_log", side_effect=PermissionError(1, "not permitted", "/dev/kmsg")):
             error = self.assertRaises(HostActionFailed, privsep.Helper().kernel_log)
         self.assertIn("kernel_log failed: [Errno 1] not permitted: '/dev/kmsg'", str(error))
