@@ -6,6 +6,7 @@ standard output (OpenNebula's storage driver interface).
 
 import hashlib
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from onedriver.host import Datastore, Image
 MESSAGE = "DS_DRIVER_ACTION_DATA"
 MIB = 1 << 20
 FILES = ("CDROM", "DATABLOCK")  # images that are files of data to this driver
+# oneimage takes a PATH of a scheme that it does not know for a relative one, and puts the caller's folder before it.
+MADE_ABSOLUTE = re.compile(rf"\A/(?:.*?/)?(?={reference.SCHEME})", re.DOTALL)
 SAVE_AS = "save_as"  # the format of an image that will be written later, by the transfer driver's cpds
 
 
@@ -49,7 +52,7 @@ class Call(NamedTuple):
     def path(self) -> str:
         if self.about.path is None:
             raise BadInput("the image has no PATH: say docker://NAME:TAG, or the address or path of an archive")
-        return self.about.path
+        return MADE_ABSOLUTE.sub("", self.about.path)
 
     @property
     def source(self) -> Path:

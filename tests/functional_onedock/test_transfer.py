@@ -277,6 +277,14 @@ class RegistryTest(RegistryCase):
         self.assertEqual(f"docker://{HOST}/team/tool:1@{digest}", self.front.record(source).reference)
         self.ok("cancel", self.run_vm(source), lcm=CLEANUP)
 
+    def test_reference_accepted_as_oneimage_writes_it(self) -> None:
+        digest = self.pushed(Registry())
+        for folder in ("/", "/root/", "/home/some one/docker:/"):
+            path = f"{folder}docker://{HOST}/team/tool:1"
+            self.assertIn(int(self.did(self.front.ds("stat", {"PATH": path}, ONEDOCK_PLAIN_HOSTS=HOST))), range(1, 10))
+            source = self.registered(path, ONEDOCK_PLAIN_HOSTS=HOST)
+            self.assertEqual(f"docker://{HOST}/team/tool:1@{digest}", self.front.record(source).reference)
+
     def test_credentials_open_a_registry_and_are_told_nobody(self) -> None:
         self.pushed(Registry(closed=True))
         path = {"PATH": f"docker://{HOST}/team/tool:1"}

@@ -8,16 +8,15 @@ from tools.oned import front_end, node
 from tools.oned.machine import CHECKOUT, Machine, connect, run
 
 HOME = CHECKOUT / ".opennebula"
+READY = "ready"
 NET = "10.99.0."
 
 
 class Cloud:
-    """:param source: a source tree of OpenNebula
-    :param say: tells people what goes on
+    """:param say: tells people what goes on
     """
 
-    def __init__(self, source: Path, say: Callable[[str], None]) -> None:
-        self._source = source
+    def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         prefix = f"one-{CHECKOUT.name}"
         self.front = Machine(prefix, "front-end", HOME / "front-end", f"{NET}1", ("/etc", "/usr", "/var"))
@@ -28,15 +27,20 @@ class Cloud:
     def machines(self) -> tuple[Machine, ...]:
         return (self.front, *self.nodes)
 
-    def up(self) -> None:
-        front_end.build(self._source)
+    @property
+    def ready(self) -> bool:
+        """Whether a cloud was kept that came up as a whole."""
+        return (HOME / READY).exists() and all(machine.up for machine in self.machines)
+
+    def up(self, source: Path) -> None:
+        """:param source: a source tree of OpenNebula that was built"""
         # OpenNebula has each host once, by its name: a node's second driver has another one.
         hosts = "".join(f"{machine.address} {machine.name} {machine.name}-lxd\n" for machine in self.machines)
         for machine in self.machines:
             machine.start(hosts)
         connect(self.front, self.nodes)
         self._say("three machines are connected")
-        front_end.install(self.front, self._source)
+        front_end.install(self.front, source)
         front_end.configure(self.front)
         self._trust()
         self.front.begin_ssh()
@@ -57,6 +61,10 @@ class Cloud:
                                           "  LogLevel ERROR\n")):
                 front_end.put(machine, f"/var/lib/one/.ssh/{name}", text, "600", "oneadmin")
             machine.run("chown", "oneadmin:", "/var/lib/one/.ssh")
+
+    def finished(self) -> None:
+        """Note that it came up as a whole."""
+        (HOME / READY).touch()
 
     def down(self) -> None:
         for machine in self.machines:

@@ -1,31 +1,55 @@
 """The front-end: oned from a source tree, configured for a small cloud, with both drivers installed by their manual."""
 
+import os
 import re
 import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tools.oned.machine import CHECKOUT, Machine, MachineFailed, await_that
 
-STARTS = 3  # oned ends itself where one of its drivers takes more than a few seconds, as on a machine that is busy
-PROGRAM = "src/nebula/oned"
+LOCK = "/var/lock/one/one"  # stays where oned ended itself
+PORT = 2633
+START_TIMEOUT = 180  # s
+STARTS = 5  # oned ends itself where one of its drivers takes more than a few seconds, as on a machine that is busy
+BUILT = ".built"  # in the source tree: the build came to its end
+COMPILATION = re.compile(rb"^g\+\+ .* -c ", re.M)
+PROGRESS_INTERVAL = 30  # s
 OPTIONS = ("sqlite=yes", "mysql=no", "grpc=no", "svncterm=no", "systemd=no")
 # The bundled gems that the source does not have; Debian's stand in for all that is used of them.
 STUBS = {"load_opennebula_paths.rb": "# Debian's own gems are used\n", "parse-cron.rb": "class CronParser; end\n"}
 SETTINGS = {"MONITORING_INTERVAL_DATASTORE": "15", "SCHED_MAX_WND_TIME": "2", "SCHED_MAX_WND_LENGTH": "1",
             "SCHED_RETRY_TIME": "5", "MAX_ACTIONS_PER_HOST": "10", "LISTEN_ADDRESS": '"127.0.0.1"'}
 
+# Drivers of OpenNebula's own that nothing here uses: oned waits for each of its drivers at its start.
+IN_TREE = re.compile(r'(?ms)^VM_MAD = \[\s*NAME\s*= "(?:kvm|qemu|lxc)".*?\n\]\n')
 
-def build(source: Path) -> None:
-    """Build a source tree of OpenNebula; does nothing if it was built before."""
-    if (source / PROGRAM).exists():
+
+def build(source: Path, say: Callable[[str], None]) -> None:
+    """Build a source tree of OpenNebula; does nothing if it was built before, and goes on with a build that was ended.
+
+    :raises MachineFailed: it cannot be built
+    """
+    if (source / BUILT).exists():
         return
     if shutil.which("scons") is None:
-        raise FileNotFoundError("scons is not on this machine; the page on development names the packages to install")
-    with (source / "build.log").open("wb") as log:
-        subprocess.run(["nice", "scons", "-j2", *OPTIONS], cwd=source, stdout=log, stderr=log, check=True)
+        raise MachineFailed("scons is not on this machine: install what is missing with tools/install opennebula")
+    log = source / "build.log"
+    say(f"OpenNebula is built, which takes some six minutes on two cores ({log})")
+    with log.open("wb") as file:
+        scons = subprocess.Popen(["nice", "scons", f"-j{os.cpu_count()}", *OPTIONS], cwd=source, stdout=file,
+                                 stderr=file)
+        while scons.poll() is None:
+            try:
+                scons.wait(PROGRESS_INTERVAL)
+            except subprocess.TimeoutExpired:
+                say(f"OpenNebula is built: {len(COMPILATION.findall(log.read_bytes()))} files compiled")
+    if scons.returncode:
+        raise MachineFailed(f"OpenNebula was not built: {log} ends with: {log.read_text(errors='replace')[-2000:]}")
+    (source / BUILT).touch()
 
 
 def install(machine: Machine, source: Path) -> None:
@@ -47,7 +71,7 @@ def configure(machine: Machine) -> None:
         text, count = re.subn(rf"(?m)^#?{key}( *)=.*$", f"{key} = {value}", text, count=1)
         if not count:
             text += f"{key} = {value}\n"
-    text += "\nMANAGER_TIMER = 5\n"
+    text = IN_TREE.sub("", text) + "\nMANAGER_TIMER = 5\n"
     put(machine, "/etc/one/oned.conf", text)
     monitoring = machine.run("cat", "/etc/one/monitord.conf")
     put(machine, "/etc/one/monitord.conf", adjusted(monitoring, machine.address))
@@ -70,21 +94,28 @@ def adjusted(text: str, address: str) -> str:
 def start(machine: Machine) -> None:
     machine.run("sh", "-c", 'mkdir -p ~oneadmin/.one; echo "oneadmin:$1" > ~oneadmin/.one/one_auth; '
                 'chown -R oneadmin: ~oneadmin; chmod 600 ~oneadmin/.one/one_auth', "sh", secrets.token_hex(8))
+    begin(machine)
+
+
+def begin(machine: Machine) -> None:
+    """Start oned, and everything that it starts itself.
+
+    :raises MachineFailed: it ended itself every time
+    """
     for last in (False,) * (STARTS - 1) + (True,):
-        machine.begin("oned", "env", "HOME=/var/lib/one", "ONE_MAD_DEBUG=1", "/usr/bin/oned", "-f", user="oneadmin")
-        try:
-            return await_that(lambda: answers(machine), "oned answers", 90)
-        except MachineFailed:
-            if last:
-                raise
+        machine.run("rm", "-f", LOCK)
+        oned = machine.begin("oned", "env", "HOME=/var/lib/one", "ONE_MAD_DEBUG=1", "/usr/bin/oned", "-f",
+                             user="oneadmin")
+        await_that(lambda oned=oned: oned.poll() is not None or listens(machine, PORT), "oned answers",
+                   START_TIMEOUT, 1)
+        if oned.poll() is None:
+            return
+        if last:
+            raise MachineFailed(f"oned ended: {machine.run('tail', '-n', '5', '/var/log/one/oned.log')}")
 
 
-def answers(machine: Machine) -> bool:
-    try:
-        cli(machine, "oneuser", "show", "0")
-    except MachineFailed:
-        return False
-    return True
+def listens(machine: Machine, port: int) -> bool:
+    return "yes" in machine.run("bash", "-c", f"(: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null && echo yes || true")
 
 
 def cli(machine: Machine, *words: str, given: str = "") -> str:

@@ -30,6 +30,7 @@ for folder; do
     mkdir -p "$home$folder/upper" "$home$folder/work"
     mount -t overlay overlay -o "lowerdir=$folder,upperdir=$home$folder/upper,workdir=$home$folder/work" "$folder"
 done
+rm -rf /var/lib/onedock /var/lib/lxdone /var/lib/containerhost
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 mkdir -p /run/lock /run/sshd
@@ -99,11 +100,11 @@ class Machine:
         """
         return run(self.there(*command, user=user), given)
 
-    def begin(self, name: str, *command: str, user: str | None = None) -> None:
+    def begin(self, name: str, *command: str, user: str | None = None) -> "subprocess.Popen[bytes]":
         """Start a daemon, whose log is ``NAME.log`` in the machine's folder."""
         with (self.home / f"{name}.log").open("ab") as log:
-            subprocess.Popen(self.there(*command, user=user), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                             start_new_session=True)
+            return subprocess.Popen(self.there(*command, user=user), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                    start_new_session=True)
 
     def begin_ssh(self) -> None:
         self.begin("sshd", "sh", "-c", SSHD)
@@ -141,10 +142,11 @@ def run(command: Sequence[str], given: str = "") -> str:
     return done.stdout
 
 
-def await_that(condition: Callable[[], bool], what: str, timeout: float = 120) -> None:
+def await_that(condition: Callable[[], bool], what: str, timeout: float = 120,
+               interval: float = POLL_INTERVAL) -> None:
     """:raises MachineFailed: it is not so after that many seconds"""
     end = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > end:
             raise MachineFailed(f"{what}: not so after {timeout:g} s")
-        time.sleep(POLL_INTERVAL)
+        time.sleep(interval)

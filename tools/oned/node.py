@@ -1,10 +1,9 @@
 """A node: LXD, Docker, sshd and both drivers, as their manual has them."""
 
 import sys
-from pathlib import Path
 
 from tools.oned.front_end import put
-from tools.oned.machine import CHECKOUT, Machine, await_that
+from tools.oned.machine import CHECKOUT, Machine, MachineFailed, await_that
 
 COMMANDS = {"lxdone": "-m lxdone", "onedock": "-m onedock", "lxdone-monitor": "-m onedriver.node.monitorclient",
             "onedock-monitor": "-m onedriver.node.monitorclient", "lxdone-install": "-m lxdone.install",
@@ -23,11 +22,13 @@ SUDO = ("oneadmin ALL=(root) NOPASSWD: /usr/local/bin/lxdone vmm *, /usr/local/b
 
 
 def start(machine: Machine) -> None:
+    machine.run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/var/tmp")  # noqa: S108  (oned's scripts go there)
     for name, words in COMMANDS.items():
         put(machine, f"/usr/local/bin/{name}", COMMAND.format(checkout=CHECKOUT, python=sys.executable, words=words),
             "755")
     machine.run("cp", str(CHECKOUT / "bin/containerhost-docker-runtime"), "/usr/local/bin/")
     put(machine, "/etc/sudoers.d/opennebula", SUDO, "440")
+    machine.run("install", "-d", "-o", "oneadmin", "-g", "oneadmin", "-m", "750", "/var/lib/one/datastores")
     machine.run("ip", "link", "add", BRIDGE, "type", "bridge")
     machine.run("ip", "link", "set", BRIDGE, "up")
     machine.begin_ssh()
@@ -38,27 +39,43 @@ def start(machine: Machine) -> None:
 def start_docker(machine: Machine) -> None:
     home = machine.home / "docker"
     home.mkdir(mode=0o711)
-    socket = f"unix://{home}/docker.sock"
-    put(machine, "/etc/onedock.toml", f'endpoint = "{socket}"\nmemlock = "{MEMLOCK}"\nstop_timeout = 5\n')
-    machine.begin("dockerd", "dockerd", "--host", socket, "--data-root", f"{home}/data", "--exec-root", f"{home}/exec",
-                  "--pidfile", f"{home}/pid", "--config-file", str(empty(home)), "--live-restore", "--bridge", "none",
-                  "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false",
+    (home / "daemon.json").write_text("{}")
+    put(machine, "/etc/onedock.toml", f'endpoint = "{socket(machine)}"\nmemlock = "{MEMLOCK}"\nstop_timeout = 5\n')
+    begin_docker(machine)
+
+
+def socket(machine: Machine) -> str:
+    return f"unix://{machine.home}/docker/docker.sock"
+
+
+def begin_docker(machine: Machine) -> None:
+    home = machine.home / "docker"
+    machine.begin("dockerd", "dockerd", "--host", socket(machine), "--data-root", f"{home}/data", "--exec-root",
+                  f"{home}/exec", "--pidfile", f"{home}/pid", "--config-file", f"{home}/daemon.json", "--live-restore",
+                  "--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false",
                   "--add-runtime", "containerhost=/usr/local/bin/containerhost-docker-runtime")
-    await_that((home / "docker.sock").exists, f"dockerd of {machine.name} answers")
+    await_that(lambda: answers(machine, "docker", "--host", socket(machine), "info"),
+               f"dockerd of {machine.name} answers")
 
 
-def empty(home: Path) -> Path:
-    file = home / "daemon.json"
-    file.write_text("{}")
-    return file
+def answers(machine: Machine, *command: str) -> bool:
+    try:
+        machine.run(*command)
+    except MachineFailed:
+        return False
+    return True
 
 
 def start_lxd(machine: Machine) -> None:
     home = machine.home / "lxd"
     home.mkdir(mode=0o711)
-    there = ("env", f"LXD_DIR={home}")
-    machine.begin("lxd", *there, "lxd", "--group", "root")
-    machine.run(*there, "lxd", "waitready", "--timeout=60")
-    machine.run(*there, "lxc", "storage", "create", "default", "btrfs", "size=6GiB")
+    begin_lxd(machine)
+    machine.run("env", f"LXD_DIR={home}", "lxc", "storage", "create", "default", "btrfs", "size=6GiB")
     put(machine, "/etc/lxdone.toml", f'endpoint = "{home}/unix.socket"\nstorage_pool = "default"\n'
         f'memlock = "{MEMLOCK}"\nstop_timeout = 10\n')
+
+
+def begin_lxd(machine: Machine) -> None:
+    home = machine.home / "lxd"
+    machine.begin("lxd", "env", f"LXD_DIR={home}", "sh", "-c", 'echo $$ > "$0/pid"; exec lxd --group root', str(home))
+    machine.run("env", f"LXD_DIR={home}", "lxd", "waitready", "--timeout=60")

@@ -10,29 +10,12 @@ from tools.oned.machine import CHECKOUT, Machine, await_that
 from tools.oned.one import One
 
 SAMPLES = CHECKOUT / "etc/opennebula/onedock/samples"
-SHARED = "containers-shared"
 IMAGES_FROM = "/var/tmp"  # noqa: S108  (the datastores' SAFE_DIRS, on the front-end's own layer)
+SMALL_SIZE = "48m"
 NETWORK = 'NAME="net"\nVN_MAD="dummy"\nBRIDGE="onebr"\nAR=[TYPE="IP4",IP="10.1.0.10",SIZE="200"]\n'
-GPU = 'PCI=[VENDOR="10de",CLASS="0302"]\n'
-CONTAINER = """NAME="{name}"
-CPU=0.2
-MEMORY=128
-SCHED_REQUIREMENTS="HYPERVISOR=\\"onedock\\""
-SCHED_DS_REQUIREMENTS="NAME=\\"{datastore}\\""
-DISK=[IMAGE="polite"]
-DISK=[TYPE="fs",FORMAT="raw",SIZE=32]
-NIC=[NETWORK="net"]
-CONTEXT=[NETWORK="YES"]
-{more}"""
-MACHINE = """NAME="{name}"
-CPU=0.2
-MEMORY=128
-SCHED_REQUIREMENTS="HYPERVISOR=\\"lxdone\\""
-SCHED_DS_REQUIREMENTS="NAME=\\"system\\""
-DISK=[IMAGE="machine",SIZE=256]
-NIC=[NETWORK="net"]
-CONTEXT=[NETWORK="YES"]
-"""
+LABEL = 'NAME="accel"\nVN_MAD="dummy"\nBRIDGE="onebr"\nAR=[TYPE="ETHER",SIZE="50"]\n'
+# Of each driver: the transfer driver of a folder that all nodes share, and of one that each node has for itself.
+TRANSFERS = {"onedock": ("onedock", "onedock"), "lxdone": ("shared", "ssh")}
 
 
 def make(cloud: Cloud, one: One) -> None:
@@ -41,8 +24,11 @@ def make(cloud: Cloud, one: One) -> None:
     add_hosts(cloud, one, "lxdone", "-lxd")
     for name in ("image", "system"):
         one("onedatastore", "create", str(SAMPLES / f"{name}-datastore.tmpl"))
-    share(cloud, one.create("datastore", f'NAME="{SHARED}"\nTYPE="SYSTEM_DS"\nTM_MAD="onedock"\n'))
+    for driver, (together, apart) in TRANSFERS.items():
+        mount_shared(cloud, one.create("datastore", f'NAME="{driver}-shared"\nTYPE="SYSTEM_DS"\nTM_MAD="{together}"\n'))
+        mount_small(cloud, one.create("datastore", f'NAME="{driver}-small"\nTYPE="SYSTEM_DS"\nTM_MAD="{apart}"\n'))
     one.create("vnet", NETWORK)
+    one.create("vnet", LABEL)
     await_that(lambda: int(one.show("datastore", "100")["FREE_MB"]) > 0, "the datastore is monitored")
     put_images(cloud, one)
 
@@ -54,25 +40,38 @@ def add_hosts(cloud: Cloud, one: One, driver: str, suffix: str) -> None:
                f"the hosts of {driver} are monitored")
 
 
-def share(cloud: Cloud, datastore: str) -> None:
+def mount_shared(cloud: Cloud, datastore: str) -> None:
     """Let all nodes have one folder for a datastore."""
-    shared = HOME / "shared"
+    shared = HOME / f"shared-{datastore}"
     shared.mkdir()
     subprocess.run(["chown", "9869:9869", str(shared)], check=True)
+    for machine in cloud.machines:
+        machine.run("mount", "--bind", str(shared), folder(machine, datastore))
+
+
+def mount_small(cloud: Cloud, datastore: str) -> None:
+    """Let every node have a small file system for a datastore."""
     for node in cloud.nodes:
-        path = f"/var/lib/one/datastores/{datastore}"
-        node.run("mkdir", "-p", path, user="oneadmin")
-        node.run("mount", "--bind", str(shared), path)
+        node.run("mount", "-t", "tmpfs", "-o", f"size={SMALL_SIZE},uid=9869,gid=9869,mode=750", "tmpfs",
+                 folder(node, datastore))
+
+
+def folder(machine: Machine, datastore: str) -> str:
+    path = f"/var/lib/one/datastores/{datastore}"
+    machine.run("mkdir", "-p", path, user="oneadmin")
+    return path
 
 
 def put_images(cloud: Cloud, one: One) -> None:
     one.append("datastore", "default", 'NO_DECOMPRESS="yes"\n')
-    files = {"polite": docker_archive(cloud.nodes[0]), "machine": images.all_formats(HOME / "images")["unified"]}
-    for name, file in files.items():
+    formats = images.all_formats(HOME / "images")
+    archive = docker_archive(cloud.nodes[0])
+    for file in (archive, *formats.values()):
         cloud.front.run("install", "-m", "644", str(file), f"{IMAGES_FROM}/{file.name}")
-        one("oneimage", "create", "--datastore", "containers" if name == "polite" else "default", "--name", name,
-            "--type", "OS", "--path", f"{IMAGES_FROM}/{file.name}", "--size", "256")
-    await_that(lambda: one("oneimage", "list", "--csv").count(",rdy") == len(files), "the images are registered")
+    for name, datastore, file in (("polite", "containers", archive), ("machine", "default", formats["unified"])):
+        one("oneimage", "create", "--datastore", datastore, "--name", name, "--type", "OS", "--path",
+            f"{IMAGES_FROM}/{file.name}", "--size", "256")
+    await_that(lambda: one("oneimage", "list", "--csv").count(",rdy") == 2, "the images are registered")
 
 
 def docker_archive(node: Machine) -> Path:

@@ -1,9 +1,8 @@
-"""What tools/oned makes of OpenNebula's configuration."""
+"""What tools/oned makes of OpenNebula's configuration, and of scenarios."""
 
 import testtools
 
-from tools.oned import front_end
-from tools.oned.scenarios import run
+from tools.oned import front_end, scenarios
 
 MONITORD = """#MANAGER_TIMER  = 15
 MONITORING_INTERVAL_HOST = 180
@@ -29,13 +28,43 @@ class ConfigurationTest(testtools.TestCase):
             self.assertIn(words, text)
 
 
+class FakeStage:
+    def __init__(self) -> None:
+        self.cleared = 0
+        self.there = {"node1: container one-1"}
+
+    def things(self) -> set[str]:
+        return set(self.there)
+
+    def left(self, before: set[str]) -> list[str]:
+        return sorted(self.there - before)
+
+    def clear(self) -> None:
+        self.cleared += 1
+
+
 class RunTest(testtools.TestCase):
-    def test_a_scenario_that_fails_does_not_end_the_others(self) -> None:
-        def fails() -> None:
+    def test_scenario_that_fails_does_not_end_the_others(self) -> None:
+        def fails(stage: object) -> None:
             raise AssertionError("not as it should be")
 
+        def leaves(stage: FakeStage) -> str:
+            stage.there.add("node1: mount one-2")
+            return "seen"
+
         said: list[str] = []
-        results = run({"one": fails, "other": lambda: None}, said.append)
-        self.assertEqual([("one", "not as it should be"), ("other", "")],
-                         [(result.name, result.problem) for result in results])
-        self.assertIn("not as it should be", said[0])
+        stage = FakeStage()
+        results = scenarios.run({"one": fails, "other": leaves, "third": lambda stage: None},  # type: ignore[dict-item]
+                                stage, said.append)  # type: ignore[arg-type]
+        self.assertEqual([("one", "not as it should be", [], False), ("other", "", ["node1: mount one-2"], False),
+                          ("third", "", [], True)],
+                         [(result.name, result.problem, result.left, result.passed) for result in results])
+        self.assertEqual(1, stage.cleared)
+        self.assertIn("not as it should be", said[1])
+
+    def test_names_of_drivers_and_scenarios_choose(self) -> None:
+        every = scenarios.known()
+        self.assertEqual(set(every), set(scenarios.chosen(())))
+        self.assertEqual({"onedock.life_cycle", "lxdone.life_cycle"}, set(scenarios.chosen(("life_cycle",))))
+        self.assertTrue(all(name.startswith("lxdone.") for name in scenarios.chosen(("lxdone",))))
+        self.assertRaisesRegex(ValueError, "no scenario nothing", scenarios.chosen, ("nothing",))

@@ -1,0 +1,193 @@
+"""Disks beside the root, growth, copies."""
+
+from tools.oned.scenarios import for_each_driver, scenario
+from tools.oned.stage import DATA, LXDONE, ONEDOCK, ROOT, Driver, Stage, require
+
+OFFLINE_GROWTH = "CAP_SYS_RESOURCE"  # what a machine without it says of a mounted ext4 that is to grow
+VOLATILE = 'DISK=[TYPE="fs",FORMAT="raw",SIZE=16]\n'
+BLOCK = 'NAME="{name}"\nTYPE="DATABLOCK"\nFS="ext4"\nFORMAT="raw"\nSIZE=16\nPERSISTENT="{persistent}"\n'
+
+
+def kilobytes(stage: Stage, vm: str) -> int:
+    return int(stage.inside(vm, "df -k /media/1 | tail -1 | awk '{print $2}'"))
+
+
+@for_each_driver
+def running_disk_grows(stage: Stage, driver: Driver) -> str:
+    vm = stage.vm(driver, "grows")
+    before, path = stage.sums(vm), stage.disk(vm, DATA)
+    size = stage.node(vm).run("stat", "--format=%s", path)
+    stage.one("onevm", "disk-resize", vm, DATA, "96")
+    stage.one.running(vm)
+    error = stage.one.error(vm)
+    if OFFLINE_GROWTH in error:
+        require(size == stage.node(vm).run("stat", "--format=%s", path), "a refused resize changed the file")
+    else:
+        require(not error, error)
+        require(kilobytes(stage, vm) > 70_000, "it did not grow")
+    require(before == stage.sums(vm), "the content changed")
+    stage.off(vm)
+    stage.node(vm).run("e2fsck", "-f", "-n", path)
+    stage.do(vm, "disk-resize", DATA, "160", then="POWEROFF LCM_INIT")
+    stage.on(vm)
+    require(before == stage.sums(vm), "the content changed")
+    require(kilobytes(stage, vm) > 120_000, "it did not grow")
+    stage.off(vm)
+    stage.node(vm).run("e2fsck", "-f", "-n", path)
+    stage.end(vm)
+    return "refused while it runs, for want of CAP_SYS_RESOURCE; grown while it is off" if error else \
+        "grown while it runs and while it is off"
+
+
+@scenario
+def root_of_a_container_keeps_its_size(stage: Stage) -> str:
+    vm = stage.vm(ONEDOCK, "root")
+    before, reference = stage.sums(vm), stage.node(vm).run("sha256sum", stage.disk(vm, ROOT))
+    stage.refused(vm, "is the root of a container", "disk-resize", ROOT, "512")
+    require(reference == stage.node(vm).run("sha256sum", stage.disk(vm, ROOT)), "the reference changed")
+    stage.off(vm)
+    stage.on(vm)
+    require(before == stage.sums(vm), "the content changed")
+    stage.end(vm)
+    return "refused; nothing changed"
+
+
+@scenario
+def root_grows_while_it_runs(stage: Stage) -> str:
+    vm = stage.vm(LXDONE, "root")
+    before = stage.sums(vm)
+    stage.do(vm, "disk-resize", ROOT, "384")
+    limit = stage.engine(stage.node(vm), LXDONE, "config", "device", "get", f"one-{vm}", "root", "size").strip()
+    require(limit in ("384MiB", str(384 << 20), f"{384 << 20}B"), f"LXD's limit is {limit}")
+    stage.off(vm)
+    stage.on(vm)
+    require(before == stage.sums(vm), "the content changed")
+    stage.end(vm)
+    return f"LXD's limit is {limit}"
+
+
+@for_each_driver
+def disk_comes_and_goes(stage: Stage, driver: Driver) -> str:
+    vm = stage.vm(driver, "disks")
+    stage.do(vm, "disk-attach", "--file", stage.one.file(VOLATILE))
+    number = newest(stage, vm)
+    stage.inside(vm, f"echo there > /media/{number}/file")
+    stage.refused(vm, "", "disk-detach", *busy(stage, vm, number))
+    stage.inside(vm, "kill $(cat /tmp/pid)")
+    stage.do(vm, "disk-detach", number)
+    require(not stage.inside(vm, f"ls /media/{number} 2>/dev/null || true").strip(), "it is there")
+    stage.off(vm)
+    stage.do(vm, "disk-attach", "--file", stage.one.file(VOLATILE), then="POWEROFF LCM_INIT")
+    number = newest(stage, vm)
+    stage.on(vm)
+    stage.inside(vm, f"echo there > /media/{number}/file")
+    stage.end(vm)
+    return "while it runs and while it is off; refused while a file of it is open"
+
+
+def busy(stage: Stage, vm: str, number: str) -> tuple[str]:
+    stage.inside(vm, f"sleep 1000 < /media/{number}/file > /dev/null 2>&1 & echo $! > /tmp/pid")
+    return (number,)
+
+
+def newest(stage: Stage, vm: str) -> str:
+    found = stage.one.show("vm", vm)["TEMPLATE"]["DISK"]
+    return str(max(int(disk["DISK_ID"]) for disk in found))
+
+
+@for_each_driver
+def persistent_data_follows_its_image(stage: Stage, driver: Driver) -> str:
+    datastore = "containers" if driver is ONEDOCK else "default"
+    image = stage.one.create("image", BLOCK.format(name=f"data-{driver.name}", persistent="YES"), "--datastore",
+                             datastore)
+    try:
+        await_image(stage, image, "READY")
+        vm = stage.vm(driver, "first", f'DISK=[IMAGE_ID="{image}"]\n')
+        stage.inside(vm, "echo kept > /media/2/file; sync")
+        stage.one("onevm", "terminate", vm)
+        stage.one.await_state(vm, "DONE LCM_INIT")
+        await_image(stage, image, "READY")
+        vm = stage.vm(driver, "second", "")
+        stage.do(vm, "disk-attach", "--image", f"data-{driver.name}")
+        require(stage.inside(vm, f"cat /media/{newest(stage, vm)}/file") == "kept\n", "the content is gone")
+        stage.end(vm)
+    finally:
+        delete_image(stage, image)
+    return "written by one VM, read by another"
+
+
+@for_each_driver
+def persistent_root(stage: Stage, driver: Driver) -> str:
+    stage.one("oneimage", "clone", driver.image, f"root-{driver.name}")
+    image = image_id(stage, f"root-{driver.name}")
+    try:
+        await_image(stage, image, "READY")
+        stage.one("oneimage", "persistent", image)
+        vm = stage.vm(driver, "first", image=f"root-{driver.name}")
+        stage.inside(vm, "echo kept > /kept; sync")
+        stage.one("onevm", "terminate", vm)
+        stage.one.await_state(vm, "DONE LCM_INIT")
+        await_image(stage, image, "READY")
+        vm = stage.vm(driver, "second", image=f"root-{driver.name}")
+        require(stage.inside(vm, "cat /kept") == "kept\n", "what the first VM wrote is gone")
+        stage.end(vm)
+        await_image(stage, image, "READY")
+    finally:
+        delete_image(stage, image)
+    return "what a VM wrote is in the image"
+
+
+@for_each_driver
+def saved_as_another_image(stage: Stage, driver: Driver) -> str:
+    """``onevm disk-saveas`` of a root, while the VM runs and while it is off."""
+    vm = stage.vm(driver, "saved")
+    stage.inside(vm, "echo before > /saved; sync")
+    seen = []
+    for state, name in (("running", f"running-{driver.name}"), ("off", f"off-{driver.name}")):
+        if state == "off":
+            stage.off(vm)
+        stage.one("onevm", "disk-saveas", vm, ROOT, name)
+        image = image_id(stage, name)
+        try:
+            await_image(stage, image, "READY")
+            made = stage.vm(driver, name, image=name)
+            text = stage.inside(made, "cat /saved 2> /dev/null || echo nothing").strip()
+            require(text == "before" or (state == "running" and driver is LXDONE), f"{state}: it has {text}")
+            seen.append(f"{state}: {text}")
+            stage.end(made)
+        finally:
+            delete_image(stage, image)
+    stage.end(vm)
+    return "; ".join(seen)
+
+
+@for_each_driver
+def disk_snapshots_while_it_is_off(stage: Stage, driver: Driver) -> str:
+    vm = stage.vm(driver, "snapshots")
+    before = stage.sums(vm)
+    stage.off(vm)
+    stage.do(vm, "disk-snapshot-create", DATA, "first", then="POWEROFF LCM_INIT")
+    stage.on(vm)
+    stage.inside(vm, "echo other > /media/1/content; sync")
+    stage.off(vm)
+    stage.do(vm, "disk-snapshot-revert", DATA, "0", then="POWEROFF LCM_INIT")
+    stage.on(vm)
+    require(stage.sums(vm) == before, "the content is not that of the snapshot")
+    stage.end(vm)
+    return "created and reverted"
+
+
+def image_id(stage: Stage, name: str) -> str:
+    found = stage.one("oneimage", "list", "--csv", "--list", "ID,NAME", "--filter", f"NAME={name}")
+    return found.split()[-1].split(",")[0]
+
+
+def await_image(stage: Stage, image: str, state: str) -> None:
+    stage.await_that(lambda: stage.one.look("image", image)["state"] == state, f"image {image} is {state}", 120)
+
+
+def delete_image(stage: Stage, image: str) -> None:
+    for vm in stage.one.vms():
+        stage.one("onevm", "recover", "--delete", vm)
+    stage.await_that(lambda: stage.one.look("image", image)["state"] in ("READY", "ERROR"), f"image {image} is free")
+    stage.one("oneimage", "delete", image)

@@ -1,0 +1,233 @@
+"""What a VM goes through, on both nodes."""
+
+from tools.oned.machine import Machine, MachineFailed
+from tools.oned.scenarios import for_each_driver, scenario
+from tools.oned.stage import DRIVERS, GPU, LXDONE, NETWORK, ONEDOCK, Driver, Stage, require
+
+MANY = 20
+ROOTS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MIB = 1 << 20
+
+
+@scenario
+def nodes_are_in_order(stage: Stage) -> str:
+    """What the manual has an operator ask of each node."""
+    for node in stage.cloud.nodes:
+        for driver in DRIVERS:
+            told = check_of(node, driver)
+            require(all(line.endswith(": in order") for line in told.splitlines()), told)
+    return "lxdone-install node and onedock-install node: in order"
+
+
+@scenario
+def node_without_a_datastores_folder_is_told(stage: Stage) -> str:
+    node = stage.cloud.nodes[1]
+    node.run("mv", "/var/lib/one/datastores", "/var/lib/one/datastores-away")
+    try:
+        for driver in DRIVERS:
+            told = check_of(node, driver)
+            require("there is no folder /var/lib/one/datastores" in told, told)
+    finally:
+        node.run("mv", "/var/lib/one/datastores-away", "/var/lib/one/datastores")
+    return "install -d -o oneadmin …"
+
+
+def check_of(node: Machine, driver: Driver) -> str:
+    """What the driver's check of a node prints, to root as he logs in."""
+    return node.run("env", f"PATH={ROOTS_PATH}", "sh", "-c", f"{driver.name}-install node || true")
+
+
+@for_each_driver
+def life_cycle(stage: Stage, driver: Driver) -> str:
+    return cycle(stage, driver, NETWORK)
+
+
+@for_each_driver
+def life_cycle_with_a_gpu(stage: Stage, driver: Driver) -> str:
+    return cycle(stage, driver, NETWORK + GPU)
+
+
+def cycle(stage: Stage, driver: Driver, more: str) -> str:
+    vm = stage.vm(driver, "cycle", more)
+    before = stage.sums(vm)
+
+    def check(done: str) -> None:
+        require(stage.sums(vm) == before, f"the content changed: {done}")
+        if GPU in more:
+            require("nvidia" in stage.inside(vm, "ls /dev"), f"the GPU is gone: {done}")
+
+    for words, state in ((("poweroff",), "POWEROFF LCM_INIT"), (("poweroff", "--hard"), "POWEROFF LCM_INIT"),
+                         (("suspend",), "SUSPENDED LCM_INIT"), (("undeploy",), "UNDEPLOYED LCM_INIT")):
+        stage.do(vm, *words, then=state)
+        stage.on(vm)
+        check(" ".join(words))
+    for words in (("reboot",), ("reboot", "--hard")):
+        first = stage.inside(vm, "cat /proc/1/stat | cut -d' ' -f22")
+        stage.one("onevm", words[0], vm, *words[1:])
+        stage.await_that(lambda first=first: begun_anew(stage, vm, first), f"{' '.join(words)}")
+        stage.one.running(vm)
+        check(" ".join(words))
+    if driver is LXDONE:
+        stage.do(vm, "stop", then="STOPPED LCM_INIT")
+        stage.on(vm)
+        check("stop")
+    else:
+        stage.refused(vm, "memory", "stop")
+        check("stop, refused")
+    stage.end(vm)
+    return "poweroff, suspend, undeploy, reboot, stop: the content stays"
+
+
+def begun_anew(stage: Stage, vm: str, first: str) -> bool:
+    """Whether its first process is another one than before."""
+    try:
+        return stage.inside(vm, "cat /proc/1/stat | cut -d' ' -f22") != first
+    except MachineFailed:  # it is away for a moment
+        return False
+
+
+@for_each_driver
+def terminated_from_every_state(stage: Stage, driver: Driver) -> str:
+    states = {"poweroff": "POWEROFF LCM_INIT", "suspend": "SUSPENDED LCM_INIT", "undeploy": "UNDEPLOYED LCM_INIT"}
+    vms = {action: stage.vm(driver, action, NETWORK + GPU) for action in ("poweroff", "suspend")}
+    vms["undeploy"] = stage.vm(driver, "undeploy")
+    for action, vm in vms.items():
+        stage.do(vm, action, then=states[action])
+    held = stage.one.create("vm", stage.template(driver, "held"), "--hold")
+    for vm in (*vms.values(), held):
+        stage.one("onevm", "terminate", vm)
+    for vm in (*vms.values(), held):
+        stage.one.await_state(vm, "DONE LCM_INIT")
+    again = stage.vm(driver, "again", GPU * 2)  # what the others had is free
+    stage.end(again)
+    return "off, suspended, undeployed, held"
+
+
+@for_each_driver
+def moved_there_and_back_between_own_folders(stage: Stage, driver: Driver) -> str:
+    return moved(stage, driver, driver.datastore)
+
+
+@for_each_driver
+def moved_there_and_back_in_a_shared_folder(stage: Stage, driver: Driver) -> str:
+    return moved(stage, driver, f"{driver.name}-shared")
+
+
+def moved(stage: Stage, driver: Driver, datastore: str) -> str:
+    vm = stage.vm(driver, "moves", NETWORK + GPU, datastore=datastore)
+    before = stage.sums(vm)
+    stage.refused(vm, "", "migrate", "--live", other(stage, vm))
+    for _ in range(4):
+        there = other(stage, vm)
+        stage.do(vm, "migrate", "--poff", there)
+        require(stage.one.host(vm) == there, f"it is on {stage.one.host(vm)}")
+        require(stage.sums(vm) == before, "the content changed")
+        require("nvidia" in stage.inside(vm, "ls /dev"), "the GPU is gone")
+    stage.off(vm)
+    there = other(stage, vm)
+    stage.do(vm, "migrate", there, then="POWEROFF LCM_INIT")
+    stage.on(vm)
+    require(stage.one.host(vm) == there and stage.sums(vm) == before, "moved while it was off")
+    if driver is LXDONE:
+        there = other(stage, vm)
+        stage.do(vm, "migrate", there)
+        require(stage.one.host(vm) == there and stage.sums(vm) == before, "moved while it ran")
+    stage.end(vm)
+    return "four times by --poff, once while it was off; --live refused"
+
+
+def other(stage: Stage, vm: str) -> str:
+    """The host on the other node."""
+    here = stage.node(vm)
+    return next(node.name for node in stage.cloud.nodes if node is not here) + stage.driver(vm).suffix
+
+
+@for_each_driver
+def twenty_at_once(stage: Stage, driver: Driver) -> str:
+    template = stage.template(driver, "many-%i", NETWORK)
+    answer = stage.one("onevm", "create", stage.one.file(template), "--multiple", str(MANY))
+    vms = [line.split(":")[1].strip() for line in answer.splitlines() if ":" in line]
+    require(len(vms) == MANY, answer)
+    for vm in vms:
+        stage.one.running(vm)
+    hosts = {stage.one.host(vm) for vm in vms}
+    stage.end(*vms)
+    return f"RUNNING on {', '.join(sorted(hosts))}"
+
+
+@for_each_driver
+def resized(stage: Stage, driver: Driver) -> str:
+    vm = stage.vm(driver, "resized")
+    before = stage.sums(vm)
+    stage.do(vm, "resize", "--memory", "192", "--cpu", "0.5")
+    require(memory(stage, vm) == 192 * MIB, f"it has {memory(stage, vm)} bytes")
+    stage.off(vm)
+    stage.do(vm, "resize", "--memory", "96", then="POWEROFF LCM_INIT")
+    stage.on(vm)
+    require(memory(stage, vm) == 96 * MIB, f"it has {memory(stage, vm)} bytes")
+    require(stage.sums(vm) == before, "the content changed")
+    stage.end(vm)
+    return "192 MiB while it runs, 96 MiB while it is off"
+
+
+def memory(stage: Stage, vm: str) -> int:
+    node, driver = stage.node(vm), stage.driver(vm)
+    if driver is ONEDOCK:
+        return int(stage.engine(node, driver, "inspect", "--format", "{{.HostConfig.Memory}}", f"one-{vm}"))
+    return int(stage.engine(node, driver, "config", "get", f"one-{vm}", "limits.memory").strip().removesuffix("B"))
+
+
+@for_each_driver
+def snapshots(stage: Stage, driver: Driver) -> str:
+    vm = stage.vm(driver, "snapshot", NETWORK + GPU)
+    before = stage.sums(vm)
+    stage.do(vm, "snapshot-create", "first")
+    stage.inside(vm, "echo other > /content; sync")
+    stage.do(vm, "snapshot-create", "second")
+    stage.do(vm, "snapshot-revert", "0")
+    require(stage.sums(vm) == before, "the content is not that of the snapshot")
+    require("nvidia" in stage.inside(vm, "ls /dev"), "the GPU is gone")
+    stage.do(vm, "snapshot-revert", "1")
+    require(stage.inside(vm, "cat /content") == "other\n", "the content is not that of the second snapshot")
+    stage.do(vm, "snapshot-delete", "0")
+    if driver is ONEDOCK:
+        names = stage.engine(stage.node(vm), driver, "ps", "--all", "--format", "{{.Names}}").split()
+        require([name for name in names if name.startswith(f"one-{vm}")] == [f"one-{vm}"], f"containers: {names}")
+    stage.end(vm)
+    return "of the root, with a GPU"
+
+
+@for_each_driver
+def command(stage: Stage, driver: Driver) -> str:
+    """``onevm exec`` as the manual writes it."""
+    vm = stage.vm(driver, "exec")
+    stage.one("onevm", "exec", vm, "sh -c 'df -h; echo done; echo wrong >&2; exit 3'")
+    found = stage.await_that(lambda: finished(stage, vm), "the command's outcome is told")
+    require(found.get("RETURN_CODE") == "3", f"its outcome is {found}")
+    stage.one("onevm", "exec", vm, "sleep 1000")
+    stage.one.await_state(vm, "ACTIVE RUNNING")
+    stage.one("onevm", "exec-cancel", vm)
+    stage.end(vm)
+    return f"RETURN_CODE 3, {found.get('STATUS')}"
+
+
+def finished(stage: Stage, vm: str) -> dict[str, str]:
+    found = stage.one.show("vm", vm)["TEMPLATE"].get("QEMU_GA_EXEC") or {}
+    return dict(found) if found.get("STATUS") in ("DONE", "ERROR") else {}
+
+
+@for_each_driver
+def pinned(stage: Stage, driver: Driver) -> str:
+    hosts = [f"{node.name}{driver.suffix}" for node in stage.cloud.nodes]
+    for host in hosts:
+        stage.one.append("host", host, 'PIN_POLICY="PINNED"\n')
+    try:
+        vm = stage.vm(driver, "pinned", 'VCPU=1\nTOPOLOGY=[PIN_POLICY="THREAD",SOCKETS=1,CORES=1,THREADS=1]\n')
+        allowed = stage.inside(vm, "grep Cpus_allowed_list /proc/self/status").split()[-1]
+        node = stage.one.show("vm", vm)["TEMPLATE"]["NUMA_NODE"]
+        require(allowed == node["CPUS"], f"it may use {allowed}, but was given {node['CPUS']}")
+        stage.end(vm)
+    finally:
+        for host in hosts:
+            stage.one.append("host", host, 'PIN_POLICY="NONE"\n')
+    return f"CPU {allowed}"
