@@ -115,9 +115,14 @@ class Recovery:
 
     def _recover_one(self, context: Any, host: str, instance: objects.Instance, move: objects.Migration | None) -> None:
         lost = lostrequests.of(context, instance.uuid, host)
-        if not lost.methods:
-            return
         state = instance.task_state
+        if not lost.methods:
+            if move is not None and move.status == "pre-migrating" and is_at_home(move) \
+                    and state in (None, task_states.RESIZE_PREP):
+                # The second request of a resize was taken and not begun. Nova would clear the task state alone.
+                self._tell(context, instance, lost, "the server keeps its old size")
+                self._forget_move(context, instance, move)
+            return
         if state is not None:
             LOG.warning("nova-compute ended during %s of server %s (task state %s): it is finished or undone",
                         ", ".join(sorted(lost.methods)), instance.uuid, state)

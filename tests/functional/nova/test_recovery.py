@@ -10,6 +10,7 @@ from unittest import mock
 
 from nova import context as nova_context
 from nova import objects
+from nova.compute import rpcapi
 from nova.scheduler.client import report
 
 from containerhost.engines import Status
@@ -66,11 +67,13 @@ class RecoveryServers(base.LxdServers):
         return self.status(server)[0]
 
     @staticmethod
-    def moving(server: Mapping[str, Any]) -> bool:
-        migrations = objects.MigrationList.get_by_filters(nova_context.get_admin_context(),
-                                                          {"instance_uuid": server["id"]})
+    def moves(server: Mapping[str, Any]) -> list[objects.Migration]:
+        return list(objects.MigrationList.get_by_filters(nova_context.get_admin_context(),
+                                                         {"instance_uuid": server["id"]}))
+
+    def moving(self, server: Mapping[str, Any]) -> bool:
         return any(move.status in ("confirming", "reverting", "pre-migrating", "migrating", "post-migrating")
-                   for move in migrations)
+                   for move in self.moves(server))
 
     def restart(self) -> None:
         self.restart_compute_service(self.computes[base.HOST])
@@ -326,6 +329,23 @@ class RecoveryTest(RecoveryServers):
             self.normal(server)
         stuck = {name: state for name, state in found.items() if state is not None}
         self.assertEqual({"suspend": "suspending", "shelve": "shelving", "rescue": "rescuing"}, stuck)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_resize_lost_between_its_two_requests(self) -> None:
+        """nova-compute took the second one and was killed before its event. Nova would forget the server's task state,
+        and keep the move and all that it has claimed."""
+        server = self.admin_api.get_server(self.server(self.small)["id"])
+        for flavor in (self.large, self.cold):
+            with mock.patch.object(rpcapi.ComputeAPI, "resize_instance") as second:
+                self.act(server, resize={"flavorRef": flavor})
+                await_that(lambda second=second: second.called, "nova-compute has claimed", IN_FLIGHT)
+            self.restart()
+            self.assertEqual("ACTIVE", self.settled(server))
+            self.assertEqual([], self.leftovers(server))
+        self.resize(server, self.large)
+        self.normal(server)
+        self.assertEqual([], self.leftovers(server))
         self._delete_server(server)
         self.assert_nothing_left()
 
