@@ -167,6 +167,14 @@ def elsewhere(folder: Path, record: RootRecord | None) -> str | None:
     return found if NODE.fullmatch(found) else "another"
 
 
+def is_ended(record: RootRecord) -> bool:
+    """Return whether OpenNebula surely removed the VM's folder: nothing needs any more what the container wrote."""
+    try:
+        return datastores.is_gone(record.folder.parent, STORE, record.store, record.folder.name)
+    except DriverError:
+        return False
+
+
 def is_over(record: RootRecord) -> bool:
     """Whether OpenNebula ended the VM, or moved it away, and nothing of it is needed here. Only certain when the
     datastore is surely there and the root is in the disk that went."""

@@ -103,6 +103,12 @@ class RootSaves:
         return record is not None and rootrecords.is_over(record)
 
     @staticmethod
+    def is_ended(home: Path) -> bool:
+        """Return whether OpenNebula ended the VM or moved it away, also where its disk does not have everything."""
+        record = rootrecords.read(home)
+        return record is not None and rootrecords.is_ended(record)
+
+    @staticmethod
     def is_unsaved(home: Path) -> bool:
         record = rootrecords.read(home)
         return record is not None and record.unsaved

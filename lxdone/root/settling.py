@@ -61,6 +61,14 @@ class Settler:
         return tuple(vm_id for vm_id, _ in away(containers)
                      if answered(vm_id, functools.partial(self._saves.is_over, self._home(vm_id))))
 
+    def abandoned(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
+        """Return the ids of the VMs that OpenNebula ended and whose containers somebody else removed."""
+        present = {state.name for state in containers}
+        found = (folder.name.removeprefix(names.PREFIX) for folder in self._state.glob(f"{names.PREFIX}*")
+                 if folder.name not in present)
+        return tuple(vm_id for vm_id in map(int, filter(str.isdecimal, found))
+                     if answered(vm_id, functools.partial(self._saves.is_ended, self._home(vm_id))))
+
     def without_console(self, containers: Iterable[ContainerState]) -> tuple[str, ...]:
         """The containers whose consoles died."""
         return self._consoles.dead({state.name for state in containers if state.status is Status.RUNNING})
@@ -93,11 +101,28 @@ class Settler:
 
     def clean(self, containers: Iterable[ContainerState] | None = None) -> None:
         """Remove what is left of VMs that are over."""
-        for vm_id in self.over(self._engine.containers() if containers is None else containers):
+        seen = tuple(self._engine.containers() if containers is None else containers)
+        for vm_id in self.abandoned(seen):
+            self._clean_abandoned(vm_id)
+        for vm_id in self.over(seen):
             with self._alone(vm_id, "something of it is left here") as state:
                 if state and self._saves.is_over(self._home(vm_id)):
                     LOG.info("VM %s is over or elsewhere: what is left of it is removed", vm_id)
                     self._forget(vm_id)
+
+    def _clean_abandoned(self, vm_id: int) -> None:
+        """Two witnesses: LXD has no container of the VM, and its folder is gone from a datastore that is there."""
+        try:
+            with vmlock.held(self._state, vm_id, 0):
+                if not self._engine.exists(names.name(vm_id)) and self._saves.is_ended(self._home(vm_id)):
+                    LOG.info("VM %s is over and has no container: what is left of it is removed", vm_id)
+                    self._forget(vm_id)
+        except vmlock.Busy:
+            LOG.info("VM %s is worked on", vm_id)
+        except (ContainerHostError, DriverError) as error:
+            LOG.error("VM %s is over, but something of it is left here: %s", vm_id, error)
+            if self._home(vm_id).is_dir():
+                (self._home(vm_id) / FAILED).touch()
 
     @contextlib.contextmanager
     def _alone(self, vm_id: int, trouble: str) -> Iterator[ContainerState | None]:
@@ -158,7 +183,8 @@ class Settling:
         found = self._engine.containers()
         over = set(map(str, self._settler.over(found)))
         busy = set(map(str, self._settler.unsettled(found))) - over
-        if any(self._settler.is_due(int(number)) for number in busy | over) or self._settler.without_console(found):
+        waiting = busy | over | set(map(str, self._settler.abandoned(found)))
+        if any(self._settler.is_due(int(number)) for number in waiting) or self._settler.without_console(found):
             # Nobody waits for it; a second one beside it finds the VMs locked and leaves them.
             subprocess.Popen([sys.executable, "-m", "lxdone", "settle"], cwd="/", stdin=subprocess.DEVNULL,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

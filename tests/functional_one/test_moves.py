@@ -238,6 +238,24 @@ class SshTest(MovesCase):
         self.ok("deploy", machine, lcm=BOOT)  # of the same image, which goes with the container
         self.ok("cancel", machine, lcm=CLEANUP)
 
+    def test_nothing_is_left_of_a_vm_that_ended_after_its_container_was_removed(self) -> None:
+        machine = self.booted(Machine(disks=ROOT + volatile(16), devices=(self.gpus[0],)))
+        self.engine.stop(machine.name, timeout=20, force=True)
+        self.engine.delete(machine.name)
+        folder, aside = self.folder(self.first, machine), self.work / "aside"
+        self.assertEqual(0, self.node.command("lxdone settle").status)
+        self.assertTrue((self.node.state / machine.name).exists())  # OpenNebula still has the VM
+        shutil.move(folder, aside)
+        mark = self.first.datastores / "0" / rootrecords.STORE
+        identity = mark.read_text()
+        mark.unlink()
+        self.assertEqual(0, self.node.command("lxdone settle").status)
+        self.assertTrue((self.node.state / machine.name).exists())  # the datastore is not mounted
+        mark.write_text(identity)
+        second = Machine(2, devices=(self.gpus[0],))
+        self.booted(second)  # does not wait for monitoring
+        await_that(lambda: self.is_gone(self.first, machine), "nothing of it is left")
+
     def _stays(self, machine: Machine) -> None:
         for _ in range(2):
             self.node.probe("vm/status")

@@ -15,7 +15,7 @@ SMALL_SIZE = "48m"
 NETWORK = 'NAME="net"\nVN_MAD="dummy"\nBRIDGE="onebr"\nAR=[TYPE="IP4",IP="10.1.0.10",SIZE="200"]\n'
 LABEL = 'NAME="accel"\nVN_MAD="dummy"\nBRIDGE="onebr"\nAR=[TYPE="ETHER",SIZE="50"]\n'
 # Of each driver: the transfer driver of a folder that all nodes share, and of one that each node has for itself.
-TRANSFERS = {"onedock": ("onedock", "onedock"), "lxdone": ("shared", "ssh")}
+TRANSFERS = {"onedock": ("onedock", "onedock"), "lxdone": ("shared", "local")}
 
 
 def make(cloud: Cloud, one: One) -> None:

@@ -187,7 +187,5 @@ def await_image(stage: Stage, image: str, state: str) -> None:
 
 
 def delete_image(stage: Stage, image: str) -> None:
-    for vm in stage.one.vms():
-        stage.one("onevm", "recover", "--delete", vm)
     stage.await_that(lambda: stage.one.look("image", image)["state"] in ("READY", "ERROR"), f"image {image} is free")
     stage.one("oneimage", "delete", image)

@@ -2,11 +2,12 @@
 
 from tools.oned.machine import MachineFailed
 from tools.oned.scenarios import for_each_driver, scenario
+from tools.oned.scenarios.disks import await_image, image_id
 from tools.oned.stage import NETWORK, ONEDOCK, Driver, Stage, require
 
 WORDS = "; touch /tmp/broken; $(touch /tmp/broken) `touch /tmp/broken` ' \\\" | & > /tmp/broken"
 BROKEN = "/tmp/broken"  # noqa: S108  (on machines that end with the cloud)
-TIMEOUT = 60  # s
+TIMEOUT = 120  # s
 ENDS = ("ACTIVE BOOT_FAILURE", "ACTIVE PROLOG_FAILURE", "ACTIVE RUNNING")
 BEGINS = ("PENDING LCM_INIT", "ACTIVE PROLOG", "ACTIVE BOOT")
 BAD = {
@@ -80,6 +81,7 @@ def samples(stage: Stage) -> str:
     from tools.oned.setup import SAMPLES  # noqa: PLC0415
 
     stage.one("oneimage", "clone", "polite", "nginx")
+    await_image(stage, image_id(stage, "nginx"), "READY")
     try:
         template = stage.one.create("template", (SAMPLES / "web.tmpl").read_text().replace('"public"', '"net"')
                                     .replace("CPU      = 1", "CPU      = 0.1"))

@@ -201,7 +201,7 @@ def snapshots(stage: Stage, driver: Driver) -> str:
 def command(stage: Stage, driver: Driver) -> str:
     """``onevm exec`` as the manual writes it."""
     vm = stage.vm(driver, "exec")
-    stage.one("onevm", "exec", vm, "sh -c 'df -h; echo done; echo wrong >&2; exit 3'")
+    stage.one("onevm", "exec", vm, 'sh -c "df -h; echo done; echo wrong >&2; exit 3"')
     found = stage.await_that(lambda: finished(stage, vm), "the command's outcome is told")
     require(found.get("RETURN_CODE") == "3", f"its outcome is {found}")
     stage.one("onevm", "exec", vm, "sleep 1000")
