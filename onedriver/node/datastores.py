@@ -152,7 +152,8 @@ def created(file: Path) -> Iterator[Path]:
                 os.close(fd)
                 directory.unlink(name)
     except OSError as error:
-        raise DriverError(f"{file} cannot be written: {error.strerror}") from error
+        # The reason first: OpenNebula keeps some hundred letters of an error, and paths are long.
+        raise DriverError(f"{error.strerror}: {file} cannot be written") from error
 
 
 def is_gone(store: Path, mark: str, identity: str | None, *names: str) -> bool:

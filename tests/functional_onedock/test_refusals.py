@@ -107,7 +107,7 @@ class RefusalsTest(OnedockCase):
         try:
             (folder / "disk.0").write_bytes(content)
             for lcm in (SHUTDOWN, UNDEPLOY):
-                self.refused("No space left", "cancel", machine, lcm=lcm)
+                self.refused("cancel: No space left", "cancel", machine, lcm=lcm)  # first: OpenNebula cuts the text
             self.assertEqual(["disk.0"], [entry.name for entry in folder.iterdir()])
             self.assertEqual(Status.STOPPED, self.status(machine))
         finally:

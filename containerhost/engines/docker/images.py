@@ -56,7 +56,7 @@ class Images:
             with archive.open("wb") as file:
                 self._client.save_image(image, file)
         except OSError as error:
-            raise EngineError(f"the archive {archive} cannot be written: {error.strerror}") from error
+            raise EngineError(f"{error.strerror}: the archive {archive} cannot be written") from error
 
     def commit(self, container: str, repository: str, tag: str) -> str:
         """An image of what is in the container's root now, whose program is that of the container's own image.

@@ -83,15 +83,16 @@ def samples(stage: Stage) -> str:
     stage.one("oneimage", "clone", "polite", "nginx")
     await_image(stage, image_id(stage, "nginx"), "READY")
     try:
-        template = stage.one.create("template", (SAMPLES / "web.tmpl").read_text().replace('"public"', '"net"')
+        stage.one.create("template", (SAMPLES / "web.tmpl").read_text().replace('"public"', '"net"')
                                     .replace("CPU      = 1", "CPU      = 0.1"))
-        answer = stage.one("onetemplate", "instantiate", template)
+        answer = stage.one("onetemplate", "instantiate", "web")
         vm = answer.split(":")[1].strip()
         stage.await_that(lambda: stage.one.state(vm) not in BEGINS, "it begins")
         datastore = stage.one.history(vm)["DS_ID"]
-        require(datastore == "100" and not stage.one.host(vm).endswith("-lxd"), f"it is in datastore {datastore}")
+        chosen = stage.one.show("datastore", datastore)["TM_MAD"]
+        require(chosen == "onedock" and not stage.one.host(vm).endswith("-lxd"), f"it is in datastore {datastore}")
         stage.end(vm)
-        stage.one("onetemplate", "delete", template)
     finally:
+        stage.one("onetemplate", "delete", "web")
         stage.one("oneimage", "delete", "nginx")
     return f"web.tmpl is scheduled to {ONEDOCK.name}'s datastore"

@@ -207,6 +207,7 @@ def command(stage: Stage, driver: Driver) -> str:
     stage.one("onevm", "exec", vm, "sleep 1000")
     stage.one.await_state(vm, "ACTIVE RUNNING")
     stage.one("onevm", "exec-cancel", vm)
+    stage.one.running(vm)
     stage.end(vm)
     return f"RETURN_CODE 3, {found.get('STATUS')}"
 
