@@ -1,7 +1,7 @@
 """What goes wrong: daemons end, containers stop or vanish behind oned's back, datastores are full."""
 
 from tools.oned import front_end, node, setup
-from tools.oned.machine import Machine, await_that
+from tools.oned.machine import Machine, MachineFailed, await_that
 from tools.oned.scenarios import for_each_driver, scenario
 from tools.oned.stage import GPU, LXDONE, NETWORK, ONEDOCK, Driver, Stage, require
 
@@ -156,5 +156,11 @@ def small(driver: Driver) -> str:
 
 
 def settled(stage: Stage, vm: str) -> str:
+    """The state of a VM whose action failed, once monitoring has told oned whether its container runs."""
     state = stage.one.state(vm)
+    if state == "ACTIVE RUNNING":
+        try:
+            stage.inside(vm, "true")
+        except MachineFailed:
+            return ""
     return state if state in ("ACTIVE RUNNING", "POWEROFF LCM_INIT", FAILED_UNDEPLOY) else ""
