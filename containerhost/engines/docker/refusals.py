@@ -19,12 +19,17 @@ STATUSES: Mapping[int, type[errors.EngineError]] = {
     504: errors.EngineTimeout,
 }
 
+#: What stands before the runtime's own words. A cloud that keeps some hundred letters of an error would keep only this.
+BEFORE_RUNTIME = re.compile(r"failed to create (?:shim task|task for container): (?:failed to create shim task: )?"
+                            r"OCI runtime create failed: (?:runc create failed: )?"
+                            r"(?:unable to start container process: )?(?:error during container init: )?")
+
 
 def refusal(asked: str, status: int, text: str) -> errors.EngineError:
     """The error for an answer that is not a success: by its words where they tell more, else by its status."""
     known = next((kind for words, kind in TEXTS if words.search(text)), None)
     kind = known or STATUSES.get(status, errors.EngineError)
-    return kind(f"{asked}: Docker says: {text.strip() or f'HTTP status {status}'}")
+    return kind(f"{asked}: Docker says: {BEFORE_RUNTIME.sub('', text).strip() or f'HTTP status {status}'}")
 
 
 def silent(asked: str, endpoint: str) -> errors.EngineError:
