@@ -56,5 +56,6 @@ class UnifiedTest(OnedockCase):
         self.ok("detach_nic", more, machine.mac(9))
         self.assertIn(EPERM, self.inside(machine, "cat", "/kept"))
         self.ok("detach_nic", machine.changed(attach="pci"), machine.mac(9))
+        self.assertEqual("", self.shell(machine, "ls /sys/class/net | grep ib"))
         uverbs = next(node for node in self.vfs[0].nodes if "uverbs" in node.path)
         self.assertIn(EPERM, self.shell(machine, f"mknod /verbs c {uverbs.major} {uverbs.minor}; cat /verbs 2>&1"))

@@ -270,8 +270,8 @@ class DockerEngine:
                 self._privileged.set_addresses(pid, netdev.name, netdev.setup, setups.get(netdev.name))
 
     def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
-        go = config.going(part, remaining)
         with self._found(name) as (container, record, pid):
+            go = record.called_here(config.going(part, remaining))
             if pid is not None:
                 for netdev in go.netdevs if isinstance(part, Grant) else ():
                     require_interface(netdev.name, netdev.host_name, self._privileged.inside(pid), self._host)

@@ -57,6 +57,12 @@ class Record:
     libraries: frozenset[str] = frozenset()
     volumes_in_root: bool = False
 
+    def called_here(self, other: "Record") -> "Record":
+        """Return ``other`` with the names that its interfaces have in this container: what they were given by may
+        have changed since."""
+        names = {netdev.host_name: netdev for netdev in (*other.netdevs, *self.netdevs)}
+        return dataclasses.replace(other, netdevs=frozenset(names[netdev.host_name] for netdev in other.netdevs))
+
     def __or__(self, other: "Record") -> "Record":
         """Where both have an interface, the other's setup is the newer one."""
         return Record(self.devices | other.devices, self.nodes | other.nodes,
