@@ -143,6 +143,10 @@ class Recovery:
         state = instance.task_state
         if state in SENT_AGAIN:
             SENT_AGAIN[state](self._requests(), lost.context(instance), instance)
+        elif state == task_states.REBOOT_STARTED:
+            # Nova asks again for a reboot that is pending. One that was begun it takes for done where the guest runs:
+            # it may have been asked to shut down.
+            save(instance, task_state=task_states.REBOOT_PENDING)
         elif state in FROZEN:
             self._settle(instance, FROZEN[state])
         elif instance.vm_state == vm_states.SHELVED_OFFLOADED and state in UNSHELVINGS:

@@ -259,8 +259,8 @@ class RecoveryTest(RecoveryServers):
     def test_rescue(self) -> None:
         self.each("rescue", "unrescue")
 
-    def test_rescue_killed_while_the_engine_stops_the_server(self) -> None:
-        """The engine goes on: the server that still runs at the next start stops a moment later."""
+    def test_killed_while_the_guest_shuts_down(self) -> None:
+        """The engine has asked it to: the server that still runs at the next start stops a moment later."""
         server = self.admin_api.get_server(self.server(self.small)["id"])
         request = LxdClient.request
 
@@ -269,15 +269,17 @@ class RecoveryTest(RecoveryServers):
             if kwargs["asked"].startswith("stop container"):
                 self.killer.arm(0, base.HOST)
             return response
-        with mock.patch.object(LxdClient, "request", asked):
-            self.act(server, rescue={})
-            await_that(self.killer.happened.is_set, "nova-compute is killed", IN_FLIGHT)
-        self.killer.arm(None, base.HOST)
-        self.restart()
-        self.assertEqual("ACTIVE", self.settled(server))
-        self.assertEqual([], self.leftovers(server))
-        self.normal(server)
-        self.assertEqual([], self.leftovers(server))
+        for name in ("rescue", "soft reboot", "shelve"):
+            with self.subTest(name):
+                with mock.patch.object(LxdClient, "request", asked):
+                    self.operations()[name][1](server)
+                    await_that(self.killer.happened.is_set, "nova-compute is killed", IN_FLIGHT)
+                self.killer.arm(None, base.HOST)
+                self.restart()
+                self.assertEqual("ACTIVE", self.settled(server))
+                self.assertEqual([], self.leftovers(server))
+                self.normal(server)
+                self.assertEqual([], self.leftovers(server))
         self._delete_server(server)
         self.assert_nothing_left()
 
