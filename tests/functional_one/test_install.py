@@ -20,7 +20,7 @@ class InstallTest(testtools.TestCase):
     def test_a_node_in_order(self) -> None:
         self.node.datastores.mkdir()
         status, found = self.check("--user", "root")
-        names = ("options", "engine", "devices", "commands", "consoles", "datastores", "memlock", "sudo")
+        names = ("options", "engine", "devices", "commands", "consoles", "datastores", "memlock", "sudo", "tools")
         self.assertEqual((0, {name: [] for name in names}), (status, found))
 
     def test_missing_or_linked_folder_of_datastores_is_told(self) -> None:
