@@ -1,12 +1,18 @@
 """Containers on a real dockerd: their life, their limits, and what cannot be."""
 
+from pathlib import Path
+
 from containerhost import errors
 from containerhost.engines import Status
+from containerhost.engines.docker import frozen
 from containerhost.engines.docker.client import DockerClient, Settings
 from containerhost.engines.docker.engine import DockerEngine
+from containerhost.engines.docker.images import Images
 from containerhost.spec import CloudInit, Cpu, Memory, Security
+from containerhost.sysfs import Host
 from tests.functional import contract
 from tests.functional_docker.base import DockerTestCase, MiB
+from tests.waiting import await_that
 
 
 class TestLife(contract.LifeContract, DockerTestCase):
@@ -41,6 +47,28 @@ class TestLife(contract.LifeContract, DockerTestCase):
         finally:
             self.docker.daemon.start()
         self.assertEqual(before, self.engine.metrics("c1").pid)
+
+    def test_frozen_by_a_daemon_that_was_killed_before_it_wrote_that_down(self):
+        """Docker says that the container runs, and refuses to pause and to unpause it."""
+        self.running()
+        container = self.docker.daemon.api().inspect_container("c1")["Id"]
+        images = Images(self.engine.client)
+        for act, status in ((lambda: self.engine.freeze("c1"), Status.FROZEN),
+                            (lambda: self.engine.unfreeze("c1"), Status.RUNNING),
+                            (lambda: images.remove(images.commit("c1", "kept", "now")), Status.RUNNING),
+                            (lambda: self.engine.stop("c1", timeout=20), Status.STOPPED)):
+            self.freeze_unrecorded(container)
+            act()
+            self.assertEqual(status, self.engine.container("c1").status)
+            self.assertEqual(status is Status.FROZEN, frozen.is_frozen(Host(), container))
+            if status is Status.FROZEN:
+                self.engine.unfreeze("c1")
+
+    def freeze_unrecorded(self, container):
+        attribute = frozen.attribute(Host(), container)
+        Path(attribute.path).write_text({"THAWED": "FROZEN", "0": "1"}[attribute.thaw])
+        await_that(lambda: Path(attribute.path).read_text().strip() in ("FROZEN", "1"), "it is frozen")
+        self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
 
     def test_a_container_without_its_record_does_not_start(self):
         self.engine.create(self.spec())

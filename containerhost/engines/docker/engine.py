@@ -20,6 +20,7 @@ from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, Metrics, ServerInfo, Status
 from containerhost.engines.docker import begin, config, held, usage
 from containerhost.engines.docker.client import DockerClient
+from containerhost.engines.docker.freezer import Freezer
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.engines.docker.record import FOLDER, Record, Records
 from containerhost.engines.verify import complaints, require_interface
@@ -61,6 +62,7 @@ class DockerEngine:
         self._privileged = privileged or DockerPrivileged()
         self._records = Records(records)
         self._host = host or Host()
+        self._freezer = Freezer(client, self._privileged, self._host)
 
     # Whole-host questions.
 
@@ -181,6 +183,7 @@ class DockerEngine:
         if status_of(container) is Status.FROZEN:
             # A frozen program cannot act on a signal.
             self.unfreeze(name)
+        self._freezer.thaw_unrecorded(container)
         try:
             self.client.signal(name, "SIGKILL" if force else container["Config"].get("StopSignal") or "SIGTERM")
             self.client.await_end(name, timeout)
@@ -211,12 +214,10 @@ class DockerEngine:
         self.start(name)
 
     def freeze(self, name: str) -> None:
-        if self._status(name) is not Status.FROZEN:
-            self.client.pause(name)
+        self._freezer.freeze(name)
 
     def unfreeze(self, name: str) -> None:
-        if self._status(name) is not Status.RUNNING:
-            self.client.unpause(name)
+        self._freezer.unfreeze(name)
 
     def delete(self, name: str) -> None:
         """Done already when it is gone."""

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from containerhost.engines.docker.client import DockerClient
+from containerhost.engines.docker.freezer import Freezer
+from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.errors import EngineConflict, EngineError, EngineNotFound
 from containerhost.images import rebuild
 from containerhost.images.errors import BadImage
+from containerhost.sysfs import Host
 
 LOAD_TIMEOUT: Final = 3600  # s
 HOLES_LIMIT: Final = 1 << 30  # bytes that an image of a container may be larger than the quota of its root
@@ -20,6 +23,7 @@ PROGRAM = ("Cmd", "Entrypoint", "User", "WorkingDir", "Healthcheck")
 class Images:
     def __init__(self, client: DockerClient) -> None:
         self._client = client
+        self._freezer = Freezer(client, DockerPrivileged(), Host())
 
     def has(self, image: str) -> bool:
         try:
@@ -67,6 +71,7 @@ class Images:
         found = self._client.container(container)
         made_of = self._client.image(found["Image"])["Config"] or {}
         config = {key: made_of[key] for key in PROGRAM if made_of.get(key)}
+        self._freezer.thaw_unrecorded(found)
         quota = (found["HostConfig"].get("StorageOpt") or {}).get("size")
         if quota is None:
             return self._client.commit(container, repository, tag, config)
@@ -84,11 +89,11 @@ class Images:
         if status != "running":
             yield
             return
-        self._client.pause(container)
+        self._freezer.freeze(container)
         try:
             yield
         finally:
-            self._client.unpause(container)
+            self._freezer.unfreeze(container)
 
     def names(self, repository: str) -> Mapping[str, str]:
         """Tag -> id."""

@@ -3,12 +3,15 @@
 import re
 
 from containerhost import charnodes
+from containerhost.engines.docker import frozen
 from containerhost.network import addresses, links
 from containerhost.ociruntime import NODE_MODE
-from containerhost.privileged import INTERFACE, Privileged, check, network_of
+from containerhost.privileged import INTERFACE, Privileged, check, network_of, write
 from containerhost.process import commandtree
 from containerhost.spec import NicSetup
+from containerhost.sysfs import Host
 
+CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 COMMAND_MARK = re.compile(r"[0-9a-f]{32}")
 
 
@@ -44,6 +47,14 @@ class DockerPrivileged(Privileged):
     def set_addresses(self, pid: int, name: str, setup: NicSetup, before: NicSetup | None) -> None:
         """See :func:`containerhost.network.addresses.apply`."""
         addresses.apply(network_of(pid), check(INTERFACE, name), setup, before)
+
+    def thaw(self, container: str) -> None:
+        """Let the processes of a container run that the kernel has frozen.
+
+        :param container: Docker's id
+        """
+        if attribute := frozen.attribute(Host(), check(CONTAINER_ID, container)):
+            write(attribute.path, attribute.thaw)
 
     def end_command(self, pid: int, first: int, mark: str) -> None:
         """See :func:`containerhost.process.commandtree.end`."""
