@@ -10,6 +10,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Callable
 
 from onedriver.errors import DriverError
 from onedriver.node.vnc import glyphs, rfb
@@ -19,7 +20,7 @@ from onedriver.node.vnc.terminal import Terminal
 
 LOG = logging.getLogger(__name__)
 
-ADMITTED = b"\1"  # told to the other process, which then attaches to the console
+ADMITTED = b"\1"  # told to the other processes: one keeps the place, one attaches to the console
 USER, NOBODY = "nobody", 65534
 GREETING_LIMIT, SEND_LIMIT = 10, 30  # s
 PENALTY = 1  # s that a wrong password takes
@@ -30,15 +31,17 @@ MEMORY = 256 << 20  # bytes of data: a guest may begin an escape sequence and ne
 VIEWER = re.compile(rb"RFB (\d{3})\.(\d{3})\n")
 
 
-def main(visitor: socket.socket, guest: socket.socket, password: str | None, name: str) -> None:
+def main(visitor: socket.socket, guest: socket.socket, password: str | None, name: str,
+         keep_place: Callable[[], None]) -> None:
     """All that this process does.
 
     :param guest: to the process that has the console
     :param name: of the container
+    :param keep_place: called once the visitor may have the console: from then on no newer visit takes its place
     """
     give_up_rights()
     try:
-        greet(visitor, password, name)
+        greet(visitor, password, name, keep_place)
         guest.sendall(ADMITTED)
         Session(visitor, guest).run()
     except (DriverError, OSError) as error:
@@ -60,8 +63,9 @@ def give_up_rights() -> None:
     os.setresuid(user, user, user)
 
 
-def greet(visitor: socket.socket, password: str | None, name: str) -> None:
-    """:raises NotRfb: the visitor is no viewer, or does not know the password
+def greet(visitor: socket.socket, password: str | None, name: str, keep_place: Callable[[], None]) -> None:
+    """:param keep_place: called before the visitor hears that it is admitted
+    :raises NotRfb: the visitor is no viewer, or does not know the password
     :raises NoFont: nothing could be drawn
     """
     end = time.monotonic() + GREETING_LIMIT
@@ -81,6 +85,7 @@ def greet(visitor: socket.socket, password: str | None, name: str) -> None:
         raise rfb.NotRfb("it wants a kind of security that was not offered")
     if password is not None:
         require_password(visitor, password, end)
+    keep_place()
     visitor.sendall(struct.pack(">I", 0))
     exactly(visitor, 1, end)  # whether others may look on; who comes last has the console
     visitor.sendall(rfb.description(name, WIDTH, HEIGHT))

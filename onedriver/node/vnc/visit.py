@@ -36,20 +36,24 @@ def main(visitor: socket.socket, name: str, password: str | None, attach: Callab
     if os.fork() == 0:
         try:
             ours.close()
-            session.main(visitor, theirs, password, name)
+            session.main(visitor, theirs, password, name, keep_place)
         finally:
             os._exit(0)  # whatever happens, it never goes on as this process does
     visitor.close()
     theirs.close()
     with ours:
         if ours.recv(len(session.ADMITTED)) == session.ADMITTED:
-            os.write(sys.stdout.fileno(), session.ADMITTED)  # to the process that has the port
             try:
                 serve(ours, name, attach, printed)
             except (ContainerHostError, onlyone.NotAlone):
                 ours.sendall(REFUSED)
                 while ours.recv(KEPT):  # it is to be read before the visitor goes
                     pass
+
+
+def keep_place() -> None:
+    """Tell the process that has the port."""
+    os.write(sys.stdout.fileno(), session.ADMITTED)
 
 
 def serve(ours: socket.socket, name: str, attach: Callable[[], Console], printed: Callable[[], bytes]) -> None:

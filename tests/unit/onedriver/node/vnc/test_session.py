@@ -21,6 +21,7 @@ class SessionTest(testtools.TestCase):
         guest, there = socket.socketpair()
         guest.settimeout(LIMIT)
         self.failed: list[Exception] = []
+        self.places: list[str | None] = []
 
         def serve() -> None:
             with visitor, there:
@@ -28,7 +29,7 @@ class SessionTest(testtools.TestCase):
 
         def serve_both() -> None:
             try:
-                session.greet(visitor, password, "one-1")
+                session.greet(visitor, password, "one-1", lambda: self.places.append(password))
                 there.sendall(session.ADMITTED)
                 session.Session(visitor, there).run()
             except (NotRfb, OSError) as error:
@@ -103,6 +104,15 @@ class SessionTest(testtools.TestCase):
         self.assertEqual("the password is wrong", str(self.assertRaises(Refused, Viewer, here, "secre")))
         self.thread.join(LIMIT)
         self.assertEqual(b"", guest.recv(1))
+
+    def test_a_visitor_has_its_place_when_it_hears_that_it_is_admitted(self) -> None:
+        """Later would be too late: connections without a password would take it from the one that has just said it."""
+        here, _ = self.begun("secret")
+        Viewer(here, "secret")
+        self.assertEqual(["secret"], self.places)
+        here, _ = self.begun("secret")
+        self.assertRaises(Refused, Viewer, here, "secre")
+        self.assertEqual([], self.places)
 
     def test_strangers_are_turned_away(self) -> None:
         for greeting in (b"RFB 003.003\n", b"GET / HTTP/1", b"RFB 003.008\n\x02", b"RFB 003.008\n\x10"):
