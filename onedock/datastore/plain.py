@@ -16,17 +16,51 @@ from onedriver.errors import BadInput
 #: tarfile recurse.
 DAMAGED = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.ZstdError, tarfile.TarError,
            RecursionError)
-WINDOW = 1 << 27  # bytes; as much memory as a zstd stream may ask for
+WINDOW = 1 << 27  # bytes; as much memory as a stream of zstd or xz may ask for
 BUFFER = 1 << 18  # bytes
+PADDING = b"\0"  # after an xz stream
 
 
 def _zstd(stream: BinaryIO) -> Any:
     return zstandard.ZstdDecompressor(max_window_size=WINDOW).stream_reader(stream, read_across_frames=True)
 
 
+class XzStream(io.RawIOBase):
+    """An xz stream unpacked, in no more memory than ``WINDOW`` and a little: a stream says itself how much its reader
+    shall keep, up to 4 GiB, and :class:`lzma.LZMAFile` believes it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._decoder = self._new_decoder()
+
+    @staticmethod
+    def _new_decoder() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW + BUFFER)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """:raises EOFError, lzma.LZMAError: it is cut off, damaged, or wants more memory"""
+        data = b""
+        while not data:
+            if self._decoder.eof:
+                rest = (self._decoder.unused_data or self._stream.read(BUFFER)).lstrip(PADDING)
+                if not rest:
+                    return 0
+                self._decoder = self._new_decoder()  # streams may follow one another
+            elif not self._decoder.needs_input:
+                rest = b""
+            elif not (rest := self._stream.read(BUFFER)):
+                raise EOFError("the xz stream is cut off")
+            data = self._decoder.decompress(rest, max_length=len(buffer))
+        buffer[:len(data)] = data
+        return len(data)
+
+
 PACKED: Mapping[bytes, Callable[[BinaryIO], Any]] = {
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
-    b"\xfd7zXZ\x00": lzma.LZMAFile,
+    b"\xfd7zXZ\x00": lambda stream: io.BufferedReader(XzStream(stream), BUFFER),
     b"\x28\xb5\x2f\xfd": _zstd,
 }
 
