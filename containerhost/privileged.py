@@ -109,6 +109,11 @@ class Privileged:
     def enslave(self, name: str, bridge: str) -> None:
         links.enslave(check(INTERFACE, name), check(INTERFACE, bridge))
 
+    def add_switch_port(self, name: str, bridge: str) -> None:
+        """Make an interface a port of a bridge of Open vSwitch; done already when it is one of that bridge."""
+        run(["ovs-vsctl", f"--timeout={COMMAND_LIMIT}", "--may-exist", "add-port", check(INTERFACE, bridge),
+             check(INTERFACE, name)])
+
     def compute_checksums(self, name: str) -> None:
         links.compute_checksums(check(INTERFACE, name))
 

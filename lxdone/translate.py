@@ -13,7 +13,7 @@ from onedriver.node import context, limits
 from onedriver.node.limits import cpu, memory, processes
 from onedriver.node.names import LABEL, name
 from onedriver.section import NO, YES
-from onedriver.vm import MIB, Disk, Nic, Vm
+from onedriver.vm import MIB, OVS, Disk, Nic, Vm
 
 IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
 NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
@@ -23,7 +23,6 @@ GIB = 1 << 30
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
 VOLATILE = "FS"
 SWAP = "SWAP"
-OVS = "openvswitch"
 NOT_DISKS = frozenset({"CDROM", SWAP, VOLATILE})
 IMAGES = frozenset({"FILE", "BLOCK", "RBD", "CDROM"})  # types of disks with content
 NUMBER_OF_DISK = re.compile(r"[0-9]{1,5}")

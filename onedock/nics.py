@@ -4,6 +4,8 @@ The host's end has the name that OpenNebula gave it, by which its security group
 outside, as the context says.
 """
 
+import dataclasses
+
 from containerhost.network.netfunction import wait_for
 from containerhost.network.veth import RETURN_LIMIT, Pair, Shape, Veths
 from containerhost.rollback import Rollback
@@ -11,7 +13,7 @@ from containerhost.spec import Nic as SpecNic
 from onedock import addresses
 from onedriver.errors import BadInput
 from onedriver.node.names import name
-from onedriver.vm import Nic, Vm
+from onedriver.vm import OVS, Nic, Vm
 
 KILOBYTE = 1000  # bytes, in OpenNebula's bandwidth attributes
 
@@ -39,20 +41,25 @@ class Nics:
     def make(self, vm: Vm, nic: Nic, *, running: bool) -> bool:
         """:returns: whether it was not there before"""
         wanted = pair(vm, nic)
+        if nic.bridge_type == OVS:
+            wanted = dataclasses.replace(wanted, software_checksums=self._veths.is_program(nic.bridge or ""))
         if self._veths.marks(wanted) and (running or wait_for(
                 lambda: self._veths.is_here(wanted.inner_end), RETURN_LIMIT)):
-            self._veths.join(wanted.host_end, nic.bridge or "")
+            self._join(wanted, nic)
             return False
         with Rollback(f"interface {wanted.host_end}") as undo:
             self._veths.make(wanted)
             undo.on_error("the pair", self._veths.remove, wanted.host_end)
-            self._veths.join(wanted.host_end, nic.bridge or "")
+            self._join(wanted, nic)
             received, sent = map(shape, nic.bandwidth)
             if received:
                 self._veths.shape(wanted.host_end, received)
             if sent:
                 self._veths.shape_sent(wanted.host_end, sent)
         return True
+
+    def _join(self, wanted: Pair, nic: Nic) -> None:
+        self._veths.join(wanted.host_end, nic.bridge or "", openvswitch=nic.bridge_type == OVS)
 
     def remove(self, vm_id: int, but: frozenset[str] = frozenset()) -> None:
         """All of a VM, also those that it has no more.
