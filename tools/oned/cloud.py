@@ -45,8 +45,8 @@ class Cloud:
         self._trust()
         self.front.begin_ssh()
         for machine in self.nodes:
-            node.start(machine)
-            self._say(f"{machine.name} has LXD and Docker")
+            node.start(machine, source)
+            self._say(f"{machine.name} has LXD, Docker and Open vSwitch")
         front_end.start(self.front)
         self._say("oned answers")
 

@@ -1,6 +1,7 @@
 """A node: LXD, Docker, sshd and both drivers, as their manual has them."""
 
 import sys
+from pathlib import Path
 
 from tools.oned.front_end import put
 from tools.oned.machine import CHECKOUT, Machine, MachineFailed, await_that
@@ -16,24 +17,47 @@ exec {python} {words} "$@"
 """
 BRIDGE = "onebr"
 MEMLOCK = 8 << 20
-SUDO = ("oneadmin ALL=(root) NOPASSWD: /usr/local/bin/lxdone vmm *, /usr/local/bin/lxdone probe *\n"
+SUDO = ("oneadmin ALL=(ALL:ALL) NOPASSWD: ONE_NET, ONE_OVS\n"
+        "oneadmin ALL=(root) NOPASSWD: /usr/local/bin/lxdone vmm *, /usr/local/bin/lxdone probe *\n"
         "oneadmin ALL=(root) NOPASSWD: " + ", ".join(f"/usr/local/bin/onedock {word} *" for word in (
             "vmm", "probe", "leave", "drop", "lock", "image")) + "\n")
 
 
-def start(machine: Machine) -> None:
+# Open vSwitch in user space, as kernels without its module need it.
+SWITCH = """
+set -e
+mkdir -p /etc/openvswitch /run/openvswitch
+ovsdb-tool create /etc/openvswitch/conf.db /usr/share/openvswitch/vswitch.ovsschema
+ovsdb-server /etc/openvswitch/conf.db --remote=punix:/run/openvswitch/db.sock --detach --no-chdir --pidfile
+ovs-vsctl --no-wait init
+exec ovs-vswitchd --pidfile
+"""
+SWITCH_BRIDGE = "oneovs"
+
+
+def start(machine: Machine, source: Path) -> None:
+    """:param source: of OpenNebula, which has the lines for sudo of its own network drivers"""
     machine.run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/var/tmp")  # noqa: S108  (oned's scripts go there)
     for name, words in COMMANDS.items():
         put(machine, f"/usr/local/bin/{name}", COMMAND.format(checkout=CHECKOUT, python=sys.executable, words=words),
             "755")
     machine.run("cp", str(CHECKOUT / "bin/containerhost-docker-runtime"), "/usr/local/bin/")
-    put(machine, "/etc/sudoers.d/opennebula", SUDO, "440")
+    put(machine, "/etc/sudoers.d/opennebula", (source / "share/pkgs/sudoers/debian/opennebula").read_text(), "440")
+    put(machine, "/etc/sudoers.d/opennebula-node", SUDO, "440")
     machine.run("install", "-d", "-o", "oneadmin", "-g", "oneadmin", "-m", "750", "/var/lib/one/datastores")
     machine.run("ip", "link", "add", BRIDGE, "type", "bridge")
     machine.run("ip", "link", "set", BRIDGE, "up")
     machine.begin_ssh()
+    start_switch(machine)
     start_docker(machine)
     start_lxd(machine)
+
+
+def start_switch(machine: Machine) -> None:
+    machine.begin("switch", "sh", "-c", SWITCH)
+    await_that(lambda: answers(machine, "ovs-vsctl", "--timeout=5", "--may-exist", "add-br", SWITCH_BRIDGE, "--", "set",
+                               "bridge", SWITCH_BRIDGE, "datapath_type=netdev", "fail_mode=standalone"),
+               f"Open vSwitch of {machine.name} answers")
 
 
 def start_docker(machine: Machine) -> None:

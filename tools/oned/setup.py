@@ -13,6 +13,20 @@ SAMPLES = CHECKOUT / "etc/opennebula/onedock/samples"
 IMAGES_FROM = "/var/tmp"  # noqa: S108  (the datastores' SAFE_DIRS, on the front-end's own layer)
 SMALL_SIZE = "48m"
 NETWORK = 'NAME="net"\nVN_MAD="dummy"\nBRIDGE="onebr"\nAR=[TYPE="IP4",IP="10.1.0.10",SIZE="200"]\n'
+# What a NIC of the network "guarded" lets in; of the others, all.
+GUARD = """NAME="web"
+RULE=[PROTOCOL="TCP",RANGE="80",RULE_TYPE="inbound"]
+RULE=[PROTOCOL="ALL",RULE_TYPE="outbound"]
+"""
+NETWORKS = (
+    'NAME="guarded"\nVN_MAD="bridge"\nBRIDGE="onesg"\nSECURITY_GROUPS="{guard}"\nFILTER_IP_SPOOFING="YES"\n'
+    'FILTER_MAC_SPOOFING="YES"\nAR=[TYPE="IP4",IP="10.4.0.10",SIZE="50"]\nNETWORK_MASK="255.255.255.0"\n',
+    'NAME="switched"\nVN_MAD="ovswitch"\nBRIDGE="oneovs"\nVLAN_ID="7"\nNETWORK_MASK="255.255.255.0"\n'
+    'AR=[TYPE="IP4",IP="10.5.0.10",SIZE="50"]\n',
+    'NAME="switched-apart"\nVN_MAD="ovswitch"\nBRIDGE="oneovs"\nVLAN_ID="8"\nNETWORK_MASK="255.255.255.0"\n'
+    'AR=[TYPE="IP4",IP="10.5.0.100",SIZE="50"]\n',
+    'NAME="tunnelled"\nVN_MAD="vxlan"\nPHYDEV="cloud"\nVLAN_ID="70"\nNETWORK_MASK="255.255.255.0"\n'
+    'AR=[TYPE="IP4",IP="10.6.0.10",SIZE="50"]\n')
 LABEL = 'NAME="accel"\nVN_MAD="dummy"\nBRIDGE="onebr"\nAR=[TYPE="ETHER",SIZE="50"]\n'
 # Of each driver: the transfer driver of a folder that all nodes share, and of one that each node has for itself.
 TRANSFERS = {"onedock": ("onedock", "onedock"), "lxdone": ("shared", "local")}
@@ -29,6 +43,9 @@ def make(cloud: Cloud, one: One) -> None:
         mount_small(cloud, one.create("datastore", f'NAME="{driver}-small"\nTYPE="SYSTEM_DS"\nTM_MAD="{apart}"\n'))
     one.create("vnet", NETWORK)
     one.create("vnet", LABEL)
+    guard = one.create("secgroup", GUARD)
+    for network in NETWORKS:
+        one.create("vnet", network.format(guard=guard))
     await_that(lambda: int(one.show("datastore", "100")["FREE_MB"]) > 0, "the datastore is monitored")
     put_images(cloud, one)
 

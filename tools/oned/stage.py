@@ -45,6 +45,8 @@ find /var/lib/containerhost/docker -type f ! -name '*lock*' 2> /dev/null | sed '
 find /var/lib/one/datastores -mindepth 2 -maxdepth 2 -name '[0-9]*' | sed 's/^/disks /'
 ip -o link | sed -n 's/^[0-9]*: \\(one-[^:@]*\\).*/interface \\1/p'
 sed -n 's|^[^ ]* \\([^ ]*/one-[^ ]*\\) .*|mount \\1|p' /proc/self/mounts
+iptables --list-rules 2> /dev/null | sed -n 's/^-N \\(one-.*\\)/chain \\1/p'
+ovs-vsctl list-ports oneovs | sed 's/^/port of the switch /'
 losetup --noheadings --output BACK-FILE | sed -n "s|^\\(.*/datastores/.*\\)|loop device of \\1|p"
 """
 
@@ -86,6 +88,15 @@ class Stage:
         self.one.running(vm)
         self.inside(vm, "head -c 3000000 /dev/urandom > /media/1/content; head -c 1000 /dev/urandom > /content; sync")
         return vm
+
+    def vms_on(self, driver: Driver, node: Machine, *more: str) -> list[str]:
+        """VMs with what their templates have more, on one node."""
+        vms = [self.one.create("vm", self.template(driver, "placed", words), "--hold") for words in more]
+        for vm in vms:
+            self.one("onevm", "deploy", vm, f"{node.name}{driver.suffix}", driver.datastore)
+        for vm in vms:
+            self.one.running(vm)
+        return vms
 
     def node(self, vm: str) -> Machine:
         return self.of_host(self.one.host(vm))

@@ -101,6 +101,30 @@ def gpus_of_a_node_go_to_one_driver_at_a_time(stage: Stage) -> str:
     return f"{len(seen)} GPUs, each given once"
 
 
+@for_each_driver
+def device_that_another_vm_has(stage: Stage, driver: Driver) -> str:
+    """Without --enforce oned deploys a VM on a host that has no free device, with no address or another VM's."""
+    full, elsewhere = stage.cloud.nodes
+    host = f"{full.name}{driver.suffix}"
+    holders = stage.vms_on(driver, full, GPU, GPU)
+    mover, = stage.vms_on(driver, elsewhere, GPU)
+    late = stage.one.create("vm", stage.template(driver, "late", GPU), "--hold")
+    stage.one("onevm", "deploy", late, host, driver.datastore)
+    stage.await_that(lambda: stage.one.state(late) == "ACTIVE BOOT_FAILURE", "its deployment fails")
+    told = [stage.one.error(late)]
+    stage.one("onevm", "migrate", "--poff", mover, host)
+    stage.await_that(lambda: stage.one.state(mover) == "ACTIVE BOOT_MIGRATE_FAILURE", "its move fails")
+    told.append(stage.one.error(mover))
+    require(all("GPU" in words or "ADDRESS" in words or "device" in words for words in told), f"the errors are {told}")
+    require([gpus(stage, vm) for vm in holders] == [1, 1], "a VM lost its GPU, or has two")
+    stage.end(late, *holders)
+    stage.one("onevm", "recover", "--retry", mover)
+    stage.one.running(mover)
+    require(gpus(stage, mover) == 1, "it has no GPU")
+    stage.end(mover)
+    return "; ".join(words.split(": ", 1)[-1][:90] for words in told)
+
+
 def gpus(stage: Stage, vm: str) -> int:
     return int(stage.inside(vm, "ls /dev | grep -c 'nvidia[0-9]' || true"))
 

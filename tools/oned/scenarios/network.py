@@ -2,6 +2,7 @@
 
 import json
 
+from tools.oned.machine import MachineFailed
 from tools.oned.scenarios import for_each_driver, scenario
 from tools.oned.stage import FUNCTION, LXDONE, NETWORK, ONEDOCK, Driver, Stage, require
 
@@ -52,6 +53,80 @@ def console(stage: Stage) -> str:
     stage.await_that(greeting, "the console is back")
     stage.end(vm)
     return f"{told.strip()} at port {port}"
+
+
+@for_each_driver
+def security_groups(stage: Stage, driver: Driver) -> str:
+    """Rules of OpenNebula's own driver, which finds a NIC by its name on the host; they hold after a restart."""
+    node = stage.cloud.nodes[0]
+    guarded, other = stage.vms_on(driver, node, 'NIC=[NETWORK="guarded"]\n', 'NIC=[NETWORK="guarded"]\n')
+    address = addressed(stage, guarded)
+    addressed(stage, other)
+    for _ in range(2):
+        stage.inside(guarded, "for port in 80 81; do nc -l -p $port > /dev/null 2>&1 < /dev/null & done")
+        told = stage.inside(other, f"for port in 80 81; do nc -w 3 {address} $port < /dev/null 2> /dev/null "
+                            f"&& echo $port; done; ping -c 1 -W 2 {address} > /dev/null && echo ping; true")
+        require(told.split() == ["80"], f"of 80, 81 and ping these are let in: {told.split()}")
+        stage.do(guarded, "reboot", "--hard")
+        stage.await_that(lambda: up_again(stage, guarded), "it runs again")
+    stage.inside(other, "ip address add 10.4.0.200/24 dev eth0; ip address del $(ip -o -4 address show dev eth0 | "
+                 "sed -n 's/.*inet \\(10.4.0.[0-9]*.24\\).*/\\1/p' | grep -v 200) dev eth0")
+    stage.inside(guarded, "nc -l -p 80 > /dev/null 2>&1 < /dev/null &")
+    told = stage.inside(other, f"nc -w 3 {address} 80 < /dev/null 2> /dev/null && echo reached; true")
+    require(not told, "an address that is not its own is let out")
+    stage.end(guarded, other)
+    return "port 80 and nothing else, also after a restart; no address of others"
+
+
+def up_again(stage: Stage, vm: str) -> bool:
+    try:
+        addressed(stage, vm)
+    except MachineFailed:  # it is away for a moment
+        return False
+    return True
+
+
+def addressed(stage: Stage, vm: str) -> str:
+    """Give the guest its address, which onedock has done already.
+
+    :returns: it
+    """
+    address = str(stage.one.show("vm", vm)["TEMPLATE"]["NIC"]["IP"])
+    if stage.driver(vm) is LXDONE:
+        stage.inside(vm, f"ip address replace {address}/24 dev eth0 && ip link set eth0 up")
+    return address
+
+
+@for_each_driver
+def open_vswitch(stage: Stage, driver: Driver) -> str:
+    """Ports of one VLAN reach each other, those of another do not, also after a restart."""
+    vms = stage.vms_on(driver, stage.cloud.nodes[1], *(f'NIC=[NETWORK="{network}"]\n' for network in (
+        "switched", "switched", "switched-apart")))
+    first, second, apart = vms
+    address = addressed(stage, first)
+    for vm in (second, apart):
+        addressed(stage, vm)
+    for _ in range(2):
+        require(reaches(stage, second, address), f"{address} is not reached within its VLAN")
+        require(not reaches(stage, apart, address), f"{address} is reached from another VLAN")
+        stage.do(first, "reboot", "--hard")
+        stage.await_that(lambda: up_again(stage, first), "it runs again")
+    stage.end(*vms)
+    return "VLAN 7 and 8"
+
+
+@for_each_driver
+def vxlan(stage: Stage, driver: Driver) -> str:
+    """One network over two nodes."""
+    vms = [vm for node in stage.cloud.nodes for vm in stage.vms_on(driver, node, 'NIC=[NETWORK="tunnelled"]\n')]
+    addresses = [addressed(stage, vm) for vm in vms]
+    stage.await_that(lambda: reaches(stage, vms[1], addresses[0]), f"{addresses[0]} is reached from the other node")
+    stage.end(*vms)
+    return f"{addresses[0]} from the other node"
+
+
+def reaches(stage: Stage, vm: str, address: str) -> bool:
+    return "yes" in stage.inside(vm, f"ping -c 2 -W 3 {address} > /dev/null && echo yes; true")
 
 
 @for_each_driver
