@@ -283,7 +283,8 @@ def as_root(words: list[str], source: BinaryIO | int = subprocess.DEVNULL,
 
 
 def root_command(words: list[str]) -> list[str]:
-    return [*([] if os.geteuid() == 0 else ["sudo", "-n"]), "onedock", *words]
+    """Name the command by its path: OpenNebula's packages have sudo look for names outside of /usr/local only."""
+    return [*([] if os.geteuid() == 0 else ["sudo", "-n"]), shutil.which("onedock") or "onedock", *words]
 
 
 def engine_is_there() -> bool:
