@@ -25,7 +25,7 @@ SETTINGS = {"MONITORING_INTERVAL_DATASTORE": "15", "SCHED_MAX_WND_TIME": "2", "S
             "SCHED_RETRY_TIME": "5", "MAX_ACTIONS_PER_HOST": "10", "LISTEN_ADDRESS": '"127.0.0.1"'}
 
 # Drivers of OpenNebula's own that nothing here uses: oned waits for each of its drivers at its start.
-IN_TREE = re.compile(r'(?ms)^VM_MAD = \[\s*NAME\s*= "(?:kvm|qemu|lxc)".*?\n\]\n')
+IN_TREE = re.compile(r'(?ms)^VM_MAD = \[\s*NAME\s*= "(?:kvm|qemu)".*?\n\]\n')
 
 
 def build(source: Path, say: Callable[[str], None]) -> None:
