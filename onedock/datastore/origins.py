@@ -13,7 +13,7 @@ import requests
 from onedock.datastore import archives, plain, reference
 from onedock.datastore.content import Content
 from onedock.datastore.options import Options
-from onedock.datastore.registry import TIMEOUT, Registry, failures, no_netrc
+from onedock.datastore.registry import TIMEOUT, Registry, failures, no_netrc, without_body
 from onedock.datastore.room import Room
 from onedock.datastore.safefiles import SafeFiles
 from onedriver.errors import BadInput
@@ -77,7 +77,8 @@ def asked(url: str, options: Options) -> Iterator[requests.Response]:
                        "image could read them")
     options.require_host(host, url)
     with failures(host), requests.get(url, stream=True, timeout=TIMEOUT, auth=no_netrc,
-                                      headers={"Accept-Encoding": "identity"}) as response:
+                                      headers={"Accept-Encoding": "identity"},
+                                      hooks={"response": without_body}) as response:
         if response.status_code != 200:
             raise BadInput(f"{url} cannot be fetched: {host} answers with HTTP status {response.status_code}")
         yield response

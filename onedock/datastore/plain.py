@@ -18,6 +18,7 @@ DAMAGED = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, zstandard.Zst
            RecursionError)
 WINDOW = 1 << 27  # bytes; as much memory as a stream of zstd or xz may ask for
 BUFFER = 1 << 18  # bytes
+PIECE = 1 << 13  # bytes of an xz stream: its rest is copied for each of the streams in it, which may be tiny
 PADDING = b"\0"  # after an xz stream
 
 
@@ -41,21 +42,30 @@ class XzStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """:raises EOFError, lzma.LZMAError: it is cut off, damaged, or wants more memory"""
+        """Fill a buffer.
+
+        :raises EOFError, lzma.LZMAError: the stream is cut off, damaged, or wants more memory
+        """
         data = b""
         while not data:
             if self._decoder.eof:
-                rest = (self._decoder.unused_data or self._stream.read(BUFFER)).lstrip(PADDING)
-                if not rest:
+                if not (packed := self._next_stream()):
                     return 0
-                self._decoder = self._new_decoder()  # streams may follow one another
+                self._decoder = self._new_decoder()
             elif not self._decoder.needs_input:
-                rest = b""
-            elif not (rest := self._stream.read(BUFFER)):
+                packed = b""
+            elif not (packed := self._stream.read(PIECE)):
                 raise EOFError("the xz stream is cut off")
-            data = self._decoder.decompress(rest, max_length=len(buffer))
+            data = self._decoder.decompress(packed, max_length=len(buffer))
         buffer[:len(data)] = data
         return len(data)
+
+    def _next_stream(self) -> bytes:
+        """Return the beginning of the stream that follows the last one and its padding; empty where there is none."""
+        packed = self._decoder.unused_data or self._stream.read(PIECE)
+        while packed and not (found := packed.lstrip(PADDING)):
+            packed = self._stream.read(PIECE)
+        return found if packed else b""
 
 
 PACKED: Mapping[bytes, Callable[[BinaryIO], Any]] = {

@@ -5,6 +5,7 @@ registry they are for, and to the address that it names for tokens, over TLS unl
 """
 
 import contextlib
+import io
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, cast
@@ -49,6 +50,7 @@ class Registry:
         self._token: str | None = None
         self._session = requests.Session()
         self._session.max_redirects = 5
+        self._session.hooks["response"].append(without_body)
         self._session.auth = self._authorize  # also keeps requests from looking for a ~/.netrc
 
     def content(self, wanted: Reference, architecture: str) -> Content:
@@ -128,15 +130,23 @@ class Registry:
         if urlsplit(realm).scheme != "https" and not self._plain:
             raise RegistryError(f"{self._host} wants tokens from {realm[:100]}, which is without TLS")
         with requests.get(realm, timeout=TIMEOUT, stream=True, auth=self._credentials or no_netrc,
+                          headers={"Accept-Encoding": "identity"}, hooks={"response": without_body},
                           params={"service": str(values.get("service", "")),
                                   "scope": f"repository:{wanted.name}:pull"}) as response:
             if response.status_code != 200:
                 raise refused(wanted, self._host, response.status_code, self._credentials is not None)
-            found = content.parsed(response.raw.read(TOKEN_LIMIT, decode_content=True), f"the token of {self._host}")
+            found = content.parsed(response.raw.read(TOKEN_LIMIT, decode_content=False), f"the token of {self._host}")
         token = found.get("token") or found.get("access_token")
         if not isinstance(token, str) or not re.fullmatch(r"[!-~]+", token):
             raise RegistryError(f"{self._host}: the answer of {urlsplit(realm).hostname} has no token")
         return token
+
+
+def without_body(response: requests.Response, **_: Any) -> None:
+    """Drop the body of an answer that sends on to another address: requests would read all of it into memory."""
+    if response.is_redirect:
+        response.close()
+        response.raw = io.BytesIO()
 
 
 def no_netrc(request: requests.PreparedRequest) -> requests.PreparedRequest:

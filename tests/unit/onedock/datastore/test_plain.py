@@ -19,7 +19,8 @@ class XzTest(testtools.TestCase):
     def test_streams_one_after_another(self) -> None:
         for packed, expected in ((lzma.compress(CONTENT), CONTENT), (lzma.compress(b""), b""),
                                  (lzma.compress(CONTENT) + bytes(8) + lzma.compress(b"more"), CONTENT + b"more"),
-                                 (lzma.compress(CONTENT) + bytes(4 * plain.BUFFER), CONTENT)):
+                                 (lzma.compress(CONTENT) + bytes(4 * plain.BUFFER), CONTENT),
+                                 (lzma.compress(b"") + bytes(4 * plain.BUFFER) + lzma.compress(b"more"), b"more")):
             self.assertEqual(expected, self.read(packed))
 
     def test_what_is_cut_or_damaged_is_told(self) -> None:
