@@ -68,10 +68,10 @@ class Images:
         :returns: its id
         :raises EngineError: the root has a quota, and the image would be larger: the container wrote sparse files
         """
+        self._freezer.thaw_unrecorded(container)
         found = self._client.container(container)
         made_of = self._client.image(found["Image"])["Config"] or {}
         config = {key: made_of[key] for key in PROGRAM if made_of.get(key)}
-        self._freezer.thaw_unrecorded(found)
         quota = (found["HostConfig"].get("StorageOpt") or {}).get("size")
         if quota is None:
             return self._client.commit(container, repository, tag, config)
