@@ -11,7 +11,7 @@ from containerhost.network.veth import RETURN_LIMIT, Pair, Shape, Veths
 from containerhost.rollback import Rollback
 from containerhost.spec import Nic as SpecNic
 from onedock import addresses
-from onedriver.errors import BadInput
+from onedriver.errors import BadInput, NotSupported
 from onedriver.node.names import name
 from onedriver.vm import OVS, Nic, Vm
 
@@ -39,9 +39,14 @@ class Nics:
         return self.parts(vm)
 
     def make(self, vm: Vm, nic: Nic, *, running: bool) -> bool:
-        """:returns: whether it was not there before"""
+        """Make an interface that is missing, and plug it in.
+
+        :returns: whether it was not there before
+        :raises NotSupported: it cannot be as the template has it
+        """
         wanted = pair(vm, nic)
         if nic.bridge_type == OVS:
+            require_no_limits(vm, nic)
             wanted = dataclasses.replace(wanted, software_checksums=self._veths.is_program(nic.bridge or ""))
         if self._veths.marks(wanted) and (running or wait_for(
                 lambda: self._veths.is_here(wanted.inner_end), RETURN_LIMIT)):
@@ -49,7 +54,7 @@ class Nics:
             return False
         with Rollback(f"interface {wanted.host_end}") as undo:
             self._veths.make(wanted)
-            undo.on_error("the pair", self._veths.remove, wanted.host_end)
+            undo.on_error("the pair", self._remove, nic, wanted.host_end)
             self._join(wanted, nic)
             received, sent = map(shape, nic.bandwidth)
             if received:
@@ -59,7 +64,16 @@ class Nics:
         return True
 
     def _join(self, wanted: Pair, nic: Nic) -> None:
-        self._veths.join(wanted.host_end, nic.bridge or "", openvswitch=nic.bridge_type == OVS)
+        """Plug it in. Its VLANs hold from its first frame: OpenNebula's network driver comes after the start."""
+        if nic.bridge_type == OVS:
+            self._veths.join_switch(wanted.host_end, nic.bridge or "", nic.vlan_id, nic.tagged)
+        else:
+            self._veths.join(wanted.host_end, nic.bridge or "")
+
+    def _remove(self, nic: Nic, host_end: str) -> None:
+        self._veths.remove(host_end)
+        if nic.bridge_type == OVS:
+            self._veths.leave_switch(host_end)
 
     def remove(self, vm_id: int, but: frozenset[str] = frozenset()) -> None:
         """All of a VM, also those that it has no more.
@@ -71,7 +85,7 @@ class Nics:
                 self._veths.remove(host_end)
 
     def remove_one(self, vm: Vm, nic: Nic) -> None:
-        self._veths.remove(pair(vm, nic).host_end)
+        self._remove(nic, pair(vm, nic).host_end)
 
 
 def spec_nic(vm: Vm, nic: Nic) -> SpecNic:
@@ -86,6 +100,13 @@ def pair(vm: Vm, nic: Nic) -> Pair:
     if nic.target != own:
         raise BadInput(f"NIC {nic.id} of VM {vm.id} is to be called {nic.target} on the host, but is {own}")
     return Pair(own, f"oi-{vm.id}-{nic.id}", nic.mac, mark(vm.id), nic.mtu)
+
+
+def require_no_limits(vm: Vm, nic: Nic) -> None:
+    """Refuse what Open vSwitch, which removes what others set on its ports, would end."""
+    if any(nic.bandwidth):
+        raise NotSupported(f"NIC {nic.id} of VM {vm.id} is on Open vSwitch with INBOUND_AVG_BW or OUTBOUND_AVG_BW, "
+                           "which the switch would end: use a network of Linux bridges, or set the limit there")
 
 
 def shape(kilobytes: int | None) -> Shape | None:

@@ -103,12 +103,15 @@ class Veths:
         """Down, the container's end has no carrier: nothing reaches it, and its kernel answers nobody."""
         self._privileged.set_link(host_end, up)
 
-    def join(self, host_end: str, bridge: str, *, openvswitch: bool = False) -> None:
-        """Plug the host's end into a bridge, of Linux or of Open vSwitch; done already when it is plugged."""
-        if openvswitch:
-            self._privileged.add_switch_port(host_end, bridge)
-        else:
-            self._privileged.enslave(host_end, bridge)
+    def join(self, host_end: str, bridge: str) -> None:
+        self._privileged.enslave(host_end, bridge)
+
+    def join_switch(self, host_end: str, bridge: str, vlan: int | None, tagged: frozenset[int]) -> None:
+        """Plug the host's end into a bridge of Open vSwitch; done already when it is plugged."""
+        self._privileged.add_switch_port(host_end, bridge, vlan, tagged)
+
+    def leave_switch(self, host_end: str) -> None:
+        self._privileged.remove_switch_port(host_end)
 
     def is_program(self, bridge: str) -> bool:
         """Return whether a bridge of Open vSwitch forwards in user space: its own interface is then a tap."""

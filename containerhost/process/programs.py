@@ -12,7 +12,8 @@ from containerhost.errors import HostActionFailed
 PACKAGES = {
     "blkid": "util-linux", "bzip2": "bzip2", "e2fsck": "e2fsprogs", "gzip": "gzip",
     "ip": "iproute2 (iproute)", "mke2fs": "e2fsprogs", "mkfs.ext4": "e2fsprogs",
-    "mount": "util-linux (util-linux-core)", "partx": "util-linux (util-linux-core)",
+    "mount": "util-linux (util-linux-core)", "ovs-vsctl": "openvswitch-switch (openvswitch)",
+    "partx": "util-linux (util-linux-core)",
     "prlimit": "util-linux (util-linux-core)",
     "qemu-img": "qemu-utils (qemu-img)", "rbd": "ceph-common", "rdma": "iproute2 (iproute)", "resize2fs": "e2fsprogs",
     "runc": "runc, or Docker's containerd.io", "sfdisk": "fdisk (util-linux)",

@@ -283,7 +283,7 @@ def as_root(words: list[str], source: BinaryIO | int = subprocess.DEVNULL,
 
 
 def root_command(words: list[str]) -> list[str]:
-    """Name the command by its path: OpenNebula's packages have sudo look for names outside of /usr/local only."""
+    """Name the command by its path: with OpenNebula's packages sudo does not look for names in /usr/local."""
     return [*([] if os.geteuid() == 0 else ["sudo", "-n"]), shutil.which("onedock") or "onedock", *words]
 
 

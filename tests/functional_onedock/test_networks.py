@@ -1,13 +1,21 @@
 """NICs on Open vSwitch, with what OpenNebula's network driver does after a deployment and after the end."""
 
+from typing import NoReturn
+
 import fixtures
 
+from containerhost.engines.docker.engine import DockerEngine
+from containerhost.errors import EngineError
 from tests.functional import ovs
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import BOOT, CLEANUP, OnedockCase
 from tests.functional_onedock.test_parts import addressed
 
 OVS = "<BRIDGE_TYPE>openvswitch</BRIDGE_TYPE><VLAN_ID>7</VLAN_ID>"
+
+
+def failing(*_: object) -> NoReturn:
+    raise EngineError("it fails, as the test has it")
 
 
 class OpenVSwitchTest(OnedockCase):
@@ -22,20 +30,24 @@ class OpenVSwitchTest(OnedockCase):
         machine = Machine(number, nics=(0,), bridge=ovs.BRIDGE, nic_more=OVS)
         return self.deployed(machine.changed(context=(("ETH0_MAC", machine.mac(0)), ("ETH0_IP", address))))
 
-    def tagged(self, port: str, vlan: int) -> None:
-        self.switch.vsctl("set", "port", port, f"tag={vlan}")
-        self.addCleanup(self.switch.vsctl, "--if-exists", "del-port", port)
+    def removed(self, *ports: str) -> None:
+        """Do what OpenNebula's network driver does at the end."""
+        for port in ports:
+            self.addCleanup(self.switch.vsctl, "--if-exists", "del-port", port)
+
+    def ports(self) -> list[str]:
+        return [port for port in self.switch.vsctl("list-ports", ovs.BRIDGE).split() if port.startswith("one-")]
 
     def test_ports_keep_their_vlan_over_restarts_of_the_container(self) -> None:
         first, second = self.on_switch(1, "10.1.0.5"), self.on_switch(2, "10.1.0.6")
-        self.tagged("one-1-0", 7)
-        self.tagged("one-2-0", 7)
+        self.removed("one-1-0", "one-2-0")
         for act in (lambda: None, lambda: self.ok("reset", first)):
             act()
             self.assertEqual("7", self.switch.vsctl("get", "port", "one-1-0", "tag"))
             self.assertIn(" 0% packet loss", self.inside(second, "ping", "-c", "1", "-W", "30", "10.1.0.5"))
         self.assertEqual("hello\n", self.sent(first, second), "whole frames with whole checksums")
-        self.tagged("one-1-0", 8)
+        self.switch.vsctl("set", "port", "one-1-0", "tag=8")
+        self.ok("reset", first)
         self.assertIn("100% packet loss", self.inside(second, "ping", "-c", "1", "-W", "2", "10.1.0.5"))
         for machine in (first, second):
             self.ok("cancel", machine, lcm=CLEANUP)
@@ -52,8 +64,35 @@ class OpenVSwitchTest(OnedockCase):
         for _ in range(2):
             self.ok("attach_nic", more, machine.mac(1), ovs.BRIDGE, "-", "ovswitch", "one-1-1")
         self.assertIn("one-1-1", self.switch.vsctl("list-ports", ovs.BRIDGE).split())
+        self.assertEqual("7", self.switch.vsctl("get", "port", "one-1-1", "tag"))
         self.ok("detach_nic", more, machine.mac(1))
-        self.switch.vsctl("--if-exists", "del-port", "one-1-1")
+        self.assertEqual([], self.ports())
+
+    def test_vlans_that_come_with_their_tags(self) -> None:
+        for more, expected in (("<VLAN_TAGGED_ID>20,30-31</VLAN_TAGGED_ID>", ("[]", "[20, 30, 31]", "trunk")),
+                               ("<VLAN_ID>7</VLAN_ID><VLAN_TAGGED_ID>20</VLAN_TAGGED_ID>",
+                                ("7", "[20]", "native-untagged"))):
+            machine = self.deployed(Machine(nics=(0,), bridge=ovs.BRIDGE, nic_more=(
+                f"<BRIDGE_TYPE>openvswitch</BRIDGE_TYPE>{more}")))
+            self.removed("one-1-0")
+            found = tuple(self.switch.vsctl("get", "port", "one-1-0", column) for column in (
+                "tag", "trunks", "vlan_mode"))
+            self.ok("cancel", machine, lcm=CLEANUP)
+            self.switch.vsctl("del-port", "one-1-0")
+            self.assertEqual(expected, found)
+
+    def test_an_attachment_that_fails_leaves_no_port(self) -> None:
+        machine = self.deployed()
+        more = machine.changed(nics=(1,), attach="nic", bridge=ovs.BRIDGE, nic_more=OVS)
+        self.patch(DockerEngine, "attach", failing)
+        self.refused("as the test has it", "attach_nic", more, machine.mac(1), ovs.BRIDGE, "-", "ovswitch", "one-1-1")
+        self.assertEqual([], self.ports())
+
+    def test_limits_that_the_switch_would_end_are_refused(self) -> None:
+        machine = Machine(nics=(0,), bridge=ovs.BRIDGE, nic_more=f"{OVS}<INBOUND_AVG_BW>100</INBOUND_AVG_BW>")
+        self.node.give_disk(machine)
+        self.refused("use a network of Linux bridges", "deploy", machine, lcm=BOOT)
+        self.assertEqual([], self.ports())
 
     def test_a_bridge_that_is_not_there_is_told(self) -> None:
         machine = Machine(nics=(0,), bridge="no-such-br", nic_more=OVS)
