@@ -48,7 +48,9 @@ printf "$1" >> /etc/subgid
 """
 PROBE = """
 cd /var/tmp/one/im/$1-probes.d/vm/$2
-for probe in *; do [ -x "$probe" ] && [ -f "$probe" ] && ./"$probe" "$1" "$3" > /dev/null < /tmp/im-config; done
+for probe in *; do
+    if [ -f "$probe" ] && [ -x "$probe" ]; then ./"$probe" "$1" "$3" < /dev/null > /dev/null; fi
+done
 """
 
 
@@ -84,7 +86,10 @@ class Peers:
         await_that(lambda: self._one("oneimage", "list", "--csv").count(",rdy") == 3, "the image is registered")
 
     def round(self, driver: Driver, count: int) -> dict[str, float]:
-        """:returns: seconds by what was done"""
+        """Do everything once with one driver.
+
+        :returns: seconds by what was done
+        """
         found: dict[str, float] = {}
         answer = ""
 
@@ -107,8 +112,13 @@ class Peers:
         return found
 
     def _plug(self, vm: str) -> float:
-        return self._timed(lambda: self._one("onevm", "nic-attach", vm, "--network", "net"),
-                           lambda: self._one.state(vm) == "ACTIVE RUNNING")
+        """Attach a NIC.
+
+        :raises AssertionError: that failed
+        """
+        start = time.monotonic()
+        self._stage.do(vm, "nic-attach", "--network", "net")
+        return time.monotonic() - start
 
     def _all(self, vms: Sequence[str], state: str) -> bool:
         states = self._one.vms()
@@ -128,7 +138,10 @@ class Peers:
         return time.monotonic() - start
 
     def _probe(self, driver: Driver, kind: str) -> float:
-        """Seconds of one run, beside what the shell that runs it costs."""
+        """Measure one run of a node's probes, without what entering the node costs.
+
+        :returns: seconds
+        """
         node = self._cloud.nodes[0]
         number = self._one("onehost", "list", "--csv", "--list", "ID,NAME").split(f",{node.name}{driver.suffix}\n")[0]
         host = number.rsplit("\n", 1)[-1]
@@ -149,7 +162,7 @@ def vms_of(answer: str) -> list[str]:
 
 
 def raw_image(file: Path) -> Path:
-    """An ext4 file system with the files of lxdone's image."""
+    """Make an ext4 file system with the files of lxdone's image."""
     root, tar = HOME / "peer-root", HOME / "peer.tar"
     if not file.exists():
         images.only_rootfs(images.all_formats(HOME / "images")["unified"], tar)

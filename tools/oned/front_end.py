@@ -24,7 +24,8 @@ STUBS = {"load_opennebula_paths.rb": "# Debian's own gems are used\n", "parse-cr
 SETTINGS = {"MONITORING_INTERVAL_DATASTORE": "15", "SCHED_MAX_WND_TIME": "2", "SCHED_MAX_WND_LENGTH": "1",
             "SCHED_RETRY_TIME": "5", "MAX_ACTIONS_PER_HOST": "10", "LISTEN_ADDRESS": '"127.0.0.1"'}
 
-# Drivers of OpenNebula's own that nothing here uses: oned waits for each of its drivers at its start.
+# Drivers of OpenNebula's own that nothing here uses, as bench/opennebula_peer does that for LXC: oned waits for each of
+# its drivers at its start.
 IN_TREE = re.compile(r'(?ms)^VM_MAD = \[\s*NAME\s*= "(?:kvm|qemu)".*?\n\]\n')
 
 

@@ -90,7 +90,7 @@ class Stage:
         return vm
 
     def vms_on(self, driver: Driver, node: Machine, *more: str) -> list[str]:
-        """VMs with what their templates have more, on one node."""
+        """Run VMs with what their templates have more, on one node."""
         vms = [self.one.create("vm", self.template(driver, "placed", words), "--hold") for words in more]
         for vm in vms:
             self.one("onevm", "deploy", vm, f"{node.name}{driver.suffix}", driver.datastore)

@@ -62,7 +62,7 @@ def cycle(stage: Stage, driver: Driver, more: str) -> str:
         stage.on(vm)
         check(" ".join(words))
     for words in (("reboot",), ("reboot", "--hard")):
-        first = stage.inside(vm, "cat /proc/1/stat | cut -d' ' -f22")
+        first = first_process(stage, vm)
         stage.one("onevm", words[0], vm, *words[1:])
         stage.await_that(lambda first=first: begun_anew(stage, vm, first), f"{' '.join(words)}")
         stage.one.running(vm)
@@ -78,10 +78,15 @@ def cycle(stage: Stage, driver: Driver, more: str) -> str:
     return "poweroff, suspend, undeploy, reboot, stop: the content stays"
 
 
+def first_process(stage: Stage, vm: str) -> str:
+    """When its first process began, in ticks since the host's start."""
+    return stage.inside(vm, "cat /proc/1/stat | cut -d' ' -f22")
+
+
 def begun_anew(stage: Stage, vm: str, first: str) -> bool:
     """Whether its first process is another one than before."""
     try:
-        return stage.inside(vm, "cat /proc/1/stat | cut -d' ' -f22") != first
+        return first_process(stage, vm) != first
     except MachineFailed:  # it is away for a moment
         return False
 

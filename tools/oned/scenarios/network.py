@@ -2,10 +2,11 @@
 
 import json
 
-from tools.oned.machine import MachineFailed
 from tools.oned.scenarios import for_each_driver, scenario
+from tools.oned.scenarios.life import begun_anew, first_process
 from tools.oned.stage import FUNCTION, LXDONE, NETWORK, ONEDOCK, Driver, Stage, require
 
+FOREIGN = "10.4.0.200"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGz somebody@somewhere"
 SCRIPT = "echo it's \\\"started\\\" $HOME > /tmp/started"
 VISIT = """
@@ -63,27 +64,41 @@ def security_groups(stage: Stage, driver: Driver) -> str:
     address = addressed(stage, guarded)
     addressed(stage, other)
     for _ in range(2):
-        stage.inside(guarded, "for port in 80 81; do nc -l -p $port > /dev/null 2>&1 < /dev/null & done")
-        told = stage.inside(other, f"for port in 80 81; do nc -w 3 {address} $port < /dev/null 2> /dev/null "
-                            f"&& echo $port; done; ping -c 1 -W 2 {address} > /dev/null && echo ping; true")
-        require(told.split() == ["80"], f"of 80, 81 and ping these are let in: {told.split()}")
-        stage.do(guarded, "reboot", "--hard")
-        stage.await_that(lambda: up_again(stage, guarded), "it runs again")
-    stage.inside(other, "ip address add 10.4.0.200/24 dev eth0; ip address del $(ip -o -4 address show dev eth0 | "
-                 "sed -n 's/.*inet \\(10.4.0.[0-9]*.24\\).*/\\1/p' | grep -v 200) dev eth0")
-    stage.inside(guarded, "nc -l -p 80 > /dev/null 2>&1 < /dev/null &")
-    told = stage.inside(other, f"nc -w 3 {address} 80 < /dev/null 2> /dev/null && echo reached; true")
-    require(not told, "an address that is not its own is let out")
+        told = reached(stage, other, guarded, address)
+        require(told == ["80"], f"of 80, 81 and ping these are let in: {told}")
+        reboot(stage, guarded)
+    own = addressed(stage, other)
+    from_host(stage, other, f"ip address delete {own}/24 dev eth0 && ip address add {FOREIGN}/24 dev eth0")
+    require(not reached(stage, other, guarded, address), f"{FOREIGN}, which is not its own, is let out")
+    from_host(stage, other, f"ip address delete {FOREIGN}/24 dev eth0 && ip address add {own}/24 dev eth0")
+    require(reached(stage, other, guarded, address) == ["80"], f"{own} is not let out any more")
     stage.end(guarded, other)
     return "port 80 and nothing else, also after a restart; no address of others"
 
 
-def up_again(stage: Stage, vm: str) -> bool:
-    try:
-        addressed(stage, vm)
-    except MachineFailed:  # it is away for a moment
-        return False
-    return True
+def reached(stage: Stage, visitor: str, vm: str, address: str) -> list[str]:
+    """Return which of the ports 80 and 81 and ``ping`` a VM lets another reach."""
+    stage.inside(vm, "for port in 80 81; do nc -l -p $port > /dev/null 2>&1 < /dev/null & done")
+    return stage.inside(visitor, f"for port in 80 81; do nc -w 3 {address} $port < /dev/null 2> /dev/null "
+                        f"&& echo $port; done; ping -c 1 -W 2 {address} > /dev/null && echo ping; true").split()
+
+
+def from_host(stage: Stage, vm: str, script: str) -> None:
+    """Run something in a VM's network namespace with all rights there, which Docker's guests do not have."""
+    node, driver = stage.node(vm), stage.driver(vm)
+    if driver is ONEDOCK:
+        pid = stage.engine(node, driver, "inspect", "--format", "{{.State.Pid}}", f"one-{vm}").strip()
+    else:
+        pid = stage.engine(node, driver, "list", f"one-{vm}", "--format", "csv", "--columns", "p").strip()
+    node.run("nsenter", f"--target={pid}", "--net", "sh", "-c", script)
+
+
+def reboot(stage: Stage, vm: str) -> None:
+    """Restart a VM by force, and give its guest its address."""
+    first = first_process(stage, vm)
+    stage.do(vm, "reboot", "--hard")
+    stage.await_that(lambda: begun_anew(stage, vm, first), "it runs again")
+    addressed(stage, vm)
 
 
 def addressed(stage: Stage, vm: str) -> str:
@@ -109,8 +124,7 @@ def open_vswitch(stage: Stage, driver: Driver) -> str:
     for _ in range(2):
         require(reaches(stage, second, address), f"{address} is not reached within its VLAN")
         require(not reaches(stage, apart, address), f"{address} is reached from another VLAN")
-        stage.do(first, "reboot", "--hard")
-        stage.await_that(lambda: up_again(stage, first), "it runs again")
+        reboot(stage, first)
     stage.end(*vms)
     return "VLAN 7 and 8"
 
