@@ -33,7 +33,7 @@ VIEWER = re.compile(rb"RFB (\d{3})\.(\d{3})\n")
 
 def main(visitor: socket.socket, guest: socket.socket, password: str | None, name: str,
          keep_place: Callable[[], None]) -> None:
-    """All that this process does.
+    """Do all that this process does.
 
     :param guest: to the process that has the console
     :param name: of the container
@@ -64,7 +64,9 @@ def give_up_rights() -> None:
 
 
 def greet(visitor: socket.socket, password: str | None, name: str, keep_place: Callable[[], None]) -> None:
-    """:param keep_place: called before the visitor hears that it is admitted
+    """Admit a visitor, or not.
+
+    :param keep_place: called before the visitor hears that it is admitted
     :raises NotRfb: the visitor is no viewer, or does not know the password
     :raises NoFont: nothing could be drawn
     """
