@@ -11,7 +11,7 @@ from tools.oned.one import One
 
 SAMPLES = CHECKOUT / "etc/opennebula/onedock/samples"
 IMAGES_FROM = "/var/tmp"  # noqa: S108  (the datastores' SAFE_DIRS, on the front-end's own layer)
-SMALL_SIZE = "48m"
+SMALL_SIZE = "600m"  # which a scenario makes as small as what is in it
 NETWORK = 'NAME="net"\nVN_MAD="dummy"\nBRIDGE="onebr"\nAR=[TYPE="IP4",IP="10.1.0.10",SIZE="200"]\n'
 # What a NIC of the network "guarded" lets in; of the others, all.
 GUARD = """NAME="web"

@@ -1,5 +1,8 @@
 """What goes wrong: daemons end, containers stop or vanish behind oned's back, datastores are full."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tools.oned import front_end, node, setup
 from tools.oned.machine import Machine, MachineFailed, await_that
 from tools.oned.scenarios import for_each_driver, scenario
@@ -126,29 +129,35 @@ def full_datastore(stage: Stage, driver: Driver) -> str:
     stage.one.running(vm)
     stage.inside(vm, "head -c 3000000 /dev/urandom > /media/1/content; head -c 60000000 /dev/urandom > /content; sync")
     before = stage.sums(vm)
-    stage.one("onevm", action, vm)
-    error = stage.await_that(lambda: stage.one.error(vm), f"{action} fails")
-    require("space" in error.lower() or "full" in error.lower(), f"{action} fails with {error!r}")
-    require("mistake" not in error, error)
-    state = stage.await_that(lambda: settled(stage, vm), "it is RUNNING, POWEROFF or failed")
-    path = f"/var/lib/one/datastores/{stage.one.history(vm)['DS_ID']}"
-    machine = stage.node(vm)
-    machine.run("mount", "-o", "remount,size=600m", path)
-    try:
-        if state == FAILED_UNDEPLOY:
-            stage.one("onevm", "recover", "--retry", vm)
-            stage.await_that(lambda: stage.one.state(vm) == then, "it is undeployed")
+    with full(stage.node(vm), f"/var/lib/one/datastores/{stage.one.history(vm)['DS_ID']}"):
+        stage.one("onevm", action, vm)
+        error = stage.await_that(lambda: stage.one.error(vm), f"{action} fails")
+        require("space" in error.lower() or "full" in error.lower(), f"{action} fails with {error!r}")
+        require("mistake" not in error, error)
+        state = stage.await_that(lambda: settled(stage, vm), "it is RUNNING, POWEROFF or failed")
+    if state == FAILED_UNDEPLOY:
+        stage.one("onevm", "recover", "--retry", vm)
+        stage.await_that(lambda: stage.one.state(vm) == then, "it is undeployed")
+        stage.on(vm)
+        require(stage.sums(vm) == before, "the content changed")
+    else:
+        if state != "ACTIVE RUNNING":
             stage.on(vm)
-            require(stage.sums(vm) == before, "the content changed")
-        else:
-            if state != "ACTIVE RUNNING":
-                stage.on(vm)
-            require(stage.sums(vm) == before, "the content changed")
-            stage.do(vm, action, then=then)
-        stage.end(vm)
+        require(stage.sums(vm) == before, "the content changed")
+        stage.do(vm, action, then=then)
+    stage.end(vm)
+    return f"{action}: {error.split(': ', 1)[-1][:160]}; {state}"
+
+
+@contextmanager
+def full(machine: Machine, path: str) -> Iterator[None]:
+    """Leave a file system 16 MiB of room within the block."""
+    machine.run("sh", "-c", 'mount -o "remount,size=$(($(df --output=used -k "$1" | tail -n 1) + 16384))k" "$1"', "sh",
+                path)
+    try:
+        yield
     finally:
         machine.run("mount", "-o", f"remount,size={setup.SMALL_SIZE}", path)
-    return f"{action}: {error.split(': ', 1)[-1][:160]}; {state}"
 
 
 def small(driver: Driver) -> str:
