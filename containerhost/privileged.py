@@ -29,7 +29,6 @@ PCI = "/sys/bus/pci"
 TENANT_LIMIT = 30  # s
 USERS_LIMIT = 20  # s to look at the open files of all containers: some ten million
 COMMAND_LIMIT = 30  # s
-OVS_VSCTL = ("ovs-vsctl", f"--timeout={COMMAND_LIMIT - 5}")
 GPU_RESET_LIMIT = 120  # s; resetting an NVLink-connected GPU retrains its links
 
 DRIVER = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -109,22 +108,6 @@ class Privileged:
 
     def enslave(self, name: str, bridge: str) -> None:
         links.enslave(check(INTERFACE, name), check(INTERFACE, bridge))
-
-    def add_switch_port(self, name: str, bridge: str, vlan: int | None, tagged: Collection[int]) -> None:
-        """Make an interface a port of a bridge of Open vSwitch. One that is there stays as it is.
-
-        :param vlan: whose frames it has without their tag; None is none
-        :param tagged: VLANs whose frames it has with their tags; none of both are all, as Open vSwitch has it
-        """
-        columns = [f"tag={int(vlan)}"] if vlan is not None else []
-        if tagged:
-            mode = "trunk" if vlan is None else "native-untagged"
-            columns += [f"trunks={','.join(str(int(one)) for one in sorted(tagged))}", f"vlan_mode={mode}"]
-        run([*OVS_VSCTL, "--may-exist", "add-port", check(INTERFACE, bridge), check(INTERFACE, name), *columns])
-
-    def remove_switch_port(self, name: str) -> None:
-        """Remove a port of Open vSwitch, whatever bridge has it; done already when it is not there."""
-        run([*OVS_VSCTL, "--if-exists", "del-port", check(INTERFACE, name)])
 
     def compute_checksums(self, name: str) -> None:
         links.compute_checksums(check(INTERFACE, name))

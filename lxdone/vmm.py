@@ -19,6 +19,7 @@ from lxdone import refusals, translate
 from lxdone.conf import Options
 from lxdone.disk import isofiles
 from lxdone.disk.images import Images
+from lxdone.disk.qcow2 import Origin
 from lxdone.root import rootfiles
 from lxdone.root.roots import Roots
 from lxdone.root.rootsaves import RootSaves
@@ -290,18 +291,19 @@ class Vmm(BaseVmm):
             with rootfiles.opened(rootfiles.restored(rootfiles.of(vm, file))) as disk:
                 self._saves.require_possible(vm, file, disk)
                 self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)),
-                             disk, home, translate.unpacked_limit(vm, self._options))
+                             disk, home, vm)
             self._write_context(vm, self._engine.root_ids(spec.name))
             for part in self._disks.provide(vm):
                 self._engine.attach(spec.name, part)
             self._start(vm, parts)
 
-    def _create(self, spec: ContainerSpec, disk: Path, folder: Path, limit: int) -> None:
-        """:param folder: the VM's own
-        :param limit: bytes that the disk's content may have unpacked
-        """
+    def _create(self, spec: ContainerSpec, disk: Path, folder: Path, vm: Vm) -> None:
+        """:param folder: the VM's own"""
+        root = translate.root(vm)
+        origin = Origin(Path(self._options.datastores), root.source, root.size)
+        limit = translate.unpacked_limit(vm, self._options)
         for last in (False,) * (IMAGE_TRIES - 1) + (True,):
-            fingerprint = self._roots.ensure(disk, folder, limit)
+            fingerprint = self._roots.ensure(disk, origin, folder, limit)
             labels = dict(spec.labels) | {translate.IMAGE_LABEL: fingerprint}
             try:
                 return self._engine.create(dataclasses.replace(spec, image=fingerprint, labels=labels))

@@ -6,10 +6,12 @@ outside, as the context says.
 
 import dataclasses
 
+from containerhost.network import openvswitch
 from containerhost.network.netfunction import wait_for
 from containerhost.network.veth import RETURN_LIMIT, Pair, Shape, Veths
 from containerhost.rollback import Rollback
 from containerhost.spec import Nic as SpecNic
+from containerhost.sysfs import Host
 from onedock import addresses
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node.names import name
@@ -47,7 +49,7 @@ class Nics:
         wanted = pair(vm, nic)
         if nic.bridge_type == OVS:
             require_no_limits(vm, nic)
-            wanted = dataclasses.replace(wanted, software_checksums=self._veths.is_program(nic.bridge or ""))
+            wanted = dataclasses.replace(wanted, software_checksums=openvswitch.is_program(Host(), nic.bridge or ""))
         if self._veths.marks(wanted) and (running or wait_for(
                 lambda: self._veths.is_here(wanted.inner_end), RETURN_LIMIT)):
             self._join(wanted, nic)
@@ -66,14 +68,14 @@ class Nics:
     def _join(self, wanted: Pair, nic: Nic) -> None:
         """Plug it in. Its VLANs hold from its first frame: OpenNebula's network driver comes after the start."""
         if nic.bridge_type == OVS:
-            self._veths.join_switch(wanted.host_end, nic.bridge or "", nic.vlan_id, nic.tagged)
+            openvswitch.add_port(wanted.host_end, nic.bridge or "", nic.vlan_id, nic.tagged)
         else:
             self._veths.join(wanted.host_end, nic.bridge or "")
 
     def _remove(self, nic: Nic, host_end: str) -> None:
         self._veths.remove(host_end)
         if nic.bridge_type == OVS:
-            self._veths.leave_switch(host_end)
+            openvswitch.remove_port(host_end)
 
     def remove(self, vm_id: int, but: frozenset[str] = frozenset()) -> None:
         """All of a VM, also those that it has no more.

@@ -106,17 +106,6 @@ class Veths:
     def join(self, host_end: str, bridge: str) -> None:
         self._privileged.enslave(host_end, bridge)
 
-    def join_switch(self, host_end: str, bridge: str, vlan: int | None, tagged: frozenset[int]) -> None:
-        """Plug the host's end into a bridge of Open vSwitch; done already when it is plugged."""
-        self._privileged.add_switch_port(host_end, bridge, vlan, tagged)
-
-    def leave_switch(self, host_end: str) -> None:
-        self._privileged.remove_switch_port(host_end)
-
-    def is_program(self, bridge: str) -> bool:
-        """Return whether a bridge of Open vSwitch forwards in user space: its own interface is then a tap."""
-        return self._host.text(f"{FOLDER}/{bridge}/tun_flags") is not None
-
     def shape(self, host_end: str, shape: Shape) -> None:
         """Of what the container receives."""
         self._privileged.shape(host_end, shape.rate, shape.ceiling, shape.burst)

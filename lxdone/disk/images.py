@@ -115,6 +115,9 @@ class Images:
                                              store=store)
                 self._write(folder, record)
                 if found is not Format.ISO:
+                    if copied and not folder.with_suffix(COPY).exists():  # else a crash left what was not written back
+                        origin = qcow2.Origin(self._datastores, disk.source, disk.size)
+                        qcow2.to_raw(file, origin, folder.with_suffix(COPY), self._timeout)
                     self._mount(file, record, folder, self._ids(translate.name(vm.id)), translate.is_volatile(disk))
         return True
 
@@ -128,11 +131,7 @@ class Images:
         return os.path.ismount(folder) or (self._record(folder).exists() and any(folder.iterdir()))
 
     def _mount(self, file: Path, record: Record, folder: Path, ids: IdMap | None, volatile: bool) -> None:
-        source = file
-        if record.copied:
-            source = folder.with_suffix(COPY)
-            if not source.exists():  # else it is what a node that crashed had not written back
-                qcow2.to_raw(file, self._datastores, source, self._timeout)
+        source = folder.with_suffix(COPY) if record.copied else file
         if volatile and growth.is_empty(source):
             growth.make_ext(source, self._timeout)
         found = self._file_system(source, record)

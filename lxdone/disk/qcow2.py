@@ -1,16 +1,17 @@
 """A qcow2 disk as a raw one and back, by ``qemu-img``.
 
-A qcow2 file names other files whose content shows through it, and a tenant may have written those names: each file is
-looked at by itself, and the next one is only opened when it is in a datastore. The disk's owner can rewrite them at any
-time: ``qemu-img`` runs as that user, who can lead it only to files that are his already.
+A qcow2 file names other files whose content shows through it, and a tenant may have written those names, and may know
+where other tenants' disks are: each file is looked at by itself, and the next one is only opened when it is the VM's
+own, or of the image that the disk was made of. The disk's owner can rewrite them at any time: ``qemu-img`` runs as that
+user, who can lead it only to files that are his already.
 """
 
 import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, BinaryIO
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, NamedTuple
 
 from lxdone.disk import newfile
 from lxdone.disk.filesystems import run
@@ -21,25 +22,69 @@ from onedriver.node import datastores as files
 INFO_LIMIT = 30  # s
 LONGEST = 64  # files behind one another
 FORMATS = frozenset({"raw", "qcow2"})
+SNAPSHOTS = ".snap"  # ends the name of the folder with an image's or a disk's snapshots
+MIB = 1 << 20
 
 
-def to_raw(disk: Path, datastores: Path, raw: Path, limit: int) -> None:
+class Origin(NamedTuple):
+    """What a disk may be made of.
+
+    :ivar datastores: the folder that everything must be in
+    :ivar image: SOURCE of the image that the disk was made of; None is none
+    :ivar size: bytes that OpenNebula says it has; None is not told
+    :ivar seen: it was looked at when the VM was deployed, since when no tenant can change it: only ``datastores`` counts
+    """
+
+    datastores: Path
+    image: str | None = None
+    size: int | None = None
+    seen: bool = False
+
+    def require(self, disk: Path, file: Path) -> None:
+        """:raises NotSupported: the content of ``file`` may not show through the disk"""
+        real = file.resolve()
+        if not real.is_relative_to(self.datastores.resolve()):
+            raise NotSupported(f"disk {disk} shows the content of {str(file)[:200]!r}, which is not in a "
+                               f"datastore below {self.datastores}")
+        if not self.seen and self._of(real) not in {self._of(disk.resolve()), image_of(self.image)}:
+            raise NotSupported(f"disk {disk} shows the content of {str(file)[:200]!r}, which is neither the VM's own "
+                               "nor of the image that the disk was made of: register an image that stands by itself "
+                               "(qemu-img convert)")
+
+    def _of(self, file: Path) -> tuple[str, ...]:
+        """Return the datastore, and the VM or image in it, that a file belongs to."""
+        return owner_of(*file.relative_to(self.datastores.resolve()).parts[:2])
+
+
+def image_of(source: str | None) -> tuple[str, ...]:
+    """Return the datastore and the image of a SOURCE, which a front-end may have in another folder than this node."""
+    return owner_of(*PurePosixPath(os.path.normpath(source)).parts[-2:]) if source else ()
+
+
+def owner_of(datastore: str, *entry: str) -> tuple[str, ...]:
+    return (datastore, *(name.removesuffix(SNAPSHOTS) for name in entry))
+
+
+def to_raw(disk: Path, origin: Origin, raw: Path, limit: int) -> None:
     """Write the disk's content into a file of its own, which is there as a whole or not at all.
 
     It belongs to the disk's owner, who cannot enter its folder.
 
     :param disk: by a path that is safe to open, see :mod:`onedriver.node.datastores`
     :param raw: in a folder of root's
-    :param datastores: the folder that everything the disk is made of must be in
     :param limit: seconds it may take
-    :raises NotSupported: it is made of something else, or the node has no qemu-img
+    :raises NotSupported: it is made of something else, or larger than it may be, or the node has no qemu-img
     """
-    require_within(disk, datastores)
+    size = inspected(disk, origin).size
+    if origin.size is not None and size > origin.size + MIB:
+        raise NotSupported(f"disk {disk} is a qcow2 image of {size >> 20} MiB, but OpenNebula says that it has "
+                           f"{origin.size >> 20} MiB: register the image anew with its SIZE")
     with newfile.instead_of(raw) as unfinished, unfinished.open("xb") as target:
         os.fchmod(target.fileno(), 0o600)
         os.fchown(target.fileno(), *owner(disk))
-        run([*confined(limit), "qemu-img", "convert", "-U", "-f", "qcow2", "-O", "raw", str(disk.resolve()),
-             own(target)], limit, f"disk {disk} cannot be made a raw one", **as_owner(disk, target))
+        run([*confined(limit, written=size), "qemu-img", "convert", "-U", "-f", "qcow2", "-O", "raw",
+             str(disk.resolve()), own(target)], limit, f"disk {disk} cannot be made a raw one",
+            **as_owner(disk, target))
 
 
 def from_raw(raw: Path, disk: Path, datastores: Path, limit: int, ready: Callable[[Path], None] | None = None) -> None:
@@ -49,7 +94,7 @@ def from_raw(raw: Path, disk: Path, datastores: Path, limit: int, ready: Callabl
     """
     with (files.opened(disk) as old, raw.open("rb") as source, files.replaced(disk, ready) as unfinished,
           unfinished.open("wb") as target):
-        base, kind = require_within(old.path, datastores)
+        base, kind, _ = inspected(old.path, Origin(datastores, seen=True))
         over = ["-B", str(base), "-F", kind] if base else []
         os.fchown(source.fileno(), *owner(old.path))
         run([*confined(limit), "qemu-img", "convert", "-f", "raw", "-O", "qcow2", *over, own(source),
@@ -73,25 +118,36 @@ def as_owner(disk: Path, *inherited: BinaryIO) -> dict[str, Any]:
     return {"cwd": "/", "pass_fds": [file.fileno() for file in inherited], **user}
 
 
-def require_within(disk: Path, datastores: Path) -> tuple[Path | None, str]:
-    """:returns: the file right behind the disk and its format
+class Found(NamedTuple):
+    """:ivar base: the file right behind a disk; None is none
+    :ivar kind: its format
+    :ivar size: bytes of the disk's content
+    """
+
+    base: Path | None
+    kind: str
+    size: int
+
+
+def inspected(disk: Path, origin: Origin) -> Found:
+    """Look at every file that a disk is made of.
+
+    :raises NotSupported: one of them may not be
     """
     if shutil.which("qemu-img") is None:
         raise NotSupported(f"disk {disk} is a qcow2 image, but this node has no qemu-img to read it with: install "
                            "qemu-utils, or let the datastore keep raw images")
-    first: tuple[Path | None, str] | None = None
-    file: Path | None = disk
-    kind = "qcow2"
+    first: Found | None = None
+    file, kind = disk, "qcow2"
     for _ in range(LONGEST):
-        if file is None:
-            return first or (None, "")
-        if not file.resolve().is_relative_to(datastores.resolve()):
-            raise NotSupported(f"disk {disk} shows the content of {str(file)[:200]!r}, which is not in a "
-                               f"datastore below {datastores}")
+        origin.require(disk, file)
         info = json.loads(run([*confined(INFO_LIMIT), "qemu-img", "info", "-U", "-f", kind, "--output=json",
                                str(file.resolve())], INFO_LIMIT, f"disk {disk} cannot be read", **as_owner(disk)))
-        file, kind = behind(info, str(disk))
-        first = first or (file, kind)
+        base, kind = behind(info, str(disk))
+        first = first or Found(base, kind, int(info["virtual-size"]))
+        if base is None:
+            return first
+        file = base
     raise NotSupported(f"disk {disk} is made of more than {LONGEST} files")
 
 

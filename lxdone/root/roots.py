@@ -21,6 +21,7 @@ from containerhost.images.errors import BadImage, TooLarge
 from containerhost.images.rebuild import rebuild
 from lxdone.disk import diskformat, filesystems, qcow2
 from lxdone.disk.diskformat import Format
+from lxdone.disk.qcow2 import Origin
 from lxdone.translate import IMAGE_LABEL
 from onedriver.errors import BadInput, DriverError, NotSupported
 
@@ -48,9 +49,10 @@ class Roots:
         self._lock = FileLock(locks / LOCK, timeout)
         self._timeout = timeout
 
-    def ensure(self, disk: Path, folder: Path, limit: int) -> str:
+    def ensure(self, disk: Path, origin: Origin, folder: Path, limit: int) -> str:
         """Fingerprint of the image with the disk file's content, which LXD has afterwards.
 
+        :param origin: what the disk may be made of
         :param folder: this VM's own, for what is needed meanwhile
         :param limit: bytes that the content may have unpacked
         :raises BadInput, NotSupported: the file is missing or nothing to make a root of
@@ -59,7 +61,7 @@ class Roots:
             return self._ensure_raw(disk, folder, limit)
         raw = folder / "root.raw"
         try:
-            qcow2.to_raw(disk, self._datastores, raw, self._timeout)
+            qcow2.to_raw(disk, origin, raw, self._timeout)
             return self._ensure_raw(raw, folder, limit)
         finally:
             raw.unlink(missing_ok=True)

@@ -183,7 +183,7 @@ class RootSaves:
             raw = packed.home / "saved.raw"
             try:
                 with datastores.opened(root.file) as disk:
-                    qcow2.to_raw(disk.path, self._datastores, raw, self._timeout)
+                    qcow2.to_raw(disk.path, qcow2.Origin(self._datastores, seen=True), raw, self._timeout)
                 packed.fill(raw, record.size, new=not record.persistent)
                 qcow2.from_raw(raw, root.file, self._datastores, self._timeout, ready)
             finally:

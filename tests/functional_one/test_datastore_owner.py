@@ -75,7 +75,8 @@ class DatastoreOwnerTest(ActionsCase):
         base = diskfiles.ext4(content, self.images / "base")
         diskfiles.qcow2("create", "-b", str(base), "-F", "raw", str(self.folder / "disk.2"))
         self.given(self.file_system())
-        machine = self.booted(Machine(disks=ROOT.replace("<SAVE><![CDATA[NO]]>", "<SAVE>YES") + image() + image(2)))
+        machine = self.booted(Machine(disks=ROOT.replace("<SAVE><![CDATA[NO]]>", "<SAVE>YES") + image()
+                                      + image(2, source=str(base))))
         for number in (1, 2):
             self.assertEqual("", self.inside(machine, "sh", "-c", f"echo written > /media/{number}/file"))
         self.inside(machine, "sh", "-c", "echo written > /root/file")
@@ -195,7 +196,8 @@ class DatastoreOwnerTest(ActionsCase):
         shutil.copy(roots, base)
         disk = self.node.datastores.parent / "qcow2"
         diskfiles.qcow2("create", "-b", str(base), "-F", "raw", str(disk))
-        machine = self.given(disk)
+        source = ROOT.replace("<TARGET>", f"<SOURCE>{base}</SOURCE><TARGET>")
+        machine = self.given(disk).changed(disks=source)
         real = shutil.which("qemu-img")
         swap = f"{real} rebase -u -b {roots} -F raw {self.folder}/disk.0"
         with self.node.stuck("qemu-img", f'if [ "$1" = convert ]; then {swap}; fi; exec {real} "$@"'):

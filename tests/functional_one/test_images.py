@@ -18,9 +18,11 @@ from tests.functional_one.vms import ROOT, Machine
 from tests.waiting import await_that
 
 
-def image(number: int = 1, kind: str = "FILE", mark: str = "", save: bool = True, read_only: bool = False) -> str:
+def image(number: int = 1, kind: str = "FILE", mark: str = "", save: bool = True, read_only: bool = False,
+          source: str = "") -> str:
     return (f"<DISK>{mark}<DISK_ID>{number}</DISK_ID><READONLY>{'YES' if read_only else 'NO'}</READONLY>"
-            f"<SAVE>{'YES' if save else 'NO'}</SAVE><SIZE>32</SIZE><TARGET>sdb</TARGET><TYPE>{kind}</TYPE></DISK>")
+            f"<SAVE>{'YES' if save else 'NO'}</SAVE><SIZE>32</SIZE>"
+            f"{f'<SOURCE>{source}</SOURCE>' if source else ''}<TARGET>sdb</TARGET><TYPE>{kind}</TYPE></DISK>")
 
 
 PLACE = ("/var/lib/one//datastores/0/1/disk.1", "sdb", "1")
@@ -103,7 +105,7 @@ class ImagesTest(ActionsCase):
                         str(self.folder / "disk.2"))
         diskfiles.partitioned(diskfiles.ext4(self.content, self.store / "plain"), self.folder / "disk.3")
         diskfiles.iso(self.content, self.folder / "disk.4")
-        machine = self.deployed(Machine(disks=ROOT + image() + image(2, save=False) + image(3, read_only=True)
+        machine = self.deployed(Machine(disks=ROOT + image() + image(2, save=False, source=str(self.store / "base")) + image(3, read_only=True)
                                         + image(4, "CDROM")))
         for number, owner in ((1, "12 34 600"), (2, "12 34 600"), (3, "12 34 600"), (4, "65534 65534 644")):
             self.assertEqual(f"content\n{owner}\n", self.inside(
@@ -198,7 +200,7 @@ class ImagesTest(ActionsCase):
         raw = self.persistent()
         diskfiles.qcow2("create", "-b", str(diskfiles.ext4(self.content, self.store / "base")), "-F", "raw",
                         str(self.folder / "disk.2"))
-        machine = self.deployed(Machine(disks=ROOT + image() + image(2)))
+        machine = self.deployed(Machine(disks=ROOT + image() + image(2, source=str(self.store / "base"))))
         for number in (1, 2):
             self.write(machine, "written", number)
         # What a restart leaves: containers that do not run, and no mount.

@@ -70,7 +70,8 @@ class PersistentTest(ActionsCase):
 
     def test_each_format_stays_what_it_was(self) -> None:
         ext4 = diskfiles.ext4(self.tree, self.folder / "ext4")
-        base = self.store / "base"
+        base = self.store / "qcow2.snap/0"
+        base.parent.mkdir()
         shutil.copy(ext4, base)
         diskfiles.qcow2("create", "-b", str(base), "-F", "raw", str(self.store / "qcow2"))
         shutil.copy(self.node.lxd.images["unified"], self.store / "lxd")

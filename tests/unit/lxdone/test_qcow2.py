@@ -1,8 +1,11 @@
+import subprocess
 from pathlib import Path
 
+import fixtures
 import testtools
 
 from lxdone.disk import qcow2
+from lxdone.disk.qcow2 import Origin
 from onedriver.errors import NotSupported
 
 DISK = "/ds/0/1/disk.0"
@@ -29,5 +32,39 @@ class BehindTest(testtools.TestCase):
 
     def test_a_file_outside_the_datastores_is_not_even_looked_at(self) -> None:
         for name in ("/etc/shadow", "/ds/../etc/shadow"):
-            error = self.assertRaises(NotSupported, qcow2.require_within, Path(name), Path("/ds"))
+            error = self.assertRaises(NotSupported, qcow2.inspected, Path(name), Origin(Path("/ds")))
             self.assertIn("not in a datastore", str(error))
+
+
+class OriginTest(testtools.TestCase):
+    """A tenant may know where other tenants' disks are: below a number that counts up."""
+
+    def test_the_vms_own_files_and_its_image_with_their_snapshots(self) -> None:
+        for source in ("/ds/1/image", "/var/lib/one//datastores/1/image"):
+            origin = Origin(Path("/ds"), source)
+            for disk, file in ((DISK, DISK), (DISK, "/ds/0/1/disk.0.snap/0"), (DISK, "/ds/1/image"),
+                               (DISK, "/ds/1/image.snap/3"), ("/ds/1/image", "/ds/1/image.snap/0"),
+                               ("/ds/1/image.snap/0", "/ds/1/image")):
+                origin.require(Path(disk), Path(file))
+
+    def test_those_of_others_are_refused(self) -> None:
+        for source in ("/ds/1/image", None):
+            for file in ("/ds/0/57/disk.0", "/ds/0/11/disk.0", "/ds/1/other", "/ds/2/image", "/ds/1/image.snapped",
+                         "/ds/1/image.snap/../other", "/ds/1"):
+                error = self.assertRaises(NotSupported, Origin(Path("/ds"), source).require, Path(DISK), Path(file))
+                self.assertIn("neither the VM's own nor of the image", str(error))
+        Origin(Path("/ds"), seen=True).require(Path(DISK), Path("/ds/1/image"))
+
+
+class SizeTest(testtools.TestCase):
+    def test_one_larger_than_opennebula_says_is_refused(self) -> None:
+        """A few kilobytes of qcow2 can stand for as much as they like."""
+        folder = Path(self.useFixture(fixtures.TempDir()).path) / "0/1"
+        folder.mkdir(parents=True)
+        disk, raw = folder / "disk.1", folder / "raw"
+        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(disk), "1G"], check=True)
+        error = self.assertRaises(NotSupported, qcow2.to_raw, disk, Origin(folder.parents[1], None, 8 << 20), raw, 20)
+        self.assertIn("is a qcow2 image of 1024 MiB, but OpenNebula says that it has 8 MiB", str(error))
+        self.assertFalse(raw.exists())
+        qcow2.to_raw(disk, Origin(folder.parents[1], None, 1 << 30), raw, 20)
+        self.assertEqual(1 << 30, raw.stat().st_size)

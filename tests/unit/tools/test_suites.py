@@ -4,7 +4,7 @@ from pathlib import Path
 import testtools
 
 ROOT = Path(__file__).parents[3]
-SUITE = re.compile(r"""^\s*(?:.*;\s)?suite\s+\S+\s+\./(?P<folder>\S+)\s+\S+\s+(?P<tests>'[^']*'|\S+)""", re.M)
+SUITE = re.compile(r"""^\s*(?:.*;\s|next\s)?suite\s+\S+\s+\./(?P<folder>\S+)\s+\S+\s+(?P<tests>'[^']*'|\S+)""", re.M)
 GUEST = re.compile(r"--test-path \./(\S+)")
 
 
