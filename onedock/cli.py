@@ -55,10 +55,11 @@ def run(what: str, act: Callable[[], str | None]) -> int:
 
 
 def datastore(script: str, argv: Sequence[str]) -> str | None:
-    from onedock.datastore import actions
+    from onedock.datastore import actions, limits
     from onedriver import document
 
-    return actions.act(script, argv, document.read(sys.stdin.buffer))
+    with limits.confined():
+        return actions.act(script, argv, document.read(sys.stdin.buffer))
 
 
 def transfer(script: str, argv: Sequence[str]) -> str | None:

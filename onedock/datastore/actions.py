@@ -14,7 +14,7 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from onedock import datafiles
-from onedock.datastore import export, options, origins, reference
+from onedock.datastore import export, limits, options, origins, reference
 from onedock.datastore.options import Options
 from onedock.datastore.record import Record
 from onedock.datastore.store import DATA, IMAGE, Store
@@ -89,13 +89,15 @@ def cp(call: Call) -> str:
     image, room = call.about, call.store.room(call.options.image_limit)
     if image.type in FILES:
         place = call.store.new(DATA)
-        with call.store.scratch() as scratch, origins.file(call.path, call.options, scratch, room) as file:
+        with (call.store.scratch() as scratch, limits.within(limits.TRANSFER, call.path),
+              origins.file(call.path, call.options, scratch, room) as file):
             datafiles.copy(file, place)
         return f"{place} raw"
     if image.type not in ("OS", None):
         raise NotSupported(f"a datastore of containers does not take images of the type {image.type}")
     place = call.store.new(IMAGE)
-    with call.store.scratch() as scratch, origins.image(call.path, call.options, scratch, room) as found:
+    with (call.store.scratch() as scratch, limits.within(limits.TRANSFER, call.path),
+          origins.image(call.path, call.options, scratch, room) as found):
         if call.options.keep_layers or not call.path.startswith(reference.SCHEME):
             call.store.put(place, found, room)
         else:
@@ -106,7 +108,8 @@ def cp(call: Call) -> str:
 
 def stat(call: Call) -> str:
     """MiB, rounded up. What is packed counts as it is: how large it is unpacked nobody knows yet."""
-    size = origins.size(call.path, call.options)
+    with limits.within(limits.DESCRIPTIONS, call.path):
+        size = origins.size(call.path, call.options)
     return str(-(-max(1, size) // MIB))
 
 

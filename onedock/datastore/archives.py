@@ -7,11 +7,11 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 from containerhost.images import members
 from containerhost.images.errors import BadImage
-from containerhost.images.members import Kind, Member, Stream
+from containerhost.images.members import Kind, Stream
 from onedock.datastore import content, digests, plain
 from onedock.datastore.content import Content, Layer
 from onedock.datastore.plain import Corrupt
@@ -34,6 +34,20 @@ class Files(Protocol):
     def open(self, path: str) -> contextlib.AbstractContextManager[BinaryIO]: ...
 
 
+class Entry(NamedTuple):
+    """What is kept of a member: without its extended attributes, which may take 1 MiB.
+
+    :ivar size: bytes
+    :ivar place: of its data in the archive, in bytes; None where they are not there in one piece
+    :ivar link: what a link leads to; of a hard link from the archive's top
+    """
+
+    kind: Kind
+    size: int
+    place: int | None
+    link: str
+
+
 class Tarball:
     """:raises Corrupt: it is no tarball, or a damaged one
     """
@@ -41,38 +55,40 @@ class Tarball:
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._name = name
         self._file = file
-        self._members: dict[str, tuple[Member, int]] = {}
+        self._entries: dict[str, Entry] = {}
         with damage(name):
             stream = Headers(file)
             for number, member in enumerate(members.read(stream)):
                 if number >= MEMBERS_LIMIT:
                     raise BadInput(f"{name} holds more than {MEMBERS_LIMIT} files: no archive of an image does")
-                self._members["/".join(member.path)] = member, stream.tell()
+                self._entries["/".join(member.path)] = Entry(
+                    member.kind, member.size, None if member.segments is not None else stream.tell(),
+                    member.link or "/".join(member.target))
 
     def has(self, path: str) -> bool:
-        return key(path) in self._members
+        return key(path) in self._entries
 
     def size(self, path: str) -> int:
-        return self._member(path)[0].size
+        return self._entry(path).size
 
     @contextlib.contextmanager
     def open(self, path: str) -> Iterator[BinaryIO]:
         for _ in range(LINKS_LIMIT):
-            member, place = self._member(path)
-            if member.kind is Kind.FILE and member.segments is None:
-                yield cast(BinaryIO, Part(self._file, place, member.size))
+            entry = self._entry(path)
+            if entry.kind is Kind.FILE and entry.place is not None:
+                yield cast(BinaryIO, Part(self._file, entry.place, entry.size))
                 return
-            if member.kind is Kind.HARD_LINK:
-                path = "/".join(member.target)
-            elif member.kind is Kind.SYMLINK:  # of `docker save` before version 25: a layer that two images share
-                path = posixpath.join(posixpath.dirname(path), member.link)
+            if entry.kind is Kind.HARD_LINK:
+                path = entry.link
+            elif entry.kind is Kind.SYMLINK:  # of `docker save` before version 25: a layer that two images share
+                path = posixpath.join(posixpath.dirname(path), entry.link)
             else:
                 break
         raise Corrupt(f"{self._name}: {path[:100]} is no file")
 
-    def _member(self, path: str) -> tuple[Member, int]:
+    def _entry(self, path: str) -> Entry:
         try:
-            return self._members[key(path)]
+            return self._entries[key(path)]
         except KeyError as error:
             raise Corrupt(f"{self._name}: it has no {path[:100]}, which it says it has") from error
 

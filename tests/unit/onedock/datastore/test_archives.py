@@ -2,6 +2,8 @@
 
 import io
 import tarfile
+import tempfile
+import tracemalloc
 
 import testtools
 
@@ -40,6 +42,18 @@ class TarballTest(testtools.TestCase):
     def test_header_that_leads_behind_the_end(self) -> None:
         raw = io.BytesIO(header(size=4 << 30) + END)
         self.assertRaises(Corrupt, Tarball, raw, "an archive")
+
+    def test_attributes_are_not_kept(self) -> None:
+        raw = self.enterContext(tempfile.TemporaryFile())
+        attributes = b"".join(record(f"SCHILY.xattr.user.{number}", b"x" * 65000) for number in range(15))
+        for number in range(20):
+            raw.write(extended(attributes) + header(f"{number}"))
+        raw.write(END)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        archive = Tarball(raw, "an archive")
+        self.assertLess(tracemalloc.get_traced_memory()[0], len(attributes) // 2)
+        self.assertTrue(archive.has("19"))
 
     def test_files_and_links(self) -> None:
         archive = tarball(member("a/layer.tar", size=20), member("b", tarfile.DIRTYPE),

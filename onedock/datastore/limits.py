@@ -1,0 +1,60 @@
+"""How long an action on the front-end may take, and how much memory. Images and servers are a tenant's choice."""
+
+import contextlib
+import resource
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+from onedock.datastore.room import mib
+from onedriver.errors import BadInput, DriverError
+
+DESCRIPTIONS = 5 * 60  # seconds in which a server or an archive tells what an image is
+TRANSFER = 2 * 3600  # seconds in which an image is taken in; 100 GiB come at 15 MB/s
+MEMORY = 2 << 30  # bytes of data (RLIMIT_DATA), also of each program that the action starts
+
+
+class TooSlow(DriverError):
+    """An image takes longer than an action may."""
+
+
+class TooMuchMemory(BadInput):
+    """An image takes more memory than an action may have."""
+
+
+@contextlib.contextmanager
+def within(seconds: float, path: str) -> Iterator[None]:
+    """End the block after some time by an alarm, which also ends a read that lasts: a server may send a byte now and
+    then, and keep even the headers of one answer coming for years. Only for a process's main thread.
+
+    :param path: of the image that is asked for
+    :raises TooSlow: the time is over
+    """
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise TooSlow(f"{path[:300]} was asked for, and is not there whole after {seconds:g} seconds, the most that "
+                      "this may take; nothing of it is kept. Try again when its server is faster, or put the image "
+                      "into a folder of the front-end that SAFE_DIRS names")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def confined() -> Iterator[None]:
+    """Limit the memory of this process from now on.
+
+    :raises TooMuchMemory: the block takes more
+    """
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    try:
+        yield
+    except MemoryError as error:
+        raise TooMuchMemory(f"reading the image takes more than {mib(most)} of memory, which none needs that docker "
+                            "save or skopeo made; make it anew. Nothing of it is kept") from error
