@@ -36,7 +36,7 @@ def vmm(options: Options) -> Vmm:
 
     possession = Possession(Owners(Path(options.owners)), lambda: scan(host), Privileged(), lxd.held)
     state, disks = Path(options.state), disks_of(options, lxd)
-    roots = Roots(lxd.client, state, Path(options.datastores), options.operation_timeout)
+    roots = Roots(lxd.client, state, options.operation_timeout)
     return Vmm(options, lxd, possession, roots, saves_of(options, lxd), disks, Contexts(state),
                Commands(state, Vmm.driver), consoles_of(options, lxd), host)
 

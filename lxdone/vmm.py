@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 
 AWAY = (Status.STOPPED, Status.FROZEN)
 BUSY_INTERVAL = 1.0  # s from one look at a busy container to the next
-IMAGE_TRIES = 3  # another VM's end may remove the image between its import and its use
+IMAGE_TRIES = 3  # an image may be removed between its import and its use
 
 
 class Vmm(BaseVmm):
@@ -303,10 +303,10 @@ class Vmm(BaseVmm):
         origin = Origin(Path(self._options.datastores), root.source, root.size)
         limit = translate.unpacked_limit(vm, self._options)
         for last in (False,) * (IMAGE_TRIES - 1) + (True,):
-            fingerprint = self._roots.ensure(disk, origin, folder, limit)
-            labels = dict(spec.labels) | {translate.IMAGE_LABEL: fingerprint}
             try:
-                return self._engine.create(dataclasses.replace(spec, image=fingerprint, labels=labels))
+                with self._roots.held(disk, origin, folder, limit) as image:
+                    labels = dict(spec.labels) | {translate.IMAGE_LABEL: image}
+                    return self._engine.create(dataclasses.replace(spec, image=image, labels=labels))
             except EngineNotFound:
                 if last:
                     raise
@@ -361,5 +361,5 @@ class Vmm(BaseVmm):
         complain(self._possession.give_back(self._owner(vm_id)))
         self._saves.end(self._contexts.home(name))
         self._contexts.remove(name)
-        self._roots.release(state.labels.get(translate.IMAGE_LABEL) if state else None, self._engine.containers())
         clear(vm_id)
+        self._roots.release(state.labels.get(translate.IMAGE_LABEL) if state else None, self._engine.containers)

@@ -19,6 +19,7 @@ from onedock.imageref import IMAGE
 from onedock.roots import repository
 from onedriver.actions import NUMBER
 from onedriver.errors import BadInput, DriverError
+from onedriver.node.imagelocks import naming
 from onedriver.node.names import name
 
 DISK = re.compile(r"disk\.[0-9]{1,4}")
@@ -52,7 +53,7 @@ class NodeImages:
         raise BadInput("usage: onedock image hold|load|pull VM DISK IMAGE | release VM DISK | save VM")
 
     def hold(self, place: tuple[str, str], image: str, source: BinaryIO | None = None) -> bool:
-        with self._lock.held():
+        with naming(self._lock):
             if not self._images.has(image):
                 return False
             self._images.tag(image, *place)
@@ -84,7 +85,7 @@ class NodeImages:
         return True
 
     def release(self, place: tuple[str, str]) -> bool:
-        with self._lock.held():
+        with naming(self._lock):
             self._images.remove(":".join(place))
         return True
 

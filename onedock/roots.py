@@ -13,8 +13,9 @@ from containerhost.filelock import FileLock
 from containerhost.rollback import Rollback
 from onedock import imageref, translate
 from onedock.imageref import ImageRef
-from onedriver.errors import BadInput
+from onedriver.errors import BadInput, DriverError
 from onedriver.node import datastores
+from onedriver.node.imagelocks import ImageLocks, naming
 from onedriver.node.names import name
 from onedriver.node.vmm import SNAPSHOT
 from onedriver.vm import Vm
@@ -22,7 +23,9 @@ from onedriver.vm import Vm
 ROOT = "root"
 KEPT = "kept"
 DISK = "disk."  # the transfer driver's, see nodeimages.py
-LOCK = ".images"
+LOCK = ".images"  # whoever names or unnames an image holds it, for no longer than that takes
+LOADS = ".loads"  # whoever loads an image holds its lock
+TRIES = 3  # another VM's end may remove an image between its loading and its naming
 #: Machines as Go, and so Docker, calls them, by the kernel's names.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -30,13 +33,14 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 class Roots:
     """:param datastores: OpenNebula's
     :param locks: a folder that every process of this driver on the host shares
-    :param timeout: seconds that loading an image may take
+    :param timeout: seconds to wait for others that load the same image, or name images
     """
 
     def __init__(self, images: Images, datastores: Path, locks: Path, timeout: int) -> None:
         self._images = images
         self._datastores = datastores
         self._lock = FileLock(locks / LOCK, timeout)
+        self._loads = ImageLocks(locks / LOADS, timeout)
 
     def file(self, vm: Vm) -> Path:
         """The root disk's, in the VM's system datastore on this node."""
@@ -53,22 +57,40 @@ class Roots:
         """The image that the VM's container is to be made of, which Docker has afterwards.
 
         :raises BadInput: it is nowhere, or for another kind of machine
+        :raises Busy: another one has loaded it for long
         """
         ref, file = self.ref(vm), self.file(vm)
-        with self._lock.held():
-            if not self._images.has(ref.image):
-                if ref.archive is None:
-                    raise BadInput(f"the image {ref.image} ({ref.reference}) of {file} is not on this host, and no "
-                                   "archive of it is beside the disk")
-                path = file.with_name(ref.archive)
-                with datastores.opened(path) as disk, disk.path.open("rb") as archive:
-                    self._images.load(archive, str(path), ref.image)
-            self._images.tag(ref.image, repository(vm.id), ROOT)
+        tries = 0
+        while not self._held(vm.id, ref.image):
+            if tries == TRIES:
+                raise DriverError(f"the image {ref.image} ({ref.reference}) of {file} was loaded, but removed at once, "
+                                  f"{TRIES} times: does something on this host remove unused images (docker image "
+                                  "prune)?")
+            tries += 1
+            self._load(ref, file)
         found, own = self._images.architecture(ref.image), ARCHITECTURES.get(os.uname().machine, os.uname().machine)
         if found not in ("", own):
             self.release(vm.id)
             raise BadInput(f"the image {ref.image} ({ref.reference}) is for {found}, but this host is {own}")
         return ref.image
+
+    def _held(self, vm_id: int, image: str) -> bool:
+        """Give the image the VM's name, by which it stays; False when Docker does not have it."""
+        with naming(self._lock):
+            if not self._images.has(image):
+                return False
+            self._images.tag(image, repository(vm_id), ROOT)
+            return True
+
+    def _load(self, ref: ImageRef, file: Path) -> None:
+        if ref.archive is None:
+            raise BadInput(f"the image {ref.image} ({ref.reference}) of {file} is not on this host, and no archive of "
+                           "it is beside the disk")
+        path = file.with_name(ref.archive)
+        with self._loads.held(ref.image):
+            if not self._images.has(ref.image):  # which another one may just have loaded
+                with datastores.opened(path) as disk, disk.path.open("rb") as archive:
+                    self._images.load(archive, str(path), ref.image)
 
     def keep(self, vm_id: int, file: Path) -> None:
         """Let the VM's root disk be what its container wrote: an image, as an archive beside the disk."""
@@ -89,7 +111,7 @@ class Roots:
 
     def release(self, vm_id: int) -> None:
         """Remove what the VM alone needed, but what its disks name: that goes with them, by the transfer driver."""
-        with self._lock.held():
+        with naming(self._lock):
             for tag in sorted(self._images.names(repository(vm_id))):
                 if tag.startswith(DISK):
                     continue

@@ -8,14 +8,14 @@ import contextlib
 import hashlib
 import platform
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from containerhost.engines import ContainerState
 from containerhost.engines.lxd.client import LxdClient
-from containerhost.engines.lxd.images import Images
-from containerhost.filelock import FileLock
+from containerhost.engines.lxd.images import Image, Images
+from containerhost.errors import EngineNotFound
 from containerhost.images import metadata
 from containerhost.images.errors import BadImage, TooLarge
 from containerhost.images.rebuild import rebuild
@@ -24,9 +24,10 @@ from lxdone.disk.diskformat import Format
 from lxdone.disk.qcow2 import Origin
 from lxdone.translate import IMAGE_LABEL
 from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.node.imagelocks import Busy, ImageLocks
 
 PREFIX = "lxdone-rebuilt-"  # images "lxdone-…" of earlier releases are as their tenants made them
-LOCK = ".images"
+LOCKS = ".rootimages"  # whoever imports or removes an image holds its lock alone, who makes a container of it shares it
 REFUSED = {
     Format.QCOW2: "is a qcow2 image within another",
     Format.ISO: "is an ISO image, which has no root file system",
@@ -38,25 +39,35 @@ REFUSED = {
 
 class Roots:
     """:param locks: a folder that every process of this driver on the host shares
-    :param datastores: OpenNebula's
     :param timeout: seconds that each of the long steps may take
     """
 
-    def __init__(self, client: LxdClient, locks: Path, datastores: Path, timeout: int) -> None:
+    def __init__(self, client: LxdClient, locks: Path, timeout: int) -> None:
         self._client = client
-        self._datastores = datastores
         self._images = Images(client)
-        self._lock = FileLock(locks / LOCK, timeout)
+        self._locks = ImageLocks(locks / LOCKS, timeout)
         self._timeout = timeout
 
-    def ensure(self, disk: Path, origin: Origin, folder: Path, limit: int) -> str:
-        """Fingerprint of the image with the disk file's content, which LXD has afterwards.
+    @contextlib.contextmanager
+    def held(self, disk: Path, origin: Origin, folder: Path, limit: int) -> Iterator[str]:
+        """Yield the fingerprint of the image with the disk's content, which LXD has for as long as the block lasts.
 
         :param origin: what the disk may be made of
         :param folder: this VM's own, for what is needed meanwhile
         :param limit: bytes that the content may have unpacked
         :raises BadInput, NotSupported: the file is missing or nothing to make a root of
+        :raises Busy: another one has imported or removed the image for long
+        :raises EngineNotFound: another one removed it before the block began
         """
+        alias = self._ensure(disk, origin, folder, limit)
+        with self._locks.held(alias, shared=True):
+            image = self._images.find(alias)
+            if image is None:
+                raise EngineNotFound(f"the image {alias} of the root disk {disk} was removed when it had been imported")
+            yield image.fingerprint
+
+    def _ensure(self, disk: Path, origin: Origin, folder: Path, limit: int) -> str:
+        """:returns: the image's alias"""
         if diskformat.of(filesystems.head(disk)) is not Format.QCOW2:
             return self._ensure_raw(disk, folder, limit)
         raw = folder / "root.raw"
@@ -71,11 +82,13 @@ class Roots:
         if found in REFUSED:
             raise NotSupported(f"the root disk {disk} {REFUSED[found]}")
         alias = PREFIX + digest(disk)[:32]
-        with self._lock.held():
-            image = self._images.find(alias)
-            return image.fingerprint if image else self._import(disk, found, alias, folder, limit)
+        if not self._images.find(alias):
+            with self._locks.held(alias):
+                if not self._images.find(alias):
+                    self._import(disk, found, alias, folder, limit)
+        return alias
 
-    def _import(self, disk: Path, found: Format, alias: str, folder: Path, limit: int) -> str:
+    def _import(self, disk: Path, found: Format, alias: str, folder: Path, limit: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             target = cast(BinaryIO, file)
@@ -88,7 +101,7 @@ class Roots:
                 except BadImage as error:
                     raise BadInput(f"the root disk {disk} cannot be used: {error}") from error
             architecture = rebuilt.architecture or platform.machine()
-            return self._images.import_split(metadata.tarball(architecture), target, alias, {})
+            self._images.import_split(metadata.tarball(architecture), target, alias, {})
 
     @contextlib.contextmanager
     def _content(self, disk: Path, found: Format, folder: Path) -> Iterator[BinaryIO]:
@@ -100,11 +113,25 @@ class Roots:
             with filesystems.archived(disk, filesystems.find(disk), folder, self._timeout) as archive:
                 yield archive
 
-    def release(self, fingerprint: str | None, containers: Iterable[ContainerState]) -> None:
-        """Remove the image unless one of the host's containers was made of it."""
-        if fingerprint and not any(state.labels.get(IMAGE_LABEL) == fingerprint for state in containers):
-            with self._lock.held():
-                self._images.delete(fingerprint)
+    def release(self, fingerprint: str | None, containers: Callable[[], Iterable[ContainerState]]) -> None:
+        """Remove this image, and those that an earlier call left, unless one of the host's containers was made of it.
+
+        One that is imported or used at this moment stays for a later call.
+        """
+        for image in self._images.all():
+            names = aliases(image)
+            if not names and image.fingerprint != fingerprint:
+                continue
+            with contextlib.suppress(Busy), contextlib.ExitStack() as stack:
+                for alias in names:
+                    stack.enter_context(self._locks.held(alias, wait=False))
+                if not any(state.labels.get(IMAGE_LABEL) == image.fingerprint for state in containers()):
+                    self._images.delete(image.fingerprint)
+
+
+def aliases(image: Image) -> tuple[str, ...]:
+    """Those that this driver gave an image; also that which a killed import did not come to give it."""
+    return tuple(sorted(name for name in {image.filename, *image.aliases} if name.startswith(PREFIX)))
 
 
 def digest(disk: Path) -> str:

@@ -105,7 +105,8 @@ class ImagesTest(ActionsCase):
                         str(self.folder / "disk.2"))
         diskfiles.partitioned(diskfiles.ext4(self.content, self.store / "plain"), self.folder / "disk.3")
         diskfiles.iso(self.content, self.folder / "disk.4")
-        machine = self.deployed(Machine(disks=ROOT + image() + image(2, save=False, source=str(self.store / "base")) + image(3, read_only=True)
+        machine = self.deployed(Machine(disks=ROOT + image() + image(2, save=False, source=str(self.store / "base"))
+                                        + image(3, read_only=True)
                                         + image(4, "CDROM")))
         for number, owner in ((1, "12 34 600"), (2, "12 34 600"), (3, "12 34 600"), (4, "65534 65534 644")):
             self.assertEqual(f"content\n{owner}\n", self.inside(

@@ -46,17 +46,17 @@ class Images:
         except EngineNotFound:
             return None
 
+    def all(self) -> tuple[Image, ...]:
+        """By fingerprint."""
+        return tuple(sorted(map(described, self._client.images()), key=lambda image: image.fingerprint))
+
     def having(self, name: str) -> tuple[Image, ...]:
         """All images with a property ``name``, by fingerprint."""
-        images = (described(image) for image in self._client.images())
-        return tuple(sorted((image for image in images if name in image.properties),
-                            key=lambda image: image.fingerprint))
+        return tuple(image for image in self.all() if name in image.properties)
 
     def unnamed(self, prefix: str) -> tuple[Image, ...]:
         """Images without an alias that were meant for one that begins with ``prefix``: what killed imports left."""
-        images = (described(image) for image in self._client.images())
-        return tuple(sorted((image for image in images if image.filename.startswith(prefix) and not image.aliases),
-                            key=lambda image: image.fingerprint))
+        return tuple(image for image in self.all() if image.filename.startswith(prefix) and not image.aliases)
 
     def import_split(self, metadata: bytes, rootfs: BinaryIO, alias: str, properties: Mapping[str, str]) -> str:
         """Import a root file system with its metadata tarball, and return the fingerprint of both.
