@@ -32,7 +32,7 @@ class Origin(NamedTuple):
     :ivar datastores: the folder that everything must be in
     :ivar image: SOURCE of the image that the disk was made of; None is none
     :ivar size: bytes that OpenNebula says it has; None is not told
-    :ivar seen: it was looked at when the VM was deployed, since when no tenant can change it: only ``datastores`` counts
+    :ivar seen: it was looked at when the VM was deployed, and no tenant can change it since: only ``datastores`` counts
     """
 
     datastores: Path

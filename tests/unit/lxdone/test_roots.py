@@ -20,6 +20,7 @@ from lxdone.root.roots import PREFIX, Roots
 from lxdone.translate import IMAGE_LABEL
 from lxdone.vmm import Vmm
 from onedriver.node.imagelocks import Busy
+from tests.unit.lxdone.machines import machine
 
 SECONDS = 10
 
@@ -146,9 +147,10 @@ class RemovalTest(testtools.TestCase):
     def test_an_image_that_is_removed_meanwhile_is_imported_anew(self) -> None:
         held = self.calls.roots.held
         held.side_effect = [EngineNotFound("gone"), held.return_value]
-        spec = SimpleNamespace(name="one-1", labels={})
+        self.calls.options.datastores, self.calls.options.unpacked_limit = "/ds", 1
+        spec, vm = SimpleNamespace(name="one-1", labels={}), machine()
         self.useFixture(fixtures.MonkeyPatch("dataclasses.replace", lambda spec, **changes: changes))
-        self.vmm._create(spec, Path("disk"), Path("home"), 1)  # type: ignore[arg-type]
+        self.vmm._create(spec, Path("disk"), Path("home"), vm)  # type: ignore[arg-type]
         self.calls.engine.create.assert_called_once_with(
             {"image": held.return_value.__enter__.return_value,
              "labels": {IMAGE_LABEL: held.return_value.__enter__.return_value}})
