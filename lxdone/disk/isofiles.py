@@ -1,9 +1,10 @@
 """The files of an ISO image, in a folder.
 
-An ISO image may be a tenant's, and an archive of another format that ``bsdtar`` knows as well. It takes the image
-apart, as a user that may do nothing else, and of what it tells only plain files, folders and links are made: links
-last, so that no file is written through one, and each in a real directory, so that no link is either. What would unpack
-to more than the image's own size is refused: an image may name the same content any number of times.
+An ISO image may be a tenant's, and an archive of another format that ``bsdtar`` knows as well, of which one is a list
+of files of the host. It takes the image apart, as a user that may do nothing else and where nothing but programs and
+libraries is, and of what it tells only plain files, folders and links are made: links last, so that no file is written
+through one, and each in a real directory, so that no link is either. What would unpack to more than the image's own
+size is refused: an image may name the same content any number of times.
 """
 
 import contextlib
@@ -13,14 +14,27 @@ import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any, cast
 
 from containerhost.linux.files import Directory
 from lxdone.disk import filesystems, limited
 from onedriver.errors import DriverError, NotSupported
 
-NOBODY = 65534
 MESSAGES = 1 << 20  # bytes that it may write to a file: there is one for its errors
-ENTRIES = 100_000  # most files of an image
+ENTRIES = 100_000  # most files and folders of an image
+# $1 is a folder that serves as the root, in a mount namespace of its own; then the command that is run there.
+ALONE = """
+set -e
+root=$1
+shift
+mount -t tmpfs -o mode=755,size=64k tmpfs "$root"
+for folder in /usr/bin /usr/lib /usr/lib64 /lib /lib64; do
+    [ -d "$folder" ] || continue
+    mkdir -p "$root$folder"
+    mount --bind "$folder" "$root$folder"
+done
+exec chroot --userspec=65534:65534 --groups= "$root" "$@"
+"""
 DEPTH = 64  # folders within one another; shutil.rmtree calls itself for each, and Python allows 1000 calls
 
 
@@ -32,20 +46,23 @@ def extract(iso: Path, folder: Path, limit: int) -> None:
     :raises DriverError: it cannot be read
     """
     links: list[tuple[Path, str]] = []
-    number = -1
+    number = 0
     try:
         room = filesystems.length(iso)
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(mode=0o755, parents=True)
-        with members(iso, limit) as archive:
-            for number, member in enumerate(archive):
+        with members(iso, folder, limit) as archive:
+            for member in archive:
+                cast(Any, archive).members.clear()  # with all that their headers had
+                place = inside(folder, member.name)
                 room -= member.size
+                number += 1 + sum(not (folder / above).exists() for above in place.relative_to(folder).parents)
                 if room < 0 or number > ENTRIES:
                     raise NotSupported(f"disk {iso} is an ISO image that would unpack to more than its own size, or to "
-                                       f"more than {ENTRIES} files")
-                make(archive, member, inside(folder, member.name), links, folder)
-        if number < 0:
+                                       f"more than {ENTRIES} files and folders")
+                make(archive, member, place, links, folder)
+        if not number:
             raise DriverError(f"disk {iso} cannot be read: it has no file, or is damaged")
         for place, target in links:
             link(folder, place, target)
@@ -93,17 +110,21 @@ def inside(folder: Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
-def members(iso: Path, limit: int) -> Iterator[tarfile.TarFile]:
-    """The image's content as a tar stream, read once."""
+def members(iso: Path, folder: Path, limit: int) -> Iterator[tarfile.TarFile]:
+    """Yield the image's content as a tar stream, read once.
+
+    :param folder: one that is there, on which the program's own root is mounted for it alone
+    """
     program = shutil.which("bsdtar")
     if program is None:
         raise NotSupported(f"disk {iso} is an ISO image, but this node has no bsdtar to read it with: install "
                            "libarchive-tools")
-    command = [*limited.confined(limit, written=MESSAGES), program, "--create", "--format=pax", "--file=-", "@-"]
+    command = ["unshare", "--mount", "--propagation=private", "sh", "-c", ALONE, "sh", str(folder),
+               *limited.confined(limit, written=MESSAGES), program, "--create", "--format=pax", "--file=-", "@-"]
     out, end = os.pipe()
     with iso.open("rb") as source, open(out, "rb") as stream, limited.running(
-            command, limit, f"disk {iso} cannot be read", stdin=source, stdout=end, cwd="/", env={"LANG": "C.UTF-8"},
-            user=NOBODY, group=NOBODY, extra_groups=()):
+            command, limit, f"disk {iso} cannot be read", stdin=source, stdout=end, cwd="/",
+            env={"LANG": "C.UTF-8", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}):
         os.close(end)
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             yield archive

@@ -83,5 +83,23 @@ class IsoFilesTest(testtools.TestCase):
         self.extract(entry("a", content=bytes(60)), entry("b", content=bytes(40)))
         self.assertRaises(NotSupported, self.extract, entry("a", content=bytes(60)), entry("b", content=bytes(41)))
 
+    def test_folders_that_a_name_implies_count(self) -> None:
+        self.patch(isofiles, "ENTRIES", 20)
+        self.extract(*(entry("/".join(f"{number}{depth}" for depth in range(9)), content=b"") for number in range(2)))
+        self.assertRaises(NotSupported, self.extract, *(
+            entry("/".join(f"{number}{depth}" for depth in range(9)), content=b"") for number in range(3)))
+
+    def test_a_list_of_the_hosts_files_shows_none(self) -> None:
+        """bsdtar takes it for an archive, and would open what it names."""
+        text = b"#mtree\n./stolen type=file contents=/etc/passwd\n./own type=dir\n#"
+        self.iso.write_bytes(text.ljust(32769, b"x") + b"CD001\n")
+        try:
+            isofiles.extract(self.iso, self.folder, 20)
+        except DriverError as error:
+            self.assertIn("cannot be", str(error))
+        found = [path for path in self.folder.rglob("*") if path.is_file() and path.stat().st_size]
+        self.assertEqual([], found)
+        self.assertFalse(os.path.ismount(self.folder))
+
     def test_one_without_files_is_damaged(self) -> None:
         self.assertIn("damaged", str(self.assertRaises(DriverError, self.extract)))
