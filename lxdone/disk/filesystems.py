@@ -20,7 +20,7 @@ from containerhost.storage import loops
 from containerhost.storage.idmounts import OPTIONS
 from lxdone.disk import diskformat
 from lxdone.disk.diskformat import Format
-from lxdone.disk.limited import begun
+from lxdone.disk.limited import MEMORY, begun
 from onedriver.errors import BadInput, DriverError, NotSupported
 
 PARTITIONS_LIMIT = 30  # s
@@ -28,14 +28,15 @@ PARTITIONS_LIMIT = 30  # s
 # $1 type, $2 options, $3 block device, $4 where to mount it. What is mounted is tenants' data: none of it is run or
 # followed. Holes stay holes: a file may be much longer than its disk. The order is that of the names: the same disk
 # gives the same image.
-ARCHIVE = """
+ARCHIVE = f"""
 set -e
 mount -t "$1" -o "$2" -- "$3" "$4"
 if [ ! -L "$4/sbin" ] && [ ! -L "$4/sbin/init" ] && [ ! -e "$4/sbin/init" ]; then
     echo "it has no /sbin/init that a container could start" >&2
     exit 1
 fi
-exec tar --create --file - --format=pax --sparse --sort=name --one-file-system --numeric-owner --xattrs \
+exec prlimit --as={MEMORY} --core=0 -- \
+    tar --create --file - --format=pax --sparse --sort=name --one-file-system --numeric-owner --xattrs \
     --xattrs-include='*' --acls --pax-option=delete=atime,delete=ctime --exclude=./lost+found --exclude='./dev/*' \
     --directory "$4" .
 """
@@ -56,7 +57,7 @@ class FileSystem(NamedTuple):
     @property
     def writable_options(self) -> str:
         own = "".join(f",{key}={value}" if value else f",{key}" for key, value in OPTIONS[self.format.value].items())
-        return f"nodev,nosuid,noexec{own}"
+        return f"nodev,nosuid,noexec,nosymfollow{own}"
 
 
 class Partition(NamedTuple):

@@ -21,6 +21,7 @@ from pathlib import Path
 from containerhost.storage import loops, mountedfs
 from lxdone.disk.diskformat import Format
 from lxdone.disk.filesystems import FileSystem, length, partitions, run
+from lxdone.disk.limited import CHECK_MEMORY, confined
 from onedriver.errors import DriverError, NotSupported
 
 SUPER_BLOCK = 1024
@@ -74,9 +75,10 @@ def fill(disk: Path, found: FileSystem, limit: int) -> bool:
             return False
         with loops.over(disk, found.start, found.size, read_only=False) if found.start else \
                 contextlib.nullcontext(disk) as node:
-            run(["e2fsck", "-f", "-p", str(node)], limit, f"the file system of disk {disk} cannot be checked", CHECKED,
-                pass_fds=[lock])
-            run(["resize2fs", str(node)], limit, f"the file system of disk {disk} cannot grow", pass_fds=[lock])
+            may = confined(limit, memory=CHECK_MEMORY)
+            run([*may, "e2fsck", "-f", "-p", str(node)], limit, f"the file system of disk {disk} cannot be checked",
+                CHECKED, pass_fds=[lock])
+            run([*may, "resize2fs", str(node)], limit, f"the file system of disk {disk} cannot grow", pass_fds=[lock])
     return True
 
 
@@ -119,7 +121,7 @@ def stretch(disk: Path, start: int, limit: int) -> None:
     if reason:
         raise NotSupported(f"disk {disk} {reason}")
     part = next(part for part in partitions(disk) if part.start == start)
-    command = ["sfdisk", "--quiet", "--no-reread", "--no-tell-kernel"]
+    command = [*confined(limit), "sfdisk", "--quiet", "--no-reread", "--no-tell-kernel"]
     problem = f"partition {part.number} of disk {disk} cannot grow"
     if part.scheme == "gpt":  # whose second table is at the end of the disk
         run([*command, "--relocate", "gpt-bak-std", str(disk)], limit, problem)

@@ -12,17 +12,19 @@ from onedriver.errors import DriverError
 
 SAID = 1000  # bytes of its errors that are told
 MEMORY = 1 << 30  # bytes of address space
+CHECK_MEMORY = 4 << 30  # bytes; what checks or enlarges a file system holds maps of it
 FILES = 256  # open at once; a qcow2 disk may be made of 64
 
 
-def confined(seconds: int, written: int | None = None) -> Sequence[str]:
+def confined(seconds: int, written: int | None = None, memory: int = MEMORY) -> Sequence[str]:
     """Return the words before a command that reads what a tenant made (setrlimit(2)).
 
     :param seconds: processor time
     :param written: bytes that it may write to any file; None for as many as it likes
+    :param memory: bytes of address space
     """
     size = () if written is None else (f"--fsize={written}",)
-    return ("prlimit", f"--as={MEMORY}", f"--cpu={seconds}", "--core=0", f"--nofile={FILES}", *size, "--")
+    return ("prlimit", f"--as={memory}", f"--cpu={seconds}", "--core=0", f"--nofile={FILES}", *size, "--")
 
 
 def begun(command: Sequence[str], failure: str, **options: Any) -> subprocess.Popen[bytes]:

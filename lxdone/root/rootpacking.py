@@ -21,11 +21,12 @@ MARGIN = 16 << 20  # bytes that a new file system has at least beside its conten
 NEW = ("-m", "0", "-i", "4096", "-O", "^has_journal")
 
 # $1 type, $2 options, $3 block device, $4 folder. The archive comes in; what is below rootfs/ becomes all
-# that there is.
+# that there is: root follows no link in it (nosymfollow), and writes nothing beside what could not be removed.
 UNPACK = """
 set -e
 mount -t "$1" -o "$2" -- "$3" "$4"
-find "$4" -mindepth 1 -maxdepth 1 ! -name lost+found -exec rm -rf --one-file-system -- '{}' +
+find "$4" -mindepth 1 -maxdepth 1 -exec rm -rf --one-file-system -- '{}' +
+[ -z "$(ls -A "$4")" ] || { echo "what was on it cannot be removed" >&2; exit 1; }
 tar --extract --directory "$4" --strip-components=1 --numeric-owner --same-owner --same-permissions --xattrs \
     --xattrs-include='*' --acls rootfs
 # Only this tells that a file behind a loop device had no room: what is written later fails silently.

@@ -27,6 +27,8 @@ def run(driver: str) -> int:
     :returns: the exit status
     """
     words = sys.argv[1:]
+    if os.geteuid() == 0:
+        os.chdir("/")  # programs look for their configuration where they are called, which may be anybody's folder
     short = len(words) > 1 and words[0] in SHORT and os.geteuid() == 0
     status = handed(driver, words) if short else None
     if status is not None:

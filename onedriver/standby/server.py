@@ -10,6 +10,7 @@ import functools
 import gc
 import importlib
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -24,6 +25,7 @@ from typing import NamedTuple
 from containerhost.filelock import FileLock
 from onedriver.standby import client
 
+OPEN_FILES = 1 << 16
 IDLE = 600  # s without a call; monitoring calls more often
 LOOK = 5  # s between two looks at its files
 LARGEST = 1 << 20  # bytes of a message
@@ -45,11 +47,24 @@ def main() -> int:
     place = Path(client.place(driver))
     place.parent.mkdir(mode=0o700, exist_ok=True)
     os.umask(0o022)
+    lift_limits()
     lock = FileLock(place.with_name(f"{place.name}.lock"), 0)
     with contextlib.suppress(TimeoutError), lock.held():
         stand_by(driver, place)
         lock.path.unlink()  # who found it held has gone
     return 0
+
+
+def lift_limits() -> None:
+    """Do without the resource limits of the call that left this process: every later call would have them."""
+    for which in (resource.RLIMIT_FSIZE, resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_DATA,
+                  resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE):
+        _, hard = resource.getrlimit(which)
+        most = OPEN_FILES if which == resource.RLIMIT_NOFILE else resource.RLIM_INFINITY
+        try:
+            resource.setrlimit(which, (most, most))
+        except (ValueError, OSError):  # without CAP_SYS_RESOURCE no limit is raised
+            resource.setrlimit(which, (hard, hard))
 
 
 def stand_by(driver: str, place: Path) -> None:

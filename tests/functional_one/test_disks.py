@@ -1,11 +1,15 @@
 """Root disks that are no tarballs, with real loop devices and mounts, and volatile disks."""
 
+import contextlib
+import io
 import os
 import stat
 import subprocess
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import BinaryIO, cast
+from unittest import mock
 
 import fixtures
 
@@ -14,6 +18,7 @@ from containerhost.engines.lxd.images import fingerprint
 from containerhost.images.rebuild import rebuild
 from lxdone.disk import filesystems
 from lxdone.root import rootrecords
+from lxdone.root.rootpacking import PackedRoot
 from onedriver.errors import DriverError
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, ActionsCase
@@ -91,6 +96,22 @@ class RootTest(ActionsCase):
         self.node.give_disk(Machine(), overlay)
         self.refused("neither the VM's own nor of the image", "deploy", Machine(), lcm=BOOT)
         self._nothing_is_left()
+
+    def test_what_cannot_be_removed_leads_root_nowhere(self) -> None:
+        """A link that cannot be removed stays where the root's folder is to be: tar would write through it."""
+        disk, point, host = diskfiles.ext4(self.tree, self.folder / "kept"), self.folder / "point", self.folder / "host"
+        point.mkdir()
+        host.mkdir()
+        immutable = f"mount {disk} {point} && rm -r {point}/* && ln -s {host} {point}/lost+found && chattr +i {point}"
+        subprocess.run(["unshare", "--mount", "sh", "-c", immutable], check=True)
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as root:
+            root.addfile(tarfile.TarInfo("rootfs/lost+found/evil"))
+        exports = mock.Mock()
+        exports.reading.return_value = contextlib.nullcontext(io.BytesIO(archive.getvalue()))
+        packed = PackedRoot(exports, mock.Mock(size=1), self.folder, 30)
+        self.assertRaises(DriverError, packed.fill, disk, None, new=False)
+        self.assertEqual([], list(host.iterdir()))
 
     def test_squashfs(self) -> None:
         self.boots(Machine(), self.node.lxd.images["squashfs"])

@@ -55,7 +55,7 @@ class FindTest(testtools.TestCase):
 
     def test_clones_of_one_xfs_may_be_mounted_side_by_side(self) -> None:
         self.assertTrue(FileSystem(Format.XFS, 0, MIB).options.endswith(",nouuid"))
-        self.assertEqual("ro,nodev,nosuid,noexec,errors=remount-ro",
+        self.assertEqual("ro,nodev,nosuid,noexec,nosymfollow,errors=remount-ro",
                          FileSystem(Format.EXT, 512, MIB).options)
 
     def test_a_command_that_fails_says_why_on_one_line(self) -> None:
