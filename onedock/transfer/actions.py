@@ -174,6 +174,8 @@ def save(disk: Place, source: Path, how: str, snapshot: int | None = None) -> No
         return
     if snapshot is not None:
         raise NotSupported("the root of a container has no disk snapshots, but those of its VM (onevm snapshot-create)")
+    if how == "send_archive":
+        node.ask("leave", disk.folder)  # of a VM that was off, its container alone has what it wrote
     found = node.ask("read", disk.path)
     if how == "send_archive" and found["vm"] is None:
         return  # the VM never wrote to it, or it is already there

@@ -139,6 +139,21 @@ class ImagesTest(TransferCase):
         self.assertIn("No such file", self.inside(again, "cat", "/fresh"))
         self.ok("cancel", again, lcm=CLEANUP)
 
+    def test_a_persistent_image_becomes_what_its_vm_made_of_it_also_when_it_ends_while_it_is_off(self) -> None:
+        """oned calls no action of VMs then: the transfer driver alone sees it."""
+        source = self.registered(self.fresh())
+        before = self.front.record(source)
+        machine = self.run_vm(source, Machine(disks=SAVED), "ln")
+        self.shell(machine, "echo changed > /changed")
+        self.ok("shutdown", machine, lcm=POWEROFF)
+        for _ in range(2):
+            self.did(self.front.tm("mvds", self.front.place(), source))
+            self.assertNotEqual(before.image, self.front.record(source).image)
+        self.did(self.front.tm("delete", self.front.place("")))
+        again = self.run_vm(source, Machine(2))
+        self.assertEqual("changed\n", self.inside(again, "cat", "/changed"))
+        self.ok("cancel", again, lcm=CLEANUP)
+
     def test_one_that_was_not_run_stays_what_it_was(self) -> None:
         source = self.registered(self.fresh())
         before = self.front.record(source)
