@@ -109,18 +109,22 @@ def inside(folder: Path, name: str) -> Path:
     return folder / path
 
 
+def alone(folder: Path, limit: int, *command: str) -> list[str]:
+    """Return the words that run a command as nobody, with limits, where it sees programs and libraries only."""
+    return ["unshare", "--mount", "--propagation=private", "sh", "-c", ALONE, "sh", str(folder),
+            *limited.confined(limit, written=MESSAGES), *command]
+
+
 @contextlib.contextmanager
 def members(iso: Path, folder: Path, limit: int) -> Iterator[tarfile.TarFile]:
     """Yield the image's content as a tar stream, read once.
 
     :param folder: one that is there, on which the program's own root is mounted for it alone
     """
-    program = shutil.which("bsdtar")
-    if program is None:
+    if shutil.which("bsdtar") is None:
         raise NotSupported(f"disk {iso} is an ISO image, but this node has no bsdtar to read it with: install "
                            "libarchive-tools")
-    command = ["unshare", "--mount", "--propagation=private", "sh", "-c", ALONE, "sh", str(folder),
-               *limited.confined(limit, written=MESSAGES), program, "--create", "--format=pax", "--file=-", "@-"]
+    command = alone(folder, limit, "bsdtar", "--create", "--format=pax", "--file=-", "@-")
     out, end = os.pipe()
     with iso.open("rb") as source, open(out, "rb") as stream, limited.running(
             command, limit, f"disk {iso} cannot be read", stdin=source, stdout=end, cwd="/",

@@ -291,17 +291,12 @@ class ImagesTest(ActionsCase):
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         folder.chmod(0o777)
         machine = self.deployed()
-        for program, cd in (("bsdtar", True), ("qemu-img", False)):
-            disk = self.folder / "disk.1"
-            if cd:
-                diskfiles.iso(self.content, disk)
-            else:
-                diskfiles.qcow2("create", str(disk), "32M")
-            with self.node.stuck(program, f"ulimit -v > {folder}/{program}; exit 1"):
-                self.refused("cannot be", "attach_disk", machine.changed(disks=ROOT + image(
-                    kind="CDROM" if cd else "FILE", mark=MARK)), *PLACE, "message")
-            self.assertEqual(f"{limited.MEMORY >> 10}\n", (folder / program).read_text())
-            disk.unlink()
+        disk = self.folder / "disk.1"
+        diskfiles.qcow2("create", str(disk), "32M")
+        with self.node.stuck("qemu-img", f"ulimit -v > {folder}/memory; exit 1"):
+            self.refused("cannot be", "attach_disk", machine.changed(disks=ROOT + image(mark=MARK)), *PLACE, "message")
+        self.assertEqual(f"{limited.MEMORY >> 10}\n", (folder / "memory").read_text())
+        disk.unlink()
 
     def test_images_of_ceph(self) -> None:
         """With a program in the place of ``rbd`` that maps images to files: a cluster is not here."""

@@ -9,7 +9,7 @@ from unittest import mock
 import fixtures
 import testtools
 
-from lxdone.disk import isofiles
+from lxdone.disk import isofiles, limited
 from onedriver.errors import DriverError, NotSupported
 
 LIMIT = 20
@@ -88,6 +88,14 @@ class IsoFilesTest(testtools.TestCase):
         self.extract(*(entry("/".join(f"{number}{depth}" for depth in range(9)), content=b"") for number in range(2)))
         self.assertRaises(NotSupported, self.extract, *(
             entry("/".join(f"{number}{depth}" for depth in range(9)), content=b"") for number in range(3)))
+
+    def test_what_takes_it_apart_is_nobody_and_sees_programs_only(self) -> None:
+        self.folder.mkdir()
+        told = subprocess.check_output(isofiles.alone(self.folder, 20, "sh", "-c", "ulimit -v; id -u; ls /"), text=True)
+        memory, user, *folders = told.split()
+        self.assertEqual((str(limited.MEMORY >> 10), "65534"), (memory, user))
+        self.assertLessEqual(set(folders), {"usr", "lib", "lib64"})
+        self.assertEqual([], os.listdir(self.folder))
 
     def test_a_list_of_the_hosts_files_shows_none(self) -> None:
         """bsdtar takes it for an archive, and would open what it names."""
