@@ -23,7 +23,7 @@ from onedriver.errors import BadInput, DriverError
 from onedriver.node import changes
 from onedriver.node.commands import Commands
 from onedriver.node.holding import attached_disk, complain, own_name
-from onedriver.node.names import name
+from onedriver.node.names import LABEL, name
 from onedriver.node.vmm import BaseVmm
 from onedriver.vm import Nic, Vm
 
@@ -151,8 +151,7 @@ class Vmm(BaseVmm):
         # Made anew with all it may have, it gets at its start what it is to have then.
         parts: tuple[Part, ...] = (*self._nics.parts(call.vm), *self._held(call.vm))
         running = self._is_running(own)
-        self._engine.delete(f"{own}-{OLD}")  # both of an earlier revert that was killed
-        self._engine.delete(f"{own}-{ANEW}")
+        self._delete_aside(own)  # of an earlier revert that was killed
         with Rollback(f"revert of {own} to {snapshot}") as undo:
             if running:
                 undo.on_error("let it run", self._run_again, call.vm, spec)
@@ -237,8 +236,7 @@ class Vmm(BaseVmm):
         self._find(own)
         self._commands.cancel(own)
         self._engine.delete(own)
-        for suffix in (OLD, ANEW):
-            self._engine.delete(f"{own}-{suffix}")
+        self._delete_aside(own)
         complain(self._possession.give_back(self._owner(vm_id)))
         self._nics.remove(vm_id)
         self._guests.remove(vm_id)
@@ -249,10 +247,22 @@ class Vmm(BaseVmm):
 
     def _found_aside(self, own: str) -> ContainerState | None:
         """Of a revert that was killed while no container had the VM's name: the old one, or if it is gone the new."""
-        for suffix in (OLD, ANEW):
-            try:
-                self._engine.rename(f"{own}-{suffix}", own)
-            except EngineNotFound:
-                continue
+        for aside in self._aside(own):
+            self._engine.rename(aside, own)
             return self._engine.container(own)
         return None
+
+    def _delete_aside(self, own: str) -> None:
+        for aside in self._aside(own):
+            self._engine.delete(aside)
+
+    def _aside(self, own: str) -> Sequence[str]:
+        """Return the containers that reverts left under names of their own, the old one first, but none of others'."""
+        found = []
+        for aside in (f"{own}-{OLD}", f"{own}-{ANEW}"):
+            try:
+                if LABEL in self._engine.container(aside).labels:
+                    found.append(aside)
+            except EngineNotFound:
+                continue
+        return found

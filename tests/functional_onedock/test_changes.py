@@ -13,7 +13,7 @@ from containerhost.errors import EngineTimeout
 from onedriver.monitor import Type
 from tests.functional_one.front_end import FrontEnd
 from tests.functional_one.vms import Machine
-from tests.functional_onedock.base import POWEROFF, RESUME, SUSPEND, OnedockCase
+from tests.functional_onedock.base import CLEANUP, POWEROFF, RESUME, SUSPEND, OnedockCase
 from tests.functional_onedock.test_parts import addressed
 from tests.waiting import await_that
 
@@ -99,6 +99,17 @@ class ChangesTest(OnedockCase):
         self.assertGreater(failed, 5)
         self.ok("snapshot_revert", machine, "snap-0")
         self.assertEqual(["one-1"], [state.name for state in self.engine.containers()])
+
+    def test_containers_of_others_under_names_that_reverts_use_are_left_alone(self) -> None:
+        api = self.node.docker.daemon.api()
+        others = ("one-1-old", "one-1-anew")
+        for other in others:
+            api.create_container("polite", name=other)
+        machine = self.deployed()
+        self.ok("cancel", machine, lcm=CLEANUP)
+        self.assertEqual(set(others), {state.name for state in self.engine.containers()})
+        for other in others:
+            api.remove_container(other)
 
     def test_a_revert_that_was_killed_halfway_is_gone_on_with(self) -> None:
         machine = self.deployed()
