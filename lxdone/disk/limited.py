@@ -13,18 +13,23 @@ from onedriver.errors import DriverError
 SAID = 1000  # bytes of its errors that are told
 MEMORY = 1 << 30  # bytes of address space
 CHECK_MEMORY = 4 << 30  # bytes; what checks or enlarges a file system holds maps of it
+STACK = 8 << 20  # bytes of each thread's; qemu-img starts up to 64
 FILES = 256  # open at once; a qcow2 disk may be made of 64
 
 
 def confined(seconds: int, written: int | None = None, memory: int = MEMORY) -> Sequence[str]:
     """Return the words before a command that reads what a tenant made (setrlimit(2)).
 
+    Its threads share one heap (``mallopt(3)``): else each one reserves 64 MiB of address space more, the sooner the
+    more processors the node has, and none is left to start the next.
+
     :param seconds: processor time
     :param written: bytes that it may write to any file; None for as many as it likes
     :param memory: bytes of address space
     """
     size = () if written is None else (f"--fsize={written}",)
-    return ("prlimit", f"--as={memory}", f"--cpu={seconds}", "--core=0", f"--nofile={FILES}", *size, "--")
+    return ("env", "MALLOC_ARENA_MAX=1", "prlimit", f"--as={memory}", f"--cpu={seconds}", f"--stack={STACK}",
+            "--core=0", f"--nofile={FILES}", *size, "--")
 
 
 def begun(command: Sequence[str], failure: str, **options: Any) -> subprocess.Popen[bytes]:
