@@ -63,7 +63,11 @@ class RecoveryServers(base.LxdServers):
         """The server's status, once nothing is going on."""
         def over() -> bool:
             return self.status(server)[1] is None and not self.moving(server)
-        await_that(over, f"server {server['id']} settles", IN_FLIGHT)
+        try:
+            await_that(over, f"server {server['id']} settles", IN_FLIGHT)
+        except AssertionError as error:
+            moves = [(move.id, move.status) for move in self.moves(server)]
+            raise AssertionError(f"{error}: {self.status(server)}, moves {moves}, {self.events(server)}") from None
         return self.status(server)[0]
 
     @staticmethod
@@ -92,10 +96,14 @@ class RecoveryServers(base.LxdServers):
             self.restart()
         return happened
 
-    def idle(self, server: Mapping[str, Any]) -> bool:
+    def events(self, server: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Return those of the server's latest action."""
         actions = self.admin_api.get_instance_actions(server["id"])
         url = f"/servers/{server['id']}/os-instance-actions/{actions[0]['request_id']}"
-        events = self.admin_api.api_get(url).body["instanceAction"]["events"]
+        return list(self.admin_api.api_get(url).body["instanceAction"]["events"])
+
+    def idle(self, server: Mapping[str, Any]) -> bool:
+        events = self.events(server)
         return self.status(server)[1] is None and not self.moving(server) and bool(events) \
             and all(event["finish_time"] for event in events)
 
@@ -140,7 +148,10 @@ class RecoveryServers(base.LxdServers):
             yield f"{allocated.get('MEMORY_MB')} MiB in Placement, and the server has {wanted}"
 
     def check(self, name: str, server: Mapping[str, Any], step: int, happened: bool) -> str:
-        status = self.settled(server)
+        try:
+            status = self.settled(server)
+        except AssertionError as error:
+            raise AssertionError(f"{name} killed at step {step}: {error}") from None
         if happened:
             self.outcomes.append((name, step, status))
         wrong = self.leftovers(server)
