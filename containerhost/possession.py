@@ -117,7 +117,7 @@ class Possession:
             shared = grant.device.kind is Kind.GPU_SHARE and grant.device.parent
             nodes += own_nodes(self._inventory().get(shared)) if shared else grant.own_nodes
         own = [(node.major, node.minor) for node in nodes]
-        return (*self._privileged.users(own), *self._unlisted(container)) if own else ()
+        return (*self._privileged.users(own, holders_of(container)), *self._unlisted(container)) if own else ()
 
     def _unlisted(self, container: int | None) -> tuple[str, ...]:
         """In words, the processes of a container that can get files from a socket or an io_uring. These may be a
@@ -145,7 +145,7 @@ class Possession:
         """
         for grant in grants:
             own = [(node.major, node.minor) for node in grant.own_nodes]
-            users = (*self._privileged.users(own), *self._unlisted(container)) if own else ()
+            users = (*self._privileged.users(own, holders_of(container)), *self._unlisted(container)) if own else ()
             if users:
                 raise DeviceInUse(f"device {grant.device.id} is in use by {', '.join(users)}: end what uses it, or "
                                   "stop the container, then try again")
@@ -175,11 +175,14 @@ class Possession:
         :returns: complaints, one for each device that could not be cleaned: it stays blocked with that reason, and the
             next call tries again
         """
-        return self._give_back_all(self.held_by(owner), owner)
+        return self._give_back_all(self.held_by(owner), owner, None)
 
-    def give_back_one(self, device_id: str, owner: Owner) -> tuple[str, ...]:
-        """Likewise for one device, after it was detached from a container that lives on."""
-        return self._give_back_all(self.held_by(owner) & {device_id}, owner)
+    def give_back_one(self, device_id: str, owner: Owner, container: int | None) -> tuple[str, ...]:
+        """Likewise for one device, after it was detached from a container that lives on.
+
+        :param container: its first process; None when it does not run
+        """
+        return self._give_back_all(self.held_by(owner) & {device_id}, owner, container)
 
     def renew(self, owner: Owner) -> tuple[str, ...]:
         """Reset the owner's sick GPUs, which stay its own; its container is stopped.
@@ -192,7 +195,7 @@ class Possession:
                 with self._owners.working([device_id]):
                     mine, inventory = self._records(owner), self._inventory()
                     for device in self._sick_gpus({device_id} & mine.keys(), inventory):
-                        self._scrub(inventory.get(device), mine[device].restore, inventory)
+                        self._scrub(inventory.get(device), mine[device].restore, inventory, holders_of(None))
             except (ScrubFailed, DeviceBusy) as error:
                 complaints.append(str(error))
         return tuple(complaints)
@@ -221,7 +224,7 @@ class Possession:
                 raise DeviceHeld(f"device {device.id} is not cleaned: {record.owner} holds it; detach it or end its "
                                  "container first, and it is cleaned then")
             try:
-                done = self._scrub(device, record.restore if record else {}, inventory)
+                done = self._scrub(device, record.restore if record else {}, inventory, None)
                 self._require_well(device.id)
             except (ScrubFailed, DeviceUnhealthy) as error:
                 self._owners.block(device.id, str(error))
@@ -374,10 +377,11 @@ class Possession:
         record = self._records(owner).get(device_id)
         if record is not None and not record.restore:
             return self._owners.release(device_id, owner)
-        for complaint in self.give_back_one(device_id, owner):
+        for complaint in self.give_back_one(device_id, owner, None):
             LOG.error("After a failed acquisition: %s", complaint)
 
-    def _give_back_all(self, device_ids: Collection[str], owner: Owner) -> tuple[str, ...]:
+    def _give_back_all(self, device_ids: Collection[str], owner: Owner, container: int | None
+                       ) -> tuple[str, ...]:
         """:param device_ids: what the owner had a moment ago; another process may have cleaned it since"""
         if not device_ids:
             return ()
@@ -385,15 +389,15 @@ class Possession:
             with self._owners.working(device_ids):
                 records = [record for name, record in self._records(owner).items() if name in device_ids]
                 inventory = self._inventory() if records else Inventory(())
-                complaints = [self._give_back(record, inventory) for record in records]
+                complaints = [self._give_back(record, inventory, container) for record in records]
         except DeviceBusy as error:
             return (str(error),)
         return tuple(complaint for complaint in complaints if complaint)
 
-    def _give_back(self, record: Record, inventory: Inventory) -> str | None:
+    def _give_back(self, record: Record, inventory: Inventory, container: int | None) -> str | None:
         try:
             device = inventory.get(record.device_id)
-            self._scrub(device, record.restore, inventory)
+            self._scrub(device, record.restore, inventory, holders_of(container))
             self._require_well(record.device_id)
         except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
             self._owners.block(record.device_id, str(error))
@@ -403,8 +407,9 @@ class Possession:
         self._owners.release(record.device_id, record.owner)
         return None
 
-    def _scrub(self, device: Device, restore: Mapping[str, str], inventory: Inventory) -> tuple[str, ...]:
-        return scrub(device, restore, self._function(device, inventory), self._privileged, self._host)
+    def _scrub(self, device: Device, restore: Mapping[str, str], inventory: Inventory,
+               holders: Collection[int] | None) -> tuple[str, ...]:
+        return scrub(device, restore, self._function(device, inventory), self._privileged, self._host, holders)
 
     def _require_well(self, device_id: str) -> None:
         device = self._inventory().get(device_id)
@@ -415,6 +420,11 @@ class Possession:
         parents = inventory.by_address(device.parent) if device.parent else ()
         netdev = parents[0].netdev if parents else None
         return NetFunction(device, netdev, self._privileged, self._host)
+
+
+def holders_of(container: int | None) -> tuple[int, ...]:
+    """:param container: the first process of the one that has the devices; None when it does not run"""
+    return () if container is None else (container,)
 
 
 def port_before(options: GrantOptions, function: NetFunction) -> dict[str, str]:

@@ -4,6 +4,7 @@ Arguments are checked here, because a helper's caller may be the weaker side: an
 is none never reaches a path or a command. Results are plain values, so that they can cross a process boundary.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -23,11 +24,13 @@ from containerhost.process.processes import name, namespace, open_folder, pids
 from containerhost.storage import blockcopy, blocknodes
 from containerhost.sysfs import Host
 
+LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 PCI = "/sys/bus/pci"
 TENANT_LIMIT = 30  # s
-USERS_LIMIT = 20  # s to look at the open files of all containers: some ten million
+USERS_LIMIT = 20  # s to look at the open files of containers: some ten million
+SHARE = 2  # s of these for each container that never had the device
 COMMAND_LIMIT = 30  # s
 GPU_RESET_LIMIT = 120  # s; resetting an NVLink-connected GPU retrains its links
 
@@ -210,33 +213,47 @@ class Privileged:
         """See :func:`containerhost.process.daemonhelpers.end`."""
         return daemonhelpers.end(int(pid))
 
-    def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
+    def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None) -> tuple[str, ...]:
         """The processes of containers that have one of these character nodes open or mapped, in words.
 
         Processes of the host's own PID namespace are left out: a monitoring daemon may watch a GPU at all times.
 
-        :raises HostActionFailed: containers have too many files open to look at them all in USERS_LIMIT
+        :param holders: first processes of the containers that may have been given the nodes: all their files are looked
+            at. Any other could never open one, so it must not hinder them by its number of files: it is looked at for
+            SHARE seconds. None where nobody knows: then all files of all containers are looked at
+        :raises HostActionFailed: containers have too many files open to look at them in USERS_LIMIT
         """
-        own, wanted, end = os.readlink("/proc/self/ns/pid"), set(map(tuple, nodes)), time.monotonic() + USERS_LIMIT
+        own, wanted = os.readlink("/proc/self/ns/pid"), set(map(tuple, nodes))
+        holding = {pid for holder in holders or () for pid in blocknodes.members(int(holder))}
         found: list[int] = []
         first: dict[str, int] = {}  # process of each container
         spent: dict[int, float] = {}  # s, by that process
-        for pid in pids():
+        passed: set[int] = set()
+        for pid in sorted(pids(), key=lambda pid: pid not in holding):
             space, start = namespace(pid), time.monotonic()
             if space is None or space == own:
                 continue
+            container = first.setdefault(space, pid)
+            left = USERS_LIMIT - sum(spent.values())
+            whole = holders is None or pid in holding
+            if not whole:
+                left = min(left, SHARE - spent.get(container, 0.0))
             try:
-                seen: set[tuple[int, int]] | None = openfiles.nodes(pid, stat.S_IFCHR, end)
+                seen: set[tuple[int, int]] | None = openfiles.nodes(pid, stat.S_IFCHR, start + left)
             except TimeoutError:
                 seen = None
             except OSError as error:
                 raise HostActionFailed(f"cannot look into {in_words(pid)}: {error.strerror}") from error
-            container = first.setdefault(space, pid)
             spent[container] = spent.get(container, 0.0) + time.monotonic() - start
-            if seen is None:
+            if seen is None and whole:
                 raise too_many_files(spent)
-            if seen & wanted:
+            if seen is None:
+                passed.add(container)
+            elif seen & wanted:
                 found.append(pid)
+        if passed:
+            LOG.warning("Not all open files were looked at of containers that were never given the device: those of %s",
+                        ", ".join(map(in_words, sorted(passed))))
         return tuple(map(in_words, found))
 
     def users_unlisted(self, pid: int) -> tuple[str, ...]:

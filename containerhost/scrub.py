@@ -4,7 +4,7 @@ A tenant was root over the device: what can be reset is reset, and nothing a ten
 process that still has the device is never ended here, as its container is somebody else's: the device is refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from containerhost.devices import pci
 from containerhost.devices.health import bus
@@ -17,15 +17,16 @@ from containerhost.sysfs import Host
 USERS_LIMIT = 10.0  # s for the last processes of a killed container to let go of a device
 
 
-def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged, host: Host
-          ) -> tuple[str, ...]:
+def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged, host: Host,
+          holders: Collection[int] | None) -> tuple[str, ...]:
     """:param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
         ``port_guid``, ``mac``, ``link``, ``spoof_check``, ``trust``
+    :param holders: of :meth:`Privileged.users`
     :returns: what was done, in words
     :raises ScrubFailed: the device is not clean; it must not be given to anybody
     """
     try:
-        require_unused(device, privileged)
+        require_unused(device, privileged, holders)
         if device.kind is Kind.NET:
             was_reset, done = scrub_net(device, restore, function)
         else:
@@ -38,11 +39,11 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
     return ("no process has it", *done, "it was reset" if was_reset else "it offers no reset")
 
 
-def require_unused(device: Device, privileged: Privileged) -> None:
+def require_unused(device: Device, privileged: Privileged, holders: Collection[int] | None) -> None:
     """:raises HostActionFailed: a process of a container has it open or mapped"""
     own = tuple((node.major, node.minor) for node in device.nodes if node.use is NodeUse.OWN)
-    if own and not wait_for(lambda: not privileged.users(own), USERS_LIMIT):
-        raise HostActionFailed(f"still in use by {', '.join(privileged.users(own))}")
+    if own and not wait_for(lambda: not privileged.users(own, holders), USERS_LIMIT):
+        raise HostActionFailed(f"still in use by {', '.join(privileged.users(own, holders))}")
 
 
 def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> tuple[bool, tuple[str, ...]]:

@@ -129,8 +129,8 @@ class Helper(Privileged):
     def end_helpers(self, pid: int) -> int:
         return int(act("end_helpers", pid))
 
-    def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
-        return tuple(act("users", [list(node) for node in nodes]))
+    def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None) -> tuple[str, ...]:
+        return tuple(act("users", [list(node) for node in nodes], None if holders is None else list(holders)))
 
     def users_unlisted(self, pid: int) -> tuple[str, ...]:
         return tuple(act("users_unlisted", pid))

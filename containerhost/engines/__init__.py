@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from containerhost.devices.model import Device
+from containerhost.errors import EngineNotFound
 from containerhost.grants import Grant
 from containerhost.spec import BlockDevice, ContainerSpec, Part
 
@@ -282,3 +283,11 @@ class Engine(Containers, Protocol):
         """:raises EngineError: it does not run"""
 
     def events(self) -> Events: ...
+
+
+def first_process(engine: Containers, name: str) -> int | None:
+    """Return the number of a container's first process; None when it does not run, or is not there."""
+    try:
+        return engine.pid(name)
+    except EngineNotFound:
+        return None

@@ -113,11 +113,11 @@ class Possessions(Supplier):
         held = self._possession.held(owner(instance)) if going else ()
         return self._possession.users((grant for grant in held if grant.device.id in going), container)
 
-    def trim(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
+    def trim(self, instance: objects.Instance, parts: Sequence[Part], container: int | None) -> None:
         """After a resize: the devices of the other flavor."""
         kept = {grant.device.id for grant in grants_of(parts)}
         for device_id in sorted(self._possession.held_by(owner(instance)) - kept):
-            for complaint in self._possession.give_back_one(device_id, owner(instance)):
+            for complaint in self._possession.give_back_one(device_id, owner(instance), container):
                 LOG.error("Device of server %s came back, but is not used again: %s", instance.uuid, complaint)
 
     def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:

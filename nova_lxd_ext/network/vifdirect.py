@@ -76,11 +76,14 @@ class DirectPorts:
             LOG.warning("A function of server %s %s: %s", instance.uuid,
                         "goes on answering while it is paused" if silent else "did not get its link back", complaint)
 
-    def give_back(self, instance: objects.Instance, vif: model.VIF) -> None:
+    def give_back(self, instance: objects.Instance, vif: model.VIF, container: int | None) -> None:
         """Return one function of a container that lives on; done already when the server does not have it. One that
-        cannot be cleaned stays blocked on the host."""
+        cannot be cleaned stays blocked on the host.
+
+        :param container: its first process; None when it does not run
+        """
         address = (vif["profile"] or {}).get("pci_slot", "")
-        for complaint in self._possession.give_back_one(address, owner(instance)):
+        for complaint in self._possession.give_back_one(address, owner(instance), container):
             LOG.error("The function of a port of server %s came back, but is not used again: %s", instance.uuid,
                       complaint)
 

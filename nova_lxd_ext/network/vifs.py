@@ -11,7 +11,7 @@ from nova.network import model, os_vif_util
 from os_vif.objects.instance_info import InstanceInfo
 
 from containerhost import errors
-from containerhost.engines import ContainerState, Engine, Status
+from containerhost.engines import ContainerState, Engine, Status, first_process
 from containerhost.grants import Grant
 from containerhost.network.veth import Veths
 from containerhost.rollback import Rollback
@@ -183,7 +183,7 @@ class Ports(Supplier):
         if vifconfig.has_pair(vif):
             self._unplug(described(instance), vif)
         else:
-            self._direct.give_back(instance, vif)
+            self._direct.give_back(instance, vif, first_process(self._engine, instance.name))
 
     # Frozen
 

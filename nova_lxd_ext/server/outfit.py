@@ -13,7 +13,7 @@ from typing import Any
 from nova import objects
 
 from containerhost import errors
-from containerhost.engines import ContainerState, Engine
+from containerhost.engines import ContainerState, Engine, first_process
 from containerhost.spec import Part, grants_of
 from nova_lxd_ext.server.wanted import Wanted
 from nova_lxd_ext.storage import configdrive
@@ -37,8 +37,11 @@ class Supplier:
         """Prepare the parts on the host; what the server has already stays as it is."""
         raise NotImplementedError(f"{type(self).__name__}.put_on")
 
-    def trim(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
-        """Return what the server has beside ``parts``: its container, running or not, does not have it any more."""
+    def trim(self, instance: objects.Instance, parts: Sequence[Part], container: int | None) -> None:
+        """Return what the server has beside ``parts``: its container, running or not, does not have it any more.
+
+        :param container: its first process; None when it does not run
+        """
 
     def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         """Return everything the server has on this host, also what ``wanted`` does not name. Its container is stopped
@@ -99,8 +102,9 @@ class Outfit:
         return parts
 
     def trim(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
+        container = first_process(self._engine, instance.name)
         for supplier in self._suppliers:
-            supplier.trim(instance, parts)
+            supplier.trim(instance, parts, container)
 
     def start(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
         """Start the container; one that sees more or less than it was granted is ended again.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from containerhost.devices.scan import scan
-from containerhost.engines import Containers, ContainerState, Status
+from containerhost.engines import Containers, ContainerState, Status, first_process
 from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound
 from containerhost.grants import Grant
 from containerhost.owners import Owner
@@ -139,7 +139,7 @@ class BaseVmm(abc.ABC):
         except DeviceNotFound as error:
             # The engine's configuration names it until the next start, which makes that anew.
             LOG.warning("The VM's device is detached without it: %s", error)
-            complain(self._possession.give_back_one(device_id, self._owner(call.vm_id)))
+            complain(self._give_back(call.vm_id, device_id))
             return
         self._possession.mend(self._owner(call.vm_id))  # an attachment may have been killed at work on a function
         (grant,) = self._possession.grants(requests, self._owner(call.vm_id))
@@ -149,7 +149,11 @@ class BaseVmm(abc.ABC):
     def _take_back(self, vm_id: int, grant: Grant, others: Sequence[Grant]) -> None:
         """What cannot be taken from the container stays the VM's, and goes to nobody else."""
         self._engine.detach(name(vm_id), grant, others)
-        complain(self._possession.give_back_one(grant.device.id, self._owner(vm_id)))
+        complain(self._give_back(vm_id, grant.device.id))
+
+    def _give_back(self, vm_id: int, device_id: str) -> tuple[str, ...]:
+        """:returns: complaints"""
+        return self._possession.give_back_one(device_id, self._owner(vm_id), first_process(self._engine, name(vm_id)))
 
     # Changes.
 
@@ -234,7 +238,7 @@ class BaseVmm(abc.ABC):
         requests = self._requests(vm, vm.pcis)
         wanted = {request.address for request in requests}
         for device_id in sorted(self._possession.held_by(self._owner(vm.id)) - wanted):
-            complain(self._possession.give_back_one(device_id, self._owner(vm.id)))
+            complain(self._give_back(vm.id, device_id))
         return self._acquire(vm, requests)
 
     # Questions.

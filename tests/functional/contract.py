@@ -383,7 +383,7 @@ class DeviceContract(DeviceFrame):
         self.engine.restart("c1", timeout=PATIENCE, force=True)
         self.engine.verify("c1", (gpu, vf))
         self.engine.detach("c1", vf, [gpu])
-        self.assertEqual((), self.possession.give_back_one(vf.device.id, self.owner()))
+        self.assertEqual((), self.possession.give_back_one(vf.device.id, self.owner(), self.engine.pid("c1")))
         self.engine.verify("c1", [gpu])
         self.engine.detach("c1", gpu, [])
         self.engine.verify("c1", [])

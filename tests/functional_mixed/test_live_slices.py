@@ -37,7 +37,7 @@ class EngineTest(devices.DeviceTestCase):
             self.engine.verify("c1", there)
         self.engine.detach("c1", first, [second])
         self.engine.verify("c1", [second])
-        self.assertEqual((), self.possession.give_back_one(THIRD, self.owner("c1")))
+        self.assertEqual((), self.possession.give_back_one(THIRD, self.owner("c1"), self.engine.pid("c1")))
         # The other half of the same GPU instance is free for somebody else, whose container names the same GPU's node.
         others = self.acquired("c2", (Request(THIRD),))
         self.engine.verify("c2", others)

@@ -43,7 +43,7 @@ class EngineTest(SharedCase, devices.DeviceTestCase):
         self.assertRaises(errors.SpecError, self.possession.acquire, (Request(SECOND),), self.owner("c1"))
         (grant,) = self.possession.held(self.owner("c1"))
         self.engine.detach("c1", grant, [])
-        self.assertEqual((), self.possession.give_back_one(FIRST, self.owner("c1")))
+        self.assertEqual((), self.possession.give_back_one(FIRST, self.owner("c1"), self.engine.pid("c1")))
         self.engine.verify("c1", [])
         self.engine.verify("c2", self.possession.held(self.owner("c2")))
         self.engine.verify("c3", self.acquired("c3", (Request(FIRST),)))

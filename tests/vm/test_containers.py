@@ -77,7 +77,7 @@ class FunctionsInContainers(hardware.RealDevices):
         self.assertEqual({"eth0": self.vf.mac}, self.inside())
         self.assert_away()
         self.engine.detach("c1", grant)
-        self.assertEqual((), self.possession.give_back_one(self.vf.id, OWNER))
+        self.assertEqual((), self.possession.give_back_one(self.vf.id, OWNER, before))
         self.assert_back()
         self.assertEqual(({}, before), (self.inside(), self.engine.pid("c1")))
 

@@ -33,7 +33,7 @@ class NoHardware(Privileged):
     set_vf_link = set_vf_guids = rename_netdev = quieten_netdev = unbind = bind = reset = reset_nvidia_gpu = _refuse
     mark_reset = _refuse
 
-    def users(self, nodes):
+    def users(self, nodes, holders=None):
         return ()
 
 
@@ -47,17 +47,20 @@ class Marking(Willing):
 
     :ivar able: whether GPUs can be reset
     :ivar using: processes that have a device open
+    :ivar holders: containers of which all files were looked at; None are all containers
     """
 
     def __init__(self, tree):
         self.log = tree.path("/dev/kmsg")
         self.able = True
         self.using, self.unlisted = (), {}
+        self.holders = None
 
     def reset_nvidia_gpu(self, address):
         return self.able
 
-    def users(self, nodes):
+    def users(self, nodes, holders=None):
+        self.holders = holders
         return self.using
 
     def users_unlisted(self, pid):
@@ -310,6 +313,18 @@ class TestSickDevices(testtools.TestCase):
         self.assertIn("no link to its switch", self.possession.faults(owner("c1"))[0])
         self.possession.acquire([Request(vf.id)], owner("c1"))
         self.possession._require_well(vf.id)
+
+    def test_the_container_that_had_it_is_looked_at_whole_and_where_nobody_knows_it_all_are(self):
+        for give_back, looked_at in ((lambda: self.possession.give_back_one(self.gpu, owner("c1"), 7), (7,)),
+                                     (lambda: self.possession.give_back_one(self.gpu, owner("c1"), None), ()),
+                                     (lambda: self.possession.give_back(owner("c1")), ())):
+            (grant,) = self.possession.acquire([Request(self.gpu)], owner("c1"))
+            self.possession.require_unused([grant], 9)
+            self.assertEqual((9,), self.root.holders)
+            self.assertEqual((), give_back())
+            self.assertEqual(looked_at, self.root.holders)
+        self.possession.clean(self.gpu)
+        self.assertIsNone(self.root.holders)
 
     def test_a_process_that_has_it_keeps_it_from_everybody(self):
         self.root.using = ("process 7 (python3)",)

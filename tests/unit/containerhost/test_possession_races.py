@@ -40,7 +40,7 @@ class Watching(Privileged):
         self.wrong: list[str] = []
         self.resets = 0
 
-    def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
+    def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None) -> tuple[str, ...]:
         return ()
 
     def mark_reset(self, address: str, counters: Mapping[str, int]) -> None:
@@ -72,7 +72,7 @@ def race(root: str, folder: str, name: str) -> None:
         act = chance.choice((
             functools.partial(possession.acquire, [Request(gpu)], owner),
             functools.partial(possession.give_back, owner),
-            functools.partial(possession.give_back_one, gpu, owner), functools.partial(possession.clean, gpu),
+            functools.partial(possession.give_back_one, gpu, owner, None), functools.partial(possession.clean, gpu),
             functools.partial(possession.renew, owner)))
         try:
             act()

@@ -79,17 +79,38 @@ class TestActions(testtools.TestCase):
         self.assertRaises(HostActionFailed, Privileged().inside, child)
 
     def test_containers_with_too_many_open_files_are_named(self):
-        process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"])
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
+        self.contained()
         self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.USERS_LIMIT", 0))
         self.assertTrue(wait_for(lambda: "cannot tell within 0 s" in told(), 10))
         self.assertIn("Stop that container", told())
 
-    def test_container_that_cannot_be_looked_at_is_told(self):
-        process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"])
+    def test_many_open_files_of_one_container_do_not_hinder_another(self):
+        """They are looked at whole for a device that the container itself was given."""
+        with open("/dev/full", "rb") as node:
+            first, other = self.contained(node), self.contained()
+        number = os.stat("/dev/full").st_rdev
+        full = [(os.major(number), os.minor(number))]
+        self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.SHARE", 0))
+        for holders, found in (((), ()), ((other,), ()), ((first, other), (f"process {first} (sleep)",)),
+                               (None, (f"process {first} (sleep)",))):
+            self.assertEqual(found, Privileged().users(full, holders))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.USERS_LIMIT", 0))
+        self.assertEqual((), Privileged().users(full, ()))
+        for holders in ((first,), None):
+            self.assertIn("Stop that container", str(self.assertRaises(HostActionFailed, Privileged().users, full,
+                                                                       holders)))
+
+    def contained(self, stdin=None):
+        """:returns: the first process of a container, as the host numbers it"""
+        process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"], stdin=stdin)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        self.assertTrue(wait_for(lambda: children.read_text().split(), 10))
+        return int(children.read_text())
+
+    def test_container_that_cannot_be_looked_at_is_told(self):
+        self.contained()
         self.useFixture(fixtures.MockPatch("os.scandir", side_effect=OSError(errno.EMFILE, "Too many open files")))
         self.assertTrue(wait_for(lambda: "cannot look into process" in told(), 10))
         self.assertIn("Too many open files", told())
@@ -97,12 +118,7 @@ class TestActions(testtools.TestCase):
     def test_files_that_wait_in_a_socket_of_a_container(self):
         ends = socket.socketpair()
         self.addCleanup(lambda: [end.close() for end in ends])
-        process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"], stdin=ends[0])
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        self.assertTrue(wait_for(lambda: list(Path(f"/proc/{process.pid}/task/{process.pid}").joinpath("children")
-                                              .read_text().split()), 10))
-        inside = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+        inside = self.contained(ends[0])
         self.assertEqual((), Privileged().users_unlisted(inside))
         with open("/dev/null", "rb") as file:
             socket.send_fds(ends[1], [b"x"], [file.fileno()])

@@ -64,7 +64,7 @@ class DirectPortsTest(testtools.TestCase):
 
     def test_what_the_server_does_not_have(self) -> None:
         self.assertEqual((None, ()), self.direct.held(with_port(), ports.direct()))
-        self.direct.give_back(with_port(), ports.direct())
+        self.direct.give_back(with_port(), ports.direct(), None)
 
     def test_a_flavors_devices_are_without_the_ports(self) -> None:
         self.assertEqual((fakes.GPU_0,), devices.claimed(with_port(), records.NODE))

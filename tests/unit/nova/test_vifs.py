@@ -210,7 +210,7 @@ class HotTest(PortsTest):
             order.attach_mock(detach, "detach")
             self.ports.detach(self.server, ports.direct())
         self.assertEqual([mock.call.detach(self.server.name, mock.sentinel.grant, (mock.sentinel.other,)),
-                          mock.call.give_back(self.server, ports.direct())], order.mock_calls)
+                          mock.call.give_back(self.server, ports.direct(), None)], order.mock_calls)
 
     def test_a_direct_port_whose_function_is_gone_is_detached_with_a_warning(self) -> None:
         log = self.useFixture(fixtures.FakeLogger())
@@ -223,7 +223,7 @@ class HotTest(PortsTest):
         self.ports.detach(self.server, ports.direct())
         self.engine.specs.clear()
         self.ports.detach(self.server, ports.direct())
-        self.assertEqual([mock.call(self.server, ports.direct())] * 3, self.direct.give_back.mock_calls)
+        self.assertEqual([mock.call(self.server, ports.direct(), None)] * 3, self.direct.give_back.mock_calls)
 
     def test_a_direct_port_is_attached(self) -> None:
         part = Nic("eth0", "x")
