@@ -4,7 +4,7 @@
     sudo .venv/bin/python bench/opennebula_peer.py --source DIR [--count N] [--rounds N] [--keep] [--json FILE]
 
 Each round does with each driver, in an order that changes from round to round: COUNT VMs created at once, to RUNNING;
-a NIC attached to each of five, one after the other; all powered off at once; all terminated at once. Monitoring: the
+a NIC attached to each of five, one after the other; all powered off at once, resumed, and terminated. Monitoring: the
 probes vm/status and vm/monitor of the first node, run as oned's shepherd runs them, while the VMs run. Medians of the
 rounds, and ratios to OpenNebula's own; aim <= 1. Every VM has a root of 256 MiB, a volatile disk of 32 MiB, a NIC and a
 CONTEXT. SOURCE is a source tree of OpenNebula, as for tools/opennebula; the packages lxc and bindfs must be there.
@@ -65,11 +65,10 @@ class Row(NamedTuple):
 
 
 class Peers:
-    def __init__(self, cloud: Cloud, one: One, say: Callable[[str], None]) -> None:
+    def __init__(self, cloud: Cloud, one: One) -> None:
         self._cloud = cloud
         self._stage = Stage(cloud, one)
         self._one = one
-        self._say = say
 
     def prepare(self) -> None:
         """Add OpenNebula's own driver to both nodes, and an image for it."""
@@ -91,15 +90,10 @@ class Peers:
         :returns: seconds by what was done
         """
         found: dict[str, float] = {}
-        answer = ""
-
-        def create() -> None:
-            nonlocal answer
-            template = self._one.file(self._stage.template(driver, "peer-%i", NETWORK))
-            answer = self._one("onevm", "create", template, "--multiple", str(count))
-
-        found["deploy all"] = self._timed(create, lambda: self._all(vms_of(answer), "ACTIVE RUNNING"))
-        vms = vms_of(answer)
+        vms: list[str] = []
+        found["deploy all"] = self._timed(
+            lambda: vms.extend(self._one.create_vms(self._stage.template(driver, "peer-%i", NETWORK), count)),
+            lambda: self._all(vms, "ACTIVE RUNNING"))
         for kind in ("status", "monitor"):
             found[f"probe {kind}"] = self._probe(driver, kind)
         found["attach a NIC"] = statistics.median(self._plug(vm) for vm in vms[:PLUGS])
@@ -157,10 +151,6 @@ def median_of(node: Machine, *command: str) -> float:
     return statistics.median(taken)
 
 
-def vms_of(answer: str) -> list[str]:
-    return [line.split(":")[1].strip() for line in answer.splitlines() if ":" in line]
-
-
 def raw_image(file: Path) -> Path:
     """Make an ext4 file system with the files of lxdone's image."""
     root, tar = HOME / "peer-root", HOME / "peer.tar"
@@ -203,7 +193,7 @@ def main() -> int:
     rounds: dict[str, list[dict[str, float]]] = {driver.name: [] for driver in ALL}
     try:
         brought_up(cloud, one, chosen.source, say)
-        peers = Peers(cloud, one, say)
+        peers = Peers(cloud, one)
         if LXC.suffix not in one("onehost", "list", "--csv"):
             peers.prepare()
         for number in range(chosen.rounds):

@@ -16,7 +16,7 @@ from containerhost.errors import EngineNotFound
 from containerhost.filelock import FileLock
 from onedock.guest import require_left
 from onedock.imageref import IMAGE
-from onedock.roots import repository
+from onedock.roots import named, repository
 from onedriver.actions import NUMBER
 from onedriver.errors import BadInput, DriverError
 from onedriver.node.imagelocks import naming
@@ -53,11 +53,7 @@ class NodeImages:
         raise BadInput("usage: onedock image hold|load|pull VM DISK IMAGE | release VM DISK | save VM")
 
     def hold(self, place: tuple[str, str], image: str, source: BinaryIO | None = None) -> bool:
-        with naming(self._lock):
-            if not self._images.has(image):
-                return False
-            self._images.tag(image, *place)
-            return True
+        return named(self._images, self._lock, image, *place)
 
     def load(self, place: tuple[str, str], image: str, source: BinaryIO) -> bool:
         """An archive on standard input."""

@@ -61,7 +61,7 @@ class Roots:
         """
         ref, file = self.ref(vm), self.file(vm)
         tries = 0
-        while not self._held(vm.id, ref.image):
+        while not named(self._images, self._lock, ref.image, repository(vm.id), ROOT):
             if tries == TRIES:
                 raise DriverError(f"the image {ref.image} ({ref.reference}) of {file} was loaded, but removed at once, "
                                   f"{TRIES} times: does something on this host remove unused images (docker image "
@@ -73,14 +73,6 @@ class Roots:
             self.release(vm.id)
             raise BadInput(f"the image {ref.image} ({ref.reference}) is for {found}, but this host is {own}")
         return ref.image
-
-    def _held(self, vm_id: int, image: str) -> bool:
-        """Give the image the VM's name, by which it stays; False when Docker does not have it."""
-        with naming(self._lock):
-            if not self._images.has(image):
-                return False
-            self._images.tag(image, repository(vm_id), ROOT)
-            return True
 
     def _load(self, ref: ImageRef, file: Path) -> None:
         if ref.archive is None:
@@ -147,6 +139,20 @@ def read(file: Path) -> ImageRef:
     """Of a disk in a folder of another user's."""
     with datastores.opened(file) as disk:
         return imageref.read(disk.path)
+
+
+def named(images: Images, lock: FileLock, image: str, place: str, tag: str) -> bool:
+    """Give an image a name, by which it stays.
+
+    :param lock: the one that all who name and unname images hold
+    :param place: the repository of the name
+    :returns: False when Docker does not have the image
+    """
+    with naming(lock):
+        if not images.has(image):
+            return False
+        images.tag(image, place, tag)
+        return True
 
 
 def repository(vm_id: int) -> str:

@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 class Origin(NamedTuple):
-    """What a disk may be made of.
+    """Say what a disk may be made of.
 
     :ivar datastores: the folder that everything must be in
     :ivar image: SOURCE of the image that the disk was made of; None is none

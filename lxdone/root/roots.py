@@ -67,7 +67,10 @@ class Roots:
             yield image.fingerprint
 
     def _ensure(self, disk: Path, origin: Origin, folder: Path, limit: int) -> str:
-        """:returns: the image's alias"""
+        """Import the image unless it is there.
+
+        :returns: its alias
+        """
         if diskformat.of(filesystems.head(disk)) is not Format.QCOW2:
             return self._ensure_raw(disk, folder, limit)
         raw = folder / "root.raw"
@@ -118,19 +121,25 @@ class Roots:
 
         One that is imported or used at this moment stays for a later call.
         """
+        used = images_of(containers())
         for image in self._images.all():
             names = aliases(image)
-            if not names and image.fingerprint != fingerprint:
+            if image.fingerprint in used or (not names and image.fingerprint != fingerprint):
                 continue
             with contextlib.suppress(Busy), contextlib.ExitStack() as stack:
                 for alias in names:
                     stack.enter_context(self._locks.held(alias, wait=False))
-                if not any(state.labels.get(IMAGE_LABEL) == image.fingerprint for state in containers()):
+                if image.fingerprint not in images_of(containers()):  # one may have come before the lock
                     self._images.delete(image.fingerprint)
 
 
+def images_of(containers: Iterable[ContainerState]) -> frozenset[str | None]:
+    """Return the fingerprints of the images that containers were made of."""
+    return frozenset(state.labels.get(IMAGE_LABEL) for state in containers)
+
+
 def aliases(image: Image) -> tuple[str, ...]:
-    """Those that this driver gave an image; also that which a killed import did not come to give it."""
+    """Return the aliases that this driver gave an image, also that which a killed import did not come to give it."""
     return tuple(sorted(name for name in {image.filename, *image.aliases} if name.startswith(PREFIX)))
 
 

@@ -35,7 +35,7 @@ class Files(Protocol):
 
 
 class Entry(NamedTuple):
-    """What is kept of a member: without its extended attributes, which may take 1 MiB.
+    """Keep what is needed of a member: not its extended attributes, which may take 1 MiB.
 
     :ivar size: bytes
     :ivar place: of its data in the archive, in bytes; None where they are not there in one piece

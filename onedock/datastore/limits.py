@@ -1,4 +1,4 @@
-"""How long an action on the front-end may take, and how much memory. Images and servers are a tenant's choice."""
+"""Limit the time and the memory of an action on the front-end: images and servers are a tenant's choice."""
 
 import contextlib
 import resource

@@ -13,7 +13,7 @@ import requests
 from onedock.datastore import archives, plain, reference
 from onedock.datastore.content import Content
 from onedock.datastore.options import Options
-from onedock.datastore.registry import TIMEOUT, Registry, failures, no_netrc, without_body
+from onedock.datastore.registry import Registry, failures, got, no_netrc
 from onedock.datastore.room import Room
 from onedock.datastore.safefiles import SafeFiles
 from onedriver.errors import BadInput
@@ -76,9 +76,7 @@ def asked(url: str, options: Options) -> Iterator[requests.Response]:
         raise BadInput("the address of an image must not have a user and a password in it: everybody who may see the "
                        "image could read them")
     options.require_host(host, url)
-    with failures(host), requests.get(url, stream=True, timeout=TIMEOUT, auth=no_netrc,
-                                      headers={"Accept-Encoding": "identity"},
-                                      hooks={"response": without_body}) as response:
+    with failures(host), got(url, auth=no_netrc) as response:
         if response.status_code != 200:
             raise BadInput(f"{url} cannot be fetched: {host} answers with HTTP status {response.status_code}")
         yield response

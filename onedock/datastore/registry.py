@@ -129,10 +129,8 @@ class Registry:
         realm = str(values["realm"])
         if urlsplit(realm).scheme != "https" and not self._plain:
             raise RegistryError(f"{self._host} wants tokens from {realm[:100]}, which is without TLS")
-        with requests.get(realm, timeout=TIMEOUT, stream=True, auth=self._credentials or no_netrc,
-                          headers={"Accept-Encoding": "identity"}, hooks={"response": without_body},
-                          params={"service": str(values.get("service", "")),
-                                  "scope": f"repository:{wanted.name}:pull"}) as response:
+        with got(realm, auth=self._credentials or no_netrc, params={
+                "service": str(values.get("service", "")), "scope": f"repository:{wanted.name}:pull"}) as response:
             if response.status_code != 200:
                 raise refused(wanted, self._host, response.status_code, self._credentials is not None)
             found = content.parsed(response.raw.read(TOKEN_LIMIT, decode_content=False), f"the token of {self._host}")
@@ -140,6 +138,15 @@ class Registry:
         if not isinstance(token, str) or not re.fullmatch(r"[!-~]+", token):
             raise RegistryError(f"{self._host}: the answer of {urlsplit(realm).hostname} has no token")
         return token
+
+
+def got(url: str, **options: Any) -> requests.Response:
+    """Ask a server for something, of which nothing is read yet.
+
+    :param options: of :func:`requests.get`
+    """
+    return requests.get(url, stream=True, timeout=TIMEOUT, headers={"Accept-Encoding": "identity"},
+                        hooks={"response": without_body}, **options)
 
 
 def without_body(response: requests.Response, **_: Any) -> None:

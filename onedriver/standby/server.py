@@ -25,7 +25,7 @@ from typing import NamedTuple
 from containerhost.filelock import FileLock
 from onedriver.standby import client
 
-OPEN_FILES = 1 << 16
+OPEN_FILES = 1 << 16  # of each call
 IDLE = 600  # s without a call; monitoring calls more often
 LOOK = 5  # s between two looks at its files
 LARGEST = 1 << 20  # bytes of a message

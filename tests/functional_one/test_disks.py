@@ -79,21 +79,21 @@ class RootTest(ActionsCase):
 
     def test_qcow2_over_an_image_of_the_datastore(self) -> None:
         base = self.node.datastores / "1/image"
+        overlay = self.over(base)
+        source = ROOT.replace("<TARGET>", f"<SOURCE>{base}</SOURCE><TARGET>")
+        self.boots(Machine(disks=source), overlay)
+
+    def over(self, base: Path) -> Path:
+        """Make a root, and a qcow2 image that shows its content."""
         base.parent.mkdir(parents=True)
         diskfiles.ext4(self.tree, base)
         overlay = self.folder / "overlay"
         diskfiles.qcow2("create", "-b", str(base), "-F", "raw", str(overlay))
-        source = ROOT.replace("<TARGET>", f"<SOURCE>{base}</SOURCE><TARGET>")
-        self.boots(Machine(disks=source), overlay)
+        return overlay
 
     def test_qcow2_over_the_disk_of_another_vm_is_refused(self) -> None:
         """A tenant may write its path into an image: VMs are numbered."""
-        other = self.node.datastores / "0/57/disk.0"
-        other.parent.mkdir(parents=True)
-        diskfiles.ext4(self.tree, other)
-        overlay = self.folder / "overlay"
-        diskfiles.qcow2("create", "-b", str(other), "-F", "raw", str(overlay))
-        self.node.give_disk(Machine(), overlay)
+        self.node.give_disk(Machine(), self.over(self.node.datastores / "0/57/disk.0"))
         self.refused("neither the VM's own nor of the image", "deploy", Machine(), lcm=BOOT)
         self._nothing_is_left()
 

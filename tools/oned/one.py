@@ -56,6 +56,11 @@ class One:
         """:returns: the new thing's ID"""
         return self(f"one{kind}", "create", self.file(template), *more).split(":")[1].strip()
 
+    def create_vms(self, template: str, count: int) -> list[str]:
+        """:returns: their IDs"""
+        answer = self("onevm", "create", self.file(template), "--multiple", str(count))
+        return [line.split(":")[1].strip() for line in answer.splitlines() if ":" in line]
+
     def append(self, kind: str, number: str, attributes: str) -> None:
         self(f"one{kind}", "update", "--append", number, self.file(attributes))
 

@@ -183,7 +183,8 @@ class DockerEngine:
         if status_of(container) is Status.FROZEN:
             # A frozen program cannot act on a signal.
             self.unfreeze(name)
-        self._freezer.thaw_unrecorded(name)
+        else:
+            self._freezer.thaw_unrecorded(name)
         try:
             self.client.signal(name, "SIGKILL" if force else container["Config"].get("StopSignal") or "SIGTERM")
             self.client.await_end(name, timeout)

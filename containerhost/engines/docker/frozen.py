@@ -1,4 +1,4 @@
-"""Whether the kernel has frozen a container.
+"""Find out whether the kernel has frozen a container.
 
 Sources: Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst; cgroup-v2.rst, ``cgroup.freeze``.
 """

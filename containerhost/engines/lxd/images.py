@@ -47,7 +47,7 @@ class Images:
             return None
 
     def all(self) -> tuple[Image, ...]:
-        """By fingerprint."""
+        """Return all images, by fingerprint."""
         return tuple(sorted(map(described, self._client.images()), key=lambda image: image.fingerprint))
 
     def having(self, name: str) -> tuple[Image, ...]:

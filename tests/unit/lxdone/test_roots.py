@@ -1,4 +1,4 @@
-"""Who waits for whom while images are imported and removed; the imports themselves are tried on a real LXD."""
+"""Try who waits for whom while images are imported and removed; the imports themselves are tried on a real LXD."""
 
 import contextlib
 import threading
@@ -57,7 +57,7 @@ class RootsTest(testtools.TestCase):
         self.roots = self.of_timeout(SECONDS)
 
     def of_timeout(self, timeout: float) -> Roots:
-        return Roots(LxdClient(), self.base / "state", timeout)  # type: ignore[arg-type]
+        return Roots(LxdClient(), self.base / "state", timeout)  # type: ignore[arg-type]  # the client is a fake
 
     def rebuild(self, content: BinaryIO, target: BinaryIO, limit: int, timeout: int) -> Any:
         if content.read(8).endswith(b"slow"):
@@ -150,7 +150,7 @@ class RemovalTest(testtools.TestCase):
         self.calls.options.datastores, self.calls.options.unpacked_limit = "/ds", 1
         spec, vm = SimpleNamespace(name="one-1", labels={}), machine()
         self.useFixture(fixtures.MonkeyPatch("dataclasses.replace", lambda spec, **changes: changes))
-        self.vmm._create(spec, Path("disk"), Path("home"), vm)  # type: ignore[arg-type]
+        self.vmm._create(spec, Path("disk"), Path("home"), vm)  # type: ignore[arg-type]  # the spec is a stand-in
         self.calls.engine.create.assert_called_once_with(
             {"image": held.return_value.__enter__.return_value,
              "labels": {IMAGE_LABEL: held.return_value.__enter__.return_value}})

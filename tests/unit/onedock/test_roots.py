@@ -1,4 +1,4 @@
-"""Who waits for whom while images are loaded and removed; the loads themselves are tried on a real Docker."""
+"""Try who waits for whom while images are loaded and removed; the loads themselves are tried on a real Docker."""
 
 import contextlib
 import threading
@@ -70,7 +70,7 @@ class RootsTest(testtools.TestCase):
         self.roots = self.of_timeout(SECONDS)
 
     def of_timeout(self, timeout: float) -> Roots:
-        return Roots(self.images, self.base, self.base / "state", timeout)  # type: ignore[arg-type]
+        return Roots(self.images, self.base, self.base / "state", timeout)  # type: ignore[arg-type]  # images are a fake
 
     def vm(self, number: int, image: str) -> Any:
         folder = self.base / "0" / str(number)

@@ -149,10 +149,8 @@ def other(stage: Stage, vm: str) -> str:
 
 @for_each_driver
 def twenty_at_once(stage: Stage, driver: Driver) -> str:
-    template = stage.template(driver, "many-%i", NETWORK)
-    answer = stage.one("onevm", "create", stage.one.file(template), "--multiple", str(MANY))
-    vms = [line.split(":")[1].strip() for line in answer.splitlines() if ":" in line]
-    require(len(vms) == MANY, answer)
+    vms = stage.one.create_vms(stage.template(driver, "many-%i", NETWORK), MANY)
+    require(len(vms) == MANY, f"{len(vms)} were created")
     for vm in vms:
         stage.one.running(vm)
     hosts = {stage.one.host(vm) for vm in vms}
