@@ -11,7 +11,7 @@ from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node import context, limits
 from onedriver.node.limits import cpu, memory, processes
-from onedriver.node.names import LABEL, name
+from onedriver.node.names import labels, name
 from onedriver.section import NO, YES
 from onedriver.vm import MIB, OVS, Disk, Nic, Vm
 
@@ -41,7 +41,7 @@ def spec(vm: Vm, options: Options, node_cpus: Mapping[int, frozenset[int]]) -> C
         root=RootDisk(options.storage_pool, root(vm).size, io_limit(root(vm))),
         security=security(vm.own, options), gpu_libraries=gpu_capabilities(vm.own) or frozenset(),
         processes=processes(vm.own, PROCESS_LIMIT, options.process_limit),
-        cloud_init=cloudinit.documents(vm.context), labels={LABEL: str(vm.id)})
+        cloud_init=cloudinit.documents(vm.context), labels=labels(vm))
 
 
 def security(own: Mapping[str, str], options: Options) -> Security:

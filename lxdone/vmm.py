@@ -90,7 +90,7 @@ class Vmm(BaseVmm):
     def restore(self, call: Call) -> None:
         """One that is not suspended here starts anew from its disk, as after stop and migrate."""
         self._leave_what_is_old(call.vm)
-        state = self._find(own_name(call))
+        state = self._find(own_name(call), call.vm)
         if state is None or call.vm.lcm_state != refusals.RESTORING:
             self.deploy(call)
         else:
@@ -99,7 +99,7 @@ class Vmm(BaseVmm):
 
     def _leave_what_is_old(self, vm: Vm) -> None:
         own = translate.name(vm.id)
-        state = self._find(own)
+        state = self._find(own, vm)
         if state is None or state.status is Status.RUNNING:
             return
         if not self._saves.is_current(self._contexts.home(own), vm, self._root_file(vm)) or (
@@ -126,7 +126,7 @@ class Vmm(BaseVmm):
     def _end(self, call: Call, *, force: bool, patience: bool = True) -> None:
         """:param patience: one that does not end by itself runs on; else it is ended by force"""
         own = own_name(call)
-        state = self._find(own)
+        state = self._find(own, call.vm)
         if state is not None:
             self._commands.cancel(own)
             if state.status is Status.FROZEN:  # its processes may go on until they end

@@ -9,7 +9,7 @@ from onedock.attributes import PROCESS_LIMIT, Attributes
 from onedock.conf import Options
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node.limits import cpu, io_limit, memory, processes
-from onedriver.node.names import LABEL, name
+from onedriver.node.names import labels, name
 from onedriver.vm import MIB, Disk, Vm
 
 VOLATILE = "FS"
@@ -32,7 +32,7 @@ def spec(vm: Vm, attributes: Attributes, options: Options, node_cpus: Mapping[in
         name=name(vm.id), image="", cpu=cpu(vm, node_cpus), memory=memory(vm),
         root=RootDisk("", root(vm).size if options.root_quota else None, io_limit(root(vm))),
         security=Security(read_only=attributes.read_only), environment=attributes.environment,
-        program=attributes.program, labels={LABEL: str(vm.id)},
+        program=attributes.program, labels=labels(vm),
         processes=processes(vm.own, PROCESS_LIMIT, options.process_limit))
 
 

@@ -24,7 +24,7 @@ from onedriver.node import changes
 from onedriver.node.commands import Commands
 from onedriver.node.holding import attached_disk, complain, own_name
 from onedriver.node.names import LABEL, name
-from onedriver.node.vmm import BaseVmm
+from onedriver.node.vmm import BaseVmm, require_same
 from onedriver.vm import Nic, Vm
 
 #: After a container's name and a hyphen: of one that takes its place, until it does; of the one that had it before.
@@ -49,7 +49,7 @@ class Vmm(BaseVmm):
 
     def _end(self, call: Call, *, force: bool) -> None:
         own = own_name(call)
-        found = self._find(own) is not None
+        found = self._find(own, call.vm) is not None
         if found:
             self._commands.cancel(own)
             self._stop(own, force=force)
@@ -242,12 +242,13 @@ class Vmm(BaseVmm):
         self._guests.remove(vm_id)
         self._roots.release(vm_id)
 
-    def _find(self, own: str) -> ContainerState | None:
-        return super()._find(own) or self._found_aside(own)
+    def _find(self, own: str, vm: Vm | None = None) -> ContainerState | None:
+        return super()._find(own, vm) or self._found_aside(own, vm)
 
-    def _found_aside(self, own: str) -> ContainerState | None:
+    def _found_aside(self, own: str, vm: Vm | None) -> ContainerState | None:
         """Of a revert that was killed while no container had the VM's name: the old one, or if it is gone the new."""
         for aside in self._aside(own):
+            require_same(self._engine.container(aside), vm)
             self._engine.rename(aside, own)
             return self._engine.container(own)
         return None

@@ -152,7 +152,9 @@ class Snapshot:
 
 @dataclasses.dataclass(frozen=True)
 class Vm:
-    """:ivar cpu: share of host CPUs in hundredths (CPU=0.5 is 50)
+    """:ivar stime: seconds since the epoch when it was made, which never changes: an OpenNebula whose database was
+        restored gives ids again that other VMs had
+    :ivar cpu: share of host CPUs in hundredths (CPU=0.5 is 50)
     :ivar memory: bytes
     :ivar graphics: the attributes of its screen, as they are written (see :mod:`onedriver.graphics`)
     :ivar system_ds: id of the system datastore it is on; None before its first host
@@ -163,6 +165,7 @@ class Vm:
     """
 
     id: int
+    stime: int | None
     name: str
     uuid: str | None
     lcm_state: int
@@ -197,6 +200,7 @@ def vm(element: Element, own_prefix: str = "LXD_") -> Vm:
     os_section = template.section("OS")
     return Vm(
         id=number,
+        stime=top.integer("STIME"),
         name=top.text("NAME") or "",
         uuid=uuid(os_section.text("UUID")) if os_section else None,
         lcm_state=top.integer("LCM_STATE") or 0,

@@ -1,7 +1,14 @@
 """What a VM is called on its node, the same with every engine."""
 
+from onedriver.vm import Vm
+
 LABEL = "one.vm"  # on each container of a VM: the VM's id
+STIME = "one.stime"  # likewise: when OpenNebula made the VM, see onedriver.vm.Vm.stime
 PREFIX = "one-"
+
+
+def labels(vm: Vm) -> dict[str, str]:
+    return {LABEL: str(vm.id)} | ({STIME: str(vm.stime)} if vm.stime else {})
 
 
 def name(vm_id: int) -> str:

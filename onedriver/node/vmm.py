@@ -24,7 +24,7 @@ from onedriver.errors import DriverError
 from onedriver.node import changes, devices
 from onedriver.node.commands import Commands
 from onedriver.node.holding import attached, complain, own_name, owner
-from onedriver.node.names import LABEL, name
+from onedriver.node.names import LABEL, STIME, name
 from onedriver.node.options import NodeOptions
 from onedriver.vm import Nic, Pci, Vm
 
@@ -65,7 +65,7 @@ class BaseVmm(abc.ABC):
         """:returns: the deploy id"""
         vm, own = call.vm, name(call.vm_id)
         spec = self._spec(vm)
-        state = self._find(own)
+        state = self._find(own, vm)
         if state is None:
             self._boot(vm, spec)
         elif state.status is Status.FROZEN:
@@ -261,19 +261,22 @@ class BaseVmm(abc.ABC):
         """The node's options, as far as the template does not say otherwise."""
         return self._options
 
-    def _find(self, own: str) -> ContainerState | None:
-        """:raises EngineConflict: a container of that name is not this driver's"""
+    def _find(self, own: str, vm: Vm | None = None) -> ContainerState | None:
+        """:param vm: whose container it must be
+        :raises EngineConflict: a container of that name is not this driver's, or another VM's
+        """
         try:
             state = self._engine.container(own)
         except EngineNotFound:
             return None
         if LABEL not in state.labels:
             raise EngineConflict(f"there is a container {own} that OpenNebula did not make: rename or remove it")
+        require_same(state, vm)
         return state
 
     def _existing(self, call: Call) -> ContainerState:
         own = own_name(call)
-        state = self._find(own)
+        state = self._find(own, call.vm)
         if state is None:
             raise EngineNotFound(f"this host has no container {own}")
         return state
@@ -296,3 +299,13 @@ class BaseVmm(abc.ABC):
         nodes with it."""
         return tuple(other for other in self._possession.held(self._owner(vm_id))
                      if other.device.id != grant.device.id)
+
+
+def require_same(state: ContainerState, vm: Vm | None) -> None:
+    """:raises EngineConflict: the container is of another VM that had the number of ``vm``"""
+    made = state.labels.get(STIME)
+    if vm is not None and vm.stime and made not in (None, str(vm.stime)):
+        raise EngineConflict(f"container {state.name} is of another VM {vm.id}, made at {made} seconds since the epoch "
+                             f"(STIME), not at {vm.stime}: OpenNebula's database was restored, or another OpenNebula "
+                             "has this node. Nothing is changed. Save what is in the container, then rename or remove "
+                             "it")

@@ -416,6 +416,18 @@ class RefusalsTest(ActionsCase):
             self.refused("that OpenNebula did not make", action, machine, lcm=BOOT)
         self.engine.client.replace_instance("one-1", config, "")
 
+    def test_container_of_an_older_vm_of_the_same_number_is_left_alone(self) -> None:
+        """OpenNebula counts anew after its database was restored."""
+        machine = self.deployed()
+        later = machine.changed(stime=machine.stime + 1)
+        for action in ("deploy", "shutdown", "cancel", "reset", "save"):
+            self.refused("is of another VM 1", action, later, lcm=BOOT)
+        self.ok("cancel", machine, lcm=POWEROFF)
+        for action, lcm in (("deploy", BOOT), ("cancel", CLEANUP), ("reset", BOOT)):
+            self.refused("is of another VM 1", action, later, lcm=lcm)
+        self.assertEqual(Status.STOPPED, self.status(machine))
+        self.ok("deploy", machine, lcm=BOOT)
+
     def test_a_template_that_cuts_the_message_short_is_refused(self) -> None:
         machine = Machine(context=(("START_SCRIPT", "cat << EOT\nx\nEOT\n"),))
         result = self.node.act("deploy", machine, lcm=BOOT)

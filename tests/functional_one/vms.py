@@ -34,6 +34,7 @@ class Machine:
     context: tuple[tuple[str, str], ...] = (("NETWORK", "YES"),)
     bridge: str = "one-br0"
     nic_more: str = ""
+    stime: int = 1795247695
 
     @property
     def name(self) -> str:
@@ -51,6 +52,7 @@ class Machine:
     def vm(self, lcm: int, deploy_id: str) -> str:
         context = "".join(f"<{key}>{saxutils.escape(value)}</{key}>" for key, value in self.context)
         return (f"<VM><ID>{self.id}</ID><NAME>vm {self.id}</NAME><STATE>3</STATE><LCM_STATE>{lcm}</LCM_STATE>"
+                f"<STIME>{self.stime}</STIME>"
                 f"<DEPLOY_ID>{deploy_id}</DEPLOY_ID><TEMPLATE><CONTEXT>{context}</CONTEXT><CPU>{self.cpu}</CPU>"
                 f"{self.disks}<MEMORY>{self.memory}</MEMORY>{self.parts()}<VCPU>{self.vcpu}</VCPU>{self.more}"
                 f"<VMID>{self.id}</VMID></TEMPLATE><USER_TEMPLATE/><HISTORY_RECORDS><HISTORY><OID>{self.id}</OID>"

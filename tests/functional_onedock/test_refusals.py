@@ -19,7 +19,7 @@ from onedock import imageref
 from onedock.imageref import ImageRef
 from tests.functional_docker.base import MiB
 from tests.functional_one.vms import Machine
-from tests.functional_onedock.base import BOOT, RESUME, SHUTDOWN, UNDEPLOY, OnedockCase, own
+from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESUME, SHUTDOWN, UNDEPLOY, OnedockCase, own
 from tests.functional_onedock.test_life import SAVED
 
 HOSTILE = "$(touch /pwned); `reboot` | ../../etc\" ' \\ \n"
@@ -91,6 +91,18 @@ class RefusalsTest(OnedockCase):
             self.refused("that OpenNebula did not make", action, machine, lcm=BOOT)
         self.assertTrue(self.engine.exists("one-1"))
         client.remove("one-1")
+
+    def test_container_of_an_older_vm_of_the_same_number_is_left_alone(self) -> None:
+        """OpenNebula counts anew after its database was restored."""
+        machine = self.deployed()
+        later = machine.changed(stime=machine.stime + 1)
+        for action in ("deploy", "shutdown", "cancel", "reset", "save"):
+            self.refused("is of another VM 1", action, later, lcm=BOOT)
+        self.ok("cancel", machine, lcm=POWEROFF)
+        for action, lcm in (("deploy", BOOT), ("cancel", CLEANUP), ("reset", BOOT)):
+            self.refused("is of another VM 1", action, later, lcm=lcm)
+        self.assertEqual(Status.STOPPED, self.status(machine))
+        self.ok("deploy", machine, lcm=BOOT)
 
     def test_an_engine_that_is_away_is_told(self) -> None:
         self.node._conf.write_text('endpoint = "unix:///nonexistent/docker.sock"\n')
