@@ -81,6 +81,7 @@ class LXDDriver(refusals.Refusals):
 
     def cleanup_host(self, host: str) -> None:
         self._watch.stop()
+        self._backend.recovery.stop()
         self._backend.consoles.close()
         self._backend.peers.close()
 

@@ -6,6 +6,7 @@ without an event waits in the message queue: nova-compute will receive it.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from nova import context as nova_context
@@ -20,11 +21,13 @@ class Lost:
     """:ivar action: what the user asked for
     :ivar methods: nova-compute's methods (``resize_instance``) that began on this host and did not end
     :ivar others: the methods that began on other hosts, or ended
+    :ivar ended: those of them that ended
     """
 
     action: objects.InstanceAction | None
     methods: frozenset[str]
     others: frozenset[str]
+    ended: frozenset[str]
 
     def context(self, instance: objects.Instance) -> Any:
         """An administrator's context of the request itself, so that nova adds what follows to the same action."""
@@ -40,8 +43,12 @@ def of(context: Any, uuid: str, host: str) -> Lost:
     """
     actions = objects.InstanceActionList.get_by_instance_uuid(context, uuid, limit=LATEST)
     if not actions:
-        return Lost(None, frozenset(), frozenset())
+        return Lost(None, frozenset(), frozenset(), frozenset())
     events = [event for event in objects.InstanceActionEventList.get_by_action(context, actions[0].id)
               if event.event.startswith(PREFIX)]
-    lost = {event.event.removeprefix(PREFIX) for event in events if event.host == host and event.finish_time is None}
-    return Lost(actions[0], frozenset(lost), frozenset(event.event.removeprefix(PREFIX) for event in events) - lost)
+    lost = methods(event for event in events if event.host == host and event.finish_time is None)
+    return Lost(actions[0], lost, methods(events) - lost, methods(event for event in events if event.finish_time))
+
+
+def methods(events: Iterable[objects.InstanceActionEvent]) -> frozenset[str]:
+    return frozenset(event.event.removeprefix(PREFIX) for event in events)

@@ -3,13 +3,15 @@ power and deletions only; every other server would stay in its task state, with 
 
 A request that this host had begun is sent once more where all its steps can be repeated, and undone where they cannot:
 a tenant's image, say, is readable with the tenant's token only, which is gone. Requests that are sent wait in this
-host's own queue until nova-compute takes requests.
+host's own queue until nova-compute takes requests. There the second request of a resize or revert may wait already, or
+nova-compute was killed between the queue and its first event: it is sent once more when it has not begun for a while.
 """
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from keystoneauth1 import exceptions as keystone
 from nova import context as nova_context
@@ -32,6 +34,8 @@ LOG = logging.getLogger(__name__)
 OVER = ("confirmed", "reverted", "error", "failed", "completed", "cancelled", "done")  # nova's last states of a move
 UNCLAIMED = ["accepted", "pre-migrating"]
 RECENT = 1000  # moves that are looked at
+ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
+QUEUE_LIMIT = 60.0  # s that a request may wait in the queue of a nova-compute that runs
 REBUILDS = frozenset({task_states.REBUILDING, task_states.REBUILD_BLOCK_DEVICE_MAPPING, task_states.REBUILD_SPAWNING})
 SHELVINGS = frozenset({task_states.SHELVING, task_states.SHELVING_IMAGE_PENDING_UPLOAD,
                        task_states.SHELVING_IMAGE_UPLOADING})
@@ -47,6 +51,21 @@ SENT_AGAIN: Mapping[str, Callable[[Any, Any, objects.Instance], None]] = {
         context, instance, clean_shutdown=False),
 }
 FROZEN = {task_states.PAUSING: vm_states.PAUSED, task_states.SUSPENDING: vm_states.SUSPENDED}
+
+
+class Second(NamedTuple):
+    """The second request of a move, which the first one sends as its last step.
+
+    :ivar host: whether it goes to the move's ``source_compute`` or ``dest_compute``
+    """
+
+    first: str
+    method: str
+    host: str
+
+
+SECONDS = {task_states.RESIZE_MIGRATED: Second("resize_instance", "finish_resize", "dest_compute"),
+           task_states.RESIZE_REVERTING: Second("revert_resize", "finish_revert_resize", "source_compute")}
 
 
 class Killed(exception.NovaException):
@@ -71,6 +90,7 @@ class Recovery:
         self._await_changes = await_changes
         self._requests = requests
         self._placement = placement
+        self._later: threading.Timer | None = None
 
     def await_engine(self, instances: Iterable[objects.Instance]) -> None:
         """At the driver's start, before anybody looks at the containers: what nova-compute began before it was killed
@@ -92,6 +112,13 @@ class Recovery:
         context = nova_context.get_admin_context()
         moves = {move.instance_uuid: move for move in self._moves(context, host)}
         mine = {instance.uuid: instance for instance in instances}
+        unbegun = set()
+        for uuid, move in moves.items():
+            if uuid not in mine or mine[uuid].task_state in SECONDS:
+                with kept_going(uuid):
+                    if self._unbegun(context, host, uuid, move):
+                        unbegun.add(uuid)
+        self._look_again(host, unbegun)
         for uuid, move in moves.items():
             if uuid not in mine:
                 with kept_going(uuid):
@@ -102,6 +129,51 @@ class Recovery:
                     self._recover_one(context, host, instance, moves.get(uuid))
         with kept_going("whose move is over"):
             self._free_allocations(context, host, mine)
+
+    def stop(self) -> None:
+        """Send nothing any more."""
+        if self._later is not None:
+            self._later.cancel()
+
+    def _look_again(self, host: str, uuids: Collection[str]) -> None:
+        """:param uuids: of servers of which a request has not begun"""
+        self.stop()
+        if uuids:
+            self._later = threading.Timer(QUEUE_LIMIT, self._send_unbegun, (host, uuids))
+            self._later.daemon = True
+            self._later.start()
+
+    def _send_unbegun(self, host: str, uuids: Collection[str]) -> None:
+        context = nova_context.get_admin_context()
+        for move in self._moves(context, host):
+            if move.instance_uuid in uuids:
+                with kept_going(move.instance_uuid):
+                    found = self._unbegun(context, host, move.instance_uuid, move)
+                    if found:
+                        self._send_second(*found, move)
+
+    @staticmethod
+    def _unbegun(context: Any, host: str, uuid: str, move: objects.Migration) -> tuple[objects.Instance, Lost] | None:
+        """Return the server whose move waits for a second request on this host that has not begun; None where none
+        does."""
+        try:
+            instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
+        except exception.InstanceNotFound:
+            return None
+        second = SECONDS.get(instance.task_state)
+        if second is None or getattr(move, second.host) != host:
+            return None
+        lost = lostrequests.of(context, uuid, host)
+        begun = lost.methods | lost.others
+        return (instance, lost) if second.first in lost.ended and second.method not in begun else None
+
+    def _send_second(self, instance: objects.Instance, lost: Lost, move: objects.Migration) -> None:
+        LOG.warning("A request for server %s was lost (task state %s): it is sent once more", instance.uuid,
+                    instance.task_state)
+        if instance.task_state == task_states.RESIZE_MIGRATED:
+            self._finish_move(instance, move, lost)
+        else:
+            self._requests().finish_revert_resize(lost.context(instance), instance, move, move.source_compute, None)
 
     @staticmethod
     def _moves(context: Any, host: str) -> Iterable[objects.Migration]:
@@ -235,8 +307,7 @@ class Recovery:
     def _recover_elsewhere(self, context: Any, host: str, uuid: str, move: objects.Migration) -> None:
         """A server that moved away from this host, or was about to come."""
         try:
-            instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=[
-                "metadata", "system_metadata", "flavor", "migration_context", "info_cache"])
+            instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
             return
         lost = lostrequests.of(context, uuid, host)

@@ -4,10 +4,12 @@ nobody uses."""
 from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 from unittest import mock
 
+import fixtures
 from nova import context as nova_context
 from nova import objects
 from nova.compute import rpcapi
@@ -25,6 +27,7 @@ from tests.waiting import await_that
 STRIDE = int(os.environ.get("NOVA_KILL_STRIDE", "0"))  # 0: a few points of each operation
 POINTS = 3
 IN_FLIGHT = 90.0  # s
+QUEUE_LIMIT = 5.0  # s; these hosts have no other requests
 STATES = {"ACTIVE": Status.RUNNING, "SHUTOFF": Status.STOPPED, "PAUSED": Status.FROZEN, "SUSPENDED": Status.FROZEN,
           "RESCUE": Status.RUNNING, "VERIFY_RESIZE": Status.RUNNING}
 
@@ -35,6 +38,7 @@ class RecoveryServers(base.LxdServers):
 
     def setUp(self) -> None:
         super().setUp()
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.server.recovery.QUEUE_LIMIT", QUEUE_LIMIT))
         Uploads(self.glance)
         self.glance.detail = filtered(self.glance)
         self.addCleanup(self._delete_images)
@@ -359,6 +363,45 @@ class RecoveryTest(RecoveryServers):
         self.resize(server, self.large)
         self.normal(server)
         self.assertEqual([], self.leftovers(server))
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_move_lost_between_its_last_two_requests(self) -> None:
+        """nova-compute took the second one and was killed before its event: nova would never send it again."""
+        server = self.admin_api.get_server(self.server(self.small)["id"])
+        for request, second, status in (
+                ({"resize": {"flavorRef": self.cold}}, "finish_resize", "VERIFY_RESIZE"),
+                ({"revertResize": None}, "finish_revert_resize", "ACTIVE")):
+            with self.subTest(second):
+                with mock.patch.object(rpcapi.ComputeAPI, second) as lost:
+                    self.act(server, **request)
+                    await_that(lambda lost=lost: lost.called, "the first request ends", IN_FLIGHT)
+                    await_that(lambda: all(event["finish_time"] for event in self.events(server)), "it has ended")
+                self.restart()
+                self.assertEqual(status, self.settled(server))
+                self.assertEqual([], self.leftovers(server))
+        self.normal(server)
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_move_whose_last_request_waits_in_the_queue(self) -> None:
+        """It is not sent a second time: nova would call the server broken."""
+        server = self.admin_api.get_server(self.server(self.small)["id"])
+        sent: list[Callable[[], None]] = []
+
+        def keep(api: rpcapi.ComputeAPI, *args: Any, **kwargs: Any) -> None:
+            sent.append(lambda: finish(api, *args, **kwargs))
+        finish = rpcapi.ComputeAPI.finish_resize
+        with mock.patch.object(rpcapi.ComputeAPI, "finish_resize", keep):
+            self.act(server, resize={"flavorRef": self.cold})
+            await_that(lambda: sent, "the first request ends", IN_FLIGHT)
+            await_that(lambda: all(event["finish_time"] for event in self.events(server)), "it has ended")
+            self.restart()
+            sent[0]()
+            self.assertEqual("VERIFY_RESIZE", self.settled(server))
+            time.sleep(QUEUE_LIMIT + 1)  # nothing may happen, so there is nothing to wait for
+        self.assertEqual(1, len(sent))
+        self.normal(server)
         self._delete_server(server)
         self.assert_nothing_left()
 
