@@ -141,7 +141,7 @@ class Vmm(BaseVmm):
                 self._stop(own, force=True)
             if refusals.keeps_root(call.vm):
                 self._saves.save(own, self._contexts.home(own))
-        elif refusals.keeps_root(call.vm) and not changes.stays(call.vm):
+        elif refusals.keeps_root(call.vm):
             self._require_saved(own)
         self._disks.release_all(call.vm_id)
         if not changes.stays(call.vm):

@@ -95,6 +95,23 @@ def unmount(target: Path) -> None:
     # A loop device that the host made goes by itself; an administrator's stays.
     backing = loops.attribute(node, "backing_file") if loops.attribute(node, "autoclear") == "1" else None
     mountapi.unmount(str(target))
+    await_release(node, backing)
+
+
+def require_unused(file: Path) -> None:
+    """Of a file whose file system is not mounted on the host.
+
+    :raises DeviceInUse: a process of a container keeps it
+    """
+    node = loops.existing(file)
+    if node is not None:
+        await_release(node, str(file.resolve()))
+
+
+def await_release(node: str, backing: str | None) -> None:
+    """:param backing: the file behind it, if it is a loop device
+    :raises DeviceInUse: somebody still has it
+    """
     end = time.monotonic() + RELEASE_LIMIT
     while in_use(node, backing):
         if time.monotonic() > end:

@@ -172,6 +172,8 @@ class Images:
             if record and record.held is not None:
                 mountedfs.thaw(folder)
             idmounts.unmount(folder)
+        elif record and not record.read_only and not record.is_device:
+            idmounts.require_unused(folder.with_suffix(COPY) if record.copied else Path(record.file))
         self._write_back(folder, record)
         self._remove(folder, record)
 

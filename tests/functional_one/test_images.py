@@ -10,6 +10,8 @@ from pathlib import Path
 import fixtures
 
 from containerhost.engines import Status
+from containerhost.errors import DeviceInUse
+from lxdone import backend, conf
 from lxdone.disk import growth, limited
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, SHUTDOWN, ActionsCase
@@ -257,6 +259,34 @@ class ImagesTest(ActionsCase):
         self.engine.delete(machine.name)
         diskfiles.qcow2("create", str(file), "32M")  # a newer disk is not overwritten
         self.refused("no file system", "deploy", machine, lcm=BOOT)
+
+    def test_what_was_written_stays_while_the_container_is_not_found(self) -> None:
+        file = self.persistent_qcow2()
+        machine = self.deployed(Machine(disks=ROOT + image()))
+        self.write(machine, "written")
+        client = self.engine.client
+        client.request("post", "projects", asked="make the project", json={"name": "other"})
+        self.addCleanup(client.request, "delete", "projects", "other", asked="remove the project")
+        self.node.configure('project = "other"\n')
+        for lcm, words in ((POWEROFF, "LXD has no container one-1"), (SHUTDOWN, "is still in use")):
+            for _ in range(2):
+                self.refused(words, "cancel", machine, lcm=lcm)
+        self.node.configure()
+        self.write(machine, "again")
+        self.ok("cancel", machine, lcm=POWEROFF)
+        self.assertEqual("again\n", self.in_qcow2(file, "file"))
+
+    def test_disk_that_something_still_writes_to_is_not_written_back(self) -> None:
+        self.persistent_qcow2()
+        machine = self.deployed(Machine(disks=ROOT + image()))
+        self.useFixture(fixtures.EnvironmentVariable("LXDONE_CONF", self.node.environment["LXDONE_CONF"]))
+        disks = backend.disks_of(conf.load(), self.engine)
+        point = self.node.state / "disks/one-1/1"
+        subprocess.run(["umount", str(point)], check=True)
+        for _ in range(2):
+            self.assertRaises(DeviceInUse, disks.release, 1, 1)
+        self.assertTrue(point.with_suffix(".raw").exists())
+        self.ok("cancel", machine, lcm=POWEROFF)
 
     def test_what_no_container_can_see_changes_nothing(self) -> None:
         machine = self.deployed()
