@@ -72,10 +72,11 @@ class NodeImages:
         if found is None:
             raise BadInput(f"{asked['reference']!r:.200} is no image of a registry, by its digest")
         pinned = f"{found['name']}@{found['digest']}"
+        administrators = self._images.has(pinned)
         self._client.pull_image(found["name"], found["digest"], credentials)
         held = self.hold(place, image)
-        # Its name in the registry would keep it when the last disk is gone.
-        self._images.remove(pinned)
+        if not administrators:  # its name in the registry would keep it when the last disk is gone
+            self._images.remove(pinned)
         if not held:
             raise DriverError(f"{pinned} is not the image {image} that the datastore knows: register it anew")
         return True

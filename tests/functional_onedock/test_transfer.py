@@ -1,5 +1,6 @@
 """From a datastore to a VM and back, by the installed scripts, on a real dockerd."""
 
+import io
 import json
 import os
 import subprocess
@@ -8,8 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from containerhost.filelock import FileLock
 from onedock import imageref
 from onedock.datastore.store import Store
+from onedock.nodeimages import NodeImages
 from tests.functional_one.node import Result
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import (
@@ -30,6 +33,7 @@ from tests.functional_onedock.test_life import SAVED
 from tests.functional_onedock.test_parts import disk, may_grow
 from tests.unit.onedock.images import tarball
 
+LOCK_LIMIT = 5  # s
 DATA = ("<DISK><DISK_ID>1</DISK_ID><TYPE>FILE</TYPE><FORMAT>raw</FORMAT><READONLY>NO</READONLY><SAVE>YES</SAVE>"
         "<SIZE>8</SIZE><TARGET>sdb</TARGET></DISK><DISK><DISK_ID>2</DISK_ID><TYPE>fs</TYPE><FORMAT>raw</FORMAT>"
         "<SIZE>8</SIZE><TARGET>sdc</TARGET></DISK>")
@@ -316,6 +320,26 @@ class RegistryTest(RegistryCase):
         machine = self.run_vm(source)
         self.assertEqual({"onedock/one-1:disk.0", "onedock/one-1:root"}, self.held())
         self.ok("cancel", machine, lcm=CLEANUP)
+
+    def test_an_image_that_the_administrator_fetched_stays(self) -> None:
+        """By its digest, so that no tag keeps it: before the VM comes, or while it comes."""
+        digest = self.pushed(Registry(closed=True))
+        source = self.registered(f"docker://{HOST}/team/tool:1", ONEDOCK_KEEP_LAYERS="NO", **self.credentials())
+        api = self.node.docker.daemon.api()
+        name = f"{HOST}/team/tool@{digest}"
+        for _ in range(2):
+            api.pull(name, auth_config={"username": USER, "password": WORD})
+            machine = self.run_vm(source)
+            self.ok("cancel", machine, lcm=CLEANUP)
+            self.did(self.front.tm("delete", self.front.place(), vm=1))
+            self.assertEqual([name], api.inspect_image(name)["RepoDigests"])
+        images = NodeImages(self.engine.client, FileLock(self.front.files / "lock", LOCK_LIMIT), self.node.state)
+        asked = {"reference": f"docker://{name}", "user": USER, "password": WORD}
+        place = ("onedock/one-1", "disk.0")
+        images.pull(place, self.front.record(source).image, io.BytesIO(json.dumps(asked).encode()))
+        images.release(place)
+        self.assertEqual([name], api.inspect_image(name)["RepoDigests"])
+        api.remove_image(name)
 
 
 class DataTest(TransferCase):
