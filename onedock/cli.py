@@ -16,6 +16,7 @@
                                      container uses the disk: likewise, while it changes the disk's file
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,6 +72,7 @@ def transfer(script: str, argv: Sequence[str]) -> str | None:
 def serve() -> None:
     from onedock.transfer import nodeside
 
+    os.umask(0o027)
     # Without a buffer: what follows the request is for whoever the step hands it to.
     with open(0, "rb", buffering=0, closefd=False) as source:
         nodeside.serve(source, sys.stdout.buffer)

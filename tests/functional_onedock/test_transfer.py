@@ -355,6 +355,8 @@ class DataTest(TransferCase):
         self.cloned(self.registered(self.fresh()), machine)
         self.did(self.front.tm("ln", f"front-end:{kept}", self.front.place("disk.1")))
         self.did(self.front.tm("mkimage", 8, "raw", self.front.place("disk.2")))
+        for name in ("disk.1", "disk.2"):  # not for every user of the node
+            self.assertEqual(0, self.file(machine, name).stat().st_mode & 0o007)
         self.ok("deploy", machine, lcm=BOOT)
         for number in (1, 2):
             self.assertEqual("", self.shell(machine, f"echo hello > /media/{number}/hello"))
