@@ -12,6 +12,11 @@ def replace(path: Path, text: str, driver: str) -> None:
     """
     file = path.resolve()
     shutil.copy2(file, backup(file, driver))
+    write(file, text, driver)
+
+
+def write(file: Path, text: str, driver: str) -> None:
+    """The same without what it was before."""
     unfinished = file.with_name(f"{file.name}.{driver}-{os.getpid()}")
     try:
         shutil.copy2(file, unfinished)

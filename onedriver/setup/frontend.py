@@ -9,7 +9,7 @@ import click
 
 from containerhost.rollback import Rollback
 from onedriver.errors import DriverError
-from onedriver.setup import conffile, remotes, stanza
+from onedriver.setup import conffile, networkdrivers, remotes, stanza
 
 CONFIGURED = ("oned.conf", "monitord.conf")
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -56,7 +56,8 @@ def commands(driver: Driver) -> click.Group:
     def front_end(folder: Path, configuration: Path, to_apply: bool, to_remove: bool, as_json: bool) -> None:
         """Copy the driver's scripts, and configure oned and onemonitord."""
         changes = planned(driver, configuration, to_remove) if to_apply else {}
-        files = (remotes.uninstall if to_remove else remotes.install)(folder, driver.name)
+        files = [path for part in (networkdrivers, remotes)
+                 for path in (part.uninstall if to_remove else part.install)(folder, driver.name)]
         write(driver, changes)
         by_hand = {} if to_apply else {name: by_hand_in(driver, name) for name in CONFIGURED}
         if as_json:

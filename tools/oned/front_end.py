@@ -56,6 +56,11 @@ def build(source: Path, say: Callable[[str], None]) -> None:
 def install(machine: Machine, source: Path) -> None:
     """OpenNebula into the machine's own layers."""
     machine.run("sh", "-c", f"cd {source} && ./install.sh -u oneadmin -g oneadmin")
+    install_ruby(machine)
+
+
+def install_ruby(machine: Machine) -> None:
+    """What OpenNebula's scripts load, on a front-end and on nodes."""
     site = machine.run("ruby", "-e", 'puts RbConfig::CONFIG["sitedir"]').strip()
     for name, text in STUBS.items():
         put(machine, f"{site}/{name}", text)

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tools.oned.front_end import put
+from tools.oned.front_end import install_ruby, put
 from tools.oned.machine import CHECKOUT, Machine, MachineFailed, await_that
 
 COMMANDS = {"lxdone": "-m lxdone", "onedock": "-m onedock", "lxdone-monitor": "-m onedriver.node.monitorclient",
@@ -42,6 +42,7 @@ def start(machine: Machine, source: Path) -> None:
         put(machine, f"/usr/local/bin/{name}", COMMAND.format(checkout=CHECKOUT, python=sys.executable, words=words),
             "755")
     machine.run("cp", str(CHECKOUT / "bin/containerhost-docker-runtime"), "/usr/local/bin/")
+    install_ruby(machine)
     put(machine, "/etc/sudoers.d/opennebula", (source / "share/pkgs/sudoers/debian/opennebula").read_text(), "440")
     put(machine, "/etc/sudoers.d/opennebula-node", SUDO, "440")
     machine.run("install", "-d", "-o", "oneadmin", "-g", "oneadmin", "-m", "750", "/var/lib/one/datastores")

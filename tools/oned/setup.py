@@ -19,7 +19,7 @@ RULE=[PROTOCOL="TCP",RANGE="80",RULE_TYPE="inbound"]
 RULE=[PROTOCOL="ALL",RULE_TYPE="outbound"]
 """
 NETWORKS = (
-    'NAME="guarded"\nVN_MAD="bridge"\nBRIDGE="onesg"\nSECURITY_GROUPS="{guard}"\nFILTER_IP_SPOOFING="YES"\n'
+    'NAME="guarded"\nVN_MAD="bridge"\nBRIDGE="onesg"\nFILTER_IP_SPOOFING="YES"\n'
     'FILTER_MAC_SPOOFING="YES"\nAR=[TYPE="IP4",IP="10.4.0.10",SIZE="50"]\nNETWORK_MASK="255.255.255.0"\n',
     'NAME="switched"\nVN_MAD="ovswitch"\nBRIDGE="oneovs"\nVLAN_ID="7"\nNETWORK_MASK="255.255.255.0"\n'
     'AR=[TYPE="IP4",IP="10.5.0.10",SIZE="50"]\n',
@@ -43,9 +43,11 @@ def make(cloud: Cloud, one: One) -> None:
         mount_small(cloud, one.create("datastore", f'NAME="{driver}-small"\nTYPE="SYSTEM_DS"\nTM_MAD="{apart}"\n'))
     one.create("vnet", NETWORK)
     one.create("vnet", LABEL)
-    guard = one.create("secgroup", GUARD)
     for network in NETWORKS:
-        one.create("vnet", network.format(guard=guard))
+        one.create("vnet", network)
+    guard = one.create("secgroup", GUARD)
+    # A new network also has the default group, which lets everything in.
+    one("onevnet", "update", "guarded", one.file(f'SECURITY_GROUPS="{guard}"\n'), "--append")
     await_that(lambda: int(one.show("datastore", "100")["FREE_MB"]) > 0, "the datastore is monitored")
     put_images(cloud, one)
 

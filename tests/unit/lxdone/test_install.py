@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from lxdone import nodecheck
 from lxdone.install import main
 from onedriver.errors import BadInput
-from onedriver.setup import conffile, nodechecks, remotes
+from onedriver.setup import conffile, networkdrivers, nodechecks, remotes
 
 CONTENT = "LOG = [ SYSTEM = \"file\" ]\n"
-
+NICS = "module VNMMAD\n  module VNMNetwork\n    class NicLXC < Nic\n    end\n  end\nend\n"
 
 class FrontEndTest(testtools.TestCase):
     def setUp(self) -> None:
@@ -73,6 +73,31 @@ class FrontEndTest(testtools.TestCase):
         script.write_text("#!/bin/false\n")
         self.assertEqual([str(script)], json.loads(self.install("--json"))["files"])
         self.assertEqual(content, script.read_bytes())
+
+    def test_network_drivers_know_its_interfaces(self) -> None:
+        file = self.remotes / "vnm/nic.rb"
+        file.parent.mkdir()
+        file.write_text(NICS)
+        file.chmod(0o640)
+        self.install()
+        ours = file.read_text()
+        self.assertIn("\nVNMMAD::VNMNetwork::HYPERVISORS['lxdone'] = VNMMAD::VNMNetwork::NicLXC\n", ours)
+        self.assertEqual((NICS, 0o640), (ours[:len(NICS)], file.stat().st_mode & 0o777))
+        self.assertEqual([], json.loads(self.install("--json"))["files"])
+        self.assertEqual([Path("vnm/nic.rb")], networkdrivers.install(self.remotes, "onedock"))
+        self.install("--uninstall")
+        self.assertNotIn("lxdone", file.read_text())
+        self.assertIn("HYPERVISORS['onedock']", file.read_text())
+        file.write_text(NICS)  # an update of OpenNebula
+        self.assertEqual(str(file), json.loads(self.install("--json"))["files"][0])
+        self.assertEqual(ours, file.read_text())
+
+    def test_network_drivers_that_cannot_know_its_interfaces(self) -> None:
+        file = self.remotes / "vnm/nic.rb"
+        file.parent.mkdir()
+        file.write_text("class NicKVM < Nic\nend\n")
+        self.assertIn("has no class NicLXC", self.install("--apply", status=1))
+        self.assertEqual(({"vnm/nic.rb"}, CONTENT), (set(self.tree()), self.oned.read_text()))
 
     def test_what_cannot_be_configured_changes_nothing(self) -> None:
         self.monitord.write_text('IM_MAD = [ NAME = "lxdone" ]\n')

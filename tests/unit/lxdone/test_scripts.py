@@ -1,9 +1,11 @@
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import fixtures
 import testtools
 
 from lxdone import refusals
@@ -12,7 +14,9 @@ from lxdone.vmm import Vmm
 from onedriver import actions
 from onedriver.monitorconfig import FOLDERS
 from onedriver.node import measure
+from tests.commands import script
 
+ACTIONS = ("shutdown", "reboot", "deploy", "restore", "attach_nic")
 FOLDER = Path(__file__).parents[3] / "etc/opennebula/remotes/vmm/lxdone"
 
 
@@ -30,6 +34,27 @@ class ScriptsTest(testtools.TestCase):
     def test_all_are_the_same_and_can_be_run(self) -> None:
         self.assertEqual(1, len({path.read_text() for path in FOLDER.iterdir()}))
         self.assertEqual([], [path.name for path in FOLDER.iterdir() if not os.access(path, os.X_OK)])
+
+    def test_no_vm_starts_whose_interfaces_network_drivers_do_not_know(self) -> None:
+        """Security groups would let everything in."""
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        shutil.copytree(FOLDER.parents[1], base / "remotes")
+        nics = base / "remotes/vnm/nic.rb"
+        nics.parent.mkdir()
+        (base / "bin").mkdir()
+        for driver in ("lxdone", "onedock"):
+            for name in (driver, "sudo"):
+                script(base / "bin" / name, "echo called; :")
+            for text, called in (("HYPERVISORS['lxc'] = self\n", ["shutdown", "reboot"]),
+                                 (f"HYPERVISORS['{driver}'] = NicLXC\n", list(ACTIONS))):
+                nics.write_text(text)
+                found = {action: subprocess.run([base / "remotes/vmm" / driver / action], check=False, text=True,
+                                                capture_output=True, env={"PATH": f"{base}/bin:/usr/bin:/bin"})
+                         for action in ACTIONS}
+                self.assertEqual(called, [action for action, done in found.items() if done.stdout == "called\n"])
+                for action in set(ACTIONS) - set(called):
+                    self.assertEqual(1, found[action].returncode)
+                    self.assertRegex(found[action].stderr, rf"^{action}: .*{driver}-install front-end.*\.\n$")
 
     def test_every_action_is_done_or_refused(self) -> None:
         done = {name for name in actions.ARGUMENTS if hasattr(Vmm, name)}

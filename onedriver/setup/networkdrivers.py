@@ -1,0 +1,41 @@
+"""Let OpenNebula's network drivers know the interfaces of a driver's VMs.
+
+Theirs is a class for each virtualisation driver that tells an interface's name on the host (``vnm/nic.rb``). One that
+they do not know they take for KVM's, whose interfaces libvirt names: they find none, ports of Open vSwitch have no
+VLAN then, and the rules of security groups are about no interface at all.
+"""
+
+from pathlib import Path
+
+from onedriver.setup import conffile, stanza
+
+FILE = Path("vnm/nic.rb")
+CLASS = "NicLXC"  # of interfaces that are called <deploy id>-<NIC_ID>
+
+
+def install(remotes: Path, driver: str) -> list[Path]:
+    """:returns: what was changed; nothing where the front-end has no network drivers
+    :raises CannotConfigure: this OpenNebula has no class of such interfaces
+    """
+    file = remotes / FILE
+    if not file.is_file():
+        return []
+    text = file.read_text(encoding="utf-8")
+    if f"class {CLASS} " not in text:
+        raise stanza.CannotConfigure(f"{file} has no class {CLASS}: this release of OpenNebula is not supported, its "
+                                     "security groups would let everything in")
+    return changed(file, stanza.inserted(
+        text, f"VNMMAD::VNMNetwork::HYPERVISORS['{driver}'] = VNMMAD::VNMNetwork::{CLASS}", driver), driver)
+
+
+def uninstall(remotes: Path, driver: str) -> list[Path]:
+    """:returns: what was changed"""
+    file = remotes / FILE
+    return changed(file, stanza.removed(file.read_text(encoding="utf-8"), driver), driver) if file.is_file() else []
+
+
+def changed(file: Path, text: str, driver: str) -> list[Path]:
+    if file.read_text(encoding="utf-8") == text:
+        return []
+    conffile.write(file.resolve(), text, driver)
+    return [FILE]
