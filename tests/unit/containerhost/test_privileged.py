@@ -1,6 +1,7 @@
 import errno
 import os
 import socket
+import stat
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import testtools
 from containerhost.errors import HostActionFailed
 from containerhost.network.netfunction import wait_for
 from containerhost.privileged import Privileged, by_bytes, run, write
+
+NUMBER = (511, 7)  # of a node that no other process has
 
 
 class TestArguments(testtools.TestCase):
@@ -86,18 +89,19 @@ class TestActions(testtools.TestCase):
 
     def test_many_open_files_of_one_container_do_not_hinder_another(self):
         """They are looked at whole for a device that the container itself was given."""
-        with open("/dev/full", "rb") as node:
-            first, other = self.contained(node), self.contained()
-        number = os.stat("/dev/full").st_rdev
-        full = [(os.major(number), os.minor(number))]
+        node = Path(self.useFixture(fixtures.TempDir()).path) / "node"
+        os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(*NUMBER))
+        handle = os.open(node, os.O_PATH)
+        self.addCleanup(os.close, handle)
+        first, other = self.contained(handle), self.contained()
         self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.SHARE", 0))
         for holders, found in (((), ()), ((other,), ()), ((first, other), (f"process {first} (sleep)",)),
                                (None, (f"process {first} (sleep)",))):
-            self.assertEqual(found, Privileged().users(full, holders))
+            self.assertEqual(found, Privileged().users([NUMBER], holders))
         self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.USERS_LIMIT", 0))
-        self.assertEqual((), Privileged().users(full, ()))
+        self.assertEqual((), Privileged().users([NUMBER], ()))
         for holders in ((first,), None):
-            self.assertIn("Stop that container", str(self.assertRaises(HostActionFailed, Privileged().users, full,
+            self.assertIn("Stop that container", str(self.assertRaises(HostActionFailed, Privileged().users, [NUMBER],
                                                                        holders)))
 
     def contained(self, stdin=None):

@@ -22,7 +22,7 @@ class SpecTest(testtools.TestCase):
         spec = translate.spec(machine(), Options(storage_pool="fast"), NODES)
         self.assertEqual(("one-1", Cpu(2, share=200), Memory(2048 * MIB), "fast", 16 * MIB, Security()),
                          (spec.name, spec.cpu, spec.memory, spec.root.pool, spec.root.size, spec.security))
-        self.assertEqual({"one.vm": "1"}, dict(spec.labels))
+        self.assertEqual({"one.vm": "1", "one.stime": "1795247695"}, dict(spec.labels))
 
     def test_pinned_to_the_cpus_the_core_chose(self) -> None:
         vm = machine(more=topology("<PIN_POLICY>CORE</PIN_POLICY>", "<CPUS>5,7</CPUS>"))

@@ -21,7 +21,8 @@ class SpecTest(testtools.TestCase):
         spec = self.spec(more="<DOCKER_COMMAND>sleep 9</DOCKER_COMMAND><DOCKER_READ_ONLY>yes</DOCKER_READ_ONLY>")
         self.assertEqual(("one-1", Cpu(2, share=200), Memory(2048 * MIB), None, Security(read_only=True)),
                          (spec.name, spec.cpu, spec.memory, spec.root.size, spec.security))
-        self.assertEqual(({"one.vm": "1"}, Program(command=("sleep", "9"))), (dict(spec.labels), spec.program))
+        self.assertEqual(({"one.vm": "1", "one.stime": "1795247695"}, Program(command=("sleep", "9"))),
+                         (dict(spec.labels), spec.program))
 
     def test_processes_up_to_what_the_node_allows(self) -> None:
         options = Options(process_limit=500)
