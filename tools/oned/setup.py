@@ -19,7 +19,7 @@ RULE=[PROTOCOL="TCP",RANGE="80",RULE_TYPE="inbound"]
 RULE=[PROTOCOL="ALL",RULE_TYPE="outbound"]
 """
 NETWORKS = (
-    'NAME="guarded"\nVN_MAD="bridge"\nBRIDGE="onesg"\nFILTER_IP_SPOOFING="YES"\n'
+    'NAME="guarded"\nVN_MAD="fw"\nBRIDGE="onesg"\nFILTER_IP_SPOOFING="YES"\n'
     'FILTER_MAC_SPOOFING="YES"\nAR=[TYPE="IP4",IP="10.4.0.10",SIZE="50"]\nNETWORK_MASK="255.255.255.0"\n',
     'NAME="switched"\nVN_MAD="ovswitch"\nBRIDGE="oneovs"\nVLAN_ID="7"\nNETWORK_MASK="255.255.255.0"\n'
     'AR=[TYPE="IP4",IP="10.5.0.10",SIZE="50"]\n',
