@@ -224,26 +224,25 @@ class Privileged:
         :raises HostActionFailed: containers have too many files open to look at them in USERS_LIMIT
         """
         own, wanted = os.readlink("/proc/self/ns/pid"), set(map(tuple, nodes))
-        holding = {pid for holder in holders or () for pid in blocknodes.members(int(holder))}
+        homes = {space for space in map(namespace, map(int, holders or ())) if space is not None}
         found: list[int] = []
         first: dict[str, int] = {}  # process of each container
         spent: dict[int, float] = {}  # s, by that process
         passed: set[int] = set()
-        for pid in sorted(pids(), key=lambda pid: pid not in holding):
+
+        def is_holding(pid: int) -> bool:
+            return any(blocknodes.belongs(pid, home) for home in homes)
+
+        for pid in sorted(pids(), key=lambda pid: not is_holding(pid)):
             space, start = namespace(pid), time.monotonic()
             if space is None or space == own:
                 continue
             container = first.setdefault(space, pid)
             left = USERS_LIMIT - sum(spent.values())
-            whole = holders is None or pid in holding
+            whole = holders is None or is_holding(pid)
             if not whole:
                 left = min(left, SHARE - spent.get(container, 0.0))
-            try:
-                seen: set[tuple[int, int]] | None = openfiles.nodes(pid, stat.S_IFCHR, start + left)
-            except TimeoutError:
-                seen = None
-            except OSError as error:
-                raise HostActionFailed(f"cannot look into {in_words(pid)}: {error.strerror}") from error
+            seen = opened(pid, start + left)
             spent[container] = spent.get(container, 0.0) + time.monotonic() - start
             if seen is None and whole:
                 raise too_many_files(spent)
@@ -307,6 +306,20 @@ def limited(act: Callable[[], Result]) -> Result:
     results: list[Result] = []
     namespaces.apart(lambda: results.append(act()), "cannot look into a container's directories", TENANT_LIMIT)
     return results[0]
+
+
+def opened(pid: int, end: float) -> set[tuple[int, int]] | None:
+    """Return the character nodes that a process has open or mapped; None where it has too many files.
+
+    :param end: when to give up, on the monotonic clock
+    :raises HostActionFailed: it cannot be looked at
+    """
+    try:
+        return openfiles.nodes(pid, stat.S_IFCHR, end)
+    except TimeoutError:
+        return None
+    except OSError as error:
+        raise HostActionFailed(f"cannot look into {in_words(pid)}: {error.strerror}") from error
 
 
 def in_words(pid: int) -> str:

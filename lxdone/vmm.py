@@ -11,6 +11,7 @@ from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.snapshots import Snapshots
 from containerhost.errors import EngineBusy, EngineConflict, EngineNotFound, EngineTimeout
+from containerhost.network import openvswitch
 from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
@@ -32,7 +33,7 @@ from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
 from onedriver.node.holding import attached_disk, complain, own_name
 from onedriver.node.vmm import SNAPSHOT, BaseVmm
-from onedriver.vm import Disk, Nic, Vm
+from onedriver.vm import OVS, Disk, Nic, Vm
 
 LOG = logging.getLogger(__name__)
 
@@ -121,6 +122,9 @@ class Vmm(BaseVmm):
     def _unfreeze(self, vm: Vm) -> None:
         self._saves.begin(self._contexts.home(translate.name(vm.id)), vm, self._root_file(vm))
         self._disks.let_go_all(vm.id)
+        for nic in vm.nics:  # OpenNebula's network driver took the ports away when the VM was suspended
+            if nic.bridge_type == OVS and nic.bridge:
+                openvswitch.add_port(nic.target, nic.bridge, nic.vlan_id, nic.tagged)
         super()._unfreeze(vm)
 
     def _end(self, call: Call, *, force: bool, patience: bool = True) -> None:
@@ -345,6 +349,8 @@ class Vmm(BaseVmm):
         """Remove what is here of a VM that OpenNebula ended or has elsewhere: nothing is written to its disks."""
         name = translate.name(vm_id)
         state = self._find(name)
+        if self._is_namesake(name):
+            raise EngineConflict(f"container {name} is of an older VM {vm_id}: it is not removed")
         if state is not None and state.status not in AWAY:
             raise EngineConflict(f"container {name} is {state.status.value}: it is not removed")
         self._disks.abandon_all(vm_id)

@@ -67,7 +67,7 @@ def drop(vm: str) -> int:
     def act() -> None:
         vm_id = number(vm)
         with alone(vm_id) as options:
-            backend.vmm(options).remove(vm_id)
+            backend.vmm(options).drop(vm_id)
 
     return run("drop", act)
 

@@ -24,6 +24,7 @@ from onedriver.node.names import name
 
 DISK = re.compile(r"disk\.[0-9]{1,4}")
 SAVED = "saved"
+PULLED = "pulled"  # folder with a file for each image that is being fetched
 REQUEST_LIMIT = 64 << 10  # bytes
 REFERENCE = re.compile(r"docker://(?P<name>[A-Za-z0-9./:_-]{1,300}?)(?::[A-Za-z0-9_.-]{1,128})?@(?P<digest>sha256:[0-9a-f]{64})")
 
@@ -72,11 +73,16 @@ class NodeImages:
         if found is None:
             raise BadInput(f"{asked['reference']!r:.200} is no image of a registry, by its digest")
         pinned = f"{found['name']}@{found['digest']}"
-        administrators = self._images.has(pinned)
+        mark = self._state / PULLED / found["digest"].removeprefix("sha256:")
+        ours = mark.exists() or not self._images.has(pinned)  # else the administrator has fetched it
+        if ours:
+            mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mark.touch()  # a pull that is killed leaves it
         self._client.pull_image(found["name"], found["digest"], credentials)
         held = self.hold(place, image)
-        if not administrators:  # its name in the registry would keep it when the last disk is gone
+        if ours:  # its name in the registry would keep it when the last disk is gone
             self._images.remove(pinned)
+            mark.unlink(missing_ok=True)
         if not held:
             raise DriverError(f"{pinned} is not the image {image} that the datastore knows: register it anew")
         return True

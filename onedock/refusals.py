@@ -14,6 +14,7 @@ LEAVING = frozenset({7, 29})  # a shut-down VM goes to another host, or is undep
 UNSUPPORTED = {
     "migrate": "a running container cannot move to another host; migrate it powered off (onevm migrate --poff)",
 }
+RESUMED = frozenset({19, 20, 21})  # a VM that was unknown, off or suspended was to run, and a later step failed
 
 
 def of_taking_memory_along(vm: Vm) -> None:
@@ -21,6 +22,11 @@ def of_taking_memory_along(vm: Vm) -> None:
     if what:
         raise NotSupported(f"VM {vm.id} cannot be {what}: the memory of a container cannot follow it; undeploy it, or "
                            "migrate it powered off (onevm undeploy, onevm migrate --poff)")
+
+
+def resumed(vm: Vm) -> bool:
+    """Return whether the VM goes back to what it was before it was to run; then its container is still needed."""
+    return vm.lcm_state in RESUMED
 
 
 def keeps(vm: Vm, persistent: bool) -> bool:

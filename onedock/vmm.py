@@ -4,11 +4,12 @@ What a VM has on this host is found by its id: also its disks' mounts, its inter
 """
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 
 from containerhost.engines import ContainerState, Status
 from containerhost.engines.docker.engine import DockerEngine
-from containerhost.errors import EngineNotFound
+from containerhost.errors import EngineConflict, EngineNotFound
 from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
@@ -24,8 +25,10 @@ from onedriver.node import changes
 from onedriver.node.commands import Commands
 from onedriver.node.holding import attached_disk, complain, own_name
 from onedriver.node.names import LABEL, name
-from onedriver.node.vmm import BaseVmm, require_same
+from onedriver.node.vmm import BaseVmm
 from onedriver.vm import Nic, Vm
+
+LOG = logging.getLogger(__name__)
 
 #: After a container's name and a hyphen: of one that takes its place, until it does; of the one that had it before.
 ANEW, OLD = "anew", "old"
@@ -53,7 +56,7 @@ class Vmm(BaseVmm):
         if found:
             self._commands.cancel(own)
             self._stop(own, force=force)
-        if changes.stays(call.vm):
+        if changes.stays(call.vm) or refusals.resumed(call.vm):
             return
         if refusals.keeps(call.vm, translate.is_persistent(call.vm)):
             if found:
@@ -62,13 +65,27 @@ class Vmm(BaseVmm):
                 self._guests.require_left(call.vm_id)
         self.remove(call.vm_id)
 
+    def _unfreeze(self, vm: Vm) -> None:
+        """OpenNebula's network driver took the ports of Open vSwitch away when the VM was suspended."""
+        self._nics.provide(vm, running=True)
+        super()._unfreeze(vm)
+
     def _require_suspendable(self, vm: Vm) -> None:
         refusals.of_taking_memory_along(vm)
+
+    def drop(self, vm_id: int) -> None:
+        """Do as :meth:`remove`, by a number that another VM may have had before."""
+        if self._is_namesake(name(vm_id)):
+            LOG.warning("Container %s is of an older VM %s, and stays", name(vm_id), vm_id)
+            return
+        self.remove(vm_id)
 
     def leave(self, vm_id: int, system_ds: int) -> None:
         """A VM that is off moves to another host: what it wrote goes with its disk. Done already when it has no
         container here."""
         own = name(vm_id)
+        if self._is_namesake(own):
+            raise EngineConflict(f"container {own} is of an older VM {vm_id}")
         state = self._find(own)
         if state is None:
             self._guests.require_left(vm_id)
@@ -248,7 +265,7 @@ class Vmm(BaseVmm):
     def _found_aside(self, own: str, vm: Vm | None) -> ContainerState | None:
         """Of a revert that was killed while no container had the VM's name: the old one, or if it is gone the new."""
         for aside in self._aside(own):
-            require_same(self._engine.container(aside), vm)
+            self._require_own(self._engine.container(aside), vm)
             self._engine.rename(aside, own)
             return self._engine.container(own)
         return None

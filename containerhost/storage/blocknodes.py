@@ -91,10 +91,13 @@ def root_of(pid: int, file: str) -> int:
 def members(pid: int) -> Iterator[int]:
     """The processes in the PID namespace of ``pid`` or below it: a process that entered one from outside has a parent
     elsewhere, and one of a container within the container has a namespace of its own."""
-    home, outside = namespace(pid), namespace(os.getpid())
-    for process in pids():
-        space, ancestor = namespace(process), parent(process)
-        while space not in (home, outside) and ancestor:
-            space, ancestor = namespace(ancestor), parent(ancestor)
-        if space == home:
-            yield process
+    home = namespace(pid)
+    return (process for process in pids() if home is not None and belongs(process, home))
+
+
+def belongs(pid: int, home: str) -> bool:
+    """Return whether a process is in a PID namespace, or in one below it."""
+    outside, space, ancestor = namespace(os.getpid()), namespace(pid), parent(pid)
+    while space not in (home, outside) and ancestor:
+        space, ancestor = namespace(ancestor), parent(ancestor)
+    return space == home

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import oslo_messaging as messaging
 from keystoneauth1 import exceptions as keystone
 from nova import context as nova_context
 from nova import exception, objects, utils
@@ -35,7 +36,7 @@ OVER = ("confirmed", "reverted", "error", "failed", "completed", "cancelled", "d
 UNCLAIMED = ["accepted", "pre-migrating"]
 RECENT = 1000  # moves that are looked at
 ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
-QUEUE_LIMIT = 60.0  # s that a request may wait in the queue of a nova-compute that runs
+QUEUE_LIMIT = 600.0  # s that a request may wait in the queue, also while nova-compute is not done with its start
 REBUILDS = frozenset({task_states.REBUILDING, task_states.REBUILD_BLOCK_DEVICE_MAPPING, task_states.REBUILD_SPAWNING})
 SHELVINGS = frozenset({task_states.SHELVING, task_states.SHELVING_IMAGE_PENDING_UPLOAD,
                        task_states.SHELVING_IMAGE_UPLOADING})
@@ -145,12 +146,13 @@ class Recovery:
 
     def _send_unbegun(self, host: str, uuids: Collection[str]) -> None:
         context = nova_context.get_admin_context()
-        for move in self._moves(context, host):
-            if move.instance_uuid in uuids:
-                with kept_going(move.instance_uuid):
-                    found = self._unbegun(context, host, move.instance_uuid, move)
-                    if found:
-                        self._send_second(*found, move)
+        with kept_going(", ".join(sorted(uuids))):
+            for move in self._moves(context, host):
+                if move.instance_uuid in uuids:
+                    with kept_going(move.instance_uuid):
+                        found = self._unbegun(context, host, move.instance_uuid, move)
+                        if found:
+                            self._send_second(*found, move)
 
     @staticmethod
     def _unbegun(context: Any, host: str, uuid: str, move: objects.Migration) -> tuple[objects.Instance, Lost] | None:
@@ -161,7 +163,7 @@ class Recovery:
         except exception.InstanceNotFound:
             return None
         second = SECONDS.get(instance.task_state)
-        if second is None or getattr(move, second.host) != host:
+        if second is None or getattr(move, second.host) != host or not is_under_way(instance, move):
             return None
         lost = lostrequests.of(context, uuid, host)
         begun = lost.methods | lost.others
@@ -173,7 +175,8 @@ class Recovery:
         if instance.task_state == task_states.RESIZE_MIGRATED:
             self._finish_move(instance, move, lost)
         else:
-            self._requests().finish_revert_resize(lost.context(instance), instance, move, move.source_compute, None)
+            self._requests().finish_revert_resize(lost.context(instance), instance, move, move.source_compute,
+                                                  request_spec(lost.context(instance), instance))
 
     @staticmethod
     def _moves(context: Any, host: str) -> Iterable[objects.Migration]:
@@ -439,9 +442,16 @@ def kept_going(uuid: str) -> Iterator[None]:
     """
     try:
         yield
-    except (exception.NovaException, errors.ContainerHostError, keystone.ClientException, OSError):
+    except (exception.NovaException, errors.ContainerHostError, keystone.ClientException, messaging.MessagingException,
+            OSError):
         LOG.exception("What was interrupted for server %s could not be finished or undone, and is tried again at the "
                       "next start of nova-compute", uuid)
+
+
+def is_under_way(instance: objects.Instance, move: objects.Migration) -> bool:
+    """Return whether it is this move that nova has not ended yet, and not one that was before."""
+    context = instance.migration_context
+    return context is not None and context.migration_id == move.id
 
 
 def is_in_flight(context: Any, uuid: str) -> bool:

@@ -8,6 +8,7 @@ context.
 import abc
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar, Protocol
 
 from containerhost.devices.scan import scan
@@ -21,10 +22,10 @@ from containerhost.spec import ContainerSpec, grants_of
 from containerhost.sysfs import Host
 from onedriver.actions import Call
 from onedriver.errors import DriverError
-from onedriver.node import changes, devices
+from onedriver.node import changes, devices, namesakes
 from onedriver.node.commands import Commands
 from onedriver.node.holding import attached, complain, own_name, owner
-from onedriver.node.names import LABEL, STIME, name
+from onedriver.node.names import LABEL, name
 from onedriver.node.options import NodeOptions
 from onedriver.vm import Nic, Pci, Vm
 
@@ -271,8 +272,19 @@ class BaseVmm(abc.ABC):
             return None
         if LABEL not in state.labels:
             raise EngineConflict(f"there is a container {own} that OpenNebula did not make: rename or remove it")
-        require_same(state, vm)
+        self._require_own(state, vm)
         return state
+
+    def _require_own(self, state: ContainerState, vm: Vm | None) -> None:
+        if vm is not None:
+            namesakes.require_own(state, vm, Path(self._options.state))
+
+    def _is_namesake(self, own: str) -> bool:
+        """Return whether the container is known to be of an older VM of the same number."""
+        try:
+            return namesakes.is_marked(self._engine.container(own), Path(self._options.state))
+        except EngineNotFound:
+            return False
 
     def _existing(self, call: Call) -> ContainerState:
         own = own_name(call)
@@ -299,13 +311,3 @@ class BaseVmm(abc.ABC):
         nodes with it."""
         return tuple(other for other in self._possession.held(self._owner(vm_id))
                      if other.device.id != grant.device.id)
-
-
-def require_same(state: ContainerState, vm: Vm | None) -> None:
-    """:raises EngineConflict: the container is of another VM that had the number of ``vm``"""
-    made = state.labels.get(STIME)
-    if vm is not None and vm.stime and made not in (None, str(vm.stime)):
-        raise EngineConflict(f"container {state.name} is of another VM {vm.id}, made at {made} seconds since the epoch "
-                             f"(STIME), not at {vm.stime}: OpenNebula's database was restored, or another OpenNebula "
-                             "has this node. Nothing is changed. Save what is in the container, then rename or remove "
-                             "it")

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import stat
+import tempfile
 from pathlib import Path
 
 
@@ -17,15 +19,16 @@ def replace(path: Path, text: str, driver: str) -> None:
 
 def write(file: Path, text: str, driver: str) -> None:
     """The same without what it was before."""
-    unfinished = file.with_name(f"{file.name}.{driver}-{os.getpid()}")
+    status = file.stat()
+    handle, unfinished = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.{driver}-")
     try:
-        shutil.copy2(file, unfinished)
-        unfinished.write_text(text, encoding="utf-8")
-        status = file.stat()
-        os.chown(unfinished, status.st_uid, status.st_gid)
+        with open(handle, "w", encoding="utf-8") as target:
+            target.write(text)
+            os.fchmod(handle, stat.S_IMODE(status.st_mode))
+            os.fchown(handle, status.st_uid, status.st_gid)
         os.replace(unfinished, file)
     finally:
-        unfinished.unlink(missing_ok=True)
+        Path(unfinished).unlink(missing_ok=True)
 
 
 def backup(path: Path, driver: str) -> Path:

@@ -8,6 +8,7 @@ VLAN then, and the rules of security groups are about no interface at all.
 from pathlib import Path
 
 from onedriver.setup import conffile, stanza
+from onedriver.setup.remotes import as_owner
 
 FILE = Path("vnm/nic.rb")
 CLASS = "NicLXC"  # of interfaces that are called <deploy id>-<NIC_ID>
@@ -18,20 +19,24 @@ def install(remotes: Path, driver: str) -> list[Path]:
     :raises CannotConfigure: this OpenNebula has no class of such interfaces
     """
     file = remotes / FILE
-    if not file.is_file():
-        return []
-    text = file.read_text(encoding="utf-8")
-    if f"class {CLASS} " not in text:
-        raise stanza.CannotConfigure(f"{file} has no class {CLASS}: this release of OpenNebula is not supported, its "
-                                     "security groups would let everything in")
-    return changed(file, stanza.inserted(
-        text, f"VNMMAD::VNMNetwork::HYPERVISORS['{driver}'] = VNMMAD::VNMNetwork::{CLASS}", driver), driver)
+    with as_owner(remotes):
+        if not file.is_file():
+            return []
+        text = file.read_text(encoding="utf-8")
+        if f"class {CLASS} " not in text:
+            raise stanza.CannotConfigure(f"{file} has no class {CLASS}: this release of OpenNebula is not supported, "
+                                         "its security groups would let everything in")
+        return changed(file, stanza.inserted(
+            text, f"VNMMAD::VNMNetwork::HYPERVISORS['{driver}'] = VNMMAD::VNMNetwork::{CLASS}", driver), driver)
 
 
 def uninstall(remotes: Path, driver: str) -> list[Path]:
     """:returns: what was changed"""
     file = remotes / FILE
-    return changed(file, stanza.removed(file.read_text(encoding="utf-8"), driver), driver) if file.is_file() else []
+    with as_owner(remotes):
+        if not file.is_file():
+            return []
+        return changed(file, stanza.removed(file.read_text(encoding="utf-8"), driver), driver)
 
 
 def changed(file: Path, text: str, driver: str) -> list[Path]:

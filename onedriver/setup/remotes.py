@@ -2,8 +2,8 @@
 
 import contextlib
 import os
-import shutil
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 from onedriver.errors import DriverError
@@ -46,31 +46,42 @@ def install(remotes: Path, driver: str) -> list[Path]:
 
     :returns: what was new or different
     """
-    return [file for file in files(driver) if install_one(source() / "remotes" / file, remotes / file, remotes)]
+    content = {file: (source() / "remotes" / file).read_bytes() for file in files(driver)}
+    with as_owner(remotes):
+        return [file for file, text in content.items() if install_one(text, remotes / file)]
 
 
-def install_one(file: Path, target: Path, remotes: Path) -> bool:
-    if target.is_file() and target.read_bytes() == file.read_bytes() and os.access(target, os.X_OK):
+def install_one(content: bytes, target: Path) -> bool:
+    if target.is_file() and target.read_bytes() == content and os.access(target, os.X_OK):
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        shutil.copyfile(file, unfinished)
+        unfinished.write_bytes(content)
         unfinished.chmod(MODE)
         os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
-    give(target, remotes)
     return True
 
 
-def give(target: Path, remotes: Path) -> None:
-    """The file and the folders made for it to the user who has ``remotes``: OpenNebula reads them as that user."""
-    status = remotes.stat()
-    for path in (target, *target.parents):
-        if path == remotes:
-            return
-        os.chown(path, status.st_uid, status.st_gid)
+@contextlib.contextmanager
+def as_owner(remotes: Path) -> Iterator[None]:
+    """Let root do what is in the block as the user who has the folder: OpenNebula reads what is made there as that
+    user, whose links lead root nowhere."""
+    owner, groups = remotes.stat(), os.getgroups()
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        yield
+        return
+    os.setgroups([owner.st_gid])
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
 
 
 def uninstall(remotes: Path, driver: str) -> list[Path]:
@@ -78,12 +89,14 @@ def uninstall(remotes: Path, driver: str) -> list[Path]:
 
     :returns: what was removed
     """
-    found = [file for file in files(driver) if (remotes / file).is_file()]
-    for file in found:
-        (remotes / file).unlink()
-        for folder in (remotes / file).parents:
-            if folder == remotes:
-                break
-            with contextlib.suppress(OSError):  # somebody else's files are in it
-                folder.rmdir()
+    names = files(driver)
+    with as_owner(remotes):
+        found = [file for file in names if (remotes / file).is_file()]
+        for file in found:
+            (remotes / file).unlink()
+            for folder in (remotes / file).parents:
+                if folder == remotes:
+                    break
+                with contextlib.suppress(OSError):  # somebody else's files are in it
+                    folder.rmdir()
     return found

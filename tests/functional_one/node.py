@@ -130,8 +130,9 @@ class Node(fixtures.Fixture):
     @property
     def environment(self) -> dict[str, str]:
         path = ":".join(str(part) for part in (self._commands, self._installed, os.environ["PATH"]) if part)
-        return {"PATH": path, f"{self.driver.upper()}_CONF": str(self._conf),
-                "HOME": "/nonexistent", "LANG": "C.UTF-8"}
+        switch = {key: os.environ[key] for key in ("OVS_RUNDIR",) if key in os.environ}
+        return {"PATH": path, f"{self.driver.upper()}_CONF": str(self._conf), "HOME": "/nonexistent",
+                "LANG": "C.UTF-8", **switch}
 
     def limited(self, command: list[str], stdin: str, limit: float | None) -> Result:
         """A script without a shell, all of whose processes are killed after some seconds."""

@@ -14,7 +14,7 @@ from containerhost.devices.model import Kind, Role
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
 from containerhost.engines.lxd.pooldisks import PoolDisks
-from containerhost.errors import EngineBusy, EngineTimeout
+from containerhost.errors import EngineBusy, EngineConflict, EngineTimeout
 from containerhost.owners import Owners
 from lxdone import backend, conf
 from onedriver import actions
@@ -425,6 +425,8 @@ class RefusalsTest(ActionsCase):
         self.ok("cancel", machine, lcm=POWEROFF)
         for action, lcm in (("deploy", BOOT), ("cancel", CLEANUP), ("reset", BOOT)):
             self.refused("is of another VM 1", action, later, lcm=lcm)
+        self.useFixture(fixtures.EnvironmentVariable("LXDONE_CONF", self.node.environment["LXDONE_CONF"]))
+        self.assertRaises(EngineConflict, backend.vmm(conf.load()).forget, 1)  # as monitoring does
         self.assertEqual(Status.STOPPED, self.status(machine))
         self.ok("deploy", machine, lcm=BOOT)
 

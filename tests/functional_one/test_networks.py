@@ -5,7 +5,7 @@ import subprocess
 import fixtures
 
 from tests.functional import ovs
-from tests.functional_one.test_actions import CLEANUP, ActionsCase
+from tests.functional_one.test_actions import CLEANUP, RESTORE, SUSPEND, ActionsCase
 from tests.functional_one.vms import Machine
 
 ADDRESS, HOST_ADDRESS = "10.99.7.2", "10.99.7.1"
@@ -27,6 +27,7 @@ class OpenVSwitchTest(ActionsCase):
         with fixtures.EnvironmentVariable("OVS_RUNDIR", self.switch.environment["OVS_RUNDIR"]):
             daemon.stop()
             daemon.start()
+        self.useFixture(fixtures.EnvironmentVariable("OVS_RUNDIR", self.switch.environment["OVS_RUNDIR"]))
 
     def ports(self) -> list[str]:
         return [port for port in self.switch.vsctl("list-ports", ovs.BRIDGE).split() if port.startswith("one-")]
@@ -43,6 +44,10 @@ class OpenVSwitchTest(ActionsCase):
         self.assertEqual(["one-1-0", "one-1-1"], self.ports())
         self.ok("detach_nic", more, machine.mac(1))
         self.assertEqual(["one-1-0"], self.ports())
+        self.ok("save", machine, lcm=SUSPEND)
+        self.switch.vsctl("del-port", "one-1-0")  # by OpenNebula's network driver
+        self.ok("restore", machine, lcm=RESTORE)
+        self.assertEqual("7", self.switch.vsctl("get", "port", "one-1-0", "tag"))
         self.ok("cancel", machine, lcm=CLEANUP)
         self.assertEqual([], self.ports())
 

@@ -95,6 +95,18 @@ class LifeTest(OnedockCase):
         self.engine.stop("one-1", timeout=60, force=True)
         self.refused("its memory is lost", "restore", machine, lcm=RESTORE)
 
+    def test_what_it_wrote_stays_when_a_later_step_of_its_resumption_fails(self) -> None:
+        """oned cancels it after a failure of a network driver, and says only from what state it was to come back."""
+        machine = self.deployed()
+        self.shell(machine, "echo written > /kept")
+        for before, lcm in ((POWEROFF, RESUME), (SUSPEND, RESTORE)):
+            self.ok("save" if before == SUSPEND else "cancel", machine, lcm=before)
+            self.ok("restore" if before == SUSPEND else "deploy", machine, lcm=lcm)
+            self.ok("cancel", machine, lcm=lcm)
+            self.assertEqual(Status.STOPPED, self.status(machine))
+            self.ok("deploy", machine, lcm=RESUME)
+            self.assertEqual("written\n", self.inside(machine, "cat", "/kept"))
+
     def test_reboot_and_reset_start_anew(self) -> None:
         machine = self.deployed(Machine(devices=(self.vfs[0],), nics=(0,), context=NETWORK))
         for action in ("reboot", "reset"):

@@ -8,8 +8,9 @@ from containerhost.engines.docker.engine import DockerEngine
 from containerhost.errors import EngineError
 from tests.functional import ovs
 from tests.functional_one.vms import Machine
-from tests.functional_onedock.base import BOOT, CLEANUP, OnedockCase
+from tests.functional_onedock.base import BOOT, CLEANUP, RESTORE, SUSPEND, OnedockCase
 from tests.functional_onedock.test_parts import addressed
+from tests.waiting import await_that
 
 OVS = "<BRIDGE_TYPE>openvswitch</BRIDGE_TYPE><VLAN_ID>7</VLAN_ID>"
 
@@ -56,7 +57,16 @@ class OpenVSwitchTest(OnedockCase):
         """Return what came over TCP."""
         self.shell(receiver, "nc -l -p 99 > /received &")
         self.shell(sender, "for try in 1 2 3 4 5; do echo hello | nc -w 5 10.1.0.5 99 && break; sleep 1; done")
+        await_that(lambda: self.shell(receiver, "cat /received"), "something came")
         return self.shell(receiver, "cat /received")
+
+    def test_a_port_that_left_while_it_was_suspended_is_back(self) -> None:
+        machine = self.on_switch(1, "10.1.0.5")
+        self.removed("one-1-0")
+        self.ok("save", machine, lcm=SUSPEND)
+        self.switch.vsctl("del-port", "one-1-0")
+        self.ok("restore", machine, lcm=RESTORE)
+        self.assertEqual("7", self.switch.vsctl("get", "port", "one-1-0", "tag"))
 
     def test_a_nic_comes_and_goes_while_it_runs(self) -> None:
         machine = self.deployed(Machine(nics=(0,), context=addressed("10.1.0.5")))

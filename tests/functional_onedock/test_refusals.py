@@ -102,7 +102,14 @@ class RefusalsTest(OnedockCase):
         for action, lcm in (("deploy", BOOT), ("cancel", CLEANUP), ("reset", BOOT)):
             self.refused("is of another VM 1", action, later, lcm=lcm)
         self.assertEqual(Status.STOPPED, self.status(machine))
+        for _ in range(2):  # what the transfer driver asks for at the end of the later one
+            self.assertEqual(0, self.node.command("onedock drop 1").status)
+        self.assertNotEqual(0, self.node.command("onedock leave 1 0").status)
         self.ok("deploy", machine, lcm=BOOT)
+        self.ok("cancel", machine, lcm=CLEANUP)
+        self.ok("deploy", later, lcm=BOOT)
+        self.assertEqual(0, self.node.command("onedock drop 1").status)
+        self.assertFalse(self.engine.exists("one-1"))
 
     def test_an_engine_that_is_away_is_told(self) -> None:
         self.node._conf.write_text('endpoint = "unix:///nonexistent/docker.sock"\n')
