@@ -53,7 +53,7 @@ class LXDDriver(refusals.Refusals):
         super().__init__(virtapi)
         self._nodename: str = nova.conf.CONF.host
         self._backend = backend.build(nova.conf.CONF, virtapi=virtapi)
-        self._pci = PciTracker(lambda: compat.pci_tracker(virtapi), one_time_use)
+        self._pci = PciTracker(lambda: compat.pci_tracker(virtapi), one_time_use, self._backend.possessions.held)
         self._watch = watch.Watch(self._backend.engine, self._backend.states, self.emit_event)
 
     # Start

@@ -6,7 +6,7 @@ for that ("called periodically", says its class), but nobody calls it again.
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from nova import exception, objects
@@ -15,17 +15,21 @@ from nova.objects import fields
 
 LOG = logging.getLogger(__name__)
 FAILED = frozenset({"error", "failed"})
+ATTRIBUTES = ["pci_requests", "migration_context", "info_cache"]
 HELD = frozenset({fields.PciDeviceStatus.CLAIMED, fields.PciDeviceStatus.ALLOCATED})
 
 
 class PciTracker:
     """:param tracker: nova's PciDevTracker; None before nova has made it
     :param one_time_use: whether an entry is a device that stays with nova whatever happens to it
+    :param held: tells the addresses of the devices that a server has on the host
     """
 
-    def __init__(self, tracker: Callable[[], Any], one_time_use: Callable[[dict[str, Any]], bool]) -> None:
+    def __init__(self, tracker: Callable[[], Any], one_time_use: Callable[[dict[str, Any]], bool],
+                 held: Callable[[objects.Instance], Collection[str]]) -> None:
         self._tracker = tracker
         self._one_time_use = one_time_use
+        self._held = held
         self._told: dict[str, dict[str, Any]] = {}
         self._news: dict[str, dict[str, Any]] | None = None
         self._swept = False
@@ -63,7 +67,9 @@ class PciTracker:
         after nova-compute's start, as it may have been killed, then of those that are on another host, or whose move
         was refused. Nova frees those of moves that it ends itself only.
 
-        A device stays with its server if one of the server's requests is for it, and while the server moves.
+        A device stays with its server if one of the server's requests is for it, and while the server moves. After a
+        start a request for a port that the server does not have any more is dropped, if the server has not its device
+        either: nova-compute was killed while it detached the port.
         """
         tracker = self._tracker()
         if tracker is None:
@@ -71,13 +77,13 @@ class PciTracker:
         held = [device for device in tracker.pci_devs if device.status in HELD]
         holders = {device.instance_uuid for device in held}
         self._refused &= holders
+        starting = not self._swept
         if self._swept and holders:
             holders -= set(objects.InstanceList.get_uuids_by_host(context, host)) - self._refused
         self._swept = True
         for uuid in holders:
             try:
-                instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["pci_requests",
-                                                                                       "migration_context"])
+                instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
             except exception.InstanceNotFound:
                 self._refused.discard(uuid)
                 continue  # nova frees what deleted servers had
@@ -85,13 +91,27 @@ class PciTracker:
                     or is_moving(context, instance):
                 continue
             self._refused.discard(uuid)
+            mine = [device for device in held if device.instance_uuid == uuid]
+            if starting and instance.host == host:
+                self._drop_left_requests(instance, mine)
             requests = instance.pci_requests.requests if instance.host == host and instance.pci_requests else ()
             wanted = {request.request_id for request in requests}
-            for device in held:
-                if device.instance_uuid == uuid and device.request_id and device.request_id not in wanted:
-                    LOG.warning("PCI device %s was claimed for a move of server %s that did not happen: it is freed",
-                                device.address, uuid)
+            for device in mine:
+                if device.request_id and device.request_id not in wanted:
+                    LOG.warning("PCI device %s was claimed for a move of server %s that did not happen, or for a port "
+                                "that has left it: it is freed", device.address, uuid)
                     tracker.free_device(device, instance)
+
+    def _drop_left_requests(self, instance: objects.Instance, devices: Collection[objects.PciDevice]) -> None:
+        ports = {vif["id"] for vif in instance.get_network_info()}
+        here = self._held(instance)
+        gone = {device.request_id for device in devices if device.address not in here}
+        left = [request for request in instance.pci_requests.requests if request.request_id in gone
+                and request.requester_id and request.requester_id not in ports]
+        if left:
+            instance.pci_requests.requests = [request for request in instance.pci_requests.requests
+                                              if request not in left]
+            instance.save()
 
 
 def is_moving(context: Any, instance: objects.Instance) -> bool:

@@ -84,6 +84,10 @@ class Possessions(Supplier):
         """What Placement holds for a consumer, as far as it matters for a server of this flavor."""
         return self._slices.allocations(flavor, consumer)
 
+    def held(self, instance: objects.Instance) -> frozenset[str]:
+        """Return the ids of the devices that the server has on this host."""
+        return self._possession.held_by(owner(instance))
+
     def faults(self, instance: objects.Instance) -> tuple[str, ...]:
         """What is wrong with the devices the server has, in words."""
         return self._possession.faults(owner(instance))

@@ -30,7 +30,7 @@ class PciTrackerTest(testtools.TestCase):
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger())
         self.nova: Tracker | None = Tracker()
-        self.tracker = PciTracker(lambda: self.nova, lambda found: found.get("once", False))
+        self.tracker = PciTracker(lambda: self.nova, lambda found: found.get("once", False), lambda server: ())
 
     def look(self, *entries: dict[str, Any]) -> None:
         self.tracker.look(json.dumps(entries))
