@@ -13,6 +13,8 @@ from nova import exception, objects
 from nova.compute import vm_states
 from nova.objects import fields
 
+from containerhost import errors
+
 LOG = logging.getLogger(__name__)
 FAILED = frozenset({"error", "failed"})
 ATTRIBUTES = ["pci_requests", "migration_context", "info_cache"]
@@ -104,7 +106,10 @@ class PciTracker:
 
     def _drop_left_requests(self, instance: objects.Instance, devices: Collection[objects.PciDevice]) -> None:
         ports = {vif["id"] for vif in instance.get_network_info()}
-        here = self._held(instance)
+        try:
+            here = self._held(instance)
+        except errors.OwnersUnreadable:  # the administrator is told at the start, and nothing is known of any server
+            return
         gone = {device.request_id for device in devices if device.address not in here}
         left = [request for request in instance.pci_requests.requests if request.request_id in gone
                 and request.requester_id and request.requester_id not in ports]

@@ -65,8 +65,8 @@ class Second(NamedTuple):
     host: str
 
 
-SECONDS = {task_states.RESIZE_MIGRATED: Second("resize_instance", "finish_resize", "dest_compute"),
-           task_states.RESIZE_REVERTING: Second("revert_resize", "finish_revert_resize", "source_compute")}
+SECOND_REQUESTS = {task_states.RESIZE_MIGRATED: Second("resize_instance", "finish_resize", "dest_compute"),
+                   task_states.RESIZE_REVERTING: Second("revert_resize", "finish_revert_resize", "source_compute")}
 
 
 class Killed(exception.NovaException):
@@ -115,7 +115,7 @@ class Recovery:
         mine = {instance.uuid: instance for instance in instances}
         unbegun = set()
         for uuid, move in moves.items():
-            if uuid not in mine or mine[uuid].task_state in SECONDS:
+            if uuid not in mine or mine[uuid].task_state in SECOND_REQUESTS:
                 with kept_going(uuid):
                     if self._unbegun(context, host, uuid, move):
                         unbegun.add(uuid)
@@ -162,7 +162,7 @@ class Recovery:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
             return None
-        second = SECONDS.get(instance.task_state)
+        second = SECOND_REQUESTS.get(instance.task_state)
         if second is None or getattr(move, second.host) != host or not is_under_way(instance, move):
             return None
         lost = lostrequests.of(context, uuid, host)

@@ -1,11 +1,15 @@
 import json
+from collections.abc import Callable, Collection
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import fixtures
 import testtools
 from nova.conf import CONF
 from oslo_config import fixture as config_fixture
 
+from containerhost.errors import OwnersUnreadable
 from nova_lxd_ext.hardware import onetimeuse
 from nova_lxd_ext.hardware.pcitracker import PciTracker
 
@@ -67,6 +71,26 @@ class PciTrackerTest(testtools.TestCase):
         self.nova = nova
         self.tracker.refresh()
         self.assertEqual([["a"]], self.nova.told)
+
+
+class LeftRequestsTest(testtools.TestCase):
+    def left(self, held: Callable[[Any], Collection[str]]) -> list[str]:
+        """:returns: the requests of a server that has port p1 and had port p2, after a start"""
+        requests = [SimpleNamespace(request_id=f"r{port}", requester_id=port) for port in ("p1", "p2", None)]
+        server = mock.Mock(pci_requests=SimpleNamespace(requests=requests))
+        server.get_network_info.return_value = [{"id": "p1"}]
+        devices = [SimpleNamespace(address=request.request_id[1:], request_id=request.request_id)
+                   for request in requests]
+        PciTracker(lambda: None, lambda found: False, held)._drop_left_requests(server, devices)
+        self.assertEqual(len(server.pci_requests.requests) < len(requests), server.save.called)
+        return [request.request_id for request in server.pci_requests.requests]
+
+    def test_of_a_port_that_left_it_is_dropped(self) -> None:
+        self.assertEqual(["rp1", "rNone"], self.left(lambda server: ()))
+
+    def test_stays_while_the_host_says_that_the_server_has_it_or_nothing(self) -> None:
+        for held in (lambda server: {"p2"}, mock.Mock(side_effect=OwnersUnreadable("it is damaged"))):
+            self.assertEqual(["rp1", "rp2", "rNone"], self.left(held))
 
 
 class OneTimeUseTest(testtools.TestCase):
