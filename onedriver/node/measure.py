@@ -1,5 +1,6 @@
 """What the probes report, measured: one request to the engine for any number of containers."""
 
+import dataclasses
 import json
 import os
 import time
@@ -17,7 +18,7 @@ from containerhost.storage.diskio import disk_io
 from containerhost.sysfs import Host
 from containerhost.topology import CpuTimes
 from onedriver.errors import BadInput
-from onedriver.node import probes
+from onedriver.node import probes, vmlock
 from onedriver.node.names import LABEL
 from onedriver.node.probes import Sample, Space
 from onedriver.template import Value
@@ -82,8 +83,21 @@ class Measure:
                                    host.nodes)
 
     def vm_status(self) -> str:
-        states = probes.vm_status(self._engine.containers())
+        states = probes.vm_status(self._settled())
         return "\n".join(filter(None, (probes.complete() if self._is_time_for_all() else "", states)))
+
+    def _settled(self) -> tuple[ContainerState, ...]:
+        """Return the containers, of which those run that an action has stopped to start them again: OpenNebula would
+        take their VMs for powered off. They are read once more after the look at who works on them."""
+        found = self._engine.containers()
+        stopped = [int(state.labels[LABEL]) for state in found
+                   if state.status is Status.STOPPED and state.labels.get(LABEL, "").isdecimal()]
+        if not stopped:
+            return found
+        busy = {str(vm_id) for vm_id in stopped if vmlock.is_held(self._state, vm_id)}
+        return tuple(dataclasses.replace(state, status=Status.RUNNING)
+                     if state.status is Status.STOPPED and state.labels.get(LABEL) in busy else state
+                     for state in self._engine.containers())
 
     def vm_monitor(self) -> str:
         """One request; without devices in use neither they nor NVIDIA's library are looked at."""

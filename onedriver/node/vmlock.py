@@ -35,6 +35,15 @@ def held(state: Path, vm_id: int, limit: float) -> Iterator[None]:
         os.close(handle)
 
 
+def is_held(state: Path, vm_id: int) -> bool:
+    """Return whether another process works on the VM."""
+    try:
+        with held(state, vm_id, 0):
+            return False
+    except Busy:
+        return True
+
+
 def taken(handle: int, vm_id: int) -> bool:
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, vm_id)

@@ -1,13 +1,28 @@
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 import testtools
 
+from containerhost.engines import ContainerState, Status
+from containerhost.sysfs import Host
 from containerhost.topology import CpuTimes
 from onedriver.errors import BadInput
 from onedriver.node import measure
+from onedriver.node.measure import Measure
 from onedriver.node.probes import Sample
+
+HOLD = """
+import pathlib, sys
+from onedriver.node import vmlock
+with vmlock.held(pathlib.Path(sys.argv[1]), 1, 0):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
 class MeasureTest(testtools.TestCase):
@@ -40,6 +55,24 @@ class MeasureTest(testtools.TestCase):
         self.assertEqual((7, total), (found.datastore, found.total))
         self.assertAlmostEqual(used, found.used, delta=64 << 20)
         self.assertAlmostEqual(free, found.free, delta=64 << 20)
+
+    def test_vm_that_an_action_stops_to_start_it_again_is_not_told_as_powered_off(self) -> None:
+        state = Path(self.useFixture(fixtures.TempDir()).path)
+        engine = mock.Mock()
+        engine.containers.return_value = tuple(ContainerState(f"one-{number}", Status.STOPPED, {"one.vm": str(number)})
+                                               for number in (1, 2))
+        told = Measure("x", engine, state, state, (), Host(), state)
+
+        def states() -> list[str]:
+            return re.findall(r' STATE="(\w+)"', told.vm_status())
+
+        self.assertEqual(["POWEROFF", "POWEROFF"], states())
+        with subprocess.Popen([sys.executable, "-c", HOLD, str(state)], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE) as action:
+            self.assertEqual(b"held\n", action.stdout.readline())
+            self.assertEqual(["RUNNING", "POWEROFF"], states())
+            action.stdin.close()
+        self.assertEqual(["POWEROFF", "POWEROFF"], states())
 
     def test_a_probe_that_there_is_not(self) -> None:
         self.assertRaises(BadInput, measure.probe, "host/../x", self.fail)
