@@ -5,6 +5,7 @@ and glues all others together, without a space, as the VM's error. So a script t
 last: the reason, which ends in a period, and leaves with a status that is not zero.
 """
 
+import errno
 import logging
 import sys
 import traceback
@@ -16,6 +17,9 @@ from onedriver.errors import DriverError
 LEVELS = {logging.DEBUG: "DEBUG", logging.INFO: "INFO", logging.WARNING: "WARN", logging.ERROR: "ERROR",
           logging.CRITICAL: "ERROR"}
 OTHER_STATUS = 1
+#: What the host lacks, which is no mistake of this program.
+HOST_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOMEM, errno.EMFILE,
+                         errno.ENFILE})
 KNOWN_LENGTH = 2000  # letters; what is longer is cut, as the core would
 
 
@@ -67,7 +71,9 @@ def run(what: str, body: Callable[[], str | None], known: Mapping[type[Exception
     except Exception as error:
         for line in traceback.format_exc().splitlines():
             print(f"DEBUG: {line}", file=err)
-        print(sentence(f"{what}: a mistake in the driver: {error!r}; the VM's log has where"), file=err)
+        reason = (str(error) if isinstance(error, OSError) and error.errno in HOST_ERRORS
+                  else f"a mistake in the driver: {error!r}")
+        print(sentence(f"{what}: {reason}; the VM's log has where"), file=err)
         return OTHER_STATUS
     if result:
         print(result, file=out)

@@ -109,8 +109,10 @@ def replaced(file: Path, ready: Callable[[Path], None] | None = None) -> Iterato
     owner and mode of the old one. Only one process at a time may do this.
 
     :param ready: called with the new file when it is whole, before it becomes the disk
+    :raises DriverError: it cannot be written, or was replaced meanwhile; it is as it was
     """
-    with opened(file) as disk, folder(disk.file.parent) as directory:
+    with opened(file) as disk, _told(f"disk {file} cannot be written and is as it was"), folder(
+            disk.file.parent) as directory:
         old, name = disk.path.stat(), f"{disk.file.name}{UNFINISHED}"
         directory.unlink(name)
         fd = directory.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -137,23 +139,29 @@ def created(file: Path) -> Iterator[Path]:
 
     :raises DriverError: it cannot be written
     """
-    try:
-        with folder(file.parent) as directory:
-            name = f"{file.name}{UNFINISHED}"
+    with _told(f"{file} cannot be written"), folder(file.parent) as directory:
+        name = f"{file.name}{UNFINISHED}"
+        directory.unlink(name)
+        fd = directory.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            os.fchown(fd, *directory.owner)
+            with _named(reopening(fd), file):
+                yield reopening(fd)
+            os.fsync(fd)
+            directory.rename(name, file.name)
+        finally:
+            os.close(fd)
             directory.unlink(name)
-            fd = directory.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            try:
-                os.fchown(fd, *directory.owner)
-                with _named(reopening(fd), file):
-                    yield reopening(fd)
-                os.fsync(fd)
-                directory.rename(name, file.name)
-            finally:
-                os.close(fd)
-                directory.unlink(name)
+
+
+@contextlib.contextmanager
+def _told(result: str) -> Iterator[None]:
+    """Raise a DriverError instead of an OSError, the reason first: OpenNebula keeps some hundred letters of an error,
+    and paths are long."""
+    try:
+        yield
     except OSError as error:
-        # The reason first: OpenNebula keeps some hundred letters of an error, and paths are long.
-        raise DriverError(f"{error.strerror}: {file} cannot be written") from error
+        raise DriverError(f"{error.strerror}: {result}") from error
 
 
 def is_gone(store: Path, mark: str, identity: str | None, *names: str) -> bool:

@@ -1,3 +1,4 @@
+import errno
 import io
 import logging
 
@@ -38,6 +39,16 @@ class ProgramTest(testtools.TestCase):
         self.assertTrue(all(line.startswith("DEBUG: ") for line in trace))
         self.assertIn("ZeroDivisionError", last)
         self.assertTrue(last.startswith("deploy of VM 7: a mistake in the driver") and last.endswith("."))
+
+    def test_what_the_host_lacks_is_no_mistake_of_the_driver(self) -> None:
+        def body() -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/one/disk.0")
+
+        status, _, err = self.ran(body)
+        last = err.splitlines()[-1]
+        self.assertEqual(1, status)
+        self.assertIn("No space left on device: '/var/lib/one/disk.0'", last)
+        self.assertNotIn("mistake", last)
 
     def test_a_reason_has_a_length_a_person_reads(self) -> None:
         self.assertEqual(program.KNOWN_LENGTH, len(program.sentence("x" * 5000)))

@@ -124,7 +124,8 @@ class DatastoresTest(testtools.TestCase):
                 new.write_text("half")
                 raise OSError(errno.ENOSPC, "full")
 
-        self.assertRaises(OSError, fail)
+        error = str(self.assertRaises(DriverError, fail))
+        self.assertTrue(error.startswith("full: disk ") and error.endswith("is as it was"), error)
         self.assertEqual(("content", ["disk.0"]), (self.disk.read_text(), os.listdir(self.home)))
 
     def test_link_at_the_name_of_the_new_file_is_not_followed(self) -> None:
