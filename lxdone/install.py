@@ -3,7 +3,10 @@
 from lxdone import nodecheck
 from onedriver.setup import frontend
 
-main = frontend.commands(frontend.Driver("lxdone", "LXD", nodecheck.check))
+#: OpenNebula's transfer drivers of disks that are files.
+LIVE = ("local", "ssh", "shared", "qcow2")
+
+main = frontend.commands(frontend.Driver("lxdone", "LXD", nodecheck.check, live=LIVE))
 
 if __name__ == "__main__":
     main()

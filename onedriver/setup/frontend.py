@@ -1,7 +1,7 @@
 """The command ``<driver>-install``: puts a driver on a front-end, and checks a node."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,9 +9,10 @@ import click
 
 from containerhost.rollback import Rollback
 from onedriver.errors import DriverError
-from onedriver.setup import conffile, networkdrivers, remotes, stanza
+from onedriver.setup import conffile, networkdrivers, remotes, stanza, transferdrivers
 
 CONFIGURED = ("oned.conf", "monitord.conf")
+LIVE_FILE, LIVE_LIST = "vmm_exec/vmm_execrc", "LIVE_DISK_SNAPSHOTS"  # pairs of drivers: VMM-TM
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -21,12 +22,23 @@ class Driver(NamedTuple):
     :ivar check: whether this node can run VMs, for the user that the front-end logs in as: complaints by what was
         looked at
     :ivar lists: of oned.conf, in which the driver's name is to be
+    :ivar live: the transfer drivers with which disks of its running VMs can be copied
     """
 
     name: str
     engine: str
     check: Callable[[str], Mapping[str, list[str]]]
     lists: stanza.Lists = ()
+    live: Sequence[str] = ()
+
+    @property
+    def pairs(self) -> Sequence[str]:
+        return [f"{self.name}-{transfer}" for transfer in self.live]
+
+    @property
+    def others(self) -> Sequence[str]:
+        """OpenNebula's own among them."""
+        return [transfer for transfer in self.live if transfer != self.name]
 
 
 class Commands(click.Group):
@@ -49,8 +61,8 @@ def commands(driver: Driver) -> click.Group:
                   help="The front-end's folder of scripts.")
     @click.option("--conf", "configuration", type=FOLDER, default="/etc/one", show_default=True,
                   help="The folder with oned.conf and monitord.conf.")
-    @click.option("--apply", "to_apply", is_flag=True, help="Change oned.conf and monitord.conf; without it, print "
-                  "what to change.")
+    @click.option("--apply", "to_apply", is_flag=True, help="Change oned.conf, monitord.conf and vmm_execrc; without "
+                  "it, print what to change.")
     @click.option("--uninstall", "to_remove", is_flag=True, help="Take everything away again.")
     @_json
     def front_end(folder: Path, configuration: Path, to_apply: bool, to_remove: bool, as_json: bool) -> None:
@@ -58,8 +70,10 @@ def commands(driver: Driver) -> click.Group:
         changes = planned(driver, configuration, to_remove) if to_apply else {}
         files = [path for part in (networkdrivers, remotes)
                  for path in (part.uninstall if to_remove else part.install)(folder, driver.name)]
+        files += (transferdrivers.uninstall if to_remove else transferdrivers.install)(folder, driver.name,
+                                                                                       driver.others)
         write(driver, changes)
-        by_hand = {} if to_apply else {name: by_hand_in(driver, name) for name in CONFIGURED}
+        by_hand = {} if to_apply else {name: by_hand_in(driver, name) for name in (*CONFIGURED, LIVE_FILE)}
         if as_json:
             click.echo(json.dumps({"files": [str(folder / file) for file in files],
                                    "configured": [str(path) for path in changes], "by_hand": by_hand}))
@@ -93,6 +107,8 @@ def stanza_of(driver: Driver, name: str) -> str:
 
 
 def by_hand_in(driver: Driver, name: str) -> str:
+    if name == LIVE_FILE:
+        return f"# …to the list {LIVE_LIST}\n{' '.join(driver.pairs)}\n"
     lists = "".join(f"# …and {driver.name} to the list {option} in ARGUMENTS of {section}\n"
                     for section, option in driver.lists) if name == CONFIGURED[0] else ""
     return stanza_of(driver, name) + lists
@@ -104,17 +120,34 @@ def planned(driver: Driver, configuration: Path, to_remove: bool) -> dict[Path, 
     :raises CannotConfigure: one of them cannot be changed
     """
     changes = {}
-    for name in CONFIGURED:
-        path, lists = configuration / name, driver.lists if name == CONFIGURED[0] else ()
+    for name in (*CONFIGURED, *([LIVE_FILE] if (configuration / LIVE_FILE).exists() else ())):
+        path = configuration / name
         before = path.read_text(encoding="utf-8")
         try:
-            after = stanza.unlisted(stanza.removed(before, driver.name), lists, driver.name) if to_remove else \
-                stanza.inserted(stanza.listed(before, lists, driver.name), stanza_of(driver, name), driver.name)
+            after = (without if to_remove else including)(driver, name, before)
         except stanza.CannotConfigure as error:
             raise stanza.CannotConfigure(f"{path}: {error}") from error
         if after != before:
             changes[path] = after
     return changes
+
+
+def including(driver: Driver, name: str, text: str) -> str:
+    """:param text: of the file ``name``, in which the driver is to be"""
+    if name == LIVE_FILE:
+        return stanza.with_words(text, LIVE_LIST, driver.pairs)
+    return stanza.inserted(stanza.listed(text, lists_in(driver, name), driver.name), stanza_of(driver, name),
+                           driver.name)
+
+
+def without(driver: Driver, name: str, text: str) -> str:
+    if name == LIVE_FILE:
+        return stanza.without_words(text, LIVE_LIST, driver.pairs)
+    return stanza.unlisted(stanza.removed(text, driver.name), lists_in(driver, name), driver.name)
+
+
+def lists_in(driver: Driver, name: str) -> stanza.Lists:
+    return driver.lists if name == CONFIGURED[0] else ()
 
 
 def write(driver: Driver, changes: Mapping[Path, str]) -> None:

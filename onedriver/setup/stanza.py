@@ -1,8 +1,8 @@
 """A driver's part of a configuration file of the front-end: a section between two lines that mark it, and its name in
-lists that others are in too. Pure."""
+lists that others are in too, and words in such lists. Pure."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from onedriver.errors import DriverError
 
@@ -11,8 +11,9 @@ class CannotConfigure(DriverError):
     """The file has something that cannot be left and cannot be changed."""
 
 
-def inserted(text: str, stanza: str, driver: str) -> str:
-    """:param stanza: replaces an earlier one where it is, or comes at the end
+def inserted(text: str, stanza: str, driver: str, position: int | None = None) -> str:
+    """:param stanza: replaces an earlier one where it is
+    :param position: where a new one comes, at the beginning of a line; None is the end
     :raises CannotConfigure: the driver was configured by hand, or a mark is missing
     """
     begin, end = marks(driver)
@@ -22,7 +23,9 @@ def inserted(text: str, stanza: str, driver: str) -> str:
     part = f"\n{begin}\n{stanza.strip()}\n{end}\n"
     if marked(driver).search(text):
         return marked(driver).sub(lambda _: part, text, count=1)
-    return (text if text.endswith("\n") or not text else f"{text}\n") + part
+    if position is None:
+        return (text if text.endswith("\n") or not text else f"{text}\n") + part
+    return text[:position] + part + text[position:]
 
 
 def removed(text: str, driver: str) -> str:
@@ -73,3 +76,28 @@ def unlisted(text: str, lists: Lists, driver: str) -> str:
 def members(text: str, section: str, option: str) -> re.Match[str] | None:
     return re.search(rf'^[ \t]*{section}\s*=\s*\[[^\]#]*?\bARGUMENTS\s*=\s*"[^"]*?(?<!\S){option} ?([\w,-]+)', text,
                      re.M)
+
+
+# A list of words in a file of shell variables: ``LIVE_DISK_SNAPSHOTS="kvm-qcow2 kvm-ssh"``.
+
+
+def with_words(text: str, variable: str, words: Sequence[str]) -> str:
+    """:raises CannotConfigure: there is no such list"""
+    found = words_of(text, variable)
+    if found is None:
+        raise CannotConfigure(f"there is no line {variable}=\"…\" to which {' '.join(words)} could be added")
+    before = found[1].split()
+    return replaced(text, found, [*before, *(word for word in words if word not in before)])
+
+
+def without_words(text: str, variable: str, words: Collection[str]) -> str:
+    found = words_of(text, variable)
+    return text if found is None else replaced(text, found, [word for word in found[1].split() if word not in words])
+
+
+def words_of(text: str, variable: str) -> re.Match[str] | None:
+    return re.search(rf'^{variable}="([^"\n]*)"', text, re.M)
+
+
+def replaced(text: str, found: re.Match[str], words: Sequence[str]) -> str:
+    return text if words == found[1].split() else text[:found.start(1)] + " ".join(words) + text[found.end(1):]

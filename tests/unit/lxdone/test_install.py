@@ -16,6 +16,9 @@ NOBODY = 65534
 CONTENT = "LOG = [ SYSTEM = \"file\" ]\n"
 NICS = "module VNMMAD\n  module VNMNetwork\n    class NicLXC < Nic\n    end\n  end\nend\n"
 
+EXECRC = '# Pairs.\nLIVE_DISK_SNAPSHOTS="kvm-qcow2 kvm-ssh"\n\nOTHER="x"\n'
+
+
 class FrontEndTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -115,6 +118,32 @@ class FrontEndTest(testtools.TestCase):
         file.write_text("class NicKVM < Nic\nend\n")
         self.assertIn("has no class NicLXC", self.install("--apply", status=1))
         self.assertEqual(({"vnm/nic.rb"}, CONTENT), (set(self.tree()), self.oned.read_text()))
+
+    def test_live_disk_snapshots_are_allowed_and_forbidden_again(self) -> None:
+        file = self.conf / "vmm_exec/vmm_execrc"
+        file.parent.mkdir()
+        file.write_text(EXECRC)
+        self.assertIn("add to vmm_exec/vmm_execrc:\n\n", self.install())
+        self.assertEqual(EXECRC, file.read_text())
+        self.assertIn(str(file), json.loads(self.install("--apply", "--json"))["configured"])
+        self.assertIn('kvm-ssh lxdone-local lxdone-ssh lxdone-shared lxdone-qcow2"\n', file.read_text())
+        self.assertEqual(EXECRC, conffile.backup(file, "lxdone").read_text())
+        self.assertEqual([], json.loads(self.install("--apply", "--json"))["configured"])
+        self.install("--apply", "--uninstall")
+        self.assertEqual(EXECRC, file.read_text())
+        file.write_text("")
+        self.assertIn("LIVE_DISK_SNAPSHOTS", self.install("--apply", status=1))
+
+    def test_transfer_drivers_hand_over_disks_of_running_vms(self) -> None:
+        file = self.remotes / "tm/ssh/cpds"
+        file.parent.mkdir(parents=True)
+        file.write_text("#!/bin/bash\necho\n")
+        self.assertIn(str(file), json.loads(self.install("--json"))["files"])
+        self.assertIn("/../lxdone/live", file.read_text())
+        self.assertTrue(os.access(self.remotes / "tm/lxdone/live", os.X_OK))
+        self.assertEqual([], json.loads(self.install("--json"))["files"])
+        self.install("--uninstall")
+        self.assertEqual({"tm/ssh/cpds": b"#!/bin/bash\necho\n"}, self.tree())
 
     def test_what_cannot_be_configured_changes_nothing(self) -> None:
         self.monitord.write_text('IM_MAD = [ NAME = "lxdone" ]\n')

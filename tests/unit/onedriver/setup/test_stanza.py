@@ -36,6 +36,13 @@ class StanzaTest(testtools.TestCase):
     def test_a_file_without_a_last_line_end(self) -> None:
         self.assertEqual(KVM, stanza.removed(stanza.inserted(KVM.rstrip(), MINE, NAME), NAME))
 
+    def test_one_behind_the_first_line_of_a_script(self) -> None:
+        for script in ("#!/bin/sh\necho\n", "#!/bin/sh\n"):
+            once = stanza.inserted(script, "act", NAME, len("#!/bin/sh\n"))
+            self.assertEqual(["#!/bin/sh", "", BEGIN, "act", END, *script.splitlines()[1:]], once.splitlines())
+            self.assertEqual(once, stanza.inserted(once, "act", NAME, len("#!/bin/sh\n")))
+            self.assertEqual(script, stanza.removed(once, NAME))
+
     def test_what_was_configured_by_hand_is_not_doubled(self) -> None:
         self.assertRaises(CannotConfigure, stanza.inserted, KVM + MINE, MINE, NAME)
         self.assertIn(MINE, stanza.inserted(f"# {MINE}{KVM}", MINE, NAME))
@@ -54,6 +61,19 @@ class StanzaTest(testtools.TestCase):
         self.assertEqual(DRIVERS, stanza.unlisted(once, LISTS, "onedock"))
         self.assertEqual(DRIVERS, stanza.unlisted(DRIVERS, LISTS, "onedock"))
         self.assertEqual(KVM, stanza.unlisted(KVM, LISTS, "onedock"))
+
+    def test_pairs_come_into_a_list_of_words_once_and_out_again(self) -> None:
+        pairs = ("lxdone-ssh", "lxdone-local")
+        for before in ('# comment\nLIVE="kvm-ssh lxc-ssh"\nOTHER="x"\n', 'LIVE="kvm-ssh"\n', 'LIVE=""\n'):
+            once = stanza.with_words(before, "LIVE", pairs)
+            self.assertIn('lxdone-ssh lxdone-local"\n', once)
+            self.assertEqual(once, stanza.with_words(once, "LIVE", pairs))
+            self.assertEqual(before, stanza.without_words(once, "LIVE", pairs))
+            self.assertEqual(before, stanza.without_words(before, "LIVE", pairs))
+        some = stanza.with_words('LIVE="lxdone-ssh kvm-ssh"\n', "LIVE", pairs)
+        self.assertEqual('LIVE="lxdone-ssh kvm-ssh lxdone-local"\n', some)
+        self.assertRaises(CannotConfigure, stanza.with_words, '#LIVE="kvm-ssh"\n', "LIVE", pairs)
+        self.assertEqual("OTHER=1\n", stanza.without_words("OTHER=1\n", "LIVE", pairs))
 
     def test_a_list_that_is_not_there_is_told(self) -> None:
         for text in (KVM, DRIVERS.replace(" -s shared,ssh", ""), DRIVERS.replace("TM_MAD", "OTHER")):

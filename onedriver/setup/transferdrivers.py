@@ -1,0 +1,69 @@
+"""Let OpenNebula's own transfer drivers hand over the disks of a driver's VMs that run.
+
+Their scripts copy the disk of a running VM with libvirt's help, or that of LXC, and refuse others. A marked line behind
+the first one calls the driver's own script, which does it where the VM is one of its own, and else lets the script go
+on. These scripts run on the front-end only.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from onedriver.setup import conffile, stanza
+from onedriver.setup.remotes import as_owner
+
+SCRIPTS = ("cpds", "cpds.ssh", "snap_create_live", "snap_create_live.ssh")
+#: Exit statuses of the driver's script. Every other one: the VM is none of its own, or it could not find out.
+DONE, FAILED = 0, 100
+#: By the end of a script's first line; HOOK is the driver's script, beside the folder of the one that calls it.
+LINES = {
+    "sh": f'"${{0%/*}}/../HOOK" "${{0##*/}}" "$@"; case $? in {DONE}) exit 0;; {FAILED}) exit 1;; esac',
+    "ruby": 'system("#{__dir__}/../HOOK", File.basename($PROGRAM_NAME), *ARGV); '
+            f"exit($?.exitstatus == {DONE}) if [{DONE}, {FAILED}].include?($?&.exitstatus)",
+}
+
+
+def install(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path]:
+    """:param transfers: names of transfer drivers
+    :returns: what was changed; nothing where the front-end does not have them
+    """
+    def with_line(text: str) -> str:
+        first, end, _ = text.partition("\n")
+        language = language_of(first)
+        if language is None or not end:
+            return text
+        return stanza.inserted(text, LINES[language].replace("HOOK", f"{driver}/live"), driver,
+                               len(first) + 1)
+
+    return changed(remotes, driver, transfers, with_line)
+
+
+def uninstall(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path]:
+    """:returns: what was changed"""
+    return changed(remotes, driver, transfers, lambda text: stanza.removed(text, driver))
+
+
+def language_of(first: str) -> str | None:
+    """:param first: line of a script"""
+    return next((language for language in LINES if first.startswith("#!") and first.endswith(language)), None)
+
+
+def changed(remotes: Path, driver: str, transfers: Collection[str], change: Callable[[str], str]) -> list[Path]:
+    found = []
+    with as_owner(remotes):
+        for name, file in scripts(remotes, transfers):
+            text = file.read_text(encoding="utf-8")
+            after = change(text)
+            if after != text:
+                conffile.write(file, after, driver)
+                found.append(name)
+    return found
+
+
+def scripts(remotes: Path, transfers: Collection[str]) -> Iterator[tuple[Path, Path]]:
+    """Yield each script's name below ``remotes`` and its file. One driver may be a link to another: each file once."""
+    seen = set()
+    for name in (Path("tm") / transfer / script for transfer in transfers for script in SCRIPTS):
+        file = (remotes / name).resolve()
+        if file.is_file() and file not in seen:
+            seen.add(file)
+            yield name, file
