@@ -16,6 +16,7 @@ from onedriver.errors import DriverError
 
 LEVELS = {logging.DEBUG: "DEBUG", logging.INFO: "INFO", logging.WARNING: "WARN", logging.ERROR: "ERROR",
           logging.CRITICAL: "ERROR"}
+LOG_PREFIXES = ("ERROR: ", "INFO: ", "WARN: ", "DEBUG: ")
 OTHER_STATUS = 1
 #: What the host lacks, which is no mistake of this program.
 HOST_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOMEM, errno.EMFILE,
@@ -78,6 +79,15 @@ def run(what: str, body: Callable[[], str | None], known: Mapping[type[Exception
     if result:
         print(result, file=out)
     return 0
+
+
+def reason(complaints: bytes) -> str:
+    """Return why a command of a driver failed.
+
+    :param complaints: its standard error, of which the lines for the log are left out
+    """
+    lines = complaints.decode(errors="replace").splitlines()
+    return " ".join(line for line in lines if not line.startswith(LOG_PREFIXES))[:1500]
 
 
 def status_of(error: Exception, statuses: Mapping[type[Exception], int]) -> int:

@@ -16,11 +16,12 @@ from onedock import datafiles
 from onedock.datastore import archives, content, export, options
 from onedock.datastore.record import Record
 from onedock.datastore.store import IMAGE, Store
-from onedock.transfer import places, streams
+from onedock.transfer import streams
 from onedock.transfer.nodes import Node, copied
 from onedock.transfer.nodeside import Request
-from onedock.transfer.places import Place
+from onedriver import places
 from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.places import Place
 
 NO_SNAPSHOT = "-1"
 

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from containerhost.process.programs import not_run
-from onedock.transfer.nodeside import Request, reason
+from onedock.transfer.nodeside import Request
 from onedriver.errors import DriverError
+from onedriver.ssh import SSH, problem
 
-#: Keys and users are oneadmin's, in ~/.ssh, as OpenNebula has them.
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15", "--")
 COMMAND = "onedock node"
-UNREACHABLE = 255  # ssh's own exit status
 ANSWER_LIMIT = 64 << 10  # bytes
 
 Content = Callable[[BinaryIO], None]
@@ -59,7 +57,7 @@ class Node:
             status = ssh.wait()
             if status or rest:
                 complaints.seek(0)
-                raise DriverError(self._problem(do, path, status, complaints.read()))
+                raise DriverError(problem(self.host, f"{do} of {path}", status, complaints.read()))
 
     def _ssh(self, complaints: IO[bytes]) -> subprocess.Popen[bytes]:
         try:
@@ -67,12 +65,6 @@ class Node:
                                     stderr=complaints)
         except OSError as error:
             raise DriverError(f"{self.host} cannot be reached over ssh: {not_run(SSH[0], error)}") from error
-
-    def _problem(self, do: str, path: Path, status: int, complaints: bytes) -> str:
-        said = reason(complaints)
-        if status == UNREACHABLE:
-            return f"{self.host} cannot be reached over ssh: {said or 'no reason was given'}"
-        return f"{self.host}: {said}" if said else f"{self.host}: {do} of {path} failed with status {status}"
 
 
 def tell(stdin: BinaryIO, request: Request, content: Content | None) -> None:

@@ -18,8 +18,10 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from containerhost.process.programs import not_run
 from onedock import conf, datafiles, imageref
 from onedock.imageref import ImageRef
-from onedock.transfer import places, streams
+from onedock.transfer import streams
+from onedriver import places
 from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.program import reason
 
 REQUEST_LIMIT = 64 << 10  # bytes
 MARK = ".monitor"  # tells OpenNebula's probe of datastores whose driver to ask
@@ -292,12 +294,6 @@ def engine_is_there() -> bool:
     down: what needs Docker fails there, because its containers may run on and have what the VMs wrote."""
     options = conf.load()
     return any(Path(path).exists() for path in (options.endpoint.removeprefix("unix://"), options.state))
-
-
-def reason(complaints: bytes) -> str:
-    """The last line of a command of this driver, without those for the log."""
-    lines = complaints.decode(errors="replace").splitlines()
-    return " ".join(line for line in lines if not line.startswith(("ERROR: ", "INFO: ", "WARN: ", "DEBUG: ")))[:1500]
 
 
 ACTIONS: Mapping[str, Callable[[Path, Request, BinaryIO, BinaryIO], Request | None]] = {

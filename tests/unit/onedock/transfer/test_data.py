@@ -16,7 +16,7 @@ from onedock.transfer import actions
 from onedriver import template
 from onedriver.errors import BadInput, DriverError, NotSupported
 from tests.unit.onedock.messages import message
-from tests.unit.onedock.transfer.test_places import METACHARACTERS
+from tests.unit.onedriver.test_places import METACHARACTERS
 
 ROOT = Path(__file__).parents[4]
 SSH = """#!/bin/sh

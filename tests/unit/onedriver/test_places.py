@@ -2,7 +2,7 @@ from pathlib import Path
 
 import testtools
 
-from onedock.transfer import places
+from onedriver import places
 from onedriver.errors import BadInput
 
 METACHARACTERS = ("x; id", "$(id)", "`id`", "a b", "-oProxyCommand=id", "x\nid", "", "../../etc", "x'y", 'x"y', "x|y")

@@ -1,0 +1,19 @@
+"""How the front-end reaches nodes: over ssh, as oneadmin."""
+
+from onedriver.program import reason
+
+#: Keys and users are oneadmin's, in ~/.ssh, as OpenNebula has them.
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15", "--")
+UNREACHABLE = 255  # ssh's own exit status
+
+
+def problem(host: str, what: str, status: int, complaints: bytes) -> str:
+    """Return why a command that was run over ssh failed.
+
+    :param what: it was to do
+    :param complaints: its standard error
+    """
+    said = reason(complaints)
+    if status == UNREACHABLE:
+        return f"{host} cannot be reached over ssh: {said or 'no reason was given'}"
+    return f"{host}: {said}" if said else f"{host}: {what} failed with status {status}"
