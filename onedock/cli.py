@@ -12,8 +12,10 @@
     onedock leave VM DATASTORE       let a VM that is off leave this node, with what it wrote beside its disk: for the
                                      transfer driver, with the system datastore's number
     onedock drop VM                  remove what a VM has on this node, apart from its disks: likewise
-    onedock lock VM DATASTORE DISK   keep the actions of a VM waiting until standard input ends, and print whether its
-                                     container uses the disk: likewise, while it changes the disk's file
+    onedock lock VM DATASTORE DISK [frozen]
+                                     keep the actions of a VM waiting until standard input ends, and print whether its
+                                     container uses the disk: likewise, while it changes the disk's file; or keep also
+                                     the container from writing to the disk, while it copies that
 """
 
 import os
@@ -40,7 +42,8 @@ def main(words: Sequence[str]) -> int:
             return run("a step of the transfer driver", serve)
         case ["usage", folder]:
             return run("usage", lambda: usage(folder))
-        case ["vmm" | "probe" | "drop" | "image", _, *_] | ["leave" | "command", _, _] | ["lock", _, _, _]:
+        case (["vmm" | "probe" | "drop" | "image", _, *_] | ["leave" | "command", _, _] | ["lock", _, _, _]
+              | ["lock", _, _, _, "frozen"]):
             return on_node(words)
         case _:
             asked = list(words) == ["--help"]

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.engines.docker.volumes import Volumes
@@ -89,6 +90,10 @@ class Guests:
 
     def has(self, vm_id: int, disk_id: int) -> bool:
         return disk_id in self._volumes(vm_id).mounted()
+
+    def frozen(self, vm_id: int, disk_id: int, timeout: float) -> AbstractContextManager[None]:
+        """:param timeout: seconds"""
+        return self._volumes(vm_id).frozen(disk_id, timeout)
 
     @staticmethod
     def require_unused(file: Path) -> None:

@@ -82,19 +82,26 @@ def leave(vm: str, system_ds: str) -> int:
     return run("leave", act)
 
 
-def lock(vm: str, system_ds: str, disk: str) -> int:
+def lock(vm: str, system_ds: str, disk: str, *how: str) -> int:
     """Keep the actions of a VM waiting until standard input ends, at most for :data:`LOCK_TIMEOUT` seconds.
 
     Prints ``{"used": true}`` if the VM's container has the disk mounted.
+
+    :param how: ``frozen`` if the container is not to write to the disk meanwhile, at most as long as an operation of
+        the engine may take
     """
     def act() -> None:
         vm_id, datastore, disk_id = number(vm), number(system_ds), number(disk)
-        with alone(vm_id) as options:
-            used = backend.vmm(options).uses_disk(vm_id, datastore, disk_id)
+        with alone(vm_id) as options, contextlib.ExitStack() as stack:
+            driver, timeout = backend.vmm(options), LOCK_TIMEOUT
+            used = driver.uses_disk(vm_id, datastore, disk_id)
+            if used and how:
+                timeout = options.operation_timeout
+                stack.enter_context(driver.frozen_disk(vm_id, disk_id))
             print(json.dumps({"used": used}), flush=True)
-            if not select.select([0], [], [], LOCK_TIMEOUT)[0]:
-                raise DriverError(f"the transfer driver still works on disk {disk_id} of VM {vm_id} after "
-                                  f"{LOCK_TIMEOUT} s: the VM's actions wait no longer")
+            if not select.select([0], [], [], timeout)[0]:
+                raise DriverError(f"the transfer driver still works on disk {disk_id} of VM {vm_id} after {timeout} s: "
+                                  "the VM and its actions wait no longer")
 
     return run("lock", act)
 

@@ -6,6 +6,7 @@ What a VM has on this host is found by its id: also its disks' mounts, its inter
 import dataclasses
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from containerhost.engines import ContainerState, Status
 from containerhost.engines.docker.engine import DockerEngine
@@ -125,6 +126,10 @@ class Vmm(BaseVmm):
             return True
         self._guests.require_unused(self._roots.file_in(vm_id, system_ds, disk_id))
         return False
+
+    def frozen_disk(self, vm_id: int, disk_id: int) -> AbstractContextManager[None]:
+        """Let nobody write to a disk that the VM's container has mounted, for as long as the block lasts."""
+        return self._guests.frozen(vm_id, disk_id, self._options.operation_timeout)
 
     def _attach_interface(self, vm: Vm, nic: Nic) -> None:
         own = name(vm.id)

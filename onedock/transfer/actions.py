@@ -165,12 +165,15 @@ def cpds(call: Call) -> None:
 
 
 def save(disk: Place, source: Path, how: str, snapshot: int | None = None) -> None:
-    """:param how: in which way the node tells what is in a container"""
+    """Let an image be what is on a disk, perhaps of a VM that runs.
+
+    :param how: in which way the node tells what is in a container
+    """
     store, node = Store(source.parent), Node(disk.host)
     place = store.known(str(source))
     if place.suffix != IMAGE:
         path = disk.path if snapshot is None else datafiles.snapshots(disk.path) / str(snapshot)
-        with node.reading("send", disk.path) as stream:
+        with node.reading("send", disk.path, frozen=snapshot is None) as stream:
             keep(stream, path.relative_to(disk.folder), disk, place, store)
         return
     if snapshot is not None:
@@ -213,16 +216,12 @@ def resize(call: Call) -> None:
     Node(target.host).ask("grow", target.path, size=size)
 
 
-def on_snapshot(what: str) -> Callable[[Call], None]:
+def on_snapshot(what: str, *, live: bool = False) -> Callable[[Call], None]:
+    """:param live: the VM may run"""
     def done(call: Call) -> None:
         target, number = call.disk(0), places.number(call.arguments[1], "the snapshot")
-        Node(target.host).ask("snapshot", target.path, act=what, number=number)
+        Node(target.host).ask("snapshot", target.path, act=what, number=number, live=live)
     return done
-
-
-def snap_create_live(call: Call) -> None:
-    raise NotSupported("a disk that a running container has mounted would be copied while it changes: power the VM off "
-                       "for a snapshot of the disk, or make one of the VM (onevm snapshot-create)")
 
 
 # Live migration, which there is not: the first step says so, while everything is still as it was.
@@ -239,6 +238,6 @@ def nothing(call: Call) -> None:
 ACTIONS: Mapping[str, tuple[Callable[[Call], str | None], int]] = {
     "clone": (clone, 2), "ln": (clone, 2), "mkimage": (mkimage, 3), "mkswap": (mkswap, 2), "context": (context, 2),
     "mv": (mv, 2), "mvds": (mvds, 2), "cpds": (cpds, 3), "delete": (delete, 1), "resize": (resize, 2),
-    "snap_create": (on_snapshot("create"), 2), "snap_create_live": (snap_create_live, 2),
+    "snap_create": (on_snapshot("create"), 2), "snap_create_live": (on_snapshot("create", live=True), 2),
     "snap_revert": (on_snapshot("revert"), 2), "snap_delete": (on_snapshot("delete"), 2),
     "premigrate": (premigrate, 3), "postmigrate": (nothing, 3), "failmigrate": (nothing, 3)}

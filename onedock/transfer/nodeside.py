@@ -84,8 +84,19 @@ def receive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Re
 
 
 def send(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    with locked(path) as lock:
-        streams.send(path, out, lock.fds)
+    """A disk with its snapshots, or a folder; of a disk that a container has mounted, a copy of the disk alone if the
+    request says that it is to be frozen."""
+    if not request.get("frozen") or not path.is_file():
+        with locked(path) as lock:
+            streams.send(path, out, lock.fds)
+        return
+    with streams.incoming(path.parent) as folder:
+        with locked(path, frozen=True) as lock:
+            if not lock.used:
+                streams.send(path, out, lock.fds)
+                return
+            datafiles.duplicate(path, folder / path.name, lock.fds)
+        streams.send(folder / path.name, out)  # which may take longer than writers can wait
 
 
 def send_archive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
@@ -201,12 +212,24 @@ def snapshot(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> R
     do, number = request["act"], int(request["number"])
     if do != "delete" and is_root(path):
         raise NotSupported("the root of a container has no disk snapshots, but those of its VM (onevm snapshot-create)")
+    if request.get("live"):
+        create_live_snapshot(path, number)
+        return {}
     with locked(path) as lock:
         if lock.used and do != "delete":
             raise NotSupported(f"{path.name} is mounted for a container that is suspended or runs: power the VM off "
                                "first (onevm poweroff)")
         SNAPSHOT_ACTIONS[do](path, number)
     return {}
+
+
+def create_live_snapshot(disk: Path, number: int) -> None:
+    """Copy a disk that the VM's container may have mounted."""
+    if not disk.is_file():
+        raise BadInput(f"{disk} is not there")
+    datafiles.snapshots(disk).mkdir(exist_ok=True)
+    with datafiles.made(datafiles.snapshots(disk) / str(number)) as unfinished, locked(disk, frozen=True) as lock:
+        datafiles.duplicate(disk, unfinished, lock.fds)
 
 
 class Lock(NamedTuple):
@@ -219,16 +242,18 @@ class Lock(NamedTuple):
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[Lock]:
+def locked(path: Path, *, frozen: bool = False) -> Iterator[Lock]:
     """Keep the actions of a disk's VM on this node waiting; the disks of a VM that is off are unmounted before.
 
+    :param frozen: also keep the file system from being written to, if the VM's container has it mounted
     :raises DriverError: something else uses it
     """
     folder, disk, vm = places.inside(str(path))
     if disk is None or not engine_is_there():
         yield Lock(used=False)
         return
-    command = root_command(["lock", str(vm), folder.parent.name, disk.partition(".")[2]])
+    command = root_command(["lock", str(vm), folder.parent.name, disk.partition(".")[2],
+                            *(["frozen"] if frozen else [])])
     with tempfile.TemporaryFile() as complaints, subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints) as holder:
         answer = cast("BinaryIO", holder.stdout).readline(REQUEST_LIMIT)

@@ -24,6 +24,7 @@ exit 255
 
 class FrontEnd(fixtures.Fixture):
     """:ivar files: a folder from which images may be taken
+    :ivar scripts: the front-end's folder of scripts
     :ivar datastore: the images' folder
     :ivar elsewhere: the driver's options on node2, if they are others there
     """
@@ -33,10 +34,10 @@ class FrontEnd(fixtures.Fixture):
 
     def _setUp(self) -> None:
         base = self._node.base / "front-end"
-        self.files, self.datastore, self._remotes = base / "files", base / "datastores/101", base / "remotes"
-        for folder in (self.files, self._remotes):
+        self.files, self.datastore, self.scripts = base / "files", base / "datastores/101", base / "remotes"
+        for folder in (self.files, self.scripts):
             folder.mkdir(parents=True)
-        remotes.install(self._remotes, "onedock")
+        remotes.install(self.scripts, "onedock")
         ssh = self._node._commands / "ssh"
         self.elsewhere = base / "node2.toml"
         ssh.write_text(SSH.replace("ELSEWHERE", str(self.elsewhere)))
@@ -44,11 +45,11 @@ class FrontEnd(fixtures.Fixture):
 
     def ds(self, action: str, image: dict[str, str] | None = None, **attributes: str) -> Result:
         stdin = base64.b64encode(message(self.datastore, image, self.files, **attributes)).decode()
-        script = self._remotes / "datastore/onedock" / action
+        script = self.scripts / "datastore/onedock" / action
         return self._node.command(f"{shlex.join([str(script), '7'])} <<< '{stdin}'")
 
     def tm(self, action: str, *arguments: object, vm: int = 1, ds: int = 101) -> Result:
-        script = self._remotes / "tm/onedock" / action
+        script = self.scripts / "tm/onedock" / action
         return self._node.command(shlex.join([str(script), *map(str, arguments), str(vm), str(ds)]) + " < /dev/null")
 
     def place(self, name: str = "disk.0", host: str = "node1", vm: int = 1) -> str:

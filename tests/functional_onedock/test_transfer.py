@@ -1,9 +1,12 @@
 """From a datastore to a VM and back, by the installed scripts, on a real dockerd."""
 
+import hashlib
 import io
 import json
 import os
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +35,7 @@ from tests.functional_onedock.registry import HOST, USER, WORD, Registry
 from tests.functional_onedock.test_life import SAVED
 from tests.functional_onedock.test_parts import disk, may_grow
 from tests.unit.onedock.images import tarball
+from tests.waiting import await_that
 
 LOCK_LIMIT = 5  # s
 DATA = ("<DISK><DISK_ID>1</DISK_ID><TYPE>FILE</TYPE><FORMAT>raw</FORMAT><READONLY>NO</READONLY><SAVE>YES</SAVE>"
@@ -419,7 +423,6 @@ class DataTest(TransferCase):
     def test_a_disk_reverted_while_its_vm_is_off_is_what_the_vm_has_afterwards(self) -> None:
         machine, place = self.with_volatile(), self.front.place("disk.2")
         before = self.checksum(machine)
-        self.failed("power the VM off", self.front.tm("snap_create_live", place, 0))
         self.failed("power the VM off", self.front.tm("snap_create", place, 0))
         self.ok("shutdown", machine, lcm=POWEROFF)
         self.did(self.front.tm("snap_create", place, 0))
@@ -431,6 +434,65 @@ class DataTest(TransferCase):
         self.ok("deploy", machine, lcm=RESUME)
         self.assertEqual(before, self.checksum(machine))
         self.failed("no disk snapshots", self.front.tm("snap_create", self.front.place(), 0))
+
+    def busy(self, machine: Machine) -> None:
+        """Let two processes of the container write to the disk without a pause, one of them many small files."""
+        for script in ("while :; do head -c 100000 /dev/urandom > /media/2/busy; done",
+                       "while :; do for n in $(seq 50); do echo > /media/2/small$n; rm /media/2/small$n; done; done"):
+            self.shell(machine, f"({script}) > /dev/null 2>&1 &")
+        await_that(lambda: self.is_written(machine), "it is written to")
+
+    def is_written(self, machine: Machine) -> bool:
+        before = self.shell(machine, "stat -c %y%i /media/2/busy")
+        time.sleep(0.3)
+        return before != self.shell(machine, "stat -c %y%i /media/2/busy")
+
+    def in_image(self, path: Path | str) -> str:
+        found = subprocess.run(["debugfs", "-R", "cat /content", path], capture_output=True, check=True)
+        return f"{hashlib.sha256(found.stdout).hexdigest()}  -\n"
+
+    def test_disk_of_a_running_vm_is_copied_as_it_is_at_one_moment(self) -> None:
+        machine, place = self.with_volatile(), self.front.place("disk.2")
+        before, target = self.checksum(machine), self.block()
+        self.busy(machine)
+        for number in (0, 1):
+            self.did(self.front.tm("snap_create_live", place, number))
+            path = self.file(machine, f"disk.2.snap/{number}")
+            self.require_clean(path)
+            self.assertEqual((before, 0), (self.in_image(path), path.stat().st_mode & 0o007))
+        self.did(self.front.tm("cpds", place, target, "raw", "-1"))
+        self.require_clean(Path(target))
+        self.assertEqual(before, self.in_image(target))
+        await_that(lambda: self.is_written(machine), "it is written to again")
+        self.assertEqual(["disk.0", "disk.2", "disk.2.snap"], sorted(os.listdir(self.file(machine, ""))))
+        self.failed("no disk snapshots", self.front.tm("snap_create_live", self.front.place(), 0))
+        self.shell(machine, "echo other > /media/2/content")
+        self.ok("shutdown", machine, lcm=POWEROFF)
+        self.did(self.front.tm("snap_revert", place, 0))
+        self.ok("deploy", machine, lcm=RESUME)
+        self.assertEqual(before, self.checksum(machine))
+
+    def test_nothing_stays_frozen_when_a_copy_is_killed_or_fails(self) -> None:
+        machine, place = self.with_volatile(), self.front.place("disk.2")
+        self.busy(machine)
+        with self.node.stuck("cp", f"touch {self.front.files}/begun; exec sleep 600"):
+            words = [self.front.scripts / "tm/onedock/snap_create_live", place, "0", "1", "101"]
+            with subprocess.Popen(words, env=self.node.environment, stdin=subprocess.DEVNULL,
+                                  start_new_session=True) as process:
+                await_that((self.front.files / "begun").exists, "the disk is copied")
+                self.assertFalse(self.is_written(machine))
+                os.killpg(process.pid, signal.SIGKILL)
+        await_that(lambda: self.is_written(machine), "it is thawed")
+        snapshots = self.file(machine, "disk.2.snap")
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", snapshots], check=True)
+        try:
+            self.failed("No space left", self.front.tm("snap_create_live", place, 0))
+            self.assertEqual([], os.listdir(snapshots))
+        finally:
+            subprocess.run(["umount", snapshots], check=True)
+        await_that(lambda: self.is_written(machine), "it is thawed")
+        self.did(self.front.tm("snap_create_live", place, 0))
+        self.require_clean(self.file(machine, "disk.2.snap/0"))
 
     def test_a_disk_that_something_else_uses_is_not_resized(self) -> None:
         machine, path = self.with_volatile(), self.file(Machine(), "disk.2")

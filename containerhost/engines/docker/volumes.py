@@ -8,13 +8,14 @@ write to would be no safe place to mount at. The container's view of it follows 
 import os
 import shutil
 import struct
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.errors import DeviceInUse, HostActionFailed, SpecError
 from containerhost.privileged import run
 from containerhost.process import programs
 from containerhost.rollback import Rollback
-from containerhost.storage import idmounts, loops, mountapi
+from containerhost.storage import fsfreeze, idmounts, loops, mountapi, mountedfs
 from containerhost.sysfs import Host
 
 PLACES = 256
@@ -93,6 +94,7 @@ class Volumes:
         place = self._place(number)
         if not os.path.ismount(place):
             return
+        mountedfs.thaw(place)
         try:
             run(["umount", str(place)], LIMIT)
         except HostActionFailed as error:
@@ -119,6 +121,13 @@ class Volumes:
             os.truncate(file, size)
             run(["losetup", "--set-capacity", device])
             run(["xfs_growfs", str(place)] if is_xfs else ["resize2fs", device], LIMIT)
+
+    def frozen(self, number: int, timeout: float) -> AbstractContextManager[None]:
+        """Let nobody write to a mounted file system for as long as the block lasts, see :mod:`fsfreeze`.
+
+        :param timeout: seconds it may last
+        """
+        return fsfreeze.frozen(self._place(number), timeout)
 
     def mounted(self) -> frozenset[int]:
         return frozenset(number for number in range(PLACES) if os.path.ismount(self.folder / str(number)))

@@ -90,7 +90,10 @@ class DataTest(TransferTestCase):
         self.tm("snap_delete", self.place("disk.1"), 3)
         self.refused("no snapshot 3", "snap_revert", self.place("disk.1"), 3)
         self.refused("no snapshot 3", "cpds", self.place("disk.1"), source, "raw", 3)
-        self.refused("power the VM off", "snap_create_live", self.place("disk.1"), 4, kind=NotSupported)
+        self.tm("snap_create_live", self.place("disk.1"), 4)
+        self.assertEqual("then", Path(f"{disk}.snap/4").read_text())
+        self.refused("is not there", "snap_create_live", self.place("disk.7"), 4)
+        self.assertEqual(["disk.1", "disk.1.snap/4"], self.left(self.folder()))
 
     def test_one_snapshot_is_saved_as_an_image(self) -> None:
         source, target, disk = self.block(), self.block(), self.folder() / "disk.1"

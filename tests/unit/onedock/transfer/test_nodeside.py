@@ -1,8 +1,10 @@
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from unittest import mock
@@ -10,7 +12,8 @@ from unittest import mock
 import fixtures
 import testtools
 
-from onedock import datafiles
+from onedock import datafiles, imageref
+from onedock.imageref import ImageRef
 from onedock.transfer import nodeside
 from onedriver.errors import DriverError, NotSupported
 from tests.commands import script
@@ -36,7 +39,8 @@ class LockTest(testtools.TestCase):
 
     def holder(self, script: str) -> None:
         self.useFixture(fixtures.MockPatchObject(nodeside, "engine_is_there", return_value=True))
-        self.useFixture(fixtures.MockPatchObject(nodeside, "root_command", return_value=["sh", "-c", script]))
+        self.command = self.useFixture(fixtures.MockPatchObject(nodeside, "root_command",
+                                                                return_value=["sh", "-c", script])).mock
 
     def test_what_was_done_without_the_lock_has_failed(self) -> None:
         done = mock.Mock()
@@ -55,6 +59,54 @@ class LockTest(testtools.TestCase):
             self.assertTrue(lock.used)
         with testtools.ExpectedException(ZeroDivisionError), nodeside.locked(DISK):
             raise ZeroDivisionError
+
+    def test_disk_in_use_is_copied_while_it_is_frozen(self) -> None:
+        disk, out = self.disk(), io.BytesIO()
+        self.holder("echo '{\"used\": true}'; read line; exit 0")
+        nodeside.snapshot(disk, {"act": "create", "number": 3, "live": True}, io.BytesIO(), out)
+        self.assertEqual(["lock", "1", "0", "1", "frozen"], self.command.call_args.args[0])
+        self.assertEqual(b"content", (disk.parent / "disk.1.snap/3").read_bytes())
+        stream = disk.parent / "stream"
+        with stream.open("wb") as file:
+            nodeside.send(disk, {"frozen": True}, io.BytesIO(), file)
+        with tarfile.open(stream) as archive:
+            self.assertEqual(["disk.1"], archive.getnames())
+        self.assertEqual(["disk.1", "disk.1.snap", "stream"], sorted(os.listdir(disk.parent)))
+
+    def test_copy_of_a_disk_that_was_thawed_meanwhile_is_none(self) -> None:
+        disk = self.disk()
+        for status in (1, 0):
+            self.holder(f"echo '{{\"used\": true}}'; exit {status}" if status else "exit 1")
+            for act in (lambda: nodeside.snapshot(disk, {"act": "create", "number": 3, "live": True}, io.BytesIO(),
+                                                  io.BytesIO()),
+                        lambda: nodeside.send(disk, {"frozen": True}, io.BytesIO(), io.BytesIO())):
+                self.assertRaises(DriverError, act)
+        self.assertEqual(["disk.1"], [path.name for path in disk.parent.rglob("*") if path.is_file()])
+
+    def test_copy_for_which_there_is_no_room_leaves_nothing(self) -> None:
+        disk = self.disk()
+        self.holder("echo '{\"used\": true}'; read line; exit 0")
+        folder = disk.parent / "bin"
+        folder.mkdir()
+        script(folder / "cp", "echo No space left on device >&2; exit 1;")
+        self.useFixture(fixtures.EnvironmentVariable("PATH", f"{folder}:{os.environ['PATH']}"))
+        for act in (lambda: nodeside.snapshot(disk, {"act": "create", "number": 3, "live": True}, io.BytesIO(),
+                                              io.BytesIO()),
+                    lambda: nodeside.send(disk, {"frozen": True}, io.BytesIO(), io.BytesIO())):
+            self.assertIn("No space left", str(self.assertRaises(DriverError, act)))
+        self.assertEqual(["cp", "disk.1"], sorted(path.name for path in disk.parent.rglob("*") if path.is_file()))
+
+    def test_root_has_no_disk_snapshots(self) -> None:
+        disk = self.disk()
+        imageref.write(disk, ImageRef("sha256:" + "0" * 64, "docker://x"))
+        self.assertRaises(NotSupported, nodeside.snapshot, disk, {"act": "create", "number": 3, "live": True},
+                          io.BytesIO(), io.BytesIO())
+
+    def disk(self) -> Path:
+        disk = Path(self.useFixture(fixtures.TempDir()).path) / "0/1/disk.1"
+        disk.parent.mkdir(parents=True)
+        disk.write_text("content")
+        return disk
 
     def test_the_lock_stays_as_long_as_a_program_that_a_killed_command_leaves(self) -> None:
         """Else a second command would change the file system that e2fsck still works on."""
