@@ -1,6 +1,10 @@
 """The command ``lxdone``: what the scripts that oned calls run.
 
     lxdone vmm ACTION ARGUMENT…     an action, with oned's own arguments and standard input
+    lxdone vmm copy_disk VM DISK    copy a disk of a VM that runs and print the copy's path; the VM's description is on
+                                    standard input
+    lxdone tm SCRIPT ARGUMENT…      on the front-end: a script of OpenNebula's transfer drivers, if it is about a disk
+                                    of a VM of this driver that runs
     lxdone probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor,
                                     vm/execution
     lxdone command NAME HANDLE      begins a command of onevm exec in a container and stays with it
@@ -15,22 +19,24 @@ from pathlib import Path
 
 from lxdone import conf
 from onedriver import program
+from onedriver.errors import BadInput
 from onedriver.node import commands
 
 STARTS = ("deploy", "restore")
 #: What actions and probes need, for the process that stands by.
 LOADED = ("lxdone.backend", "lxdone.refusals", "onedriver.actions", "onedriver.node.changes", "onedriver.node.measure",
           "onedriver.node.vmlock")
-USAGE = "usage: lxdone vmm ACTION ARGUMENT… | lxdone probe KIND/NAME (see the manual: OpenNebula)"
+USAGE = ("usage: lxdone vmm ACTION ARGUMENT… | lxdone probe KIND/NAME | lxdone tm SCRIPT ARGUMENT… (see the manual: "
+         "OpenNebula)")
 
 
 def main(words: Sequence[str]) -> int:
     program.log_to(sys.stderr)
     match list(words):
         case ["vmm", script, *argv]:
-            return act(script, argv)
-        case ["probe", "vm/execution", *_]:  # often, and without LXD
-            return program.run("vm/execution", lambda: commands.told(Path(conf.load().state)))
+            return copy_disk(*argv) if script == "copy_disk" and len(argv) == 2 else act(script, argv)
+        case ["tm", script, *argv]:
+            return transfer(script, argv)
         case ["probe", name, *_]:
             return probe(name)
         case ["command", name, handle]:
@@ -65,7 +71,35 @@ def act(script: str, argv: Sequence[str]) -> int:
     return program.run(script, done, {ContainerHostError: 1})
 
 
+def copy_disk(vm_id: str, disk_id: str) -> int:
+    from containerhost.errors import ContainerHostError
+    from lxdone import backend
+    from onedriver import actions, document, vm
+    from onedriver.node import vmlock
+
+    def done() -> str:
+        found = vm.vm(document.parse(document.read(sys.stdin.buffer), "VM"))
+        number = actions.number("copy_disk", vm_id)
+        if found.id != number:
+            raise BadInput(f"it was called for VM {number}, but standard input describes VM {found.id}")
+        options = conf.load()
+        with vmlock.held(Path(options.state), number, options.operation_timeout):
+            return backend.vmm(options).copy_disk(
+                actions.Call("copy_disk", {"disk_id": disk_id}, number, found.host or "", found))
+
+    return program.run("copy_disk", done, {ContainerHostError: 1})
+
+
+def transfer(script: str, argv: Sequence[str]) -> int:
+    from lxdone import livecopy
+
+    return livecopy.act(script, argv)
+
+
 def probe(name: str) -> int:
+    if name == "vm/execution":  # often, and without LXD
+        return program.run(name, lambda: commands.told(Path(conf.load().state)))
+
     from containerhost.errors import ContainerHostError
     from lxdone import backend
     from onedriver.node import measure

@@ -154,6 +154,14 @@ def io_limit(disk: Disk) -> IoLimit:
     return found
 
 
+def disk(vm: Vm, number: str) -> Disk:
+    """:raises BadInput: the VM has no such disk"""
+    for found in vm.disks:
+        if str(found.id) == number:
+            return found
+    raise BadInput(f"VM {vm.id} has no disk {number[:60]!r}")
+
+
 def resized(vm: Vm, disk_id: str, size: str) -> Vm:
     """The VM with another size of one disk.
 

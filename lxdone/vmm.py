@@ -39,6 +39,7 @@ LOG = logging.getLogger(__name__)
 
 AWAY = (Status.STOPPED, Status.FROZEN)
 BUSY_INTERVAL = 1.0  # s from one look at a busy container to the next
+COPY = "lxdone.copy."  # begins the name of a disk's copy, in the VM's folder in the datastore
 IMAGE_TRIES = 3  # an image may be removed between its import and its use
 
 
@@ -201,6 +202,24 @@ class Vmm(BaseVmm):
                 self._detach(vm, disk)
                 self._disks.make(vm, disk)
                 self._engine.attach(name, self._disks.part(vm.id, disk))
+
+    def copy_disk(self, call: Call) -> str:
+        """Copy a disk of a VM that runs, with what it has now, into a file beside it that belongs to OpenNebula's user.
+
+        :returns: the file's path; the caller removes it
+        """
+        state = self._existing(call)
+        if state.status is not Status.RUNNING:
+            raise DriverError(f"container {state.name} is {state.status.value}: the disks of a VM that does not run "
+                              "have everything, and OpenNebula copies them itself")
+        disk = translate.disk(call.vm, call.arguments["disk_id"])
+        file = self._file(call.vm, disk.id)
+        target = file.with_name(f"{COPY}{disk.id}")
+        if disk.id == translate.root(call.vm).id:
+            self._saves.copy(state.name, self._contexts.home(state.name), target)
+        else:
+            self._disks.copy(call.vm_id, disk, file, target)
+        return str(target)
 
     @staticmethod
     def _attached_disk(call: Call) -> Disk:
@@ -365,6 +384,7 @@ class Vmm(BaseVmm):
         self._disks.let_go_all(vm_id)
         self._engine.delete(name)
         complain(self._possession.give_back(self._owner(vm_id)))
+        self._saves.discard(name)
         self._saves.end(self._contexts.home(name))
         self._contexts.remove(name)
         clear(vm_id)

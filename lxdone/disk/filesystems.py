@@ -148,6 +148,14 @@ def over_loop(command: list[str], disk: Path, found: FileSystem, point: Path,
             os.close(device)
 
 
+def duplicate(disk: Path, new: Path, limit: int) -> None:
+    """Copy a disk's file, without copying where the file system can share blocks; zeros take no room.
+
+    :param limit: seconds it may take
+    """
+    run(["cp", "--reflink=auto", "--sparse=always", "--", str(disk), str(new)], limit, f"disk {disk} cannot be copied")
+
+
 def head(disk: Path, start: int = 0) -> bytes:
     try:
         with disk.open("rb") as file:

@@ -12,13 +12,14 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.files import UNFINISHED, atomic_write
 from containerhost.rollback import Rollback
 from containerhost.spec import FolderDisk
-from containerhost.storage import idmounts, loops, mountedfs
+from containerhost.storage import fsfreeze, idmounts, loops, mountedfs
 from containerhost.storage.idmounts import IdMap
 from lxdone import translate
 from lxdone.disk import blockdisks, ceph, diskformat, filesystems, growth, isofiles, qcow2
@@ -169,7 +170,7 @@ class Images:
         folder = self._folder(vm_id, disk_id)
         record = self._read(folder)
         if os.path.ismount(folder):
-            if record and record.held is not None:
+            if record and not record.read_only:
                 mountedfs.thaw(folder)
             idmounts.unmount(folder)
         elif record and not record.read_only and not record.is_device:
@@ -267,6 +268,31 @@ class Images:
             record = self._read(folder)
             if record and not record.read_only and os.path.ismount(folder):
                 yield folder, record
+
+    def copy(self, vm_id: int, disk: Disk, file: Path, target: Path) -> None:
+        """Copy a disk as it is now, in its format, also while the VM's container writes to it: that waits meanwhile.
+
+        :param file: the disk's, in a datastore
+        :param target: a file of the VM's folder there
+        :raises NotSupported: it is no file
+        :raises DriverError, HostActionFailed: it cannot be copied; there is no such file
+        """
+        folder = self._folder(vm_id, disk.id)
+        record = self._read(folder)
+        if disk.type == "RBD" or (record and record.is_device):
+            raise NotSupported(f"disk {disk.id} of VM {vm_id} is no file, and cannot be copied while the VM runs: "
+                               "power it off first (onevm poweroff)")
+        with datastores.opened(file) as source, datastores.created(target) as new, self._frozen(folder, record):
+            if record and record.copied:
+                qcow2.write(folder.with_suffix(COPY), new, self._timeout)
+            else:
+                filesystems.duplicate(source.path, new, self._timeout)
+
+    def _frozen(self, folder: Path, record: Record | None) -> AbstractContextManager[None]:
+        """Let nothing be written to a disk for as long as the block lasts."""
+        if record is None or record.read_only or not os.path.ismount(folder):
+            return contextlib.nullcontext()
+        return fsfreeze.frozen(folder, self._timeout)
 
     @contextlib.contextmanager
     def enlarged(self, vm_id: int, disk: Disk) -> Iterator[bool]:

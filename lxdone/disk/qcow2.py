@@ -9,7 +9,7 @@ user, who can lead it only to files that are his already.
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
@@ -92,13 +92,22 @@ def from_raw(raw: Path, disk: Path, datastores: Path, limit: int, ready: Callabl
 
     :param ready: is shown the new file before it takes the old one's place
     """
-    with (files.opened(disk) as old, raw.open("rb") as source, files.replaced(disk, ready) as unfinished,
-          unfinished.open("wb") as target):
+    with files.opened(disk) as old, files.replaced(disk, ready) as unfinished:
         base, kind, _ = inspected(old.path, Origin(datastores, seen=True))
-        over = ["-B", str(base), "-F", kind] if base else []
-        os.fchown(source.fileno(), *owner(old.path))
-        run([*confined(limit), "qemu-img", "convert", "-f", "raw", "-O", "qcow2", *over, own(source),
-             own(target)], limit, f"disk {disk} cannot be written", **as_owner(old.path, source, target))
+        write(raw, unfinished, limit, ["-B", str(base), "-F", kind] if base else [])
+
+
+def write(raw: Path, new: Path, limit: int, over: Sequence[str] = ()) -> None:
+    """Write the content of ``raw`` into a new file as a qcow2 image.
+
+    :param new: by a path that is safe to open; of the user who is to have the disk
+    :param limit: seconds it may take
+    :param over: options that name a backing file; without them the image stands by itself
+    """
+    with raw.open("rb") as source, new.open("wb") as target:
+        os.fchown(source.fileno(), *owner(new))
+        run([*confined(limit), "qemu-img", "convert", "-f", "raw", "-O", "qcow2", *over, own(source), own(target)],
+            limit, f"disk {new} cannot be written", **as_owner(new, source, target))
 
 
 def own(file: BinaryIO) -> str:

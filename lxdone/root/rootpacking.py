@@ -37,7 +37,7 @@ umount -- "$4"
 
 @contextlib.contextmanager
 def packed(client: LxdClient, name: str, compression: str, home: Path, limit: int) -> Iterator["PackedRoot"]:
-    """:param name: a container that does not run, or is frozen
+    """:param name: a container; of one that is not stopped LXD packs a snapshot that it takes
     :param home: the VM's folder on the node
     :param limit: seconds that each of the long steps may take
     """
@@ -47,6 +47,11 @@ def packed(client: LxdClient, name: str, compression: str, home: Path, limit: in
         yield PackedRoot(exports, exports.pack(exports.take(name, name), name, lambda percent: None), home, limit)
     finally:
         exports.discard(name, name)
+
+
+def discard(client: LxdClient, name: str, limit: int) -> None:
+    """Remove what a killed command left of packing a container that is gone."""
+    Exports(client, "none", limit).discard("", name)
 
 
 class PackedRoot:

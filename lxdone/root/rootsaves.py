@@ -7,9 +7,10 @@ The disk stays of its format where the image is persistent, or an LXD image; els
 size. A new file takes the old one's place as a whole or not at all; an image of Ceph has a snapshot meanwhile.
 """
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from containerhost.engines.lxd.client import LxdClient
@@ -180,25 +181,67 @@ class RootSaves:
                 packed.fill(device, None, new=not record.persistent)
                 announce(rootfiles.digest(device))
         elif found is Format.QCOW2:
-            raw = packed.home / "saved.raw"
-            try:
-                with datastores.opened(root.file) as disk:
-                    qcow2.to_raw(disk.path, qcow2.Origin(self._datastores, seen=True), raw, self._timeout)
-                packed.fill(raw, record.size, new=not record.persistent)
+            with self._filled(root.file, record, packed) as raw:
                 qcow2.from_raw(raw, root.file, self._datastores, self._timeout, ready)
-            finally:
-                raw.unlink(missing_ok=True)
         else:
             with datastores.opened(root.file) as disk, datastores.replaced(root.file, ready) as unfinished:
-                if found is Format.TARBALL:
-                    packed.write(unfinished)
-                    return
-                if record.persistent:
-                    filesystems.run(["cp", "--reflink=auto", "--sparse=always", "--", str(disk.path), str(unfinished)],
-                                    self._timeout, f"disk {root.file} cannot be copied")
+                self._fill(disk.path, unfinished, record, found, packed)
+
+    @contextlib.contextmanager
+    def _filled(self, file: Path, record: RootRecord, packed: PackedRoot) -> Iterator[Path]:
+        """Yield a raw copy of a qcow2 disk that has the packed root."""
+        raw = packed.home / "saved.raw"
+        try:
+            with datastores.opened(file) as disk:
+                qcow2.to_raw(disk.path, qcow2.Origin(self._datastores, seen=True), raw, self._timeout)
+            packed.fill(raw, record.size, new=not record.persistent)
+            yield raw
+        finally:
+            raw.unlink(missing_ok=True)
+
+    def _fill(self, disk: Path, new: Path, record: RootRecord, found: Format, packed: PackedRoot) -> None:
+        """Let a new file of the disk's format have the packed root.
+
+        :param new: empty
+        """
+        if found is Format.TARBALL:
+            packed.write(new)
+            return
+        if record.persistent:
+            filesystems.duplicate(disk, new, self._timeout)
+        else:
+            os.truncate(new, disk.stat().st_size)
+        packed.fill(new, record.size, new=not record.persistent)
+
+    def copy(self, name: str, home: Path, target: Path) -> None:
+        """Write the root that a container has now into a new file, in the format of its disk, which stays as it is.
+
+        :param name: a container that may run: LXD takes a snapshot of it
+        :param home: the VM's folder on the node
+        :param target: a file of the VM's folder in the datastore
+        :raises NotSupported: the disk is an image of Ceph
+        :raises DriverError, EngineError: it cannot be copied; there is no such file
+        """
+        record = rootrecords.read(home)
+        if record is None:
+            raise DriverError(f"nothing on this node tells which disk the root of container {name} is of")
+        if record.image:
+            raise NotSupported(f"the root of container {name} is an image of Ceph, and cannot be copied while the VM "
+                               "runs: power it off first (onevm poweroff)")
+        file = Path(record.file)
+        with datastores.opened(file) as disk, datastores.created(target) as new:
+            first = filesystems.head(disk.path)
+            found = diskformat.of(first)
+            with rootpacking.packed(self._client, name, compression(first, record), home, self._timeout) as packed:
+                if found is Format.QCOW2:
+                    with self._filled(file, record, packed) as raw:
+                        qcow2.write(raw, new, self._timeout)
                 else:
-                    os.truncate(unfinished, disk.path.stat().st_size)
-                packed.fill(unfinished, record.size, new=not record.persistent)
+                    self._fill(disk.path, new, record, found, packed)
+
+    def discard(self, name: str) -> None:
+        """Remove what a command that was killed left in LXD's image store of a container that is gone."""
+        rootpacking.discard(self._client, name, self._timeout)
 
     @staticmethod
     def _require_same(record: RootRecord) -> None:

@@ -1,0 +1,161 @@
+"""Copies of disks of VMs that run, on the front-end, as oneadmin: what OpenNebula's own transfer drivers hand over.
+
+Their scripts call this first (:mod:`onedriver.setup.transferdrivers`) and go on where it is not about such a VM. The
+node makes a copy beside the disk, which becomes a snapshot there, or an image of a datastore here.
+"""
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+from lxdone import translate
+from onedriver import document, places, program, vm
+from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.places import Place
+from onedriver.setup.transferdrivers import DONE, FAILED
+from onedriver.ssh import SSH, problem
+from onedriver.vm import Disk, Vm
+
+DRIVER = "lxdone"
+NOT_OURS = 3  # exit status: the script goes on
+HOTPLUG_SAVEAS = "26"  # LCM state (OpenNebula's VirtualMachine.h): disk-saveas of a VM that runs
+NO_SNAPSHOT = "-1"
+SHOW_TIMEOUT = 60  # s
+LINKING = ("shared", "qcow2")  # transfer drivers that keep the snapshots of a persistent image beside the image
+# $1 VM, $2 disk, on the node; the VM's description is on standard input.
+COPY = """
+set -e
+root=; [ "$(id -u)" = 0 ] || root="sudo -n"
+copy=$($root "$(command -v lxdone || echo lxdone)" vmm copy_disk "$1" "$2")
+trap "exit 1" HUP INT TERM
+"""
+# $3 folder, $4 the snapshot's number. The folder may be on another file system than the copy.
+SNAPSHOT = COPY + """
+trap 'rm -f -- "$copy" "$3/.$4"' EXIT
+mkdir -p -- "$3"
+mv -f -- "$copy" "$3/.$4"
+mv -f -- "$3/.$4" "$3/$4"
+"""
+SEND = COPY + """
+trap 'rm -f -- "$copy"' EXIT
+tar --create --sparse --file - --directory "${copy%/*}" --transform 's/.*/copy/' -- "${copy##*/}"
+"""
+SENT = "copy"
+
+
+class Request(NamedTuple):
+    """:ivar arguments: of the script
+    :ivar xml: the VM's description
+    """
+
+    arguments: Sequence[str]
+    xml: bytes
+    vm: Vm
+
+    @property
+    def place(self) -> Place:
+        found = places.place(self.arguments[0])
+        if found.vm != self.vm.id:
+            raise BadInput(f"{self.arguments[0][:120]} is of VM {found.vm}, not of VM {self.vm.id}")
+        return found
+
+    @property
+    def disk(self) -> Disk:
+        return translate.disk(self.vm, str(self.place.number))
+
+
+def act(script: str, argv: Sequence[str]) -> int:
+    """:param script: the name of OpenNebula's, perhaps with that of the system datastore's driver: ``cpds.ssh``
+    :returns: the exit status
+    """
+    action = script.partition(".")[0]
+    xml = described(argv[-2]) if action in ACTIONS and len(argv) == ACTIONS[action][1] else None
+    if xml is None or not is_ours(action, argv, xml):
+        return NOT_OURS
+
+    def done() -> None:
+        ACTIONS[action][0](Request(argv, xml, vm.vm(document.parse(xml, "VM"))))
+
+    return FAILED if program.run(script, done) else DONE
+
+
+def described(vm_id: str) -> bytes | None:
+    """Return a VM's XML; None where OpenNebula does not tell it."""
+    if not places.NUMBER.fullmatch(vm_id):
+        return None
+    try:
+        done = subprocess.run(["onevm", "show", "--xml", vm_id], capture_output=True, timeout=SHOW_TIMEOUT, check=False,
+                              stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if done.returncode else done.stdout
+
+
+def is_ours(action: str, argv: Sequence[str], xml: bytes) -> bool:
+    """Return whether it is about the disk of a VM of this driver that runs."""
+    try:
+        element = document.parse(xml, "VM")
+    except BadInput:
+        return False
+    drivers = [found.text for found in element.iterfind("HISTORY_RECORDS/HISTORY/VM_MAD")]
+    if drivers[-1:] != [DRIVER]:
+        return False
+    return action != "cpds" or (element.findtext("LCM_STATE"), argv[2]) == (HOTPLUG_SAVEAS, NO_SNAPSHOT)
+
+
+def snap_create_live(request: Request) -> None:
+    disk, place = request.disk, request.place
+    number = places.number(request.arguments[1], "the snapshot")
+    if (disk.format or "").lower() == "qcow2":
+        raise NotSupported(f"disk {disk.id} is a qcow2 disk, whose snapshots are files over one another, which a "
+                           "container cannot change over to while it runs: power the VM off for a snapshot of a qcow2 "
+                           "disk (onevm poweroff)")
+    beside_image = disk.tm_mad in LINKING and not disk.clone and disk.source
+    folder = f"{places.source(disk.source) if beside_image and disk.source else place.path}.snap"
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(request.xml)
+        stdin.seek(0)
+        done = subprocess.run(on_node(request, SNAPSHOT, folder, str(number)), stdin=stdin, capture_output=True,
+                              check=False)
+    if done.returncode:
+        raise DriverError(problem(place.host, "the snapshot", done.returncode, done.stderr))
+
+
+def cpds(request: Request) -> None:
+    """An image becomes what is on the disk; it is whole, or as it was."""
+    target = places.source(request.arguments[1])
+    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=target.parent) as folder:
+        receive(request, Path(folder))
+        os.replace(Path(folder) / SENT, target)
+
+
+def receive(request: Request, folder: Path) -> None:
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as complaints:
+        stdin.write(request.xml)
+        stdin.seek(0)
+        with subprocess.Popen(on_node(request, SEND), stdin=stdin, stdout=subprocess.PIPE, stderr=complaints) as ssh:
+            done = subprocess.run(["tar", "--extract", "--sparse", "--no-same-owner", "--file", "-", "--directory",
+                                   str(folder)], stdin=ssh.stdout, capture_output=True, check=False)
+            cast("BinaryIO", ssh.stdout).close()
+            status = ssh.wait()
+        complaints.seek(0)
+        said = complaints.read()
+    if done.returncode and done.stderr and not (status and program.reason(said)):
+        raise DriverError(f"the image cannot be written: {done.stderr.decode(errors='replace')[:300]}")
+    if status or done.returncode or not (folder / SENT).is_file():
+        raise DriverError(problem(request.place.host, "the copy", status, said))
+
+
+def on_node(request: Request, script: str, *words: str) -> Sequence[str]:
+    """:param words: the script's arguments after VM and disk"""
+    place = request.place
+    return [*SSH, place.host, shlex.join(["sh", "-c", script, "sh", str(place.vm), str(place.number), *words])]
+
+
+#: With the number of arguments.
+ACTIONS: Mapping[str, tuple[Callable[[Request], None], int]] = {"cpds": (cpds, 5), "snap_create_live":
+                                                                (snap_create_live, 4)}
