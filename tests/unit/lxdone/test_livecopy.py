@@ -67,7 +67,7 @@ class LiveCopyTest(testtools.TestCase):
 
     def call(self, name: str, *arguments: str) -> tuple[int, str, str]:
         done = subprocess.run([self.remotes / "tm/ssh" / name, *arguments], capture_output=True, text=True, check=False,
-                              env={"PATH": f"{self.base}/bin:{os.environ['PATH']}"}, stdin=subprocess.DEVNULL)
+                              env={"PATH": f"{self.base}/bin:{os.defpath}"}, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout, done.stderr
 
     def place(self, disk: str = "disk.1", host: str = "node1") -> str:
@@ -134,8 +134,9 @@ class LiveCopyTest(testtools.TestCase):
         for text in ("exit 1;", "echo '<VM>'; exit;", "echo; exit;", "kill -9 $$;", "echo '<VM/>'; exit;"):
             self.command("onevm", text)
             self.assertEqual((0, "original cpds\n", ""), self.saved(), text)
-        (self.base / "bin/onevm").unlink()
-        self.assertEqual((0, "original cpds\n", ""), self.saved())
+        for name in ("onevm", "lxdone"):
+            (self.base / "bin" / name).unlink()
+            self.assertEqual((0, "original cpds\n", ""), self.saved())
 
     def test_failure_on_the_node_is_told_and_leaves_nothing(self) -> None:
         (self.images / "new").write_text("before")

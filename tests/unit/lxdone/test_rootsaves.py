@@ -62,6 +62,16 @@ class RootSavesTest(testtools.TestCase):
         os.utime(self.file, (1, 1))
         self.assertFalse(self.saves.is_current(self.home, self.vm, self.file))
 
+    def test_root_that_is_no_file_or_not_known_is_not_copied(self) -> None:
+        target = self.folder / "copy"
+        self.assertRaises(DriverError, self.saves.copy, "one-1", self.home, target)
+        self.saves.begin(self.home, self.vm, self.file)
+        record = rootrecords.read(self.home)
+        assert record
+        rootrecords.write(self.home, dataclasses.replace(record, image="one/one-7-1-0"))
+        self.assertRaises(NotSupported, self.saves.copy, "one-1", self.home, target)
+        self.assertFalse(target.exists())
+
     def test_where_both_were_written_nothing_is_chosen(self) -> None:
         self.saves.begin(self.home, self.vm, self.file)
         os.utime(self.file, (1, 1))
