@@ -77,6 +77,8 @@ class LiveCopiesTest(ActionsCase):
     def require_clean(self, file: Path) -> None:
         done = subprocess.run(["e2fsck", "-f", "-n", file], capture_output=True, text=True, check=False)
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        told = subprocess.run(["dumpe2fs", "-h", file], capture_output=True, text=True, check=True).stdout
+        self.assertNotIn("needs_recovery", told)  # as of one that is copied while it is mounted
 
     @contextlib.contextmanager
     def busy(self, machine: Machine, folder: str = "/media/1") -> Iterator[Path]:

@@ -385,6 +385,8 @@ class DataTest(TransferCase):
     def require_clean(self, path: Path) -> None:
         done = subprocess.run(["e2fsck", "-f", "-n", path], capture_output=True, text=True, check=False)
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        told = subprocess.run(["dumpe2fs", "-h", path], capture_output=True, text=True, check=True).stdout
+        self.assertNotIn("needs_recovery", told)  # as of one that is copied while it is mounted
 
     def test_resize_of_a_running_vm_touches_no_mounted_file_system(self) -> None:
         machine, place, path = self.with_volatile(), self.front.place("disk.2"), self.file(Machine(), "disk.2")
