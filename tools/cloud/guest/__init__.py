@@ -6,6 +6,7 @@ the names they have there; those in a ``bin`` folder and the scripts of init are
 
 import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 
 from tools.cloud import image
@@ -35,7 +36,17 @@ def build(path: Path) -> Path:
             if file.is_file():
                 name = file.relative_to(FILES)
                 image.add_file(tar, f"rootfs/{name}", file.read_text(), mode_of(name))
+        add_host_key(tar)
     return path
+
+
+def add_host_key(tar: tarfile.TarFile) -> None:
+    """Give all guests of the image one host key: a client that tries again while a floating IP moves from one guest to
+    another, as Tempest's does, would refuse the second one's."""
+    with tempfile.TemporaryDirectory() as folder:
+        key = Path(folder) / "key"
+        subprocess.run(("dropbearkey", "-t", "ed25519", "-f", str(key)), capture_output=True, check=True)
+        tar.add(key, "rootfs/etc/dropbear/dropbear_ed25519_host_key", filter=image.owned_by_root)
 
 
 def squash(unified: Path, path: Path) -> Path:
