@@ -12,7 +12,7 @@ import click
 
 from tools.oned import front_end, scenarios, setup
 from tools.oned.cloud import Cloud
-from tools.oned.machine import MachineFailed
+from tools.oned.machine import CHECKOUT, MachineFailed, require_seen
 from tools.oned.one import One
 from tools.oned.stage import Stage
 from tools.oned.story import Story
@@ -38,6 +38,7 @@ def brought_up(cloud: Cloud, one: One, source: Path, say: Callable[[str], None])
 
     :raises MachineFailed: it cannot be brought up; what is there of it is taken down by the caller
     """
+    require_seen(CHECKOUT.resolve(), source.resolve())
     front_end.build(source.resolve(), say)
     if not cloud.ready:
         cloud.down()

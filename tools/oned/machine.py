@@ -10,6 +10,8 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[2]
 FAKEHOST = CHECKOUT / "tools/fakehost"
 REGISTRY = Path("/run/fakehost")
+OWN = ("/tmp", "/run", "/root")  # noqa: S108 - empty on every machine
+NODES_OWN = (*OWN, "/var/tmp")  # noqa: S108
 TIMEOUT = 300  # s for one command
 POLL_INTERVAL = 0.2  # s
 
@@ -49,6 +51,16 @@ exec /usr/sbin/sshd -D -o UsePAM=no -o PidFile=none -o StrictModes=no -o Passwor
 
 class MachineFailed(RuntimeError):
     """A command failed, or something did not come to be in time."""
+
+
+def require_seen(checkout: Path, source: Path) -> None:
+    """:param source: of OpenNebula, which only the front-end needs
+    :raises MachineFailed: the machines would not see one of both
+    """
+    for folder, places in (checkout, NODES_OWN), (source, OWN):
+        if any(folder.is_relative_to(place) for place in places):
+            raise MachineFailed(f"{folder} is below one of {', '.join(places)}, of which every machine has its own: "
+                                "move it, for instance to /opt")
 
 
 class Machine:

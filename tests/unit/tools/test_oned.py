@@ -1,8 +1,10 @@
 """What tools/oned makes of OpenNebula's configuration, and of scenarios."""
 
+from pathlib import Path
+
 import testtools
 
-from tools.oned import front_end, scenarios
+from tools.oned import front_end, machine, scenarios
 
 MONITORD = """#MANAGER_TIMER  = 15
 MONITORING_INTERVAL_HOST = 180
@@ -26,6 +28,14 @@ class ConfigurationTest(testtools.TestCase):
         for words in ("MANAGER_TIMER = 5\n", "MONITORING_INTERVAL_HOST = 30\n", "SYSTEM_HOST = 60,",
                       "MONITOR_VM = 15 ]", "BEACON_HOST    = 30,"):
             self.assertIn(words, text)
+
+
+class PlaceTest(testtools.TestCase):
+    def test_checkout_that_the_machines_would_not_see_is_refused(self) -> None:
+        machine.require_seen(Path("/opt/nova-lxd-ext"), Path("/var/tmp/one"))
+        for checkout, source in ("/tmp/clone", "/opt/one"), ("/var/tmp/clone", "/opt/one"), ("/opt/clone", "/tmp/one"):
+            error = self.assertRaises(machine.MachineFailed, machine.require_seen, Path(checkout), Path(source))
+            self.assertIn("is below one of /tmp", str(error))
 
 
 class FakeStage:
