@@ -32,7 +32,8 @@ sys.path.insert(0, sys.argv[1])
 from tests.fakehost.control import FakeHostControl
 getattr(FakeHostControl.from_environment(), sys.argv[2])(sys.argv[3])
 """
-# One line for each thing that can be left behind by a VM. $1 is the node's folder.
+# One line for each thing that can be left behind by a VM. $1 is the node's folder. Locks stay; what has a name with a dot
+# is one. Loop devices are the whole machine's: those of tests, which have their datastores in /tmp, are not a VM's.
 LEFT = """
 home=$1
 docker --host unix://$home/docker/docker.sock ps --all --format 'Docker container {{.Names}}'
@@ -40,14 +41,14 @@ docker --host unix://$home/docker/docker.sock images --format 'Docker image {{.R
 LXD_DIR=$home/lxd lxc list --format csv --columns n | sed 's/^/LXD container /'
 LXD_DIR=$home/lxd lxc image list --format csv --columns f | sed 's/^/LXD image /'
 find /var/lib/onedock /var/lib/lxdone -mindepth 1 -maxdepth 1 -name 'one-*' 2> /dev/null | sed 's/^/folder /'
-find /var/lib/containerhost -type f -path '*/o*' ! -name '*lock*' 2> /dev/null | sed 's/^/record /'
+find /var/lib/containerhost -type f -path '*/o*' ! -name '*lock*' ! -name '.*' 2> /dev/null | sed 's/^/record /'
 find /var/lib/containerhost/docker -type f ! -name '*lock*' 2> /dev/null | sed 's/^/record /'
 find /var/lib/one/datastores -mindepth 2 -maxdepth 2 -name '[0-9]*' | sed 's/^/disks /'
 ip -o link | sed -n 's/^[0-9]*: \\(one-[^:@]*\\).*/interface \\1/p'
 sed -n 's|^[^ ]* \\([^ ]*/one-[^ ]*\\) .*|mount \\1|p' /proc/self/mounts
 iptables --list-rules 2> /dev/null | sed -n 's/^-N \\(one-.*\\)/chain \\1/p'
 ovs-vsctl list-ports oneovs | sed 's/^/port of the switch /'
-losetup --noheadings --output BACK-FILE | sed -n "s|^\\(.*/datastores/.*\\)|loop device of \\1|p"
+losetup --noheadings --output BACK-FILE | sed -n "/^\\/tmp\\//d; s|^\\(.*/datastores/.*\\)|loop device of \\1|p"
 """
 
 
