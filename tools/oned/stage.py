@@ -32,8 +32,8 @@ sys.path.insert(0, sys.argv[1])
 from tests.fakehost.control import FakeHostControl
 getattr(FakeHostControl.from_environment(), sys.argv[2])(sys.argv[3])
 """
-# One line for each thing that can be left behind by a VM. $1 is the node's folder. Locks stay; what has a name with a dot
-# is one. Loop devices are the whole machine's: those of tests, which have their datastores in /tmp, are not a VM's.
+# One line for each thing that can be left behind by a VM. $1 is the node's folder. Locks stay: files whose names begin
+# with a dot. Loop devices are the whole machine's: those of tests, which have their datastores in /tmp, are not a VM's.
 LEFT = """
 home=$1
 docker --host unix://$home/docker/docker.sock ps --all --format 'Docker container {{.Names}}'
