@@ -1,11 +1,14 @@
 """Disks beside the root, growth, copies."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tools.oned.scenarios import for_each_driver, scenario
 from tools.oned.stage import DATA, LXDONE, ONEDOCK, ROOT, Driver, Stage, require
 
 OFFLINE_GROWTH = "CAP_SYS_RESOURCE"  # what a machine without it says of a mounted ext4 that is to grow
 VOLATILE = 'DISK=[TYPE="fs",FORMAT="raw",SIZE=16]\n'
-WRITER = "while :; do echo x > /media/1/busy; done"
+WRITER = "while :; do echo x > /media/{number}/busy; done < /dev/null > /dev/null 2>&1 & echo $! > /pid"
 BLOCK = 'NAME="{name}"\nTYPE="DATABLOCK"\nFS="ext4"\nFORMAT="raw"\nSIZE=16\nPERSISTENT="{persistent}"\n'
 
 
@@ -164,45 +167,61 @@ def saved_as_another_image(stage: Stage, driver: Driver) -> str:
 
 @for_each_driver
 def disk_snapshots_while_it_is_off(stage: Stage, driver: Driver) -> str:
-    vm = stage.vm(driver, "snapshots")
-    before = stage.sums(vm)
-    stage.off(vm)
-    stage.do(vm, "disk-snapshot-create", DATA, "first", then="POWEROFF LCM_INIT")
-    stage.on(vm)
-    stage.inside(vm, "echo other > /media/1/content; sync")
-    stage.off(vm)
-    stage.do(vm, "disk-snapshot-revert", DATA, "0", then="POWEROFF LCM_INIT")
-    stage.on(vm)
-    require(stage.sums(vm) == before, "the content is not that of the snapshot")
-    stage.end(vm)
+    with data_image(stage, driver) as image:
+        vm = stage.vm(driver, "snapshots", f'DISK=[IMAGE_ID="{image}"]\n')
+        number = newest(stage, vm)
+        stage.inside(vm, f"echo first > /media/{number}/file; sync")
+        stage.off(vm)
+        stage.do(vm, "disk-snapshot-create", number, "first", then="POWEROFF LCM_INIT")
+        stage.on(vm)
+        stage.inside(vm, f"echo other > /media/{number}/file; sync")
+        stage.off(vm)
+        stage.do(vm, "disk-snapshot-revert", number, "0", then="POWEROFF LCM_INIT")
+        stage.on(vm)
+        require(stage.inside(vm, f"cat /media/{number}/file") == "first\n", "the content is not that of the snapshot")
+        stage.end(vm)
     return "created and reverted"
 
 
 @for_each_driver
 def disk_snapshots_while_it_runs(stage: Stage, driver: Driver) -> str:
     """Of a disk that a program writes to without a pause, and of the root, which has VM snapshots alone on Docker."""
-    vm = stage.vm(driver, "live")
-    before = stage.sums(vm)
-    stage.inside(vm, f"sh -c '{WRITER}' < /dev/null > /dev/null 2>&1 & echo $! > /tmp/pid")
-    stage.do(vm, "disk-snapshot-create", DATA, "first")
-    if driver is ONEDOCK:
-        stage.refused(vm, "no disk snapshots", "disk-snapshot-create", ROOT, "first")
-    else:
-        stage.do(vm, "disk-snapshot-create", ROOT, "first")
-    stage.inside(vm, "kill $(cat /tmp/pid); echo other > /media/1/content; sync")
-    if driver is LXDONE:
-        stage.inside(vm, "echo other > /content; sync")
-    require(stage.sums(vm) != before, "the content did not change")
-    stage.off(vm)
-    stage.node(vm).run("e2fsck", "-f", "-n", f"{stage.disk(vm, DATA)}.snap/0")
-    left = stage.node(vm).run("sh", "-c", f"ls {stage.disk(vm, DATA).rpartition('/')[0]}")
-    require("copy" not in left, f"a copy is left: {left}")
-    for disk in (DATA, ROOT) if driver is LXDONE else (DATA,):
-        stage.do(vm, "disk-snapshot-revert", disk, "0", then="POWEROFF LCM_INIT")
-    stage.on(vm)
-    require(stage.sums(vm) == before, "the content is not that of the snapshots")
-    stage.end(vm)
+    with data_image(stage, driver) as image:
+        vm = stage.vm(driver, "live", f'DISK=[IMAGE_ID="{image}"]\n')
+        number = newest(stage, vm)
+        disks = (number, ROOT) if driver is LXDONE else (number,)
+        files = [f"/media/{number}/file", "/file"][:len(disks)]
+        stage.inside(vm, "; ".join(f"echo first > {file}" for file in files))
+        stage.inside(vm, WRITER.format(number=number))
+        for disk in disks:
+            stage.do(vm, "disk-snapshot-create", disk, "first")
+        if driver is ONEDOCK:
+            stage.refused(vm, "no disk snapshots", "disk-snapshot-create", ROOT, "first")
+        stage.inside(vm, "kill $(cat /pid)")
+        stage.inside(vm, "; ".join(f"echo other > {file}" for file in files))
+        stage.off(vm)
+        stage.node(vm).run("e2fsck", "-f", "-n", f"{stage.disk(vm, number)}.snap/0")
+        left = stage.node(vm).run("ls", "-A", stage.disk(vm, number).rpartition("/")[0])
+        require("copy" not in left, f"a copy is left: {left}")
+        for disk in disks:
+            stage.do(vm, "disk-snapshot-revert", disk, "0", then="POWEROFF LCM_INIT")
+        stage.on(vm)
+        for file in files:
+            require(stage.inside(vm, f"cat {file}") == "first\n", f"{file} is not that of the snapshot")
+        stage.end(vm)
     return "created while it ran, reverted while it was off"
+
+
+@contextmanager
+def data_image(stage: Stage, driver: Driver) -> Iterator[str]:
+    """An image of data within the block; volatile disks have no snapshots in OpenNebula."""
+    image = stage.one.create("image", BLOCK.format(name=f"data-{driver.name}", persistent="NO"), "--datastore",
+                             "containers" if driver is ONEDOCK else "default")
+    try:
+        await_image(stage, image, "READY")
+        yield image
+    finally:
+        delete_image(stage, image)
 
 
 def image_id(stage: Stage, name: str) -> str:
