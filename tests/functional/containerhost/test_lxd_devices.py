@@ -187,6 +187,8 @@ class TestPossession(DeviceTestCase):
 
     def test_give_back_while_the_container_still_has_it_blocks(self):
         self.acquired("c1", self.requests(0)[1:])
+        # The emulated /sys follows the kernel a moment later.
+        self.assertTrue(wait_for(lambda: any(device.netdev_away for device in scan().devices), 10))
         self.useFixture(fixtures.MonkeyPatch("containerhost.network.netfunction.RETURN_LIMIT", 0.2))
         (complaint,) = self.possession.give_back(self.owner("c1"))
         self.assertThat(complaint, Contains("did not appear"))
