@@ -134,7 +134,8 @@ def full_datastore(stage: Stage, driver: Driver) -> str:
         error = stage.await_that(lambda: stage.one.error(vm), f"{action} fails")
         require("space" in error.lower() or "full" in error.lower(), f"{action} fails with {error!r}")
         require("mistake" not in error, error)
-        state = stage.await_that(lambda: settled(stage, vm), "it is RUNNING, POWEROFF or failed")
+    # A node of lxdone that is not done with a disk tells that the VM runs, and tries again after a minute.
+    state = stage.await_that(lambda: settled(stage, vm), "it is RUNNING, POWEROFF or failed", 150)
     if state == FAILED_UNDEPLOY:
         stage.one("onevm", "recover", "--retry", vm)
         stage.await_that(lambda: stage.one.state(vm) == then, "it is undeployed")
