@@ -220,6 +220,9 @@ def data_image(stage: Stage, driver: Driver) -> Iterator[str]:
     try:
         await_image(stage, image, "READY")
         yield image
+    except BaseException:
+        stage.clear()  # a VM that has the image keeps it, and the reason would be lost
+        raise
     finally:
         delete_image(stage, image)
 
