@@ -196,7 +196,7 @@ def disk_snapshots_while_it_runs(stage: Stage, driver: Driver) -> str:
         for disk in disks:
             stage.do(vm, "disk-snapshot-create", disk, "first")
         if driver is ONEDOCK:
-            stage.refused(vm, "no disk snapshots", "disk-snapshot-create", ROOT, "first")
+            stage.refused(vm, "the root of a container", "disk-snapshot-create", ROOT, "first")
         stage.inside(vm, "kill $(cat /pid)")
         stage.inside(vm, "; ".join(f"echo other > {file}" for file in files))
         stage.off(vm)
