@@ -193,6 +193,9 @@ def start_config(grants: Sequence[Grant], limits: Mapping[str, str] | None = Non
             "CapAdd": ["IPC_LOCK"] if any(has_rdma(grant) for grant in grants) else []}
 
 
+LIMITS = {"memlock": "locked memory"}  # what a limit is of, for people; bytes
+
+
 def lacking(made: Mapping[str, Any], grants: Sequence[Grant]) -> tuple[str, ...]:
     """What ``grants`` need and a container does not have, in words.
 
@@ -200,7 +203,7 @@ def lacking(made: Mapping[str, Any], grants: Sequence[Grant]) -> tuple[str, ...]
     """
     wanted = start_config(grants)
     have = {item["Name"]: item["Hard"] for item in made.get("Ulimits") or ()}
-    return (*(f"{item['Name']}={limit_text(item['Hard'])}" for item in wanted["Ulimits"]
+    return (*(f"{LIMITS.get(item['Name'], item['Name'])} ({limit_text(item['Hard'])})" for item in wanted["Ulimits"]
               if limit_order(have.get(item["Name"], 0)) < limit_order(item["Hard"])),
             *(f"capability {name}" for name in wanted["CapAdd"]
               if name not in {bare_capability(held) for held in made.get("CapAdd") or ()}))

@@ -172,10 +172,10 @@ class TestParts(testtools.TestCase):
         self.assertEqual(config.part_record(vf_grant(1)), config.going(vf_grant(1), []))
 
     def test_what_a_container_lacks_for_a_grant(self):
-        self.assertEqual(("memlock=unlimited", "capability IPC_LOCK"), config.lacking(host(), [vf_grant()]))
+        self.assertEqual(("locked memory (unlimited)", "capability IPC_LOCK"), config.lacking(host(), [vf_grant()]))
         self.assertEqual((), config.lacking(host(parts=(vf_grant(),)), [vf_grant(1)]))
         self.assertEqual((), config.lacking({"Ulimits": None, "CapAdd": None}, [gpu_grant()]))
-        self.assertEqual(("memlock=unlimited",), config.lacking(
+        self.assertEqual(("locked memory (unlimited)",), config.lacking(
             {"Ulimits": [{"Name": "memlock", "Hard": 1 << 20}], "CapAdd": ["CAP_IPC_LOCK"]}, [vf_grant()]))
 
     def test_management_nodes_need_no_more_than_others(self):
