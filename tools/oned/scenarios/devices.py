@@ -5,6 +5,7 @@ from tools.oned.stage import FUNCTION, GPU, LXDONE, NETWORK, ONEDOCK, Driver, St
 
 LABEL = "accel"  # a network that stands for PCI devices that are no NICs
 HOT_GPU = f'PCI=[TYPE="NIC",NETWORK="{LABEL}",VENDOR="10de",DEVICE="20b0",CLASS="0302"]\n'
+TOLD_TIMEOUT = 150  # s, of which SYSTEM_HOST is 60
 HOT_FUNCTION = f'PCI=[TYPE="NIC",NETWORK="{LABEL}",VENDOR="15b3",CLASS="0207"]\n'
 
 
@@ -92,13 +93,27 @@ def changes_after_a_gpu_left(stage: Stage, driver: Driver) -> str:
 
 @scenario
 def gpus_of_a_node_go_to_one_driver_at_a_time(stage: Stage) -> str:
-    """Both drivers report a node's free GPUs; what one gave away the other must not."""
-    vms = [stage.vm(ONEDOCK, "docker", GPU), stage.vm(LXDONE, "lxd", GPU), stage.vm(ONEDOCK, "docker", GPU),
-           stage.vm(LXDONE, "lxd", GPU)]
+    """Both drivers report a node's free GPUs; what one gave away the other must not, which oned knows from the next
+    SYSTEM_HOST probe on."""
+    vms: list[str] = []
+    for driver, other in ((ONEDOCK, LXDONE), (LXDONE, ONEDOCK)) * 2:
+        vm = stage.vm(driver, driver.name, GPU)
+        vms.append(vm)
+        host = f"{stage.node(vm).name}{other.suffix}"
+        stage.await_that(lambda host=host, vm=vm: not set(stage.gpus(vm)) & offered(stage, host),
+                         f"{host} does not offer the GPU of VM {vm} any more", TOLD_TIMEOUT)
     seen = {(stage.node(vm).name, address) for vm in vms for address in stage.gpus(vm)}
     require(len(seen) == len(vms), f"{len(vms)} VMs have {len(seen)} GPUs: {sorted(seen)}")
     stage.end(*vms)
     return f"{len(seen)} GPUs, each given once"
+
+
+def offered(stage: Stage, host: str) -> set[str]:
+    """The addresses of a host's PCI devices, as oned knows them."""
+    found = stage.one("onehost", "list", "--csv", "--list", "ID,NAME", "--filter", f"NAME={host}").split()[-1]
+    devices = stage.one.show("host", found.split(",")[0])["HOST_SHARE"]["PCI_DEVICES"].get("PCI", [])
+    return {".".join(device["ADDRESS"].rsplit(":", 1)) for device in
+            (devices if isinstance(devices, list) else [devices])}
 
 
 @for_each_driver
