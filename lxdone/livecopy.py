@@ -6,13 +6,16 @@ node makes a copy beside the disk, which becomes a snapshot there, or an image o
 
 import os
 import shlex
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from lxdone import translate
+from lxdone.disk import newfile
 from onedriver import document, places, program, vm
 from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.places import Place
@@ -25,6 +28,7 @@ NOT_OURS = 3  # exit status: the script goes on
 HOTPLUG_SAVEAS = "26"  # LCM state (OpenNebula's VirtualMachine.h): disk-saveas of a VM that runs
 NO_SNAPSHOT = "-1"
 SHOW_TIMEOUT = 60  # s
+ON_NODES = ".ssh"  # ends a script's name
 LINKING = ("shared", "qcow2")  # transfer drivers that keep the snapshots of a persistent image beside the image
 # $1 VM, $2 disk, on the node; the VM's description is on standard input.
 COPY = """
@@ -38,6 +42,7 @@ SNAPSHOT = COPY + """
 trap 'rm -f -- "$copy" "$3/.$4"' EXIT
 mkdir -p -- "$3"
 mv -f -- "$copy" "$3/.$4"
+sync -- "$3/.$4"
 mv -f -- "$3/.$4" "$3/$4"
 """
 SEND = COPY + """
@@ -48,10 +53,12 @@ SENT = "copy"
 
 
 class Request(NamedTuple):
-    """:ivar arguments: of the script
+    """:ivar script: the name of OpenNebula's
+    :ivar arguments: of the script
     :ivar xml: the VM's description
     """
 
+    script: str
     arguments: Sequence[str]
     xml: bytes
     vm: Vm
@@ -77,8 +84,10 @@ def act(script: str, argv: Sequence[str]) -> int:
     if xml is None or not is_ours(action, argv, xml):
         return NOT_OURS
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # what is unfinished goes
+
     def done() -> None:
-        ACTIONS[action][0](Request(argv, xml, vm.vm(document.parse(xml, "VM"))))
+        ACTIONS[action][0](Request(script, argv, xml, vm.vm(document.parse(xml, "VM"))))
 
     return FAILED if program.run(script, done) else DONE
 
@@ -114,7 +123,8 @@ def snap_create_live(request: Request) -> None:
         raise NotSupported(f"disk {disk.id} is a qcow2 disk, whose snapshots are files over one another, which a "
                            "container cannot change over to while it runs: power the VM off for a snapshot of a qcow2 "
                            "disk (onevm poweroff)")
-    beside_image = disk.tm_mad in LINKING and not disk.clone and disk.source
+    # Those of system datastores that are on the nodes themselves keep all of them beside the disk.
+    beside_image = (not request.script.endswith(ON_NODES) and disk.tm_mad in LINKING and not disk.clone and disk.source)
     folder = f"{places.source(disk.source) if beside_image and disk.source else place.path}.snap"
     with tempfile.TemporaryFile() as stdin:
         stdin.write(request.xml)
@@ -130,7 +140,9 @@ def cpds(request: Request) -> None:
     target = places.source(request.arguments[1])
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=target.parent) as folder:
         receive(request, Path(folder))
+        newfile.synced(Path(folder) / SENT)
         os.replace(Path(folder) / SENT, target)
+    newfile.synced(target.parent)
 
 
 def receive(request: Request, folder: Path) -> None:
@@ -146,7 +158,8 @@ def receive(request: Request, folder: Path) -> None:
         said = complaints.read()
     if done.returncode and done.stderr and not (status and program.reason(said)):
         raise DriverError(f"the image cannot be written: {done.stderr.decode(errors='replace')[:300]}")
-    if status or done.returncode or not (folder / SENT).is_file():
+    sent = folder / SENT
+    if status or done.returncode or sent.is_symlink() or not sent.is_file():
         raise DriverError(problem(request.place.host, "the copy", status, said))
 
 

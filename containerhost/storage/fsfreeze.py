@@ -1,10 +1,11 @@
-"""Freeze a mounted file system while its disk is copied.
+"""Freeze a mounted file system.
 
-A process of its own freezes and thaws it. It thaws when its standard input ends, so also when the process that copies
-is killed. Where a tenant's write does not end (its buffer may be on a file system that the tenant serves itself), the
-kernel does not freeze: that process alone waits then, in the kernel, and thaws at once when it gets there.
+A process of its own does it. Where a tenant's write does not end (its buffer may be on a file system that the tenant
+serves itself), the kernel does not freeze: that process alone waits then, in the kernel, one for each VM at most, and
+thaws at once when it gets there. While a disk is copied it thaws when its standard input ends, so also when the process
+that copies is killed.
 
-    python -m containerhost.storage.fsfreeze FOLDER SECONDS
+    python -m containerhost.storage.fsfreeze FOLDER SECONDS|keep
 """
 
 import contextlib
@@ -20,10 +21,12 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from containerhost.errors import HostActionFailed
+from containerhost.storage import mountedfs
 from containerhost.storage.mountedfs import FREEZE, THAW
 
 FREEZE_TIMEOUT = 30.0  # s
 FROZEN = b"frozen\n"
+KEEP = "keep"
 LATE = 3  # exit status: it was thawed before its standard input ended
 
 
@@ -33,17 +36,44 @@ def frozen(folder: Path, timeout: float) -> Iterator[None]:
 
     A file system that is frozen already, as one whose freezing process was killed, is thawed afterwards.
 
-    :param folder: where it is mounted
+    :param folder: where it is mounted, in a folder that only root can enter
     :param timeout: seconds after which it is thawed even if the block has not ended
     :raises HostActionFailed: it cannot be frozen, or was thawed before the block ended
     """
-    with contextlib.ExitStack() as stack:
-        # No `with`: one that waits in the kernel is not waited for.
-        process = subprocess.Popen(command(folder, timeout), cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=subprocess.DEVNULL, start_new_session=True)
-        stdin, stdout = cast("BinaryIO", process.stdin), cast("BinaryIO", process.stdout)
-        stack.enter_context(stdout)
-        stack.enter_context(stdin)
+    status = 0
+    with started(folder, f"{timeout:g}") as process:
+        try:
+            yield
+        finally:
+            cast("BinaryIO", process.stdin).close()
+            status = process.wait()
+            if status not in (0, LATE):  # it was killed
+                mountedfs.thaw(folder)
+    if status:
+        raise HostActionFailed(f"{folder} was thawed before its disk was copied: " + (
+            f"that took more than {timeout:g} s" if status == LATE else f"what kept it frozen ended with {status}"))
+
+
+def freeze(folder: Path) -> None:
+    """Likewise until somebody thaws it; done already if it is frozen.
+
+    :raises HostActionFailed: it cannot be frozen; it is not
+    """
+    with started(folder, KEEP) as process:
+        process.wait()
+
+
+@contextlib.contextmanager
+def started(folder: Path, how: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """The process that froze it, within the block.
+
+    :param how: seconds, or KEEP
+    """
+    # No `with`: one that waits in the kernel is not waited for.
+    process = subprocess.Popen(command(folder, how), cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, start_new_session=True)
+    stdin, stdout = cast("BinaryIO", process.stdin), cast("BinaryIO", process.stdout)
+    with stdout, stdin:
         if not select.select([stdout], [], [], FREEZE_TIMEOUT)[0]:
             raise HostActionFailed(f"{folder} cannot be frozen within {FREEZE_TIMEOUT:g} s: a program's write to it "
                                    "does not end")
@@ -51,33 +81,39 @@ def frozen(folder: Path, timeout: float) -> Iterator[None]:
         if answer != FROZEN:
             process.wait()
             raise HostActionFailed(f"{folder} cannot be frozen: {answer.decode(errors='replace').strip() or 'killed'}")
-        yield
-        stdin.close()
-        if process.wait():
-            raise HostActionFailed(f"{folder} was thawed before its disk was copied: that took more than {timeout:g} "
-                                   "s")
+        yield process
 
 
-def command(folder: Path, timeout: float) -> list[str]:
-    return [sys.executable, "-m", __name__, str(folder), f"{timeout:g}"]
+def command(folder: Path, how: str) -> list[str]:
+    return [sys.executable, "-m", __name__, str(folder), how]
 
 
-def main(folder: str, timeout: str) -> int:
+def main(folder: str, how: str) -> int:
     """:returns: the exit status"""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    try:
+        fcntl.flock(os.open(Path(folder).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),
+                    fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("an earlier command still waits until a program's write to a disk of this VM ends")
+        return 1
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    to_thaw = True
     try:
         fcntl.ioctl(handle, FREEZE, 0)
     except OSError as error:
-        if error.errno != errno.EBUSY:  # frozen already
+        if error.errno != errno.EBUSY:
             print(error.strerror)
             return 1
+        to_thaw = False  # unless somebody waits for it, it is another's
     try:
         os.write(1, FROZEN)
-        return 0 if select.select([0], [], [], float(timeout))[0] else LATE
+        to_thaw = how != KEEP
+        return 0 if how == KEEP or select.select([0], [], [], float(how))[0] else LATE
     finally:
-        fcntl.ioctl(handle, THAW, 0)
+        if to_thaw:
+            fcntl.ioctl(handle, THAW, 0)
 
 
 if __name__ == "__main__":

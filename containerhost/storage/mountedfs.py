@@ -1,4 +1,4 @@
-"""What can be asked of a file system that is mounted, by the folder where it is: to hold still, to let go, to grow.
+"""What can be asked of a file system that is mounted, by the folder where it is: to thaw, to end, to grow.
 
 Numbers of the requests are of <linux/fs.h>, <linux/loop.h>, ext4's and xfs's own headers; ext4 took over xfs's for its
 end by force.
@@ -17,11 +17,6 @@ FREEZE, THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
 SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN
 NO_FLUSH = 2  # nothing of what is in memory reaches the disk any more
 EXT_RESIZE = 0x40086610  # EXT4_IOC_RESIZE_FS
-
-
-def freeze(folder: Path) -> None:
-    """Let all that was written be on the disk, whole and clean, and let whoever writes wait; done already if it is."""
-    _ask(folder, FREEZE, 0, f"{folder} cannot be held still", errno.EBUSY)
 
 
 def thaw(folder: Path) -> None:

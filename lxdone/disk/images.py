@@ -243,7 +243,7 @@ class Images:
     def hold_all(self, vm_id: int) -> None:
         """Let their files have all that was written, and nothing be written to them; again when they are already."""
         for folder, record in self._written(vm_id):
-            mountedfs.freeze(folder)
+            fsfreeze.freeze(folder)
             self._write_back(folder, record)
             stamp = "" if record.ceph else self._stamp(record)
             self._write(folder, dataclasses.replace(record, held=stamp, stamp=stamp if record.copied else None))

@@ -54,7 +54,7 @@ class ProcessTest(testtools.TestCase):
 
     def test_thaw_before_the_end_of_the_block_is_an_error(self) -> None:
         self.stand_in("echo frozen; exit 3")
-        self.assertIn("thawed before", self.failed())
+        self.assertIn("more than 1 s", self.failed())
 
     def test_file_system_that_the_kernel_does_not_freeze_keeps_nobody_waiting(self) -> None:
         self.useFixture(fixtures.MockPatchObject(fsfreeze, "FREEZE_TIMEOUT", 0.2))
@@ -111,6 +111,43 @@ class FileSystemTest(testtools.TestCase):
             self.assertFalse(self.is_written(file))
             os.killpg(process.pid, signal.SIGKILL)
             await_that(lambda: self.is_written(file), "it is thawed")
+
+    def test_it_is_thawed_when_what_keeps_it_frozen_is_killed(self) -> None:
+        def hold() -> None:
+            with fsfreeze.frozen(self.folder, 60):
+                subprocess.run(["pkill", "-KILL", "-f", f"fsfreeze {self.folder} 60"], check=True)
+
+        with self.writer() as file:
+            self.assertIn("ended with -9", str(self.assertRaises(HostActionFailed, hold)))
+            self.assertTrue(self.is_written(file))
+
+    def test_it_stays_frozen_until_it_is_thawed(self) -> None:
+        with self.writer() as file:
+            for _ in range(2):
+                fsfreeze.freeze(self.folder)
+                self.assertFalse(self.is_written(file))
+            thaw(self.folder)
+            self.assertTrue(self.is_written(file))
+
+    def test_one_at_a_time(self) -> None:
+        """Each that waits in the kernel is a process that nobody can end."""
+        with fsfreeze.frozen(self.folder, 60):
+            self.assertIn("an earlier command", str(self.assertRaises(HostActionFailed, fsfreeze.freeze, self.folder)))
+
+    def test_one_that_nobody_waits_for_thaws_only_what_it_froze(self) -> None:
+        for already in (False, True):
+            if already:
+                fsfreeze.freeze(self.folder)
+            ends = os.pipe()
+            os.close(ends[0])
+            subprocess.run(fsfreeze.command(self.folder, "60"), stdin=subprocess.DEVNULL, stdout=ends[1],
+                           stderr=subprocess.DEVNULL, check=False, cwd="/")
+            os.close(ends[1])
+            with subprocess.Popen(["touch", self.folder / "new"]) as process:
+                time.sleep(0.5)
+                frozen = process.poll() is None
+                thaw(self.folder)
+            self.assertEqual(already, frozen)
 
     def test_it_is_thawed_after_its_time(self) -> None:
         def hold() -> None:

@@ -49,7 +49,7 @@ class LiveCopyTest(testtools.TestCase):
         self.command("sudo", 'shift; exec "$@";')
         self.describe()
         self.remotes = self.base / "remotes"
-        for name in ("cpds", "cpds.ssh", "snap_create_live"):
+        for name in ("cpds", "cpds.ssh", "snap_create_live", "snap_create_live.ssh"):
             file = self.remotes / "tm/ssh" / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(ORIGINAL)
@@ -110,6 +110,19 @@ class LiveCopyTest(testtools.TestCase):
             self.describe(57, tm=tm, clone="NO", source=str(self.images / tm))
             self.assertEqual((0, "", ""), self.taken())
         self.assertEqual(["images/qcow2.snap/3", "images/shared.snap/3", "node1/0/1/disk.1"], self.files())
+
+    def test_snapshots_on_a_node_of_its_own_are_beside_the_disk(self) -> None:
+        """OpenNebula's scripts for such nodes look for them there, and a revert removes the disk before it looks."""
+        self.describe(57, tm="qcow2", clone="NO", source=str(self.images / "qcow2"))
+        self.assertEqual((0, "", ""), self.call("snap_create_live.ssh", self.place(), "3", "1", "101"))
+        self.assertEqual(["node1/0/1/disk.1", "node1/0/1/disk.1.snap/3"], self.files())
+
+    def test_link_that_a_node_sends_becomes_no_image(self) -> None:
+        secret = self.base / "secret"
+        secret.write_text("secret")
+        self.command("ssh", f"cd {self.images}; ln -s {secret} copy; tar -cf - copy; rm copy; true")
+        self.assertEqual(1, self.saved()[0])
+        self.assertEqual([], [path for path in self.images.rglob("*")])
 
     def test_qcow2_disk_has_no_live_snapshot_but_can_be_saved(self) -> None:
         self.describe(format="qcow2")
