@@ -70,6 +70,20 @@ class TestLife(contract.LifeContract, DockerTestCase):
         await_that(lambda: Path(attribute.path).read_text().strip() in ("FROZEN", "1"), "it is frozen")
         self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
 
+    def test_record_of_a_container_that_others_removed_goes_with_its_deletion(self):
+        for name in ("c1", "c2"):
+            self.running(name)
+        self.engine.rename("c1", "old")
+        for name in ("old", "c2"):
+            self.docker.daemon.api().remove_container(name, force=True)
+        before = self.left()
+        self.engine.delete("c1")
+        self.assertEqual(before, self.left())
+        self.engine.delete("old")
+        self.assertEqual(1, len(self.left()), "the record of c2")
+        self.engine.delete("c2")
+        self.assertEqual([], self.left())
+
     def test_a_container_without_its_record_does_not_start(self):
         self.engine.create(self.spec())
         (record,) = self.docker.daemon.records.glob("*.json")

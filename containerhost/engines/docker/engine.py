@@ -157,7 +157,8 @@ class DockerEngine:
         with Rollback(f"creation of container {spec.name}") as undo:
             container = self.client.create(spec.name, body)
             undo.on_error("the container", self.client.remove, container)
-            self._records.write(container, dataclasses.replace(config.record_of(spec.parts), volumes_in_root=True))
+            self._records.write(container, dataclasses.replace(config.record_of(spec.parts), volumes_in_root=True,
+                                                              container=spec.name))
 
     def _disk(self) -> str | None:
         """That holds the root file systems."""
@@ -170,7 +171,12 @@ class DockerEngine:
         self.client.update(name, config.update(spec, allowed["Cpus_allowed_list"], allowed["Mems_allowed_list"]))
 
     def rename(self, name: str, new: str) -> None:
-        self.client.rename(name, new)
+        container = self.client.container(name)["Id"]
+        self.client.rename(container, new)
+        with self._locked(container):
+            record = self._record_or_none(container)
+            if record:
+                self._records.write(container, dataclasses.replace(record, container=new))
 
     def start(self, name: str) -> None:
         if self._status(name) is not Status.RUNNING:
@@ -221,14 +227,26 @@ class DockerEngine:
         self._freezer.unfreeze(name)
 
     def delete(self, name: str) -> None:
-        """Done already when it is gone."""
+        """Of one that is gone already, whoever removed it, the record goes."""
         try:
             container = self.client.container(name)["Id"]
             self.stop(container, timeout=self.client.settings.operation_timeout, force=True)
             self._remove(container)
         except errors.EngineNotFound:
+            self._forget(name)
             return
         self._records.remove(container)
+
+    def _forget(self, name: str) -> None:
+        """Remove the records of containers that had the name and that Docker has not."""
+        for container in self._records.ids():
+            try:
+                record = self._record_or_none(container)
+            except errors.EngineError as error:
+                LOG.warning("Whose record it is is not known: %s", error)
+                continue
+            if record and record.container == name and not self.exists(container):
+                self._records.remove(container)
 
     def _remove(self, container: str) -> None:
         """Another caller may be removing it already: then wait for that."""

@@ -49,6 +49,7 @@ class Record:
     :ivar libraries: capabilities of NVIDIA's driver whose libraries come in when it starts
     :ivar volumes_in_root: what its image calls volumes are folders of its root; False for a container that an earlier
         version made, whose data is in Docker's anonymous volumes
+    :ivar container: its name; empty in records of earlier versions
     """
 
     devices: frozenset[str] = frozenset()
@@ -56,6 +57,7 @@ class Record:
     netdevs: frozenset[Netdev] = frozenset()
     libraries: frozenset[str] = frozenset()
     volumes_in_root: bool = False
+    container: str = ""
 
     def called_here(self, other: "Record") -> "Record":
         """Return ``other`` with the names that its interfaces have in this container: what they were given by may
@@ -67,12 +69,12 @@ class Record:
         """Where both have an interface, the other's setup is the newer one."""
         return Record(self.devices | other.devices, self.nodes | other.nodes,
                       other.netdevs | (self.netdevs - other.netdevs), self.libraries | other.libraries,
-                      self.volumes_in_root or other.volumes_in_root)
+                      self.volumes_in_root or other.volumes_in_root, self.container or other.container)
 
     def __sub__(self, other: "Record") -> "Record":
         """Libraries stay as long as it runs."""
         return Record(self.devices - other.devices, self.nodes - other.nodes, self.netdevs - other.netdevs,
-                      self.libraries, self.volumes_in_root)
+                      self.libraries, self.volumes_in_root, self.container)
 
     def to_json(self) -> str:
         return json.dumps({"devices": sorted(self.devices),
@@ -80,7 +82,8 @@ class Record:
                            "netdevs": [{"host_name": netdev.host_name, "name": netdev.name,
                                         "setup": netdev.setup and netdev.setup._asdict()}
                                        for netdev in sorted(self.netdevs)],
-                           "libraries": sorted(self.libraries), "volumes_in_root": self.volumes_in_root}, indent=1)
+                           "libraries": sorted(self.libraries), "volumes_in_root": self.volumes_in_root,
+                           "container": self.container}, indent=1)
 
 
 class Records:
@@ -132,7 +135,7 @@ def parsed(data: Any) -> Record:
                   frozenset(Node(str(node["path"]), int(node["major"]), int(node["minor"])) for node in data["nodes"]),
                   frozenset(Netdev(str(item["host_name"]), str(item["name"]), recordfiles.nic_setup(item.get("setup")))
                             for item in data["netdevs"]), frozenset(map(str, data.get("libraries", ()))),
-                  bool(data.get("volumes_in_root", False)))
+                  bool(data.get("volumes_in_root", False)), str(data.get("container", "")))
 
 
 def union(records: Iterable[Record]) -> Record:
