@@ -29,6 +29,7 @@ NETWORKS = (
     'AR=[TYPE="IP4",IP="10.6.0.10",SIZE="50"]\n')
 LABEL = 'NAME="accel"\nVN_MAD="dummy"\nBRIDGE="onebr"\nAR=[TYPE="ETHER",SIZE="50"]\n'
 # Of each driver: the transfer driver of a folder that all nodes share, and of one that each node has for itself.
+SHARED_IMAGES = "images-shared"
 TRANSFERS = {"onedock": ("onedock", "onedock"), "lxdone": ("shared", "local")}
 
 
@@ -41,6 +42,9 @@ def make(cloud: Cloud, one: One) -> None:
     for driver, (together, apart) in TRANSFERS.items():
         mount_shared(cloud, one.create("datastore", f'NAME="{driver}-shared"\nTYPE="SYSTEM_DS"\nTM_MAD="{together}"\n'))
         mount_small(cloud, one.create("datastore", f'NAME="{driver}-small"\nTYPE="SYSTEM_DS"\nTM_MAD="{apart}"\n'))
+    # Images of a datastore with the driver local, as the default one, cannot be in a folder that nodes share.
+    mount_shared(cloud, one.create("datastore", f'NAME="{SHARED_IMAGES}"\nTYPE="IMAGE_DS"\nDS_MAD="fs"\n'
+                                                'TM_MAD="shared"\n'))
     one.create("vnet", NETWORK)
     one.create("vnet", LABEL)
     for network in NETWORKS:

@@ -78,14 +78,17 @@ class Stage:
     # VMs.
 
     def template(self, driver: Driver, name: str, more: str = "", *, datastore: str = "", image: str = "",
-                 context: str = "") -> str:
+                 context: str = "", root: str | None = None) -> str:
+        """:param root: what the root's DISK has beside its image"""
         return TEMPLATE.format(name=name, driver=driver.name, datastore=datastore or driver.datastore,
-                               image=image or driver.image, root=driver.root, more=more, context=context)
+                               image=image or driver.image, more=more, context=context,
+                               root=driver.root if root is None else root)
 
     def vm(self, driver: Driver, name: str, more: str = NETWORK, *, datastore: str = "", image: str = "",
-           context: str = "") -> str:
+           context: str = "", root: str | None = None) -> str:
         """A running VM with a volatile disk, of which root and disk have a file of random bytes."""
-        vm = self.one.create("vm", self.template(driver, name, more, datastore=datastore, image=image, context=context))
+        vm = self.one.create("vm", self.template(driver, name, more, datastore=datastore, image=image, context=context,
+                                                 root=root))
         self.one.running(vm)
         self.inside(vm, "head -c 3000000 /dev/urandom > /media/1/content; head -c 1000 /dev/urandom > /content; sync")
         return vm

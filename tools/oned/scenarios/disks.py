@@ -77,7 +77,7 @@ def disk_comes_and_goes(stage: Stage, driver: Driver) -> str:
     number = newest(stage, vm)
     stage.inside(vm, f"echo there > /media/{number}/file")
     stage.refused(vm, "", "disk-detach", *busy(stage, vm, number))
-    stage.inside(vm, "kill $(cat /tmp/pid)")
+    stage.inside(vm, "kill $(cat /pid)")
     stage.do(vm, "disk-detach", number)
     require(not stage.inside(vm, f"ls /media/{number} 2>/dev/null || true").strip(), "it is there")
     stage.off(vm)
@@ -90,7 +90,7 @@ def disk_comes_and_goes(stage: Stage, driver: Driver) -> str:
 
 
 def busy(stage: Stage, vm: str, number: str) -> tuple[str]:
-    stage.inside(vm, f"sleep 1000 < /media/{number}/file > /dev/null 2>&1 & echo $! > /tmp/pid")
+    stage.inside(vm, f"sleep 1000 < /media/{number}/file > /dev/null 2>&1 & echo $! > /pid")
     return (number,)
 
 
@@ -127,12 +127,12 @@ def persistent_root(stage: Stage, driver: Driver) -> str:
     try:
         await_image(stage, image, "READY")
         stage.one("oneimage", "persistent", image)
-        vm = stage.vm(driver, "first", image=f"root-{driver.name}")
+        vm = stage.vm(driver, "first", image=f"root-{driver.name}", root="")
         stage.inside(vm, "echo kept > /kept; sync")
         stage.one("onevm", "terminate", vm)
         stage.one.await_state(vm, "DONE LCM_INIT")
         await_image(stage, image, "READY")
-        vm = stage.vm(driver, "second", image=f"root-{driver.name}")
+        vm = stage.vm(driver, "second", image=f"root-{driver.name}", root="")
         require(stage.inside(vm, "cat /kept") == "kept\n", "what the first VM wrote is gone")
         stage.end(vm)
         await_image(stage, image, "READY")

@@ -2,6 +2,8 @@
 
 from tools.oned.machine import Machine, MachineFailed
 from tools.oned.scenarios import for_each_driver, scenario
+from tools.oned.scenarios.disks import await_image, delete_image, image_id
+from tools.oned.setup import SHARED_IMAGES
 from tools.oned.stage import DRIVERS, GPU, LXDONE, NETWORK, ONEDOCK, Driver, Stage, require
 
 MANY = 20
@@ -115,13 +117,26 @@ def moved_there_and_back_between_own_folders(stage: Stage, driver: Driver) -> st
 
 @for_each_driver
 def moved_there_and_back_in_a_shared_folder(stage: Stage, driver: Driver) -> str:
-    return moved(stage, driver, f"{driver.name}-shared")
+    if driver is ONEDOCK:
+        return moved(stage, driver, "onedock-shared")
+    stage.one("oneimage", "clone", driver.image, "shared", "--datastore", SHARED_IMAGES)
+    image = image_id(stage, "shared")
+    try:
+        await_image(stage, image, "READY")
+        return moved(stage, driver, "lxdone-shared", "shared")
+    except BaseException:
+        stage.clear()
+        raise
+    finally:
+        delete_image(stage, image)
 
 
-def moved(stage: Stage, driver: Driver, datastore: str) -> str:
-    vm = stage.vm(driver, "moves", NETWORK + GPU, datastore=datastore)
+def moved(stage: Stage, driver: Driver, datastore: str, image: str = "") -> str:
+    plain = stage.vm(driver, "stays", datastore=datastore, image=image)
+    stage.refused(plain, "", "migrate", "--live", other(stage, plain))
+    stage.end(plain)
+    vm = stage.vm(driver, "moves", NETWORK + GPU, datastore=datastore, image=image)
     before = stage.sums(vm)
-    stage.refused(vm, "", "migrate", "--live", other(stage, vm))
     for _ in range(4):
         there = other(stage, vm)
         stage.do(vm, "migrate", "--poff", there)
@@ -224,7 +239,8 @@ def finished(stage: Stage, vm: str) -> dict[str, str]:
 def pinned(stage: Stage, driver: Driver) -> str:
     hosts = [f"{node.name}{driver.suffix}" for node in stage.cloud.nodes]
     for host in hosts:
-        stage.one.append("host", host, 'PIN_POLICY="PINNED"\n')
+        # The kernel below the emulated hosts has one memory node.
+        stage.one.append("host", host, f'PIN_POLICY="PINNED"\nISOLCPUS="{cpus(stage, host, "1")}"\n')
     try:
         vm = stage.vm(driver, "pinned", 'VCPU=1\nTOPOLOGY=[PIN_POLICY="THREAD",SOCKETS=1,CORES=1,THREADS=1]\n')
         allowed = stage.inside(vm, "grep Cpus_allowed_list /proc/self/status").split()[-1]
@@ -233,5 +249,14 @@ def pinned(stage: Stage, driver: Driver) -> str:
         stage.end(vm)
     finally:
         for host in hosts:
-            stage.one.append("host", host, 'PIN_POLICY="NONE"\n')
+            stage.one.append("host", host, 'PIN_POLICY="NONE"\nISOLCPUS=""\n')
     return f"CPU {allowed}"
+
+
+def cpus(stage: Stage, host: str, node: str) -> str:
+    """The CPUs of a NUMA node, with commas."""
+    found = stage.one("onehost", "list", "--csv", "--list", "ID,NAME", "--filter", f"NAME={host}").split()[-1]
+    nodes = stage.one.show("host", found.split(",")[0])["HOST_SHARE"]["NUMA_NODES"]["NODE"]
+    cores = next(each["CORE"] for each in nodes if each["NODE_ID"] == node)
+    return ",".join(cpu.partition(":")[0] for core in (cores if isinstance(cores, list) else [cores])
+                    for cpu in core["CPUS"].split(","))
