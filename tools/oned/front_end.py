@@ -21,8 +21,9 @@ PROGRESS_INTERVAL = 30  # s
 OPTIONS = ("sqlite=yes", "mysql=no", "grpc=no", "svncterm=no", "systemd=no")
 # The bundled gems that the source does not have; Debian's stand in for all that is used of them.
 STUBS = {"load_opennebula_paths.rb": "# Debian's own gems are used\n", "parse-cron.rb": "class CronParser; end\n"}
-SETTINGS = {"MONITORING_INTERVAL_DATASTORE": "15", "SCHED_MAX_WND_TIME": "2", "SCHED_MAX_WND_LENGTH": "1",
-            "SCHED_RETRY_TIME": "5", "MAX_ACTIONS_PER_HOST": "10", "LISTEN_ADDRESS": '"127.0.0.1"'}
+SETTINGS = {"MONITORING_INTERVAL_DATASTORE": "15", "MONITORING_INTERVAL_MARKET": "15", "SCHED_MAX_WND_TIME": "2",
+            "SCHED_MAX_WND_LENGTH": "1", "SCHED_RETRY_TIME": "5", "MAX_ACTIONS_PER_HOST": "10",
+            "LISTEN_ADDRESS": '"127.0.0.1"'}
 
 # Drivers of OpenNebula's own that nothing here uses, as bench/opennebula_peer does that for LXC: oned waits for each of
 # its drivers at its start.
