@@ -8,7 +8,7 @@ from tools.oned.stage import FUNCTION, LXDONE, NETWORK, ONEDOCK, Driver, Stage, 
 
 FOREIGN = "10.4.0.200"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGz somebody@somewhere"
-SCRIPT = "echo it's \\\"started\\\" $HOME > /tmp/started"
+SCRIPT = "echo it's \\\"started\\\" > /tmp/started"
 VISIT = """
 import socket, sys
 with socket.create_connection((sys.argv[1], int(sys.argv[2])), 10) as visitor:
@@ -25,7 +25,7 @@ def context(stage: Stage, driver: Driver) -> str:
     text = stage.inside(vm, ". /context/context.sh; echo \"$ETH0_IP $ETH0_MAC\"; echo \"$SSH_PUBLIC_KEY\"; "
                         "echo \"$START_SCRIPT\"; hostname")
     require(f"{nic['IP']} {nic['MAC']}" in text and KEY in text, f"context.sh says {text}")
-    require("echo it's \"started\" $HOME > /tmp/started" in text, f"the script became {text}")
+    require("echo it's \"started\" > /tmp/started" in text, f"the script became {text}")
     require(nic["MAC"] in stage.inside(vm, "cat /sys/class/net/eth0/address"), "it has another MAC")
     if driver is ONEDOCK:
         require(nic["IP"] in stage.inside(vm, "ip address show dev eth0"), "it does not have its address")
