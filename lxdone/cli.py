@@ -19,7 +19,6 @@ from pathlib import Path
 
 from lxdone import conf
 from onedriver import program
-from onedriver.errors import BadInput
 from onedriver.node import commands
 
 STARTS = ("deploy", "restore")
@@ -80,8 +79,7 @@ def copy_disk(vm_id: str, disk_id: str) -> int:
     def done() -> str:
         found = vm.vm(document.parse(document.read(sys.stdin.buffer), "VM"))
         number = actions.number("copy_disk", vm_id)
-        if found.id != number:
-            raise BadInput(f"it was called for VM {number}, but standard input describes VM {found.id}")
+        actions.require_described("copy_disk", number, found)
         options = conf.load()
         with vmlock.held(Path(options.state), number, options.operation_timeout):
             return backend.vmm(options).copy_disk(

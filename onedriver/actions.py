@@ -79,8 +79,7 @@ def call(script: str, argv: Sequence[str], stdin: bytes, own_prefix: str = "LXD_
     if found is None:
         raise BadInput(f"{action}: the message on standard input has no VM")
     parsed = vm.vm(found, own_prefix)
-    if parsed.id != vm_id:
-        raise BadInput(f"{action}: it was called for VM {vm_id}, but standard input describes VM {parsed.id}")
+    require_described(action, vm_id, parsed)
     return Call(action, arguments, vm_id, host, parsed, system_datastore(element))
 
 
@@ -102,6 +101,12 @@ def split_exec(argv: Sequence[str]) -> tuple[dict[str, str], int, str]:
         raise BadInput(f"exec: called with {len(argv)} arguments, but oned gives VM id, host and command")
     values = {"command": argv[2]} | ({"stdin": argv[3]} if len(argv) > 3 else {})
     return values, number("exec", argv[0]), argv[1]
+
+
+def require_described(action: str, vm_id: int, found: vm.Vm) -> None:
+    """:raises BadInput: standard input describes another VM"""
+    if found.id != vm_id:
+        raise BadInput(f"{action}: it was called for VM {vm_id}, but standard input describes VM {found.id}")
 
 
 def number(action: str, text: str) -> int:

@@ -1,4 +1,4 @@
-"""How the front-end reaches nodes: over ssh, as oneadmin."""
+"""Run commands on nodes from the front-end, over ssh, as oneadmin."""
 
 from onedriver.program import reason
 

@@ -40,7 +40,6 @@ def frozen(folder: Path, timeout: float) -> Iterator[None]:
     :param timeout: seconds after which it is thawed even if the block has not ended
     :raises HostActionFailed: it cannot be frozen, or was thawed before the block ended
     """
-    status = 0
     with started(folder, f"{timeout:g}") as process:
         try:
             yield

@@ -1,4 +1,4 @@
-"""What can be asked of a file system that is mounted, by the folder where it is: to thaw, to end, to grow.
+"""Thaw, shut down or enlarge a mounted file system, by its mount point.
 
 Numbers of the requests are of <linux/fs.h>, <linux/loop.h>, ext4's and xfs's own headers; ext4 took over xfs's for its
 end by force.

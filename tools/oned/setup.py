@@ -29,8 +29,8 @@ NETWORKS = (
     'AR=[TYPE="IP4",IP="10.6.0.10",SIZE="50"]\n')
 LABEL = 'NAME="accel"\nVN_MAD="dummy"\nBRIDGE="onebr"\nAR=[TYPE="ETHER",SIZE="50"]\n'
 # Of each driver: the transfer driver of a folder that all nodes share, and of one that each node has for itself.
-SHARED_IMAGES = "images-shared"
 TRANSFERS = {"onedock": ("onedock", "onedock"), "lxdone": ("shared", "local")}
+SHARED_IMAGES = "images-shared"
 
 
 def make(cloud: Cloud, one: One) -> None:

@@ -3,9 +3,9 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tools.oned.cloud import Cloud
 from tools.oned.machine import CHECKOUT, Machine, MachineFailed
@@ -192,8 +192,12 @@ class Stage:
 
     def gpus(self, vm: str) -> list[str]:
         """Addresses of its PCI devices on the node."""
-        found = self.one.show("vm", vm)["TEMPLATE"].get("PCI", [])
-        return [".".join(pci["ADDRESS"].rsplit(":", 1)) for pci in (found if isinstance(found, list) else [found])]
+        return addresses(self.one.show("vm", vm)["TEMPLATE"])
+
+    def host_share(self, host: str) -> Any:
+        """Return what oned knows of a host's capacity and devices."""
+        found = self.one("onehost", "list", "--csv", "--list", "ID,NAME", "--filter", f"NAME={host}").split()[-1]
+        return self.one.show("host", found.split(",")[0])["HOST_SHARE"]
 
     @staticmethod
     def await_that(condition, what: str, timeout: float = GONE_TIMEOUT):  # type: ignore[no-untyped-def]
@@ -232,6 +236,12 @@ class Stage:
                     break
                 except MachineFailed:
                     continue
+
+
+def addresses(found: Mapping[str, Any]) -> list[str]:
+    """Return the addresses of the PCI devices of a VM's template or of a host, as the kernel writes them."""
+    devices = found.get("PCI", [])
+    return [".".join(each["ADDRESS"].rsplit(":", 1)) for each in (devices if isinstance(devices, list) else [devices])]
 
 
 def require(condition: object, problem: str) -> None:

@@ -227,7 +227,7 @@ class DockerEngine:
         self._freezer.unfreeze(name)
 
     def delete(self, name: str) -> None:
-        """Of one that is gone already, whoever removed it, the record goes."""
+        """Delete a container and its record, also the record of one that somebody else deleted."""
         try:
             container = self.client.container(name)["Id"]
             self.stop(container, timeout=self.client.settings.operation_timeout, force=True)

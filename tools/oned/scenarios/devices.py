@@ -1,7 +1,7 @@
 """PCI devices, and network interfaces, of VMs that run."""
 
 from tools.oned.scenarios import for_each_driver, scenario
-from tools.oned.stage import FUNCTION, GPU, LXDONE, NETWORK, ONEDOCK, Driver, Stage, require
+from tools.oned.stage import FUNCTION, GPU, LXDONE, NETWORK, ONEDOCK, Driver, Stage, addresses, require
 
 LABEL = "accel"  # a network that stands for PCI devices that are no NICs
 HOT_GPU = f'PCI=[TYPE="NIC",NETWORK="{LABEL}",VENDOR="10de",DEVICE="20b0",CLASS="0302"]\n'
@@ -110,10 +110,7 @@ def gpus_of_a_node_go_to_one_driver_at_a_time(stage: Stage) -> str:
 
 def offered(stage: Stage, host: str) -> set[str]:
     """The addresses of a host's PCI devices, as oned knows them."""
-    found = stage.one("onehost", "list", "--csv", "--list", "ID,NAME", "--filter", f"NAME={host}").split()[-1]
-    devices = stage.one.show("host", found.split(",")[0])["HOST_SHARE"]["PCI_DEVICES"].get("PCI", [])
-    return {".".join(device["ADDRESS"].rsplit(":", 1)) for device in
-            (devices if isinstance(devices, list) else [devices])}
+    return set(addresses(stage.host_share(host)["PCI_DEVICES"]))
 
 
 @for_each_driver

@@ -185,7 +185,7 @@ def disk_snapshots_while_it_is_off(stage: Stage, driver: Driver) -> str:
 
 @for_each_driver
 def disk_snapshots_while_it_runs(stage: Stage, driver: Driver) -> str:
-    """Of a disk that a program writes to without a pause, and of the root, which has VM snapshots alone on Docker."""
+    """Snapshot a disk that a program writes to without pause, and the root, which has VM snapshots alone on Docker."""
     with data_image(stage, driver) as image:
         vm = stage.vm(driver, "live", f'DISK=[IMAGE_ID="{image}"]\n')
         number = newest(stage, vm)

@@ -1,6 +1,5 @@
 """What tenants write: values that make no sense, words for a shell, lines that end a message early."""
 
-import re
 import time
 
 from tools.oned.machine import Machine, MachineFailed
@@ -19,6 +18,7 @@ BAD = {
                 'TOPOLOGY=[HUGEPAGE_SIZE="2"]\n', 'DOCKER_PROCESS_LIMIT="many"\n'),
     "lxdone": ('LXD_SECURITY_PRIVILEGED="YES"\n', 'LXD_RAW="x"\n', 'LXD_PROCESS_LIMIT="-1"\n',
                'LXD_GPU_CAPABILITIES="compute;reboot"\n', 'GRAPHICS=[TYPE="VNC",PORT="22"]\n')}
+NAMED = {"TOPOLOGY": "HUGEPAGE_SIZE"}  # what a reason names instead of the first word
 
 
 @for_each_driver
@@ -52,10 +52,9 @@ def bad_values(stage: Stage, driver: Driver) -> str:
             continue
         stage.await_that(lambda vm=vm: stage.one.state(vm) in ENDS, f"{bad!r} is refused", TIMEOUT)
         require(stage.one.state(vm) == "ACTIVE BOOT_FAILURE", f"{bad!r} is RUNNING")
-        error = stage.one.error(vm)
-        require("mistake" not in error and any(word in error for word in re.findall(r"\w+(?==)", bad)),
-                f"{bad!r} fails with {error!r}")
-        seen.append(bad.split("=")[0])
+        error, attribute = stage.one.error(vm), bad.split("=")[0]
+        require("mistake" not in error and NAMED.get(attribute, attribute) in error, f"{bad!r} fails with {error!r}")
+        seen.append(attribute)
         stage.one("onevm", "terminate", "--hard", vm)
         stage.one.await_state(vm, "DONE LCM_INIT")
     return ", ".join(seen)

@@ -255,8 +255,7 @@ def pinned(stage: Stage, driver: Driver) -> str:
 
 def cpus(stage: Stage, host: str, node: str) -> str:
     """The CPUs of a NUMA node, with commas."""
-    found = stage.one("onehost", "list", "--csv", "--list", "ID,NAME", "--filter", f"NAME={host}").split()[-1]
-    nodes = stage.one.show("host", found.split(",")[0])["HOST_SHARE"]["NUMA_NODES"]["NODE"]
+    nodes = stage.host_share(host)["NUMA_NODES"]["NODE"]
     cores = next(each["CORE"] for each in nodes if each["NODE_ID"] == node)
     return ",".join(cpu.partition(":")[0] for core in (cores if isinstance(cores, list) else [cores])
                     for cpu in core["CPUS"].split(","))
