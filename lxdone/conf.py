@@ -21,6 +21,8 @@ class Options(NodeOptions):
     :ivar allow_privileged: whether LXD_SECURITY_PRIVILEGED=YES is honoured
     :ivar unpacked_limit: GiB that the content of a root disk may have beyond the disk's SIZE, which is that of a packed
         image where the image is packed
+    :ivar packed_root_size: GiB of a root disk whose image is packed, unless the template's SIZE is more than the
+        image's
     :ivar block_devices: block devices of the host that disks of type BLOCK may be, as patterns of paths; an asterisk
         stands for any part of one name
     """
@@ -31,6 +33,7 @@ class Options(NodeOptions):
     allow_nesting: bool = False
     allow_privileged: bool = False
     unpacked_limit: int = 32
+    packed_root_size: int = 10
     block_devices: tuple[str, ...] = ("/dev/vg-one-*/lv-one-*",)
 
 

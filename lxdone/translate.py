@@ -29,16 +29,18 @@ NUMBER_OF_DISK = re.compile(r"[0-9]{1,5}")
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
-def spec(vm: Vm, options: Options, node_cpus: Mapping[int, frozenset[int]]) -> ContainerSpec:
+def spec(vm: Vm, options: Options, node_cpus: Mapping[int, frozenset[int]], *, packed: bool = False
+         ) -> ContainerSpec:
     """What the template alone decides: no image, no parts.
 
     :param node_cpus: the host's CPUs by NUMA node
+    :param packed: the image of its root is packed, or was
     :raises BadInput, NotSupported: it asks for what this driver cannot or must not do
     """
     context.require_names(vm.context)
     return ContainerSpec(
         name=name(vm.id), image="", cpu=cpu(vm, node_cpus), memory=memory(vm),
-        root=RootDisk(options.storage_pool, root(vm).size, io_limit(root(vm))),
+        root=RootDisk(options.storage_pool, root_size(root(vm), options, packed=packed), io_limit(root(vm))),
         security=security(vm.own, options), gpu_libraries=gpu_capabilities(vm.own) or frozenset(),
         processes=processes(vm.own, PROCESS_LIMIT, options.process_limit),
         cloud_init=cloudinit.documents(vm.context), labels=labels(vm))
@@ -85,6 +87,19 @@ def root(vm: Vm) -> Disk:
     if not images:
         raise BadInput(f"VM {vm.id} has no disk with an image to boot from")
     return min(images, key=lambda disk: disk.id)
+
+
+def has_size_of_image(disk: Disk) -> bool:
+    """Return whether the template does not give a disk a size of its own."""
+    return disk.size is not None and disk.original_size is not None and disk.size <= disk.original_size
+
+
+def root_size(disk: Disk, options: Options, *, packed: bool) -> int | None:
+    """Return the bytes that the root may have; None is no limit.
+
+    OpenNebula gives a disk its image's size, which of a packed image is the package's.
+    """
+    return options.packed_root_size * GIB if packed and has_size_of_image(disk) else disk.size
 
 
 def require_disks(vm: Vm) -> None:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
@@ -18,7 +19,7 @@ from containerhost.spec import ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
 from lxdone import refusals, translate
 from lxdone.conf import Options
-from lxdone.disk import isofiles
+from lxdone.disk import diskformat, filesystems, isofiles
 from lxdone.disk.images import Images
 from lxdone.disk.qcow2 import Origin
 from lxdone.root import rootfiles
@@ -298,7 +299,17 @@ class Vmm(BaseVmm):
     def _spec(self, vm: Vm) -> ContainerSpec:
         translate.require_disks(vm)
         graphics.vnc(vm.id, vm.graphics)
-        return translate.spec(vm, self._options, self._node_cpus(vm))
+        return translate.spec(vm, self._options, self._node_cpus(vm), packed=self._is_packed(vm))
+
+    def _is_packed(self, vm: Vm) -> bool:
+        """Return whether a root without a SIZE of its own is packed, or was and is a larger file system now."""
+        root, file = translate.root(vm), self._root_file(vm)
+        if root.type != "FILE" or not translate.has_size_of_image(root):
+            return False
+        with datastores.opened(file) as disk:
+            found = diskformat.of(filesystems.head(disk.path))
+            return found in diskformat.PACKED or (
+                found in diskformat.FILE_SYSTEMS and disk.path.stat().st_size > cast(int, root.size))
 
     def _boot(self, vm: Vm, spec: ContainerSpec) -> None:
         home, file = self._contexts.home(spec.name), self._root_file(vm)

@@ -99,6 +99,7 @@ class Ceph:
 class Disk:
     """:ivar type: FILE, BLOCK, RBD, CDROM, fs, swap…, upper case
     :ivar size: bytes; None when it is not told
+    :ivar original_size: bytes of its image; None where it has none
     :ivar save: changes are to be kept (persistent image)
     :ivar attach: it is what attach_disk or detach_disk is about
     :ivar speed: the limits of :data:`SPEEDS` that it has, in bytes or operations per second
@@ -117,6 +118,7 @@ class Disk:
     attach: bool = False
     speed: Mapping[str, int] = dataclasses.field(default_factory=dict)
     ceph: Ceph | None = None
+    original_size: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,14 +289,15 @@ def guid(section: Section, key: str) -> str | None:
 
 
 def disk(section: Section) -> Disk:
-    size = section.integer("SIZE")
+    size, original = section.integer("SIZE"), section.integer("ORIGINAL_SIZE")
     return Disk(
         id=section.number("DISK_ID"), type=(section.text("TYPE") or "FILE").upper(), target=section.text("TARGET"),
         format=section.text("FORMAT") or section.text("DRIVER"), source=section.text("SOURCE"),
         size=None if size is None else size * MIB, read_only=section.flag("READONLY") or False,
         save=section.flag("SAVE") or False, clone=section.flag("CLONE") is not False, tm_mad=section.text("TM_MAD"),
         attach=section.flag("ATTACH") or False,
-        speed={key: limit for key in SPEEDS if (limit := section.integer(key))}, ceph=ceph(section))
+        speed={key: limit for key in SPEEDS if (limit := section.integer(key))}, ceph=ceph(section),
+        original_size=None if original is None else original * MIB)
 
 
 def ceph(section: Section) -> Ceph | None:

@@ -16,6 +16,7 @@ class Format(enum.Enum):
     UNKNOWN = "unknown"
 
 
+PACKED = frozenset({Format.TARBALL, Format.SQUASHFS})
 FILE_SYSTEMS = frozenset({Format.EXT, Format.XFS})  # those that are mounted
 
 # An ext file system leaves its first sector to a boot loader, which may end in a partition table's signature.

@@ -11,7 +11,16 @@ import fixtures
 from containerhost.engines import Status
 from lxdone.disk import filesystems
 from tests.functional_one import diskfiles
-from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, SHUTDOWN, ActionsCase
+from tests.functional_one.test_actions import (
+    BOOT,
+    BOOT_UNDEPLOYED,
+    CLEANUP,
+    POWEROFF,
+    RESUME,
+    SHUTDOWN,
+    UNDEPLOY,
+    ActionsCase,
+)
 from tests.functional_one.vms import ROOT, Machine
 from tests.waiting import await_that
 
@@ -89,6 +98,23 @@ class PersistentTest(ActionsCase):
         self.assertEqual(ext4.read_bytes(), base.read_bytes())
         told = subprocess.check_output(["qemu-img", "info", str(self.store / "qcow2")], text=True)
         self.assertIn(f"backing file: {base}", told)
+
+    def test_packed_image_is_no_limit_of_what_it_unpacks_to(self) -> None:
+        """OpenNebula takes no SIZE for a persistent image: it says the size of the package."""
+        self.node.configure("packed_root_size = 1\n")
+        for name in ("unified", "squashfs"):
+            persistent = name == "unified"
+            disks = PERSISTENT if persistent else ROOT
+            machine = self.machine.changed(disks=disks.replace(
+                "<SIZE><![CDATA[256]]></SIZE>", "<SIZE>2</SIZE><ORIGINAL_SIZE>2</ORIGINAL_SIZE>"))
+            file = self.store / name
+            shutil.copy(self.node.lxd.images[name], file)
+            self.boot(file, machine)
+            for _ in range(2):  # a squashfs becomes an ext4 file system when it is written back
+                self.assertEqual(str(1 << 30), self.engine.client.instance("one-1").instance["devices"]["root"]["size"])
+                self.ok("cancel", machine, lcm=UNDEPLOY)
+                self.ok("deploy", machine, lcm=BOOT_UNDEPLOYED)
+            self.ok("cancel", machine, lcm=CLEANUP)
 
     def test_a_partition_grows_with_what_is_written(self) -> None:
         ext4, file = diskfiles.ext4(self.tree, self.folder / "ext4"), self.store / "partitioned"

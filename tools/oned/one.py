@@ -116,6 +116,11 @@ class One:
         found = self.show("vm", vm)["HISTORY_RECORDS"]["HISTORY"]
         return found[-1] if isinstance(found, list) else found
 
+    def is_placed(self, vm: str, host: str) -> bool:
+        """Return whether a VM's disks have been brought to a host."""
+        last = self.history(vm)
+        return bool(last["HOSTNAME"] == host and int(last["PETIME"]))
+
     def error(self, vm: str) -> str:
         found = self.show("vm", vm)["USER_TEMPLATE"]
         return str(found.get("ERROR", "")) if isinstance(found, dict) else ""

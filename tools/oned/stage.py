@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tools.oned.cloud import Cloud
 from tools.oned.machine import CHECKOUT, Machine, MachineFailed
-from tools.oned.one import One
+from tools.oned.one import TIMEOUT, One
 
 ROOT, DATA = "0", "1"
 GONE_TIMEOUT = 90  # s; a node removes what a VM that was off left there in its next round of monitoring
@@ -144,6 +144,16 @@ class Stage:
         self.one.await_state(vm, then)
         error = self.one.error(vm)
         require(error == before, f"{action}: {error}")
+
+    def migrate(self, vm: str, host: str, *words: str, then: str = "ACTIVE RUNNING") -> None:
+        """Have a VM moved, and wait until it is there: oned answers the command before the VM leaves its state.
+
+        :raises AssertionError: it failed
+        """
+        self.one("onevm", "migrate", vm, host, *words)
+        moved = self.await_that(lambda: self.one.error(vm) or self.one.is_placed(vm, host), f"it is on {host}", TIMEOUT)
+        require(moved is True, f"migrate: {moved}")
+        self.one.await_state(vm, then)
 
     def refused(self, vm: str, reason: str, action: str, *words: str, then: str = "ACTIVE RUNNING") -> str:
         """Have ``onevm`` do what must fail.

@@ -49,7 +49,7 @@ class Story:
         self._tell("The one on LXD moves to the other node with all it wrote:")
         vm = vms[LXDONE]
         sums, there = stage.sums(vm), other(stage, vm)
-        stage.do(vm, "migrate", "--poff", there)
+        stage.migrate(vm, there, "--poff")
         self.fact(f"it runs on {stage.one.host(vm)} and has its files and a GPU",
                   stage.one.host(vm) == there and stage.sums(vm) == sums and gpus(stage, vm) == 1)
         stage.end(*vms.values())

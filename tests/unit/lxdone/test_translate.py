@@ -112,6 +112,15 @@ class DiskTest(testtools.TestCase):
         read_only = machine(("<READONLY><![CDATA[NO]]>", "<READONLY>YES"))
         self.assertIn("READONLY", str(self.assertRaises(NotSupported, translate.require_disks, read_only)))
 
+    def test_packed_root_without_size_of_its_own_is_not_held_to_the_size_of_its_package(self) -> None:
+        def size(mib: int, packed: bool) -> int | None:
+            disk = dataclasses.replace(machine().disks[0], size=mib << 20, original_size=2 << 20)
+            vm = dataclasses.replace(machine(), disks=(disk,))
+            return translate.spec(vm, Options(packed_root_size=3), {}, packed=packed).root.size
+
+        self.assertEqual([3 << 30, 2 << 20, 4 << 20, 4 << 20],
+                         [size(2, True), size(2, False), size(4, True), size(4, False)])
+
     def test_images_and_volatile_disks_are_seen_as_folders(self) -> None:
         for kind, read_only in (("FILE", False), ("BLOCK", False), ("CDROM", True), ("fs", False)):
             (disk,) = translate.further(machine(("<TYPE><![CDATA[fs]]>", f"<TYPE>{kind}")))

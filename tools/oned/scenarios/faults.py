@@ -103,7 +103,8 @@ def oned_restarted(stage: Stage) -> str:
 def driver_killed(stage: Stage, driver: Driver) -> str:
     """The driver's process on the node is killed in the middle of a deployment; the deployment is tried again."""
     vm = stage.one.create("vm", stage.template(driver, "killed", NETWORK + GPU))
-    kill = (f'for try in $(seq 600); do for pid in $(pgrep -f "{driver.name} vmm deploy|vmm deploy .*/{vm}/"); do '
+    # The brackets keep the pattern from its own shell.
+    kill = (f'for try in $(seq 600); do for pid in $(pgrep -f -- "-m {driver.name} [v]mm deploy"); do '
             'kill -KILL $pid && echo killed && exit; done; sleep 0.05; done')
     await_that(lambda: "HISTORY_RECORDS" in stage.one.show("vm", vm) and stage.one.show("vm", vm)["HISTORY_RECORDS"],
                "it is scheduled")

@@ -134,26 +134,28 @@ def moved_there_and_back_in_a_shared_folder(stage: Stage, driver: Driver) -> str
 def moved(stage: Stage, driver: Driver, datastore: str, image: str = "") -> str:
     plain = stage.vm(driver, "stays", datastore=datastore, image=image)
     stage.refused(plain, "", "migrate", "--live", other(stage, plain))
+    if driver is LXDONE:  # which oned refuses for a VM with PCI devices
+        require_moved(stage, plain)
     stage.end(plain)
     vm = stage.vm(driver, "moves", NETWORK + GPU, datastore=datastore, image=image)
-    before = stage.sums(vm)
     for _ in range(4):
-        there = other(stage, vm)
-        stage.do(vm, "migrate", "--poff", there)
-        require(stage.one.host(vm) == there, f"it is on {stage.one.host(vm)}")
-        require(stage.sums(vm) == before, "the content changed")
+        require_moved(stage, vm, "--poff")
         require("nvidia" in stage.inside(vm, "ls /dev"), "the GPU is gone")
+    before = stage.sums(vm)
     stage.off(vm)
     there = other(stage, vm)
-    stage.do(vm, "migrate", there, then="POWEROFF LCM_INIT")
+    stage.migrate(vm, there, then="POWEROFF LCM_INIT")
     stage.on(vm)
     require(stage.one.host(vm) == there and stage.sums(vm) == before, "moved while it was off")
-    if driver is LXDONE:
-        there = other(stage, vm)
-        stage.do(vm, "migrate", there)
-        require(stage.one.host(vm) == there and stage.sums(vm) == before, "moved while it ran")
     stage.end(vm)
     return "four times by --poff, once while it was off; --live refused"
+
+
+def require_moved(stage: Stage, vm: str, *words: str) -> None:
+    """Move a running VM to the other node, and find there what it wrote."""
+    before = stage.sums(vm)
+    stage.migrate(vm, other(stage, vm), *words)
+    require(stage.sums(vm) == before, "the content changed")
 
 
 def other(stage: Stage, vm: str) -> str:
