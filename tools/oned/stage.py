@@ -90,8 +90,12 @@ class Stage:
         vm = self.one.create("vm", self.template(driver, name, more, datastore=datastore, image=image, context=context,
                                                  root=root))
         self.one.running(vm)
-        self.inside(vm, "head -c 3000000 /dev/urandom > /media/1/content; head -c 1000 /dev/urandom > /content; sync")
+        self.fill(vm)
         return vm
+
+    def fill(self, vm: str) -> None:
+        """Write a file of random bytes on its root and one on its volatile disk."""
+        self.inside(vm, "head -c 3000000 /dev/urandom > /media/1/content; head -c 1000 /dev/urandom > /content; sync")
 
     def vms_on(self, driver: Driver, node: Machine, *more: str) -> list[str]:
         """Run VMs with what their templates have more, on one node."""

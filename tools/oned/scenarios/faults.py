@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from tools.oned import front_end, node, setup
 from tools.oned.machine import Machine, MachineFailed, await_that
 from tools.oned.scenarios import for_each_driver, scenario
-from tools.oned.stage import GPU, LXDONE, NETWORK, ONEDOCK, Driver, Stage, require
+from tools.oned.stage import DRIVERS, GPU, LXDONE, NETWORK, ONEDOCK, Driver, Stage, require
 
 FAILED_UNDEPLOY = "ACTIVE EPILOG_UNDEPLOY_FAILURE"
 STOP = {"onedock": ("stop", "--time", "1"), "lxdone": ("stop", "--force")}
@@ -83,7 +83,10 @@ def node_rebooted(stage: Stage, driver: Driver) -> str:
 
 @scenario
 def oned_restarted(stage: Stage) -> str:
-    vms = [stage.vm(driver, "oned", NETWORK + GPU) for driver in (ONEDOCK, LXDONE)]
+    vms = []
+    for driver, machine in zip(DRIVERS, stage.cloud.nodes, strict=True):  # of one node's GPUs each driver knows late
+        vms += stage.vms_on(driver, machine, NETWORK + GPU)
+        stage.fill(vms[-1])
     before = {vm: stage.sums(vm) for vm in vms}
     front = stage.cloud.front
     front.run("sh", "-c", 'pid=$(cat /run/one/oned.pid 2>/dev/null || pgrep -x oned); kill $pid; '
