@@ -56,7 +56,10 @@ class OpenVSwitchTest(OnedockCase):
     def sent(self, receiver: Machine, sender: Machine) -> str:
         """Return what came over TCP."""
         self.shell(receiver, "nc -l -p 99 > /received &")
-        self.shell(sender, "for try in 1 2 3 4 5; do echo hello | nc -w 5 10.1.0.5 99 && break; sleep 1; done")
+        await_that(lambda: ":0063 " in self.shell(receiver, "cat /proc/net/tcp /proc/net/tcp6"), "it listens")
+        # From a file, which can always be read: nc ends, successfully, when it sees the receiver's end of input before
+        # its own input.
+        self.shell(sender, "echo hello > /hello; nc -w 30 10.1.0.5 99 < /hello")
         await_that(lambda: self.shell(receiver, "cat /received"), "something came")
         return self.shell(receiver, "cat /received")
 
