@@ -56,7 +56,9 @@ def probe(name: str) -> int:
     def act() -> str:
         options = conf.load()
         if name == "vm/monitor":
-            backend.engine(options).allow_again()
+            engine = backend.engine(options)
+            engine.allow_again()
+            engine.thaw_abandoned()
         return measure.probe(name, lambda: backend.measure(options))
 
     return run(name, act)

@@ -17,15 +17,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from containerhost.errors import HostActionFailed
+from containerhost.process import holders
 from containerhost.storage import mountedfs
 from containerhost.storage.mountedfs import FREEZE, THAW
 
 FREEZE_TIMEOUT = 30.0  # s
-FROZEN = b"frozen\n"
 KEEP = "keep"
 LATE = 3  # exit status: it was thawed before its standard input ended
 
@@ -44,8 +44,7 @@ def frozen(folder: Path, timeout: float) -> Iterator[None]:
         try:
             yield
         finally:
-            cast("BinaryIO", process.stdin).close()
-            status = process.wait()
+            status = holders.end(process)
             if status not in (0, LATE):  # it was killed
                 mountedfs.thaw(folder)
     if status:
@@ -62,25 +61,12 @@ def freeze(folder: Path) -> None:
         process.wait()
 
 
-@contextlib.contextmanager
-def started(folder: Path, how: str) -> Iterator["subprocess.Popen[bytes]"]:
+def started(folder: Path, how: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
     """The process that froze it, within the block.
 
     :param how: seconds, or KEEP
     """
-    # No `with`: one that waits in the kernel is not waited for.
-    process = subprocess.Popen(command(folder, how), cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, start_new_session=True)
-    stdin, stdout = cast("BinaryIO", process.stdin), cast("BinaryIO", process.stdout)
-    with stdout, stdin:
-        if not select.select([stdout], [], [], FREEZE_TIMEOUT)[0]:
-            raise HostActionFailed(f"{folder} cannot be frozen within {FREEZE_TIMEOUT:g} s: a program's write to it "
-                                   "does not end")
-        answer = stdout.readline()
-        if answer != FROZEN:
-            process.wait()
-            raise HostActionFailed(f"{folder} cannot be frozen: {answer.decode(errors='replace').strip() or 'killed'}")
-        yield process
+    return holders.started(command(folder, how), str(folder), FREEZE_TIMEOUT, "a program's write to it does not end")
 
 
 def command(folder: Path, how: str) -> list[str]:
@@ -107,7 +93,7 @@ def main(folder: str, how: str) -> int:
             return 1
         to_thaw = False  # unless somebody waits for it, it is another's
     try:
-        os.write(1, FROZEN)
+        os.write(1, holders.HELD)
         to_thaw = how != KEEP
         return 0 if how == KEEP or select.select([0], [], [], float(how))[0] else LATE
     finally:

@@ -101,6 +101,13 @@ class Daemon:
             self._process.wait(STOP_LIMIT)
             self._process = None
 
+    def kill(self) -> None:
+        """End it at once, in whatever it is doing."""
+        if self._process:
+            self._process.kill()
+            self._process.wait(STOP_LIMIT)
+            self._process = None
+
     def client(self) -> DockerClient:
         return DockerClient(Settings(self.endpoint))
 

@@ -139,13 +139,13 @@ class DockerClient:
         self._act(f"change the limits of container {name}", "POST", f"/containers/{quoted(name)}/update", body)
 
     def commit(self, name: str, repository: str, tag: str, config: Mapping[str, Any]) -> str:
-        """Make an image of what is in its root now; it stands still meanwhile.
+        """Make an image of what is in its root now. It is not frozen meanwhile: the caller does that if it runs.
 
         :param config: what the image says about its program, in place of what the container was made with
         :returns: the image's id
         """
         return self._act(f"make an image of container {name}", "POST", "/commit", config,
-                         {"container": name, "repo": repository, "tag": tag})["Id"]
+                         {"container": name, "repo": repository, "tag": tag, "pause": 0})["Id"]
 
     def logs(self, name: str, lines: int) -> bytes:
         """The last lines of what it printed."""

@@ -314,6 +314,19 @@ class DockerEngine:
             except (errors.EngineError, errors.HostActionFailed) as error:
                 LOG.warning("Container %s may not open all its devices: %s", container[:12], error)
 
+    def thaw_abandoned(self) -> None:
+        """Let containers run that the kernel has frozen without Docker's knowledge, if no process copies their root.
+
+        Idempotent. One that cannot be thawed is logged, and does not keep others from it.
+        """
+        for container in self._records.ids():
+            try:
+                self._freezer.thaw_abandoned(container)
+            except errors.EngineNotFound:
+                continue  # deleted since the list was made
+            except (errors.EngineError, errors.HostActionFailed) as error:
+                LOG.warning("Container %s stays frozen: %s", container[:12], error)
+
     def _allow_again(self, container: str) -> None:
         nodes = self._records.read(container).nodes
         pid = usage.first_process_of(self._host, container) if nodes else None

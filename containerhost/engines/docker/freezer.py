@@ -1,12 +1,19 @@
-"""Freezing containers, also where Docker was killed between the kernel's freeze and its own record of it.
+"""Freeze containers, also where Docker was killed between the kernel's freeze and its own record of it.
 
 Docker then says that the container runs, and refuses to pause it (it is paused) and to unpause it (it is not).
 """
 
+import contextlib
+import logging
+from collections.abc import Iterator
+
 from containerhost.engines.docker import frozen
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.privileged import DockerPrivileged
+from containerhost.errors import EngineTimeout
 from containerhost.sysfs import Host
+
+LOG = logging.getLogger(__name__)
 
 
 class Freezer:
@@ -19,23 +26,52 @@ class Freezer:
 
     def freeze(self, name: str) -> None:
         """Freeze a container that is not frozen."""
-        if self.thaw_unrecorded(name) != "paused":
-            self._client.pause(name)
+        with self._thawed(name) as (container, status):
+            if status != "paused":
+                self._client.pause(container)
 
     def unfreeze(self, name: str) -> None:
         """Let a container run."""
-        if self.thaw_unrecorded(name) != "running":
-            self._client.unpause(name)
+        with self._thawed(name) as (container, status):
+            if status != "running":
+                self._client.unpause(container)
 
-    def thaw_unrecorded(self, name: str) -> str:
-        """Let a container run of which Docker says that it does.
+    def thaw_unrecorded(self, name: str) -> None:
+        """Let a container run of which Docker says that it does."""
+        with self._thawed(name):
+            return
 
-        :returns: its status in Docker's words
+    def thaw_abandoned(self, container: str) -> None:
+        """Likewise, but only if the kernel has frozen it and no other process is freezing or thawing it.
+
+        :param container: Docker's id
         """
-        container = self._client.container(name)
-        if container["State"]["Status"] == "running" and frozen.is_frozen(self._host, container["Id"]):
-            # Another request may be freezing it: Docker answers after that.
-            container = self._client.container(container["Id"])
-            if container["State"]["Status"] == "running":
-                self._privileged.thaw(container["Id"])
-        return str(container["State"]["Status"])
+        if not frozen.is_frozen(self._host, container):
+            return
+        try:
+            with frozen.locked(self._host, container, 0):
+                self._thaw_unrecorded(container)
+        except EngineTimeout:
+            LOG.debug("Container %s stays frozen: its root is being copied", container[:12])
+
+    @contextlib.contextmanager
+    def _thawed(self, name: str) -> Iterator[tuple[str, str]]:
+        """Thaw what Docker does not know to be frozen, and let no other process freeze or thaw within the block.
+
+        :returns: Docker's id and status
+        """
+        container = str(self._client.container(name)["Id"])
+        with frozen.locked(self._host, container, self._client.settings.operation_timeout):
+            yield container, self._thaw_unrecorded(container)
+
+    def _thaw_unrecorded(self, container: str) -> str:
+        """:returns: the status in Docker's words
+        """
+        # With the freezer's lock: whoever else froze it, by Docker, has ended or has not begun.
+        status = str(self._client.container(container)["State"]["Status"])
+        if status == "running" and frozen.is_frozen(self._host, container):
+            # A command of an administrator may be freezing it: Docker answers after that.
+            status = str(self._client.container(container)["State"]["Status"])
+            if status == "running":
+                self._privileged.thaw(container)
+        return status

@@ -1,10 +1,11 @@
 """Images of Docker: by their ids alone, because a name may mean another image tomorrow."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from containerhost.engines.docker import copyfreeze
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.freezer import Freezer
 from containerhost.engines.docker.privileged import DockerPrivileged
@@ -15,6 +16,10 @@ from containerhost.sysfs import Host
 
 LOAD_TIMEOUT: Final = 3600  # s
 HOLES_LIMIT: Final = 1 << 30  # bytes that an image of a container may be larger than the quota of its root
+
+#: Tag of an image until it is known that the container stood still for all of it: Docker makes it also if the process
+#: that asked for it, and so the freeze, has ended.
+UNFINISHED: Final = "unfinished"
 
 # Of what a container was made with, what its image says instead.
 PROGRAM = ("Cmd", "Entrypoint", "User", "WorkingDir", "Healthcheck")
@@ -73,27 +78,25 @@ class Images:
         made_of = self._client.image(found["Image"])["Config"] or {}
         config = {key: made_of[key] for key in PROGRAM if made_of.get(key)}
         quota = (found["HostConfig"].get("StorageOpt") or {}).get("size")
-        if quota is None:
-            return self._client.commit(container, repository, tag, config)
-        with self._still(container, found["State"]["Status"]):
-            written = int(self._client.container(container, size=True).get("SizeRw") or 0)
-            if written > int(quota) + HOLES_LIMIT:
-                raise EngineError(f"container {container} has sparse files: on its root disk of {int(quota) >> 20} MiB "
-                                  f"are files of {written >> 20} MiB, whose holes Docker would write to the host's "
-                                  "disk as zeros. Remove them, or pack them (tar --sparse), and try again")
-            return self._client.commit(container, repository, tag, config)
+        if UNFINISHED in self.names(repository):
+            self.remove(f"{repository}:{UNFINISHED}")
+        # Docker leaves one frozen that it finds so.
+        runs = found["State"]["Status"] == "running"
+        with copyfreeze.still(found["Id"]) if runs else contextlib.nullcontext():
+            if quota is not None:
+                self._require_small(container, int(quota))
+            image = self._client.commit(container, repository, UNFINISHED, config)
+        self.tag(image, repository, tag)
+        self.remove(f"{repository}:{UNFINISHED}")
+        return image
 
-    @contextlib.contextmanager
-    def _still(self, container: str, status: str) -> Iterator[None]:
-        """Let nothing in the container run within the block. Docker leaves it frozen where it finds it so."""
-        if status != "running":
-            yield
-            return
-        self._freezer.freeze(container)
-        try:
-            yield
-        finally:
-            self._freezer.unfreeze(container)
+    def _require_small(self, container: str, quota: int) -> None:
+        """:raises EngineError: an image of what the container wrote would be larger than its root may be"""
+        written = int(self._client.container(container, size=True).get("SizeRw") or 0)
+        if written > quota + HOLES_LIMIT:
+            raise EngineError(f"container {container} has sparse files: on its root disk of {quota >> 20} MiB are "
+                              f"files of {written >> 20} MiB, whose holes Docker would write to the host's disk as "
+                              "zeros. Remove them, or pack them (tar --sparse), and try again")
 
     def names(self, repository: str) -> Mapping[str, str]:
         """Tag -> id."""

@@ -1,0 +1,107 @@
+"""Freeze a running container while its root is copied.
+
+The kernel freezes its control group; Docker is not told. What the kernel has frozen and Docker calls running is thus
+never a suspension, and may be thawed whatever was killed or restarted meanwhile. Docker's own freeze would outlive it.
+
+A process of its own freezes, and thaws when its standard input ends: also when the process that copies is killed.
+
+    python -m containerhost.engines.docker.copyfreeze CONTAINER
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from containerhost.engines.docker import frozen
+from containerhost.errors import ContainerHostError, EngineError, HostActionFailed
+from containerhost.privileged import write
+from containerhost.process import holders
+from containerhost.sysfs import Host
+
+FREEZE_TIMEOUT: Final = 10.0  # s
+LOCK_TIMEOUT: Final = 10.0  # s; a process whose user was killed thaws at once
+START_TIMEOUT: Final = FREEZE_TIMEOUT + LOCK_TIMEOUT + 10  # s
+
+
+@contextlib.contextmanager
+def still(container: str) -> Iterator[None]:
+    """Let no process of a container run within the block.
+
+    :param container: Docker's id of one that runs
+    :raises HostActionFailed: it cannot be frozen
+    :raises EngineError: it was thawed before the block ended
+    """
+    what = f"container {container[:12]}"
+    with holders.started(command(container), what, START_TIMEOUT, "a process of it does not stop") as process:
+        try:
+            yield
+        finally:
+            status = holders.end(process)
+            if status:
+                thaw_abandoned(container)
+    if status:
+        raise EngineError(f"{what} ran, or ended, while its root was copied: try again")
+
+
+def command(container: str) -> list[str]:
+    return [sys.executable, "-m", __name__, container]
+
+
+def thaw_abandoned(container: str) -> None:
+    """Thaw after a process that was killed itself; idempotent."""
+    host = Host()
+    with frozen.locked(host, container, LOCK_TIMEOUT):
+        group = frozen.attribute(host, container)
+        if group and frozen.is_frozen(host, container):
+            write(group.path, group.thaw)
+
+
+def main(container: str) -> int:
+    """:returns: the exit status: 1 if it could not be frozen, or did not stay frozen
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    host = Host()
+    try:
+        with frozen.locked(host, container, LOCK_TIMEOUT):
+            return 0 if hold(host, container) else 1
+    except ContainerHostError as error:
+        print(error)
+        return 1
+
+
+def hold(host: Host, container: str) -> bool:
+    """Freeze the container until standard input ends.
+
+    :returns: whether it stayed frozen
+    """
+    group = frozen.attribute(host, container)
+    if group is None:
+        raise HostActionFailed("it does not run")
+    try:
+        freeze(host, group)
+        os.write(1, holders.HELD)
+        os.read(0, 1)
+        return frozen.is_frozen(host, container)
+    finally:
+        if frozen.attribute(host, container):
+            write(group.path, group.thaw)
+
+
+def freeze(host: Host, group: frozen.Attribute) -> None:
+    """Repeated until it holds: version 1 of control groups may miss processes that appear meanwhile."""
+    end = time.monotonic() + FREEZE_TIMEOUT
+    write(group.path, group.freeze)
+    while not frozen.is_still(host, group):
+        if time.monotonic() > end:
+            raise HostActionFailed(f"a process of it does not stop within {FREEZE_TIMEOUT:g} s")
+        time.sleep(frozen.POLL_INTERVAL)
+        write(group.path, group.freeze)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
