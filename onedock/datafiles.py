@@ -10,6 +10,7 @@ from typing import BinaryIO
 from containerhost.storage import loops
 from onedock import commands
 from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.node import room
 
 MIB = 1 << 20
 CHUNK = 1 << 20  # bytes
@@ -132,8 +133,9 @@ def duplicate(source: Path, target: Path, lock: Sequence[int] = ()) -> None:
 
     :param lock: file descriptors that hold a lock on the disk, for the program that copies it
     """
-    commands.run(["cp", "--reflink=auto", "--sparse=always", "--", str(source), str(target)],
-                 f"{source} cannot be copied", inherited=lock)
+    if not room.prepare(source, target):
+        commands.run(["cp", "--reflink=never", "--sparse=always", "--", str(source), str(target)],
+                     f"{source} cannot be copied", inherited=lock)
 
 
 def remove(path: Path) -> None:

@@ -22,6 +22,7 @@ from lxdone.disk import diskformat
 from lxdone.disk.diskformat import Format
 from lxdone.disk.limited import MEMORY, begun
 from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.node import room
 
 PARTITIONS_LIMIT = 30  # s
 
@@ -152,8 +153,11 @@ def duplicate(disk: Path, new: Path, limit: int) -> None:
     """Copy a disk's file, without copying where the file system can share blocks; zeros take no room.
 
     :param limit: seconds it may take
+    :raises DriverError: it cannot be copied, or a copy would take the room that other disks need to grow
     """
-    run(["cp", "--reflink=auto", "--sparse=always", "--", str(disk), str(new)], limit, f"disk {disk} cannot be copied")
+    if not room.prepare(disk, new):
+        run(["cp", "--reflink=never", "--sparse=always", "--", str(disk), str(new)], limit,
+            f"disk {disk} cannot be copied")
 
 
 def head(disk: Path, start: int = 0) -> bytes:

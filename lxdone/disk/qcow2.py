@@ -18,6 +18,7 @@ from lxdone.disk.filesystems import run
 from lxdone.disk.limited import confined
 from onedriver.errors import NotSupported
 from onedriver.node import datastores as files
+from onedriver.node import room
 
 INFO_LIMIT = 30  # s
 LONGEST = 64  # files behind one another
@@ -103,7 +104,10 @@ def write(raw: Path, new: Path, limit: int, over: Sequence[str] = ()) -> None:
     :param new: by a path that is safe to open; of the user who is to have the disk
     :param limit: seconds it may take
     :param over: options that name a backing file; without them the image stands by itself
+    :raises DriverError: it cannot be written, or would take the room that other disks need to grow
     """
+    if not over:  # else only what differs from the backing file is written
+        room.require(new, room.allocated(raw))
     with raw.open("rb") as source, new.open("wb") as target:
         os.fchown(source.fileno(), *owner(new))
         run([*confined(limit), "qemu-img", "convert", "-f", "raw", "-O", "qcow2", *over, own(source), own(target)],

@@ -64,6 +64,11 @@ class PackedRoot:
         self.home = home
         self._limit = limit
 
+    @property
+    def size(self) -> int:
+        """Bytes as LXD packed it."""
+        return self._found.size
+
     def write(self, file: Path) -> None:
         """As LXD packed it."""
         with self._exports.reading(self._found) as reader, file.open("wb") as target:

@@ -22,7 +22,7 @@ from lxdone.root.rootfiles import RootFile
 from lxdone.root.rootpacking import PackedRoot
 from lxdone.root.rootrecords import RootRecord
 from onedriver.errors import DriverError, NotSupported
-from onedriver.node import changes, datastores
+from onedriver.node import changes, datastores, room
 from onedriver.vm import Vm
 
 # How LXD is to pack what came packed so, by its first bytes.
@@ -204,12 +204,14 @@ class RootSaves:
 
         :param new: empty
         """
+        if found is not Format.TARBALL and record.persistent:
+            filesystems.duplicate(disk, new, self._timeout)  # whose blocks are written anew
+        else:
+            room.require(new, packed.size)
         if found is Format.TARBALL:
             packed.write(new)
             return
-        if record.persistent:
-            filesystems.duplicate(disk, new, self._timeout)
-        else:
+        if not record.persistent:
             os.truncate(new, disk.stat().st_size)
         packed.fill(new, record.size, new=not record.persistent)
 
