@@ -154,10 +154,13 @@ class Stage:
 
         :raises AssertionError: it failed
         """
+        before = self.one.error(vm)
         self.one("onevm", "migrate", vm, host, *words)
-        moved = self.await_that(lambda: self.one.error(vm) or self.one.is_placed(vm, host), f"it is on {host}", TIMEOUT)
-        require(moved is True, f"migrate: {moved}")
+        self.await_that(lambda: self.one.is_placed(vm, host) or self.one.error(vm) != before, f"it is on {host}",
+                        TIMEOUT)
         self.one.await_state(vm, then)
+        error = self.one.error(vm)
+        require(error == before, f"migrate: {error}")
 
     def refused(self, vm: str, reason: str, action: str, *words: str, then: str = "ACTIVE RUNNING") -> str:
         """Have ``onevm`` do what must fail.
