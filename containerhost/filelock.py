@@ -26,16 +26,17 @@ class FileLock:
         self._limit = limit
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> Iterator[int]:
         """The lock belongs to the open file, so threads exclude each other as processes do.
 
+        :returns: the file, open for reading and writing; a process that inherits it holds the lock, too
         :raises TimeoutError: another one holds it for longer than the limit
         :raises OSError: the file cannot be opened
         """
         handle = self._opened()
         try:
             self._wait_for(handle)
-            yield
+            yield handle
         finally:
             os.close(handle)
 

@@ -25,7 +25,7 @@ from containerhost.errors import (
     SpecError,
 )
 from containerhost.grants import Grant, GrantOptions
-from containerhost.network.netfunction import NO_MAC, NetFunction, wait_for
+from containerhost.network.netfunction import NO_MAC, NetFunction
 from containerhost.owners import Owner, Owners, Record
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
@@ -34,7 +34,6 @@ from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 
-RECEIVE_LIMIT = 2.0  # s in which what is sent to a process is received
 OPERATOR = Owner(driver="containerhost", engine="host", container="scrub", uuid="operator")
 Foreign = Callable[[Iterable[Device]], Mapping[str, str]]
 
@@ -117,20 +116,7 @@ class Possession:
             shared = grant.device.kind is Kind.GPU_SHARE and grant.device.parent
             nodes += own_nodes(self._inventory().get(shared)) if shared else grant.own_nodes
         own = [(node.major, node.minor) for node in nodes]
-        return (*self._privileged.users(own, holders_of(container)), *self._unlisted(container)) if own else ()
-
-    def _unlisted(self, container: int | None) -> tuple[str, ...]:
-        """In words, the processes of a container that can get files from a socket or an io_uring. These may be a
-        device's; what is received at once does not count."""
-        found: list[tuple[str, ...]] = [()]
-
-        def look() -> bool:
-            found[0] = self._privileged.users_unlisted(container) if container else ()
-            return not found[0]
-
-        wait_for(look, RECEIVE_LIMIT)
-        return tuple(f"{user}, by a file descriptor that waits in a socket or is kept in an io_uring"
-                     for user in found[0])
+        return self._privileged.users(own, holders_of(container)) if own else ()
 
     def faults(self, owner: Owner) -> tuple[str, ...]:
         """What is wrong with the devices the owner has, one text each; see :func:`containerhost.faults.of`."""
@@ -145,7 +131,7 @@ class Possession:
         """
         for grant in grants:
             own = [(node.major, node.minor) for node in grant.own_nodes]
-            users = (*self._privileged.users(own, holders_of(container)), *self._unlisted(container)) if own else ()
+            users = self._privileged.users(own, holders_of(container)) if own else ()
             if users:
                 raise DeviceInUse(f"device {grant.device.id} is in use by {', '.join(users)}: end what uses it, or "
                                   "stop the container, then try again")
@@ -264,11 +250,16 @@ class Possession:
 
     def reconcile(self, driver: str, engine: str, alive: Collection[str]) -> tuple[str, ...]:
         """Finish what somebody began who was killed, of this driver and engine only: what containers had that are not
-        among ``alive`` any more is given back, what the others have is mended.
+        among ``alive`` any more is given back, what the others have is mended. A container that a look left frozen is
+        thawed.
 
         :returns: complaints
         """
         complaints: list[str] = []
+        try:
+            self._privileged.thaw_left()
+        except HostActionFailed as error:
+            complaints.append(f"a container may be frozen: {error}")
         for owner in sorted(self.owners_of(driver, engine), key=str):
             if owner.container not in alive:
                 complaints += self.give_back(owner)

@@ -4,12 +4,10 @@ Arguments are checked here, because a helper's caller may be the weaker side: an
 is none never reaches a path or a command. Results are plain values, so that they can cross a process boundary.
 """
 
-import logging
 import os
 import re
 import shutil
 import stat
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -18,19 +16,17 @@ from containerhost.devices.health import kernellog
 from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
 from containerhost.inside import guestfolder
+from containerhost.linux import freezer
 from containerhost.network import links
-from containerhost.process import daemonhelpers, daemonnodes, namespaces, openfiles, processlimits, programs
-from containerhost.process.processes import name, namespace, open_folder, pids
+from containerhost.process import daemonhelpers, daemonnodes, deviceusers, namespaces, processlimits, programs
+from containerhost.process.processes import namespace, open_folder
 from containerhost.storage import blockcopy, blocknodes
 from containerhost.sysfs import Host
 
-LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 PCI = "/sys/bus/pci"
 TENANT_LIMIT = 30  # s
-USERS_LIMIT = 20  # s to look at the open files of containers: some ten million
-SHARE = 2  # s of these for each container that never had the device
 COMMAND_LIMIT = 30  # s
 GPU_RESET_LIMIT = 120  # s; resetting an NVLink-connected GPU retrains its links
 
@@ -214,55 +210,22 @@ class Privileged:
         return daemonhelpers.end(int(pid))
 
     def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None) -> tuple[str, ...]:
-        """The processes of containers that have one of these character nodes open or mapped, in words.
+        """Return the processes of containers that have one of these character nodes open or mapped, in words.
 
         Processes of the host's own PID namespace are left out: a monitoring daemon may watch a GPU at all times.
 
-        :param holders: first processes of the containers that may have been given the nodes: all their files are looked
-            at. Any other could never open one, so it must not hinder them by its number of files: it is looked at for
-            SHARE seconds. None where nobody knows: then all files of all containers are looked at
-        :raises HostActionFailed: containers have too many files open to look at them in USERS_LIMIT
+        :param holders: first processes of the containers that may have been given the nodes: they are frozen while all
+            their files are looked at, and what waits in their sockets counts, too. Any other could never open a node,
+            so it must not hinder them by its number of files: it is looked at for a short time. None where nobody
+            knows: then all files of all containers are looked at
+        :raises HostActionFailed: a container cannot be frozen, or has too many files open to look at them in time
         """
-        own, wanted = os.readlink("/proc/self/ns/pid"), set(map(tuple, nodes))
-        homes = {space for space in map(namespace, map(int, holders or ())) if space is not None}
-        found: list[int] = []
-        first: dict[str, int] = {}  # process of each container
-        spent: dict[int, float] = {}  # s, by that process
-        passed: set[int] = set()
+        search = deviceusers.CharUsers([(int(major), int(minor)) for major, minor in nodes])
+        return search.everywhere() if holders is None else search.of_holders(list(map(int, holders)))
 
-        def is_holding(pid: int) -> bool:
-            return any(blocknodes.belongs(pid, home) for home in homes)
-
-        for pid in sorted(pids(), key=lambda pid: not is_holding(pid)):
-            space, start = namespace(pid), time.monotonic()
-            if space is None or space == own:
-                continue
-            container = first.setdefault(space, pid)
-            left = USERS_LIMIT - sum(spent.values())
-            whole = holders is None or is_holding(pid)
-            if not whole:
-                left = min(left, SHARE - spent.get(container, 0.0))
-            seen = opened(pid, start + left)
-            spent[container] = spent.get(container, 0.0) + time.monotonic() - start
-            if seen is None and whole:
-                raise too_many_files(spent)
-            if seen is None:
-                passed.add(container)
-            elif seen & wanted:
-                found.append(pid)
-        if passed:
-            LOG.warning("Not all open files were looked at of containers that were never given the device: those of %s",
-                        ", ".join(map(in_words, sorted(passed))))
-        return tuple(map(in_words, found))
-
-    def users_unlisted(self, pid: int) -> tuple[str, ...]:
-        """Return the processes of a container that can get files which no table of open files lists, in words.
-
-        :param pid: of the container's first process
-        """
-        charnodes.require_container(int(pid))
-        return limited(lambda: tuple(in_words(member) for member in blocknodes.members(int(pid))
-                                     if openfiles.has_unlisted(member)))
+    def thaw_left(self) -> None:
+        """See :func:`containerhost.linux.freezer.thaw_left`."""
+        freezer.thaw_left()
 
     def withhold_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
         """Let nobody in the container of process ``pid`` open its block node ``path``."""
@@ -272,8 +235,11 @@ class Privileged:
         limited(lambda: blocknodes.restore(int(pid), check(NODE, path), (int(number[0]), int(number[1])), int(mode)))
 
     def block_users(self, pid: int, path: str, number: tuple[int, int]) -> tuple[str, ...]:
-        """What of the container holds the block device, in words."""
-        return limited(lambda: blocknodes.users(int(pid), check(NODE, path), (int(number[0]), int(number[1]))))
+        """Return what of the container uses the block device, in words: processes and mounts. The container is frozen
+        meanwhile."""
+        device = (int(number[0]), int(number[1]))
+        node = limited(lambda: blocknodes.inode(int(pid), check(NODE, path), device))
+        return deviceusers.users_in(int(pid), lambda member: blocknodes.use(member, node, device))
 
     def copy_block(self, source: str, target: str, place: int, size: int) -> int:
         """Copy a piece of a block device of the host to another.
@@ -303,36 +269,7 @@ def limited(act: Callable[[], Result]) -> Result:
 
     :raises HostActionFailed: as ``act`` does, or it is not done in time
     """
-    results: list[Result] = []
-    namespaces.apart(lambda: results.append(act()), "cannot look into a container's directories", TENANT_LIMIT)
-    return results[0]
-
-
-def opened(pid: int, end: float) -> set[tuple[int, int]] | None:
-    """Return the character nodes that a process has open or mapped; None where it has too many files.
-
-    :param end: when to give up, on the monotonic clock
-    :raises HostActionFailed: it cannot be looked at
-    """
-    try:
-        return openfiles.nodes(pid, stat.S_IFCHR, end)
-    except TimeoutError:
-        return None
-    except OSError as error:
-        raise HostActionFailed(f"cannot look into {in_words(pid)}: {error.strerror}") from error
-
-
-def in_words(pid: int) -> str:
-    return f"process {pid} ({name(pid)})"
-
-
-def too_many_files(spent: Mapping[int, float]) -> HostActionFailed:
-    """:param spent: seconds by the first process of each container"""
-    worst = max(spent, key=lambda pid: spent[pid])
-    return HostActionFailed(
-        f"cannot tell within {USERS_LIMIT} s which process has a device open: {spent[worst]:.0f} s went to the "
-        f"container of {in_words(worst)} in control group {openfiles.lines(worst, 'cgroup')[-1:]}, which has too many "
-        "files open. Stop that container, then try again")
+    return namespaces.limited(act, "cannot look into a container's directories", TENANT_LIMIT)
 
 
 def network_of(pid: int) -> str:

@@ -132,8 +132,8 @@ class Helper(Privileged):
     def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None) -> tuple[str, ...]:
         return tuple(act("users", [list(node) for node in nodes], None if holders is None else list(holders)))
 
-    def users_unlisted(self, pid: int) -> tuple[str, ...]:
-        return tuple(act("users_unlisted", pid))
+    def thaw_left(self) -> None:
+        act("thaw_left")
 
     def withhold_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
         act("withhold_block", pid, path, list(number))

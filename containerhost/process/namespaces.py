@@ -4,8 +4,11 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from containerhost.errors import HostActionFailed
+
+Result = TypeVar("Result")
 
 CLONE_FS = 0x200  # linux/sched.h
 OWN = 0xFFFFFFFF  # no id: setfsuid(2) then only tells the present one
@@ -50,6 +53,13 @@ def apart(act: Callable[[], object], problem: str, timeout: float | None = None)
         if isinstance(error, OSError):
             raise HostActionFailed(f"{problem}: {error.strerror or error}") from error
         raise error
+
+
+def limited(act: Callable[[], Result], problem: str, timeout: float) -> Result:
+    """Return what ``act`` returns, run as in :func:`apart`."""
+    results: list[Result] = []
+    apart(lambda: results.append(act()), problem, timeout)
+    return results[0]
 
 
 def enter(namespace: str) -> None:

@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import stat
+import struct
 import time
 from collections.abc import Iterator
 
@@ -20,6 +21,11 @@ Number = tuple[int, int]
 KCMP_FILES = 2  # linux/kcmp.h
 # By the names of uname(2); where it has no number here, or the kernel none, every thread is looked at.
 KCMP = {"x86_64": 312, "aarch64": 272, "ppc64le": 354, "s390x": 343}.get(platform.machine())
+
+# statx(2), linux/stat.h: mode and the numbers of a node, at bytes 28, 128 and 132.
+STATX = struct.Struct("=28xH98xII120x")
+STATX_SIZE, STATX_TYPE = STATX.size, 0x1
+AT_FDCWD, AT_STATX_DONT_SYNC = -100, 0x4000
 
 GONE = (FileNotFoundError, ProcessLookupError)
 UNLISTED = re.compile(r"(scm_fds|UserFiles):\s*[1-9]")
@@ -61,13 +67,19 @@ def nodes(pid: int, kind: int, end: float = math.inf) -> set[Number]:
     for path in itertools.chain(handles(pid), mappings(pid)):
         if time.monotonic() > end:
             raise TimeoutError(f"process {pid} has too many files open")
-        try:
-            status = os.stat(path)
-        except OSError:  # it has ended, or closed it
-            continue
-        if stat.S_IFMT(status.st_mode) == kind:
-            found.add((os.major(status.st_rdev), os.minor(status.st_rdev)))
+        found |= node(path, kind)
     return found
+
+
+def node(path: str, kind: int) -> set[Number]:
+    """Return the number of a node; nothing if it is none of this kind, or is gone.
+
+    No file system is asked, as os.stat() would: a process of the container that serves one (FUSE) may be frozen."""
+    status = ctypes.create_string_buffer(STATX_SIZE)
+    if _libc.statx(AT_FDCWD, os.fsencode(path), AT_STATX_DONT_SYNC, STATX_TYPE, status) < 0:
+        return set()  # the process has ended, or closed it
+    mode, major, minor = STATX.unpack(status.raw)
+    return {(major, minor)} if stat.S_IFMT(mode) == kind else set()
 
 
 def handles(pid: int) -> Iterator[str]:

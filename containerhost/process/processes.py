@@ -42,6 +42,29 @@ def _fields(pid: int) -> list[str]:
         return []
 
 
+def members(home: str) -> Iterator[int]:
+    """Yield the processes in a PID namespace or below it: a process that entered one from outside has a parent
+    elsewhere, and one of a container within the container has a namespace of its own."""
+    return (process for process in pids() if belongs(process, home))
+
+
+def outermost(pid: int) -> str | None:
+    """Return the PID namespace of the container that a process belongs to, also in a container within it. None for a
+    process of the host's own, and for one that is gone."""
+    outside, found, ancestor = namespace(os.getpid()), None, int(pid)
+    while ancestor and (space := namespace(ancestor)) not in (outside, None):
+        found, ancestor = space, parent(ancestor) or 0
+    return found
+
+
+def belongs(pid: int, home: str) -> bool:
+    """Return whether a process is in a PID namespace, or in one below it."""
+    outside, space, ancestor = namespace(os.getpid()), namespace(pid), parent(pid)
+    while space not in (home, outside) and ancestor:
+        space, ancestor = namespace(ancestor), parent(ancestor)
+    return space == home
+
+
 def name(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 from containerhost.errors import HostActionFailed
 from containerhost.process import openfiles
-from containerhost.process.processes import name, namespace, open_folder, parent, pids
+from containerhost.process.processes import name, open_folder
 
 Number = tuple[int, int]
+Inode = tuple[str, str]  # as /proc/<pid>/maps writes device and inode
 
 
 class NodeMissing(HostActionFailed):
@@ -42,18 +43,23 @@ def restore(pid: int, path: str, number: Number, mode: int) -> None:
         os.chmod(place, mode & 0o777)
 
 
-def users(pid: int, path: str, number: Number) -> tuple[str, ...]:
-    """What of the container holds the device, in words: processes that have it open or mapped, and mounts of it."""
+def inode(pid: int, path: str, number: Number) -> Inode:
+    """Return the node's own device and inode.
+
+    :raises NodeMissing:
+    """
     with opened(pid, path, number) as handle:
         status = os.fstat(handle)
-    node = (f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino))
-    found = []
-    for member in members(pid):
-        if number in openfiles.nodes(member, stat.S_IFBLK) or node in openfiles.mapped(member):
-            found.append(f"process {member} ({name(member)})")
-        elif f"{number[0]}:{number[1]}" in openfiles.mounted(member):
-            found.append(f"a mount that process {member} ({name(member)}) sees")
-    return tuple(found)
+    return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino)
+
+
+def use(pid: int, node: Inode, number: Number) -> str | None:
+    """Return how a process uses the device, in words: it has it open or mapped, or sees a mount of it."""
+    if number in openfiles.nodes(pid, stat.S_IFBLK) or node in openfiles.mapped(pid):
+        return f"process {pid} ({name(pid)})"
+    if f"{number[0]}:{number[1]}" in openfiles.mounted(pid):
+        return f"a mount that process {pid} ({name(pid)}) sees"
+    return None
 
 
 @contextlib.contextmanager
@@ -86,18 +92,3 @@ def root_of(pid: int, file: str) -> int:
     """The host's number of the container's root, from lines of ``inside outside count``."""
     maps = [tuple(map(int, line.split())) for line in openfiles.lines(pid, file)]
     return next((outside for inside, outside, _ in maps if inside == 0), 0)
-
-
-def members(pid: int) -> Iterator[int]:
-    """The processes in the PID namespace of ``pid`` or below it: a process that entered one from outside has a parent
-    elsewhere, and one of a container within the container has a namespace of its own."""
-    home = namespace(pid)
-    return (process for process in pids() if home is not None and belongs(process, home))
-
-
-def belongs(pid: int, home: str) -> bool:
-    """Return whether a process is in a PID namespace, or in one below it."""
-    outside, space, ancestor = namespace(os.getpid()), namespace(pid), parent(pid)
-    while space not in (home, outside) and ancestor:
-        space, ancestor = namespace(ancestor), parent(ancestor)
-    return space == home

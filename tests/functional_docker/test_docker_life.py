@@ -1,6 +1,5 @@
 """Containers on a real dockerd: their life, their limits, and what cannot be."""
 
-from pathlib import Path
 
 from containerhost import errors
 from containerhost.engines import Status
@@ -65,9 +64,9 @@ class TestLife(contract.LifeContract, DockerTestCase):
                 self.engine.unfreeze("c1")
 
     def freeze_unrecorded(self, container):
-        attribute = frozen.attribute(Host(), container)
-        Path(attribute.path).write_text({"THAWED": "FROZEN", "0": "1"}[attribute.thaw])
-        await_that(lambda: Path(attribute.path).read_text().strip() in ("FROZEN", "1"), "it is frozen")
+        group = frozen.freezer(Host(), container)
+        group.freeze()
+        await_that(lambda: group.is_frozen(Host()), "it is frozen")
         self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
 
     def test_record_of_a_container_that_others_removed_goes_with_its_deletion(self):

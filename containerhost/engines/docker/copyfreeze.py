@@ -18,7 +18,7 @@ from typing import Final
 
 from containerhost.engines.docker import frozen
 from containerhost.errors import ContainerHostError, EngineError, HostActionFailed
-from containerhost.privileged import write
+from containerhost.linux.freezer import POLL_INTERVAL, Freezer
 from containerhost.process import holders
 from containerhost.sysfs import Host
 
@@ -55,9 +55,9 @@ def thaw_abandoned(container: str) -> None:
     """Thaw after a process that was killed itself; idempotent."""
     host = Host()
     with frozen.locked(host, container, LOCK_TIMEOUT):
-        group = frozen.attribute(host, container)
-        if group and frozen.is_frozen(host, container):
-            write(group.path, group.thaw)
+        group = frozen.freezer(host, container)
+        if group and group.is_requested(host):
+            group.thaw()
 
 
 def main(container: str) -> int:
@@ -79,7 +79,7 @@ def hold(host: Host, container: str) -> bool:
 
     :returns: whether it stayed frozen
     """
-    group = frozen.attribute(host, container)
+    group = frozen.freezer(host, container)
     if group is None:
         raise HostActionFailed("it does not run")
     try:
@@ -88,19 +88,18 @@ def hold(host: Host, container: str) -> bool:
         os.read(0, 1)
         return frozen.is_frozen(host, container)
     finally:
-        if frozen.attribute(host, container):
-            write(group.path, group.thaw)
+        group.thaw()
 
 
-def freeze(host: Host, group: frozen.Attribute) -> None:
+def freeze(host: Host, group: Freezer) -> None:
     """Repeated until it holds: version 1 of control groups may miss processes that appear meanwhile."""
     end = time.monotonic() + FREEZE_TIMEOUT
-    write(group.path, group.freeze)
-    while not frozen.is_still(host, group):
+    group.freeze()
+    while not group.is_frozen(host):
         if time.monotonic() > end:
             raise HostActionFailed(f"a process of it does not stop within {FREEZE_TIMEOUT:g} s")
-        time.sleep(frozen.POLL_INTERVAL)
-        write(group.path, group.freeze)
+        time.sleep(POLL_INTERVAL)
+        group.freeze()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from containerhost import charnodes
 from containerhost.engines.docker import frozen
 from containerhost.network import addresses, links
 from containerhost.ociruntime import NODE_MODE
-from containerhost.privileged import INTERFACE, Privileged, check, network_of, write
+from containerhost.privileged import INTERFACE, Privileged, check, network_of
 from containerhost.process import commandtree
 from containerhost.spec import NicSetup
 from containerhost.sysfs import Host
@@ -53,8 +53,8 @@ class DockerPrivileged(Privileged):
 
         :param container: Docker's id
         """
-        if attribute := frozen.attribute(Host(), check(CONTAINER_ID, container)):
-            write(attribute.path, attribute.thaw)
+        if group := frozen.freezer(Host(), check(CONTAINER_ID, container)):
+            group.thaw()
 
     def end_command(self, pid: int, first: int, mark: str) -> None:
         """See :func:`containerhost.process.commandtree.end`."""

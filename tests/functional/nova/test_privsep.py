@@ -105,12 +105,13 @@ class PrivsepTest(DaemonTest):
         ends = socket.socketpair()
         self.addCleanup(lambda: [end.close() for end in ends])
         pid = engine.metrics("c1").pid
-        self.assertEqual((), self.helper.users_unlisted(pid))
+        self.assertEqual((), self.helper.users([(511, 7)], [pid]))
+        self.helper.thaw_left()
         process = subprocess.Popen(["nsenter", "--target", str(pid), "--all", "sleep", "60"], stdin=ends[0])
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         socket.send_fds(ends[1], [b"x"], [ends[1].fileno()])
-        self.assertTrue(wait_for(lambda: "sleep" in str(self.helper.users_unlisted(pid)), 10))
+        self.assertTrue(wait_for(lambda: "sleep" in str(self.helper.users([(511, 7)], [pid])), 10))
 
     def test_files_in_a_container_are_shared_by_the_daemon(self) -> None:
         daemon = self.useFixture(lxd.Lxd())

@@ -23,7 +23,7 @@ class NodeTest(testtools.TestCase):
         before = os.stat("/dev/null").st_mode
         for path in ("/dev/null", "/dev/no-such-device", "/no/such/folder"):
             for action in (lambda path=path: blocknodes.withhold(OWN, path, (7, 0)),
-                           lambda path=path: blocknodes.users(OWN, path, (7, 0))):
+                           lambda path=path: blocknodes.inode(OWN, path, (7, 0))):
                 self.assertRaises(NodeMissing, action)
             blocknodes.restore(OWN, path, (7, 0), 0o600)
         self.assertEqual(before, os.stat("/dev/null").st_mode)
@@ -49,7 +49,7 @@ class ProcessesTest(testtools.TestCase):
         self.addCleanup(child.wait)
         self.addCleanup(child.stdin.close)
         self.assertEqual(OWN, processes.parent(child.pid))
-        self.assertLessEqual({OWN, child.pid}, set(blocknodes.members(OWN)))
+        self.assertLessEqual({OWN, child.pid}, set(processes.members(processes.namespace(OWN))))
 
     def test_what_a_process_has_in_its_memory(self) -> None:
         path = os.path.join(self.useFixture(fixtures.TempDir()).path, "file")

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from unittest import mock
@@ -13,6 +14,7 @@ import fixtures
 import testtools
 
 from containerhost.process import openfiles
+from tests.frozengroups import SilentFuse
 
 ZERO = (1, 5)
 # A thread with a table of its own has /dev/zero open or mapped; its process says when, and perhaps ends its
@@ -140,3 +142,15 @@ class InFlightTest(testtools.TestCase):
             pid = self.process(how)
             self.assertEqual((how, False), (how, ZERO in openfiles.nodes(pid, stat.S_IFCHR)))
             self.assertEqual((how, expected), (how, openfiles.has_unlisted(pid)))
+
+
+class FuseTest(testtools.TestCase):
+    def test_file_system_whose_process_does_not_answer_does_not_hang_the_look(self) -> None:
+        """As one that a process of a frozen container serves."""
+        folder = self.useFixture(SilentFuse()).folder
+        handle = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+        self.addCleanup(os.close, handle)
+        thread = threading.Thread(target=openfiles.nodes, args=(os.getpid(), stat.S_IFCHR), daemon=True)
+        thread.start()
+        thread.join(10)
+        self.assertFalse(thread.is_alive())

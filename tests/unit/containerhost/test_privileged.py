@@ -1,7 +1,5 @@
 import errno
 import os
-import socket
-import stat
 import subprocess
 from pathlib import Path
 
@@ -83,26 +81,9 @@ class TestActions(testtools.TestCase):
 
     def test_containers_with_too_many_open_files_are_named(self):
         self.contained()
-        self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.USERS_LIMIT", 0))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.process.deviceusers.LOOK_TIMEOUT", 0))
         self.assertTrue(wait_for(lambda: "cannot tell within 0 s" in told(), 10))
         self.assertIn("Stop that container", told())
-
-    def test_many_open_files_of_one_container_do_not_hinder_another(self):
-        """They are looked at whole for a device that the container itself was given."""
-        node = Path(self.useFixture(fixtures.TempDir()).path) / "node"
-        os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(*NUMBER))
-        handle = os.open(node, os.O_PATH)
-        self.addCleanup(os.close, handle)
-        first, other = self.contained(handle), self.contained()
-        self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.SHARE", 0))
-        for holders, found in (((), ()), ((other,), ()), ((first, other), (f"process {first} (sleep)",)),
-                               (None, (f"process {first} (sleep)",))):
-            self.assertEqual(found, Privileged().users([NUMBER], holders))
-        self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.USERS_LIMIT", 0))
-        self.assertEqual((), Privileged().users([NUMBER], ()))
-        for holders in ((first,), None):
-            self.assertIn("Stop that container", str(self.assertRaises(HostActionFailed, Privileged().users, [NUMBER],
-                                                                       holders)))
 
     def contained(self, stdin=None):
         """:returns: the first process of a container, as the host numbers it"""
@@ -118,15 +99,6 @@ class TestActions(testtools.TestCase):
         self.useFixture(fixtures.MockPatch("os.scandir", side_effect=OSError(errno.EMFILE, "Too many open files")))
         self.assertTrue(wait_for(lambda: "cannot look into process" in told(), 10))
         self.assertIn("Too many open files", told())
-
-    def test_files_that_wait_in_a_socket_of_a_container(self):
-        ends = socket.socketpair()
-        self.addCleanup(lambda: [end.close() for end in ends])
-        inside = self.contained(ends[0])
-        self.assertEqual((), Privileged().users_unlisted(inside))
-        with open("/dev/null", "rb") as file:
-            socket.send_fds(ends[1], [b"x"], [file.fileno()])
-        self.assertTrue(wait_for(lambda: [user for user in Privileged().users_unlisted(inside) if "sleep" in user], 10))
 
     def test_own_processes_are_no_containers_users(self):
         # A node that hardly anybody else on the machine has open: terminals are numbered anew in each container.

@@ -25,9 +25,9 @@ class FrozenTest(testtools.TestCase):
             (folder / name.replace("_", ".")).write_text(text)
 
     def states(self) -> tuple[bool, bool]:
-        group = frozen.attribute(self.host, ID)
+        group = frozen.freezer(self.host, ID)
         assert group
-        return frozen.is_frozen(self.host, ID), frozen.is_still(self.host, group)
+        return frozen.is_frozen(self.host, ID), group.is_frozen(self.host)
 
     def test_version_1(self) -> None:
         for text, expected in (("THAWED", (False, False)), ("FREEZING", (True, False)), ("FROZEN", (True, True))):
@@ -55,4 +55,4 @@ class FrozenTest(testtools.TestCase):
 
     def test_lock_not_needed_when_it_does_not_run(self) -> None:
         with frozen.locked(self.host, ID, 0), frozen.locked(self.host, ID, 0):
-            self.assertIsNone(frozen.attribute(self.host, ID))
+            self.assertIsNone(frozen.freezer(self.host, ID))

@@ -1,0 +1,245 @@
+"""Freeze the control group of a container while the host looks at its processes.
+
+A process that forks and exits faster than /proc is read, or passes its files on by a socket, is never where the walk
+looks; a frozen one is.
+
+One container at a time is frozen, for a limited time. A process of its own thaws it when its standard input ends, so
+also when the process that looks is killed. The file that is locked meanwhile names the frozen group: where both were
+killed, the next look thaws it, or :func:`thaw_left`. A group that its user has frozen stays frozen.
+
+Sources: Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst; cgroup-v2.rst, ``cgroup.freeze``.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+from containerhost.errors import HostActionFailed
+from containerhost.filelock import FileLock
+from containerhost.sysfs import Host
+
+ROOT = "/sys/fs/cgroup"
+V1, V2 = "freezer.state", "cgroup.freeze"
+LOCK = Path("/run/containerhost/frozen")
+
+# Group of a container as its engine names it: LXC's, and Docker's under both cgroup drivers. The tenant names those
+# below it, so the topmost one counts.
+CONTAINER = re.compile(r"/(?:[^/]+/)*?(?:lxc\.payload\.[^/]+|(?:docker-)?[0-9a-f]{64}(?:\.scope)?)(?=/|$)")
+
+FREEZE_TIMEOUT = 5.0  # s; a process that waits in the kernel without end never freezes
+FROZEN_TIMEOUT = 60  # s after which a group is thawed, whatever the process that looks does
+LOCK_TIMEOUT = 60.0  # s; another look ends within that
+THAW_TIMEOUT = 10.0  # s
+POLL_INTERVAL = 0.005  # s
+
+THAW = 'trap "" HUP INT TERM; timeout -s KILL "$1" cat; echo "$2" > "$3" && : > "$4"'
+
+
+class ThawedMeanwhile(HostActionFailed):
+    """The group ran while its processes were looked at, as one that its engine kills."""
+
+
+class Freezer(NamedTuple):
+    """A control group that can be frozen.
+
+    :ivar path: the file that freezes it; its name tells the version of control groups
+    """
+
+    path: str
+
+    @property
+    def thawing(self) -> str:
+        """What lets the group run when it is written to the file."""
+        return "THAWED" if self.path.endswith(V1) else "0"
+
+    def is_requested(self, host: Host) -> bool:
+        """Return whether the group is frozen, or about to be."""
+        return host.text(self.path) in ("FROZEN", "FREEZING", "1")
+
+    def is_frozen(self, host: Host) -> bool:
+        """Return whether no process of the group can run. A group that is gone has none."""
+        if self.path.endswith(V1):
+            state = host.text(self.path)
+        else:
+            state = "FROZEN" if "frozen 1" in host.lines(f"{os.path.dirname(self.path)}/cgroup.events") else "THAWED"
+        return state == "FROZEN" or host.text(self.path) is None
+
+    @contextlib.contextmanager
+    def locked(self, host: Host, timeout: float) -> Iterator[int | None]:
+        """Keep other processes from freezing and thawing the group. The lock is on its folder, and ends with the last
+        process that has inherited it.
+
+        :returns: the folder, open; None if the group is gone
+        :raises TimeoutError: another process has the lock for longer than ``timeout`` seconds
+        """
+        fd = host.open(os.path.dirname(self.path))
+        if fd is None:
+            yield None
+            return
+        try:
+            end = time.monotonic() + timeout
+            while not try_lock(fd):
+                if time.monotonic() >= end:
+                    raise TimeoutError(f"control group {self.path} is locked for more than {timeout:g} s")
+                time.sleep(POLL_INTERVAL)
+            yield fd
+        finally:
+            os.close(fd)
+
+    def freeze(self) -> None:
+        """Let the kernel begin to freeze the group."""
+        self._write("FROZEN" if self.path.endswith(V1) else "1")
+
+    def thaw(self) -> None:
+        """Let the group run. Idempotent."""
+        self._write(self.thawing)
+
+    def _write(self, text: str) -> None:
+        try:
+            fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, text.encode())
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if os.path.exists(self.path):  # else the container has ended
+                raise HostActionFailed(f"writing {text} to {self.path} failed: {error.strerror}") from error
+
+
+def try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def of_container(pid: int, host: Host) -> Freezer | None:
+    """Return the control group of the container that a process belongs to; None if it belongs to none.
+
+    Where both versions are mounted, that of version 1 if the engine made a group in it.
+    """
+    for mount, file, path in hierarchies(pid, host):
+        group = CONTAINER.match(path)
+        if group and not is_own(group[0], mount, host) and os.path.exists(f"{mount}{group[0]}/{file}"):
+            return Freezer(f"{mount}{group[0]}/{file}")
+    return None
+
+
+def is_own(group: str, mount: str, host: Host) -> bool:
+    """Return whether this process is in a group, as where it runs in a container itself."""
+    return any(f"{path}/".startswith(f"{group}/") for found, _, path in hierarchies(os.getpid(), host)
+               if found == mount)
+
+
+def hierarchies(pid: int, host: Host) -> Iterator[tuple[str, str, str]]:
+    """Yield mount point, file and the process's group of each hierarchy that can freeze.
+    Lines of /proc/<pid>/cgroup (cgroups(7)): ``6:freezer:/lxc.payload.c1`` and ``0::/lxc.payload.c1``."""
+    groups = {controllers: path for _, controllers, path in (
+        line.split(":", 2) for line in host.lines(f"/proc/{pid}/cgroup"))}
+    for controllers, path in groups.items():
+        if "freezer" in controllers.split(","):
+            yield f"{ROOT}/freezer", V1, path
+    if "" in groups:
+        yield ROOT, V2, groups[""]
+        yield f"{ROOT}/unified", V2, groups[""]
+
+
+@contextlib.contextmanager
+def frozen(group: Freezer, host: Host) -> Iterator[None]:
+    """Keep a container frozen while the block runs. The block must have a time limit below FROZEN_TIMEOUT.
+
+    :raises HostActionFailed: it cannot be frozen in time
+    :raises ThawedMeanwhile: it ran while the block did
+    """
+    with locked() as fd, held(group, host, fd):
+        end = time.monotonic() + FREEZE_TIMEOUT
+        while not group.is_frozen(host):
+            if time.monotonic() > end:
+                raise HostActionFailed(f"control group {group.path} cannot be frozen within {FREEZE_TIMEOUT:g} s: a "
+                                       "process of that container waits in the kernel. Stop the container, then try "
+                                       "again")
+            time.sleep(POLL_INTERVAL)
+        yield
+        if not group.is_frozen(host):
+            raise ThawedMeanwhile(f"control group {group.path} was thawed while its processes were looked at; try "
+                                  "again")
+
+
+@contextlib.contextmanager
+def held(group: Freezer, host: Host, fd: int) -> Iterator[None]:
+    """Freeze a group unless it is frozen: by its user, or by a process that copies its root.
+
+    :param fd: of the locked file
+    :raises HostActionFailed: another process is at work on it
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(group.locked(host, 0 if group.is_requested(host) else FREEZE_TIMEOUT))
+        except TimeoutError as error:
+            if not group.is_requested(host):
+                raise HostActionFailed(f"{error}; try again") from error
+        else:
+            if folder is not None and not group.is_requested(host):
+                stack.enter_context(requested(group, fd, folder))
+        yield
+
+
+@contextlib.contextmanager
+def requested(group: Freezer, fd: int, folder: int) -> Iterator[None]:
+    """Freeze a group, and thaw it when the block ends or this process does.
+
+    :param fd: of the locked file
+    :param folder: of the group, locked
+    """
+    os.pwrite(fd, group.path.encode(), 0)
+    # It inherits both locks: nobody else freezes anything before it has ended.
+    process = subprocess.Popen(["sh", "-c", THAW, "thaw", str(FROZEN_TIMEOUT), group.thawing, group.path, str(LOCK)],
+                               cwd="/", stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               pass_fds=[fd, folder], start_new_session=True)
+    try:
+        group.freeze()
+        yield
+    finally:
+        cast("BinaryIO", process.stdin).close()
+        try:
+            process.wait(THAW_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        thaw_recorded(fd)
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[int]:
+    """Hold the lock of all looks, after a group that a killed one left frozen is thawed.
+
+    :raises HostActionFailed: another look does not end
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = stack.enter_context(FileLock(LOCK, LOCK_TIMEOUT).held())
+        except OSError as error:
+            raise HostActionFailed(f"cannot freeze a container: {error}") from error
+        thaw_recorded(fd)
+        yield fd
+
+
+def thaw_recorded(fd: int) -> None:
+    """Thaw the group that the locked file names, if any, and forget it."""
+    path = os.pread(fd, os.fstat(fd).st_size, 0).decode()
+    if path:
+        Freezer(path).thaw()
+        os.ftruncate(fd, 0)
+
+
+def thaw_left() -> None:
+    """Thaw the container that a killed look left frozen, if any."""
+    with locked():
+        pass
