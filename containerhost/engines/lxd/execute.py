@@ -44,9 +44,9 @@ class Command:
         :raises EngineTimeout: it was killed
         """
         end = time.monotonic() + timeout
-        with contextlib.suppress(errors.EngineUnavailable):  # who has ended already reads no more
-            self._streams["0"].send(stdin)
-        self._streams["0"].end_of_input()
+        # A thread of its own: a command that never reads its input, or first writes, makes the sender wait.
+        sender = threading.Thread(target=self._send_input, args=(stdin,), daemon=True)
+        sender.start()
         parts = all_drained([self._streams["1"], self._streams["2"]], end)
         try:
             if parts is None:
@@ -57,6 +57,14 @@ class Command:
         except errors.EngineTimeout as error:
             self.kill()
             raise errors.EngineTimeout(f"{self._asked}: not done within {timeout} s; it is killed") from error
+        finally:
+            if sender.is_alive():  # the daemon need not have noticed that nobody reads any more
+                self._streams["0"].abort()
+
+    def _send_input(self, stdin: bytes) -> None:
+        with contextlib.suppress(errors.EngineUnavailable):  # who has ended already reads no more
+            self._streams["0"].send(stdin)
+        self._streams["0"].end_of_input()
 
     def kill(self) -> None:
         with contextlib.suppress(errors.EngineUnavailable):  # it has ended

@@ -165,14 +165,18 @@ class Stream:
             while self._is_readable(max(0.0, limit - time.monotonic())) and self._socket.recv(CHUNK):
                 pass
 
+    def abort(self) -> None:
+        """End the connection under a thread that waits in :meth:`send`."""
+        with contextlib.suppress(OSError):  # the daemon has hung up
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """A thread that waits in :meth:`receive` gets None, and lets go of the socket: it would not wake (eventlet's do
         not) were the socket closed under it."""
         self._closed = True
         with contextlib.suppress(errors.EngineUnavailable):
             self._send(self._protocol.send_close)
-        with contextlib.suppress(OSError):  # the daemon has hung up
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self.abort()
         if not self._waiting:
             self._socket.close()
 

@@ -34,6 +34,29 @@ class TestGuest(LxdTestCase):
         self.assertIn("killed", str(error))
         await_that(lambda: self.inside("c1", "pidof", "sleep")[0] != 0, "the end of the command")
 
+    def test_command_that_never_reads_its_input_is_killed_in_time(self):
+        self.running()
+        found = []
+
+        def run():
+            try:
+                self.engine.execute("c1", ["sleep", "1000"], bytes(16 << 20), timeout=2)
+            except errors.EngineTimeout as error:
+                found.append(str(error))
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(30)
+        self.addCleanup(self.inside, "c1", "killall", "sleep")
+        self.assertIn("not done within 2 s; it is killed", str(found))
+        await_that(lambda: self.inside("c1", "pidof", "sleep")[0] != 0, "the end of the command")
+
+    def test_large_input_of_a_command_that_writes_it_out_again(self):
+        """It writes before it has read all."""
+        self.running()
+        done = self.engine.execute("c1", ["cat"], bytes(16 << 20), timeout=LIMIT)
+        self.assertEqual((0, 64 * 1024), (done.status, len(done.output)))
+
     def test_what_does_not_run_has_neither(self):
         self.engine.create(self.spec())
         for ask in (lambda: self.engine.console("c1"), lambda: self.engine.execute("c1", ["true"], b"", timeout=1)):
