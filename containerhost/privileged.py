@@ -203,7 +203,8 @@ class Privileged:
 
     def forget_nodes(self, server: int, container: str, pid: int, known: Collection[str]) -> int:
         """See :func:`containerhost.process.daemonnodes.forget`."""
-        return daemonnodes.forget(int(server), check(CONTAINER, container), int(pid), list(map(str, known)))
+        return limited(lambda: daemonnodes.forget(int(server), check(CONTAINER, container), int(pid),
+                                                  list(map(str, known))))
 
     def end_helpers(self, pid: int) -> int:
         """See :func:`containerhost.process.daemonhelpers.end`."""

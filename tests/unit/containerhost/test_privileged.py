@@ -1,11 +1,13 @@
 import errno
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import fixtures
 import testtools
 
+from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.errors import HostActionFailed
 from containerhost.network.netfunction import wait_for
 from containerhost.privileged import Privileged, by_bytes, run, write
@@ -99,6 +101,18 @@ class TestActions(testtools.TestCase):
         self.useFixture(fixtures.MockPatch("os.scandir", side_effect=OSError(errno.EMFILE, "Too many open files")))
         self.assertTrue(wait_for(lambda: "cannot look into process" in told(), 10))
         self.assertIn("Too many open files", told())
+
+    def test_node_is_not_waited_for_without_end(self):
+        """The tenant's /dev may be a file system that never answers."""
+        self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.TENANT_LIMIT", 0.2))
+        ended = threading.Event()
+        self.addCleanup(ended.set)
+        for action, act in (("containerhost.process.daemonnodes.forget",
+                             lambda: Privileged().forget_nodes(7, "c1", 99, ())),
+                            ("containerhost.charnodes.take",
+                             lambda: DockerPrivileged().take_node(99, "/dev/nvidia0", (195, 0)))):
+            self.useFixture(fixtures.MonkeyPatch(action, lambda *arguments: ended.wait(5)))
+            self.assertIn("not done within 0.2 s", str(self.assertRaises(HostActionFailed, act)))
 
     def test_own_processes_are_no_containers_users(self):
         # A node that hardly anybody else on the machine has open: terminals are numbered anew in each container.
