@@ -42,7 +42,7 @@ class FrozenTest(testtools.TestCase):
             self.assertEqual(expected, self.states())
 
     def test_one_process_at_a_time(self) -> None:
-        self.group(f"docker/{ID}")
+        self.group(f"docker/{ID}", cgroup_freeze="0\n")
 
         def second() -> None:
             with frozen.locked(self.host, ID, 0):
