@@ -4,8 +4,7 @@
     sudo .venv/bin/python bench/onedock.py [--containers N] [--running N] [--runs N] [--json]
 
 Start: from the call of the installed script ``reset`` to the first connection to Docker, of which this program plays
-the part, where no process stands by; aim <= 0.25 s for the median. What it costs where one does is told beside it; the
-deployment is done by such forks. Deployment: a VM with a GPU and a network function by the script ``deploy``,
+the part; aim <= 0.25 s for the median. Deployment: a VM with a GPU and a network function by the script ``deploy``,
 against `docker create` with the GPU's and the function's nodes, `docker start` and `ip link set` for its interface by
 hand, in turns; aim <= 1.3 times. What the same costs as bare requests of Docker's API is told beside it. Hot: a GPU
 that appears in a running container, once it is the VM's; aim <= 0.15 s; the whole action is told beside it. Round:
@@ -27,7 +26,7 @@ from concurrent import futures
 from typing import Any
 
 from emulated import enter, installed
-from opennebula import AIM_DEPLOY, AIM_MORE, AIM_ROUND, AIM_START, compared, stand_by, starts, timed
+from opennebula import AIM_DEPLOY, AIM_MORE, AIM_ROUND, AIM_START, compared, starts, timed
 
 from containerhost.devices.model import Device, Kind, Role
 from containerhost.devices.scan import scan
@@ -77,7 +76,6 @@ def main() -> int:
     with DockerNode(Daemon(commands=commands), commands) as node:
         found = {"start": starts(node, commands, chosen.runs, "unix://")}
         node.configure()
-        stand_by(node)
         found |= {"deploy": deploys(node, chosen.runs), "attach": attachments(node, chosen.runs)}
         print(f"so far: {json.dumps(found)}", file=sys.stderr)
         fill(node, chosen.containers, chosen.running)
@@ -227,8 +225,7 @@ def reached(found: dict[str, Any]) -> bool:
 def told(found: dict[str, Any], chosen: argparse.Namespace) -> str:
     start, deploy, attach = found["start"], found["deploy"], found["attach"]
     lines = [f"start to Docker's first request: best {start['best_s']:.3f} s, median {start['median_s']:.3f} s of "
-             f"{chosen.runs} (aim <= {AIM_START:g}); Python alone {start['python_s']:.3f} s; "
-             f"median where a process stands by {start['warm_s']:.3f} s",
+             f"{chosen.runs} (aim <= {AIM_START:g}); Python alone {start['python_s']:.3f} s",
              f"deployment with a GPU and a network function: {deploy['driver_s']:.3f} s, by hand "
              f"{deploy['hand_s']:.3f} s, ratio {deploy['ratio']:.2f} (aim <= {AIM_DEPLOY:g}); "
              f"as bare requests {deploy['raw_s']:.3f} s, ratio {deploy['raw_ratio']:.2f}",

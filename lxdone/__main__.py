@@ -1,8 +1,14 @@
-"""``python -m lxdone``, as the command ``lxdone``."""
+"""The command ``lxdone``, also as ``python -m lxdone``: see :mod:`lxdone.cli`."""
 
 import sys
 
-from onedriver.standby import client
+from lxdone import cli
+from onedriver import program
+
+
+def main() -> int:
+    return program.start(cli.main)
+
 
 if __name__ == "__main__":
-    sys.exit(client.run("lxdone"))
+    sys.exit(main())

@@ -22,9 +22,6 @@ from onedriver import program
 from onedriver.node import commands
 
 STARTS = ("deploy", "restore")
-#: What actions and probes need, for the process that stands by.
-LOADED = ("lxdone.backend", "lxdone.refusals", "onedriver.actions", "onedriver.node.changes", "onedriver.node.measure",
-          "onedriver.node.vmlock")
 USAGE = ("usage: lxdone vmm ACTION ARGUMENT… | lxdone probe KIND/NAME | lxdone tm SCRIPT ARGUMENT… (see the manual: "
          "OpenNebula)")
 

@@ -1,8 +1,14 @@
-"""``python -m onedock``, as the command ``onedock``."""
+"""The command ``onedock``, also as ``python -m onedock``: see :mod:`onedock.cli`."""
 
 import sys
 
-from onedriver.standby import client
+from onedock import cli
+from onedriver import program
+
+
+def main() -> int:
+    return program.start(cli.main)
+
 
 if __name__ == "__main__":
-    sys.exit(client.run("onedock"))
+    sys.exit(main())

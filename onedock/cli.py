@@ -25,8 +25,6 @@ from pathlib import Path
 
 from onedriver import program
 
-#: What actions and probes need, for the process that stands by.
-LOADED = ("onedock.node", "onedock.backend", "onedriver.node.measure")
 USAGE = ("usage: onedock datastore|tm|node|image|usage|vmm|probe|leave|drop|lock … (see the manual: OpenNebula on "
          "Docker)")
 

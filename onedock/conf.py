@@ -30,8 +30,4 @@ class Options(NodeOptions):
 
 def load(path: Path | None = None) -> Options:
     """:raises BadOptions: the file cannot be read, or says something that is no option"""
-    return options.load(Options, path or place())
-
-
-def place() -> Path:
-    return Path(os.environ.get("ONEDOCK_CONF", USUAL))
+    return options.load(Options, path or Path(os.environ.get("ONEDOCK_CONF", USUAL)))

@@ -7,9 +7,10 @@ last: the reason, which ends in a period, and leaves with a status that is not z
 
 import errno
 import logging
+import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from onedriver.errors import DriverError
@@ -52,6 +53,16 @@ def log_to(stream: TextIO, level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+
+
+def start(main: Callable[[Sequence[str]], int]) -> int:
+    """Run a driver's command with the arguments of this process.
+
+    :returns: the exit status
+    """
+    if os.geteuid() == 0:
+        os.chdir("/")  # programs look for their configuration where they are called, which may be anybody's folder
+    return main(sys.argv[1:])
 
 
 def run(what: str, body: Callable[[], str | None], known: Mapping[type[Exception], int] | None = None,

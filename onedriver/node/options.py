@@ -35,7 +35,6 @@ class NodeOptions:
     :ivar memlock: locked-memory limit of containers with RDMA: ``unlimited`` or bytes
     :ivar management_nodes: give umad and issm with InfiniBand functions
     :ivar gpu_capabilities: which of the GPU driver's libraries come with a GPU (``compute``, ``utility``…)
-    :ivar standby: whether a process stays ready for the next call
     :ivar pci_filter: which devices the host probe reports: ``VENDOR:DEVICE:CLASS``, an asterisk for any
     """
 
@@ -51,7 +50,6 @@ class NodeOptions:
     memlock: str = "unlimited"
     management_nodes: bool = False
     gpu_capabilities: tuple[str, ...] = ()
-    standby: bool = True
     pci_filter: tuple[str, ...] = ("*:*:*",)
 
 

@@ -11,7 +11,6 @@ BIN = Path(sys.executable).parent
 PACKAGE = "nova-lxd-ext"
 #: Of the OCI runtime, which hands every word on to runc.
 RUNTIME = "containerhost-ociruntime"
-SCRIPTS = ("lxdone", "onedock")  # which pip installs as they are
 
 LOAD_OS_VIF = """
 import os_vif
@@ -64,8 +63,8 @@ class EntryPointsTest(testtools.TestCase):
 
     def test_every_command_explains_itself(self) -> None:
         commands = [point.name for point in distribution(PACKAGE).entry_points if point.group == "console_scripts"]
-        self.assertIn("containerhost", commands)
-        for name in (*SCRIPTS, *sorted(set(commands) - {RUNTIME})):
+        self.assertLessEqual({"containerhost", "lxdone", "onedock"}, set(commands))
+        for name in sorted(set(commands) - {RUNTIME}):
             with self.subTest(name):
                 self.assertIn("sage: ", self.call(str(BIN / name), "--help"))
         self.assertIn("runc version", self.call(str(BIN / RUNTIME), "--version"))

@@ -24,9 +24,9 @@ class ScriptsTest(testtools.TestCase):
     def test_there_is_one_for_every_name_oned_calls(self) -> None:
         self.assertEqual({*actions.ARGUMENTS, *actions.LOCAL_NAMES}, set(os.listdir(FOLDER)))
 
-    def test_the_command_that_is_installed(self) -> None:
+    def test_command_prints_usage_when_arguments_are_missing(self) -> None:
         root = FOLDER.parents[4]
-        done = subprocess.run([sys.executable, root / "bin/lxdone", "vmm"], env={"PYTHONPATH": str(root)},
+        done = subprocess.run([sys.executable, "-m", "lxdone", "vmm"], env={"PYTHONPATH": str(root)},
                               capture_output=True, text=True, check=False)
         self.assertEqual((2, ""), (done.returncode, done.stdout))
         self.assertIn("usage: lxdone", done.stderr)

@@ -46,8 +46,8 @@ class ScriptsTest(testtools.TestCase):
         for words in ([], ["vmm"], ["other", "x"], ["probe"], ["drop"], ["leave", "1"], ["command", "x"]):
             self.assertEqual(2, main(words))
 
-    def test_the_command_that_is_installed(self) -> None:
-        done = subprocess.run([sys.executable, ETC.parent / "bin/onedock", "vmm"], env={"PYTHONPATH": str(ETC.parent)},
+    def test_command_prints_usage_when_arguments_are_missing(self) -> None:
+        done = subprocess.run([sys.executable, "-m", "onedock", "vmm"], env={"PYTHONPATH": str(ETC.parent)},
                               capture_output=True, text=True, check=False)
         self.assertEqual((2, ""), (done.returncode, done.stdout))
         self.assertIn("usage: onedock", done.stderr)

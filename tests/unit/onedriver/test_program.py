@@ -1,7 +1,11 @@
 import errno
 import io
 import logging
+import os
+import sys
+from unittest import mock
 
+import fixtures
 import testtools
 
 from onedriver import program
@@ -10,6 +14,19 @@ from onedriver.errors import BadInput, NotSupported
 
 class Told(Exception):
     """An error the caller knows."""
+
+
+class StartTest(testtools.TestCase):
+    def test_root_leaves_the_directory_of_its_caller(self) -> None:
+        """sudo starts the command in the caller's directory, where programs would read the caller's configuration."""
+        caller = self.useFixture(fixtures.TempDir()).path
+        self.addCleanup(os.chdir, os.getcwd())
+        seen = []
+        for user in (0, 1000):
+            os.chdir(caller)
+            with mock.patch("os.geteuid", return_value=user), mock.patch.object(sys, "argv", ["lxdone", "probe", "x"]):
+                self.assertEqual(7, program.start(lambda words: seen.append((os.getcwd(), words)) or 7))
+        self.assertEqual([("/", ["probe", "x"]), (caller, ["probe", "x"])], seen)
 
 
 class ProgramTest(testtools.TestCase):
