@@ -7,11 +7,15 @@ KINDS = (TimeoutError, requests.Timeout, urllib3.exceptions.ReadTimeoutError)
 
 
 def is_timeout(error: BaseException) -> bool:
-    """requests hides a read time-out of a streamed body in other errors, and so does docker any of its first
-    request."""
+    return has_cause(error, *KINDS)
+
+
+def has_cause(error: BaseException, *kinds: type[BaseException]) -> bool:
+    """Tell whether the error, or one that it hides, is of these classes: requests hides a read time-out of a streamed
+    body in other errors, and so does docker any of its first request."""
     seen: BaseException | None = error
     while seen is not None:
-        if any(isinstance(part, KINDS) for part in (seen, *seen.args)):
+        if any(isinstance(part, kinds) for part in (seen, *seen.args)):
             return True
         seen = seen.__cause__ or seen.__context__
     return False

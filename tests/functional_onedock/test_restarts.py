@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import docker
 import fixtures
 
 from containerhost.engines import Status
-from containerhost.engines.docker import plain
 from containerhost.owners import Owners
 from onedriver import actions
 from tests.functional_one.commands import Commands
@@ -128,7 +128,7 @@ class RestartsTest(Commands, OnedockCase):
     @contextlib.contextmanager
     def restarted(self, when: When) -> Iterator[list[threading.Thread]]:
         """Docker, once, during the block."""
-        daemon, ask = self.node.docker.daemon, plain.exchange
+        daemon, ask = self.node.docker.daemon, docker.APIClient.request
         asked: list[str] = []
         began: list[threading.Thread] = []
 
@@ -142,14 +142,14 @@ class RestartsTest(Commands, OnedockCase):
             began.append(threading.Thread(target=daemon.start if when is When.ASKED else restart))
             began[0].start()
 
-        def exchange(what: str, endpoint: str, method: str, *arguments: Any) -> Any:
+        def request(api: docker.APIClient, method: str, *arguments: Any, **options: Any) -> Any:
             if threading.current_thread() is threading.main_thread() and not began:
                 asked.append(method)
                 if method != "GET" if when is When.CHANGING else len(asked) > 1:
                     begin()
-            return ask(what, endpoint, method, *arguments)
+            return ask(api, method, *arguments, **options)
 
-        with fixtures.MonkeyPatch("containerhost.engines.docker.plain.exchange", exchange):
+        with fixtures.MonkeyPatch("docker.APIClient.request", request):
             if when is When.BEGINNING:
                 begin()
             yield began

@@ -1,8 +1,4 @@
-"""Docker's Engine API: one method per call. Every request and every wait has a limit.
-
-What is asked and answered at once goes by :mod:`containerhost.engines.docker.plain`, what streams by the docker SDK,
-which is loaded only then: its load would be most of a short action's time.
-"""
+"""Docker's Engine API: one method per call. Every request and every wait has a limit."""
 
 import contextlib
 import dataclasses
@@ -10,16 +6,12 @@ import json
 import threading
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from containerhost import errors
-from containerhost.engines.docker import plain
+from containerhost.engines.docker import sdk
+from containerhost.engines.docker.attached import Attached
 from containerhost.engines.docker.refusals import refusal
-
-if TYPE_CHECKING:
-    import docker
-
-    from containerhost.engines.docker.attached import Attached
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +31,6 @@ class Settings:
 class DockerClient:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
-        self._version: str | None = None
         self._local = threading.local()
 
     # The choke points.
@@ -49,33 +40,27 @@ class DockerClient:
         """:param limit: seconds without an answer; None is ``request_timeout``
         :returns: the answer; None when it has no content
         """
-        limit = limit or self.settings.request_timeout
-        try:
-            self._version = self._version or plain.version(asked, self.settings.endpoint, limit)
-            return plain.ask(asked, self.settings.endpoint, method, f"/v{self._version}{path}", limit, body, query)
-        except errors.EngineUnavailable:
-            # The daemon that comes back may be another version: look at it anew.
-            self._version = None
-            raise
+        with self._connected(asked, limit) as api:
+            return api.ask(method, path, body, query)
 
     def _act(self, asked: str, method: str, path: str, body: Mapping[str, Any] | None = None,
              query: Mapping[str, object] | None = None) -> Any:
         return self._ask(asked, method, path, body, query, self.settings.operation_timeout)
 
     @contextlib.contextmanager
-    def _streaming(self, asked: str, limit: float | None = None) -> Iterator["docker.APIClient"]:
-        """Docker's SDK, one connection per thread: a requests session must not be shared.
+    def _connected(self, asked: str, limit: float | None = None) -> Iterator[sdk.Connection]:
+        """Open the thread's connection where it has none, and translate what fails in the block.
 
         :param limit: seconds without an answer; None is ``request_timeout``
         """
-        from containerhost.engines.docker import sdk  # noqa: PLC0415  (short requests need no streams)
         try:
             with sdk.translated(asked, self.settings.endpoint):
                 if getattr(self._local, "api", None) is None:
-                    self._local.api = sdk.connection(self.settings.endpoint, self.settings.request_timeout)
+                    self._local.api = sdk.Connection(self.settings.endpoint, "auto", self.settings.request_timeout)
                 self._local.api.timeout = limit or self.settings.request_timeout
                 yield self._local.api
         except errors.EngineUnavailable:
+            # The daemon that comes back may be another version: ask for it again.
             self._local.api = None
             raise
 
@@ -149,7 +134,7 @@ class DockerClient:
 
     def logs(self, name: str, lines: int) -> bytes:
         """The last lines of what it printed."""
-        with self._streaming(f"read what container {name} printed") as api:
+        with self._connected(f"read what container {name} printed") as api:
             return api.logs(name, stdout=True, stderr=True, tail=lines)
 
     # Commands in containers.
@@ -164,9 +149,8 @@ class DockerClient:
         return str(self._ask(f"run {command[0]} in container {name}", "POST", f"/containers/{quoted(name)}/exec",
                              body)["Id"])
 
-    def exec_start(self, process: str) -> "Attached":
-        from containerhost.engines.docker.attached import Attached  # noqa: PLC0415  (short requests need no streams)
-        with self._streaming("begin the command") as api:
+    def exec_start(self, process: str) -> Attached:
+        with self._connected("begin the command") as api:
             return Attached(api.exec_start(process, socket=True))
 
     def exec_inspect(self, process: str) -> Mapping[str, Any]:
@@ -187,7 +171,7 @@ class DockerClient:
         """:param archive: its pieces; what raises while it is read ends the request
         :param name: of the archive, for people
         """
-        with self._streaming(f"load {name}", self.settings.operation_timeout) as api:
+        with self._connected(f"load {name}", self.settings.operation_timeout) as api:
             for told in api.load_image(archive):
                 if told.get("error") or told.get("message"):
                     raise refusal(f"load {name}", 500, str(told.get("error") or told["message"]))
@@ -198,7 +182,7 @@ class DockerClient:
             target.write(piece)
 
     def _saved(self, name: str) -> Iterator[bytes]:
-        with self._streaming(f"save image {name}", self.settings.operation_timeout) as api:
+        with self._connected(f"save image {name}", self.settings.operation_timeout) as api:
             yield from api.get_image(name)
 
     def pull_image(self, name: str, digest: str, credentials: tuple[str, str] | None) -> None:
@@ -208,7 +192,7 @@ class DockerClient:
         :param credentials: user and password for the registry
         """
         auth = {"username": credentials[0], "password": credentials[1]} if credentials else {}
-        with self._streaming(f"fetch {name}@{digest}", self.settings.operation_timeout) as api:
+        with self._connected(f"fetch {name}@{digest}", self.settings.operation_timeout) as api:
             for told in api.pull(name, tag=digest, auth_config=auth, stream=True, decode=True):
                 if told.get("error"):
                     raise refusal(f"fetch {name}@{digest}", 500, str(told["error"]))

@@ -1,7 +1,13 @@
-"""The docker SDK, for what streams: its connections, and its failures by this project's names."""
+"""The docker SDK (docker-py): requests of Docker's Engine API, and their failures as this project's errors.
+
+Paths, queries and answers: https://docs.docker.com/reference/api/engine/.
+"""
 
 import contextlib
-from collections.abc import Iterator
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import docker
 import docker.errors
@@ -9,11 +15,22 @@ import requests
 import urllib3.exceptions
 
 from containerhost.engines.docker.refusals import garbled, refusal, silent, unreachable
-from containerhost.engines.timeouts import is_timeout
+from containerhost.engines.timeouts import has_cause, is_timeout
 
 
-def connection(endpoint: str, timeout: int) -> docker.APIClient:
-    return docker.APIClient(endpoint, version="auto", timeout=timeout)
+class Connection(docker.APIClient):
+    """For one thread: a session of requests must not be shared."""
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None,
+            query: Mapping[str, object] | None = None) -> Any:
+        """Send a request for which docker-py has no method, or one that leaves options out.
+
+        :returns: the answer from its JSON; None when it has no content
+        """
+        url = f"{self.base_url}/v{self.api_version}{path}"
+        answer = self.request(method, url, params=query, json=body, timeout=self.timeout)
+        self._raise_for_status(answer)
+        return json.loads(answer.content) if answer.content else None
 
 
 @contextlib.contextmanager
@@ -29,6 +46,8 @@ def translated(asked: str, endpoint: str) -> Iterator[None]:
         # The SDK hides what went wrong with its first request in an error of its own.
         if is_timeout(error):
             raise silent(asked, endpoint) from error
+        if has_cause(error, http.client.BadStatusLine) and not has_cause(error, ConnectionError):
+            raise garbled(asked, endpoint, error) from error
         raise unreachable(asked, endpoint, error) from error
     except ValueError as error:
         raise garbled(asked, endpoint, error) from error

@@ -8,7 +8,7 @@ import requests
 import testtools
 
 from containerhost import errors
-from containerhost.engines.docker import plain, refusals, sdk
+from containerhost.engines.docker import refusals, sdk
 from containerhost.engines.docker.client import DockerClient, Settings
 
 
@@ -95,7 +95,9 @@ def answered(path, answer):
         server = threading.Thread(target=serve)
         server.start()
         try:
-            return plain.ask("look", f"unix://{path}", "POST", "/x", 10, {"b": 2})
+            endpoint = f"unix://{path}"
+            with sdk.translated("look", endpoint):
+                return sdk.Connection(endpoint, "1.41", timeout=10).ask("POST", "/x", {"b": 2})
         finally:
             server.join()
             os.unlink(path)
