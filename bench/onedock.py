@@ -6,10 +6,10 @@
 Start: from the call of the installed script ``reset`` to the first connection to Docker, of which this program plays
 the part; aim <= 0.25 s for the median. Deployment: a VM with a GPU and a network function by the script ``deploy``,
 against `docker create` with the GPU's and the function's nodes, `docker start` and `ip link set` for its interface by
-hand, in turns; aim <= 1.3 times and the start. What the same costs as bare requests of Docker's API is told beside it. Hot: a GPU
-that appears in a running container, once it is the VM's; aim <= 0.15 s; the whole action is told beside it. Round:
-vm/status and vm/monitor, each against the one raw request to the real Docker that it makes; aim <= 1.3 times and the
-start; medians. Containers beyond --running are made and not started. The driver is installed, by itself.
+hand, in turns; aim <= 1.3 times and the start. What the same costs as bare requests of Docker's API is told beside it.
+Hot: a GPU that appears in a running container, once it is the VM's; aim <= 0.15 s; the whole action is told beside it.
+Round: vm/status and vm/monitor, each against the one raw request to the real Docker that it makes; aim <= 1.3 times and
+the start; medians. Containers beyond --running are made and not started. The driver is installed, by itself.
 """
 
 import argparse

@@ -5,10 +5,10 @@
 
 Start: from the call of the installed script ``reset`` to the first connection to LXD, of which this program plays the
 part; aim <= 0.25 s for the median. Deployment: of a disk with a file system that LXD does not have yet, against
-mounting it, packing it, importing it and starting a container of it by raw calls; aim <= 1.3 times and the start. Round: vm/status
-and vm/monitor, each against the one raw request to the real LXD that it makes; aim <= 1.3 times and the start;
-medians. A probe is also a process: what its start adds is the figure above. What is known before the containers are
-made is told on standard error. The driver is installed, by itself.
+mounting it, packing it, importing it and starting a container of it by raw calls; aim <= 1.3 times and the start.
+Round: vm/status and vm/monitor, each against the one raw request to the real LXD that it makes; aim <= 1.3 times and
+the start; medians. A probe is also a process: what its start adds is the figure above. What is known before the
+containers are made is told on standard error. The driver is installed, by itself.
 """
 
 import argparse
@@ -208,7 +208,8 @@ def told(found: dict[str, Any], chosen: argparse.Namespace) -> str:
     lines = [f"start to LXD's first request: best {start['best_s']:.3f} s, median {start['median_s']:.3f} s of "
              f"{chosen.runs} (aim <= {AIM_START:g}); Python alone {start['python_s']:.3f} s",
              f"deployment of a disk with {CONTENT >> 20} MiB of files: {found['deploy']['driver_s']:.2f} s, raw "
-             f"{found['deploy']['raw_s']:.2f} s, ratio {found['deploy']['ratio']:.2f} (aim <= {AIM_RATIO:g} and the start)"]
+             f"{found['deploy']['raw_s']:.2f} s, ratio {found['deploy']['ratio']:.2f} (aim <= {AIM_RATIO:g} and "
+             "the start)"]
     lines += [f"{name} of {chosen.containers} containers, {chosen.running} running: {found[name]['probe_s']:.3f} s, "
               f"its raw request {found[name]['raw_s']:.3f} s, ratio {found[name]['ratio']:.2f} (aim <= {AIM_RATIO:g} "
               "and the start)" for name in ("vm/status", "vm/monitor")]
