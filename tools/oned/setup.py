@@ -52,7 +52,10 @@ def make(cloud: Cloud, one: One) -> None:
     guard = one.create("secgroup", GUARD)
     # A new network also has the default group, which lets everything in.
     one("onevnet", "update", "guarded", one.file(f'SECURITY_GROUPS="{guard}"\n'), "--append")
-    await_that(lambda: int(one.show("datastore", "100")["FREE_MB"]) > 0, "the datastore is monitored")
+    for datastore in ("default", "containers", SHARED_IMAGES):
+        number = one("onedatastore", "list", "--csv", "--list", "ID", "--filter", f"NAME={datastore}").split()[-1]
+        await_that(lambda number=number: int(one.show("datastore", number)["FREE_MB"]) > 0,
+                   f"datastore {datastore} is monitored")
     put_images(cloud, one)
 
 
