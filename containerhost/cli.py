@@ -12,12 +12,12 @@ from containerhost.devices import rdmaports
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
 from containerhost.errors import ContainerHostError, OwnersUnreadable
-from containerhost.mig.cli import mig
 from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from containerhost.reports import doctor as diagnosis
 from containerhost.reports import rdmareport, report
 from containerhost.sysfs import Host
+from containerhost.vendors.nvidia.mig.cli import mig
 
 _root = click.option("--root", default="/", metavar="DIR",
                      type=click.Path(exists=True, file_okay=False, path_type=Path),

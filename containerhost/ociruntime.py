@@ -132,7 +132,7 @@ def hook_for(capabilities: Sequence[str]) -> dict[str, Any] | None:
     """What brings the libraries of the GPU's driver, if some are wanted."""
     if not capabilities:
         return None
-    from containerhost import libraries  # noqa: PLC0415  (a start waits, and few containers have them)
+    from containerhost.vendors.nvidia import libraries  # noqa: PLC0415  (a start waits, and few containers have them)
     return libraries.hook(capabilities)
 
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from containerhost import faults
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, Role
 from containerhost.devices.scan import Inventory
-from containerhost.devices.vendors import make_grant
-from containerhost.devices.vendors.base import refuse_host_use
 from containerhost.errors import (
     DeviceBusy,
     DeviceHeld,
@@ -31,6 +29,8 @@ from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
 from containerhost.scrub import scrub
 from containerhost.sysfs import Host
+from containerhost.vendors import make_grant
+from containerhost.vendors.base import refuse_host_use
 
 LOG = logging.getLogger(__name__)
 

@@ -311,7 +311,7 @@ def write(path: str, text: str) -> None:
 
 def nodes_of(pid: int) -> dict[str, tuple[int, int]]:
     """Return the character nodes in the directories of /dev where devices that can be granted have theirs."""
-    from containerhost.devices import vendors  # noqa: PLC0415  (most actions need no plug-in)
+    from containerhost import vendors  # noqa: PLC0415  (most actions need no plug-in)
     found = {}
     for folder in vendors.node_folders():
         handle = open_folder(pid, ("dev", *folder))

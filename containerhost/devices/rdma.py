@@ -8,7 +8,6 @@ import functools
 import re
 
 from containerhost.devices import health
-from containerhost.devices.health.ports import state_of
 from containerhost.devices.model import CharNode, LinkLayer, NodeUse, Rdma
 from containerhost.sysfs import Host
 
@@ -103,3 +102,8 @@ class RdmaDevices:
     @functools.cached_property
     def _manager_health(self) -> tuple[str, ...]:
         return tuple(health.of_nodes(self._host, self._manager))
+
+
+def state_of(text: str | None) -> str | None:
+    """The kernel writes ``4: ACTIVE`` and ``5: LinkUp``."""
+    return (text or "").rpartition(":")[2].strip().lower() or None

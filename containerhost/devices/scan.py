@@ -3,15 +3,15 @@
 import logging
 from collections.abc import Callable, Iterator
 
-from containerhost import sharing
-from containerhost.devices import pci, vendors
+from containerhost import sharing, vendors
+from containerhost.devices import pci
 from containerhost.devices.health import kernellog
 from containerhost.devices.health.kernellog import Log
 from containerhost.devices.model import PARTS, Device, Kind, PciFunction
-from containerhost.devices.vendors.base import Vendor
-from containerhost.devices.vendors.base import device as describe_plainly
 from containerhost.errors import DeviceNotFound
 from containerhost.sysfs import Host
+from containerhost.vendors.base import Vendor
+from containerhost.vendors.base import device as describe_plainly
 
 LOG = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
 
-from containerhost.devices import vendors
+from containerhost import vendors
 from containerhost.devices.model import CharNode
 from containerhost.errors import HostActionFailed
 from containerhost.grants import Grant

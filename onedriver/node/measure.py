@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from containerhost import faults, topology
-from containerhost.devices import nvml
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
@@ -17,6 +16,7 @@ from containerhost.owners import Owners
 from containerhost.storage.diskio import disk_io
 from containerhost.sysfs import Host
 from containerhost.topology import CpuTimes
+from containerhost.vendors.nvidia import nvml
 from onedriver.errors import BadInput
 from onedriver.node import probes, vmlock
 from onedriver.node.names import LABEL

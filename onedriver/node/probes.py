@@ -10,11 +10,11 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from containerhost.devices.model import Device, Kind
-from containerhost.devices.nvml import Use
 from containerhost.devices.scan import Inventory
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.storage.diskio import DiskIo
 from containerhost.topology import MemoryUse, NumaNode, Topology
+from containerhost.vendors.nvidia.nvml import Use
 from onedriver import template
 from onedriver.node.devices import product
 from onedriver.node.names import LABEL, PREFIX

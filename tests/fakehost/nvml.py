@@ -100,7 +100,7 @@ class Nvml(fixtures.Fixture):
     def _setUp(self) -> None:
         for name, value in (("_LoadNvmlLibrary", lambda: None), ("_nvmlGetFunctionPointer", self._function)):
             self.useFixture(fixtures.MonkeyPatch(f"pynvml.{name}", value))
-        self.useFixture(fixtures.MonkeyPatch("containerhost.devices.nvml.available", lambda: True))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml.available", lambda: True))
 
     def gpu(self, address: str) -> Gpu:
         return next(gpu for gpu in self.gpus if gpu.address == address)

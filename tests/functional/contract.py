@@ -21,8 +21,6 @@ from testtools.matchers import Contains
 from containerhost import errors
 from containerhost.devices.model import CharNode, Device, Kind, Role
 from containerhost.devices.scan import scan
-from containerhost.devices.vendors import OWN
-from containerhost.devices.vendors.base import GpuVendor
 from containerhost.engines import Status
 from containerhost.grants import GpuGrant, Grant, GrantOptions
 from containerhost.network.netfunction import wait_for
@@ -30,6 +28,8 @@ from containerhost.owners import Owner, Owners
 from containerhost.possession import Possession, Request
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Cpu, Memory, Mount
+from containerhost.vendors import OWN
+from containerhost.vendors.base import GpuVendor
 from tests.functional.lxd import memlock
 from tests.waiting import await_that
 
@@ -294,7 +294,7 @@ class DeviceContract(DeviceFrame):
         for name, number in numbers.items():
             os.mknod(folder / name, stat.S_IFCHR | 0o600, os.makedev(*number))
         other = type("Other", (GpuVendor,), {"name": "other", "nodes": ("testaccel/x*",)})
-        self.useFixture(fixtures.MonkeyPatch("containerhost.devices.vendors.load", lambda: (*OWN, other)))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.load", lambda: (*OWN, other)))
         grants = []
         for name, number in numbers.items():
             card = dataclasses.replace(self.gpus[0], id=f"0000:{name}:00.0", plugin="other", vendor_id="1234")

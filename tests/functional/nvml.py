@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import fixtures
 
-from containerhost.devices import nvml
+from containerhost.vendors.nvidia import nvml
 
 GIB = 1024 ** 3
 
@@ -17,7 +17,7 @@ class Nvml(fixtures.Fixture):
         self._answer = {address: _gpu(address, slices) for address, slices in profiles.items()}
 
     def _setUp(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch("containerhost.devices.nvml.query", lambda: self._answer))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml.query", lambda: self._answer))
 
 
 def _gpu(address: str, profiles: Mapping[tuple[int, int], str]) -> nvml.Gpu:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from containerhost.devices import drm
 from containerhost.devices.model import CharNode, Device, Kind, PciFunction
-from containerhost.devices.vendors import base
+from containerhost.vendors import base
 
 
 class Virtio(base.GpuVendor):

@@ -1,37 +1,33 @@
-"""What the kernel said of devices since it started: NVIDIA's Xids, and the marks of resets.
+"""Read what drivers said of devices since the kernel started, and which devices were reset since.
 
 Read from /dev/kmsg (Documentation/ABI/testing/dev-kmsg), whose messages are those of this boot: nothing need be
 remembered between two processes. A reset is marked by a message of our own in the same log, so that it comes after what
-it settled, and is forgotten with it. Only root can write there; and Xids count only in messages of the kernel itself,
-whose facility no writer can have.
+it settled, and is forgotten with it. Only root can write there; and what a driver says counts only in messages of the
+kernel itself, whose facility no writer can have. What a message means is known to the driver's vendor (DriverLog).
 """
 
+import abc
 import dataclasses
 import errno
 import json
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import ClassVar
 
-from containerhost.devices.health.xids import NVLINK5, RECOVERY, Xid
+from containerhost.devices.health.rules import WELL, Health
 from containerhost.sysfs import Host
 
 PATH = "/dev/kmsg"
 _RECORD_LIMIT = 8192  # bytes; the kernel's own for one message
 _LOOK_LIMIT = 64 << 20  # bytes; twice the largest log a kernel can have
-_DEVICES_LIMIT = 4096  # of which something is remembered
+DEVICES_LIMIT = 4096  # of which something is remembered
 
-# "6,339,5140900,-;NVRM: ...": priority, number, microseconds, flags. Facility: priority without its last bits.
+# "6,339,5140900,-;text": priority, number, microseconds, flags. Facility: priority without its last bits.
 _RECORD = re.compile(r"([0-9]{1,10}),[0-9]+,[0-9]+,[^;]*;(.*)")
 _FACILITY_BITS = 3
-# "NVRM: Xid (PCI:0000:3b:00): 79, pid=..., GPU has fallen off the bus."; a slice's has "GPU-I:05" in the parentheses.
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})[^)]{0,40}\): ([0-9]{1,4})(?:,(.*))?$",
-                  re.IGNORECASE)
-_RECOVERY = re.compile(r"GPU recovery action changed from 0x[0-9a-f]+ \([^)]*\) to 0x([0-9a-f]+) \(([^)]{1,60})\)",
-                       re.IGNORECASE)
-_TELLING = (b"NVRM: ", b"containerhost: ")
-_LOADED = "NVRM: loading NVIDIA UNIX"  # the driver was loaded: every GPU begins anew
+_OWN = "containerhost: "
 _MARK = re.compile(r"containerhost: ([0-9a-f:.]{7,16}) was reset((?: [a-z_]+=[0-9]{1,18})*)$")
 
 
@@ -40,18 +36,40 @@ def mark(address: str, counters: Mapping[str, int]) -> str:
     return " ".join([f"containerhost: {address} was reset", *(f"{name}={count}" for name, count in counters.items())])
 
 
-@dataclasses.dataclass(frozen=True)
-class Log:
-    """:ivar readable: whether there is a log that this process may read
+class DriverLog(abc.ABC):
+    """What one driver says of its devices. It keeps a few numbers for each device, of :data:`DEVICES_LIMIT` at most.
+
+    :cvar prefix: what its messages begin with
     """
 
-    by_address: Mapping[str, tuple[Xid, ...]] = dataclasses.field(default_factory=dict)
+    prefix: ClassVar[str]
+
+    @abc.abstractmethod
+    def take(self, text: str) -> None:
+        """Take up one message of the kernel's, which begins with the prefix."""
+
+    @abc.abstractmethod
+    def settle(self, address: str) -> None:
+        """Forget what was said of a device: it was reset."""
+
+    @abc.abstractmethod
+    def health(self) -> Mapping[str, Health]:
+        """Return what is wrong with each device of which something was said, by PCI address."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+    """:ivar by_address: what drivers said of each device since it was last reset
+    :ivar counters: error counters of each device when it was last reset
+    :ivar readable: whether there is a log that this process may read
+    """
+
+    by_address: Mapping[str, Health] = dataclasses.field(default_factory=dict)
     counters: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     readable: bool = True
 
-    def xids(self, address: str) -> tuple[Xid, ...]:
-        """Since the device was last reset, by number."""
-        return self.by_address.get(address, ())
+    def health(self, address: str) -> Health:
+        return self.by_address.get(address, WELL)
 
     def counted(self, address: str) -> Mapping[str, int]:
         """Its error counters when it was last reset."""
@@ -59,10 +77,11 @@ class Log:
 
 
 class Reader:
-    """Takes up message after message; what it keeps is a few numbers for each device."""
+    """Takes up message after message."""
 
-    def __init__(self) -> None:
-        self._xids: dict[str, dict[int, Xid]] = {}
+    def __init__(self, drivers: Collection[DriverLog]) -> None:
+        self._drivers = drivers
+        self._telling = tuple(word.encode() for word in (_OWN, *(driver.prefix for driver in drivers)))
         self._counters: dict[str, Mapping[str, int]] = {}
         self._part = b""
 
@@ -71,46 +90,37 @@ class Reader:
         *lines, self._part = (self._part + data).split(b"\n")
         self._part = self._part[-_RECORD_LIMIT:]
         for line in lines:
-            if not any(word in line for word in _TELLING):  # nearly all are about something else
+            if not any(word in line for word in self._telling):  # nearly all are about something else
                 continue
             record = _RECORD.fullmatch(line.decode("utf-8", "replace"))
             if record:
                 self._message(int(record[1]) >> _FACILITY_BITS == 0, record[2])
 
     def log(self) -> Log:
-        return Log({address: tuple(found[number] for number in sorted(found)) for address, found in self._xids.items()},
-                   dict(self._counters))
+        found: dict[str, Health] = {}
+        for driver in self._drivers:
+            for address, health in driver.health().items():
+                found[address] = found.get(address, WELL) + health
+        return Log(found, dict(self._counters))
 
     def _message(self, of_kernel: bool, text: str) -> None:
-        if of_kernel and text.startswith("NVRM: "):
-            self._driver(text)
-        elif not of_kernel and (found := _MARK.fullmatch(text)):
-            self._xids.pop(found[1], None)
-            if len(self._counters) < _DEVICES_LIMIT:
+        if of_kernel:
+            for driver in self._drivers:
+                if text.startswith(driver.prefix):
+                    driver.take(text)
+        elif found := _MARK.fullmatch(text):
+            for driver in self._drivers:
+                driver.settle(found[1])
+            if len(self._counters) < DEVICES_LIMIT:
                 self._counters[found[1]] = {name: int(count) for name, _, count in
                                             (word.partition("=") for word in found[2].split())}
 
-    def _driver(self, text: str) -> None:
-        if text.startswith(_LOADED):
-            self._xids.clear()
-            return
-        match = _XID.match(text)
-        if match and len(self._xids) < _DEVICES_LIMIT:
-            address = f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.0".lower()
-            self._xid(address, int(match[4]), match[5] or "")
 
-    def _xid(self, address: str, number: int, text: str) -> None:
-        known = self._xids.setdefault(address, {})
-        recovery = _RECOVERY.search(text) if number == RECOVERY else None
-        if recovery and int(recovery[1], 16) == 0:
-            known.clear()
-        elif recovery or number != RECOVERY:
-            before = known.get(number)
-            known[number] = Xid(number, before.count + 1 if before else 1,
-                                fatal=bool(before and before.fatal) or (number in NVLINK5 and " Fatal " in text),
-                                action=recovery[2] if recovery else "")
-        if not known:
-            del self._xids[address]
+def reader() -> Reader:
+    """Return a reader that knows every vendor's messages."""
+    from containerhost import vendors  # noqa: PLC0415  (they stand on this module)
+
+    return Reader([vendor.driver_log() for vendor in vendors.load() if vendor.driver_log])
 
 
 class Follower:
@@ -121,7 +131,7 @@ class Follower:
         self._lock = threading.Lock()
         self._process = 0
         self._file: int | None = None
-        self._reader = Reader()
+        self._reader = Reader(())
 
     def look(self) -> Log:
         with self._lock:
@@ -137,7 +147,7 @@ class Follower:
         if self._file is not None:
             os.close(self._file)
         self._file = self._host.open(PATH)
-        self._reader = Reader()
+        self._reader = reader()
         self._process = os.getpid() if self._file is not None else 0
 
 
@@ -164,17 +174,16 @@ def read(host: Host) -> Log:
     """The log of this host, or of a captured tree; an empty one where there is none."""
     if host.live:
         return _FOLLOWER.look()
-    data, reader = host.data(PATH, _LOOK_LIMIT), Reader()
-    reader.take(data or b"")
-    return dataclasses.replace(reader.log(), readable=data is not None)
+    data, taken = host.data(PATH, _LOOK_LIMIT), reader()
+    taken.take(data or b"")
+    return dataclasses.replace(taken.log(), readable=data is not None)
 
 
 def plain(log: Log) -> str:
     """As text that crosses a process boundary; :func:`restored` makes a log of it."""
-    return json.dumps([log.readable, {address: [dataclasses.astuple(xid) for xid in found]
-                                      for address, found in log.by_address.items()}, dict(log.counters)])
+    return json.dumps([log.readable, log.by_address, log.counters])
 
 
 def restored(text: str) -> Log:
-    readable, xids, counters = json.loads(text)
-    return Log({address: tuple(Xid(*each) for each in found) for address, found in xids.items()}, counters, readable)
+    readable, found, counters = json.loads(text)
+    return Log({address: Health(*map(tuple, health)) for address, health in found.items()}, counters, readable)

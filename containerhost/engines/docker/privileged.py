@@ -17,7 +17,7 @@ COMMAND_MARK = re.compile(r"[0-9a-f]{32}")
 
 def char_node() -> re.Pattern[str]:
     """Return what a node may be called that a vendor's device can have."""
-    from containerhost.devices import vendors  # noqa: PLC0415  (most actions need no plug-in)
+    from containerhost import vendors  # noqa: PLC0415  (most actions need no plug-in)
     folders = "|".join(re.escape("/".join(folder)) + "/" for folder in vendors.node_folders() if folder)
     return re.compile(rf"/dev/({folders})?(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{1,64}}")
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from containerhost.devices.cdi import qualified_name
 from containerhost.devices.model import NVIDIA, CharNode
 from containerhost.errors import SpecError, UnsupportedOnHost
 from containerhost.grants import GpuGrant, Grant
@@ -33,6 +32,7 @@ from containerhost.spec import (
     RootDisk,
     Security,
 )
+from containerhost.vendors.nvidia.cdi import qualified_name
 
 Device = dict[str, str]
 

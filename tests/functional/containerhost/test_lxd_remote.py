@@ -14,11 +14,11 @@ from cryptography.x509.oid import NameOID
 from containerhost import errors
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
-from containerhost.devices.vendors import make_grant
 from containerhost.engines import Executed
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.grants import GrantOptions
+from containerhost.vendors import make_grant
 from tests.functional.containerhost.base import LxdTestCase
 
 

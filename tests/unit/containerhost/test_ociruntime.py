@@ -10,8 +10,9 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost import libraries, ociruntime
+from containerhost import ociruntime
 from containerhost.engines.docker.record import Record, Records
+from containerhost.vendors.nvidia import libraries
 from tests.commands import script
 from tests.waiting import await_that
 

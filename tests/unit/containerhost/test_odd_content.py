@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from containerhost import topology
 from containerhost.devices.scan import scan
-from containerhost.devices.vendors import make_grant
 from containerhost.errors import ContainerHostError
 from containerhost.grants import GrantOptions
 from containerhost.reports import report
 from containerhost.sysfs import Host
+from containerhost.vendors import make_grant
 from tests.fakehost import description, tree
 from tests.unit.containerhost.hosts import MEMORY
 

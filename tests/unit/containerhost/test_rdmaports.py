@@ -6,11 +6,11 @@ from containerhost.devices import rdmaports
 from containerhost.devices.model import LinkLayer
 from containerhost.devices.rdmaports import Gid, NamespaceMode
 from containerhost.devices.scan import scan
-from containerhost.devices.vendors import make_grant
 from containerhost.errors import HostActionFailed
 from containerhost.grants import GrantOptions
 from containerhost.network import rdmaspace
 from containerhost.privileged import Privileged
+from containerhost.vendors import make_grant
 from tests.unit.containerhost.hosts import Broken, shared
 
 INFINIBAND, ROCE, ETHERNET = "0000:5e:00.1", "0000:d8:00.2", "0000:31:10.0"

@@ -4,12 +4,12 @@ from unittest import mock
 
 import testtools
 
-from containerhost.devices import vendors
+from containerhost import vendors
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import Inventory, scan
-from containerhost.devices.vendors.base import Vendor
 from containerhost.errors import DeviceNotFound
 from containerhost.sysfs import Host
+from containerhost.vendors.base import Vendor
 from tests.unit.containerhost.hosts import Broken, shared
 
 

@@ -5,7 +5,8 @@ import fixtures
 import testtools
 
 from containerhost.devices.health import kernellog
-from containerhost.devices.health.xids import Xid
+from containerhost.devices.health.rules import WELL, health_of
+from containerhost.vendors.nvidia.xids import Xid, xid_findings
 from tests.fakehost import description, functions, tree
 from tests.fakehost.entries import Action, Writer
 from tests.fakehost.interfaces import Interfaces
@@ -88,10 +89,11 @@ class TestGpus(testtools.TestCase):
         self.machine.say("NVRM: Xid (PCI:0000:3b:00): 48, \n")
         attribute.write(kernellog.mark(OTHER, {"aer_dev_fatal": 1}))
         attribute.write("NVRM: Xid (PCI:0000:af:00): 79,\n")
-        reader = kernellog.Reader()
+        reader = kernellog.reader()
         reader.take(attribute.read().encode())
         log = reader.log()
-        self.assertEqual(((Xid(48),), (), {"aer_dev_fatal": 1}), (log.xids(GPU), log.xids(OTHER), log.counted(OTHER)))
+        self.assertEqual((health_of(xid_findings([Xid(48)])), WELL, {"aer_dev_fatal": 1}),
+                         (log.health(GPU), log.health(OTHER), log.counted(OTHER)))
 
     def test_what_is_not_there_is_refused(self):
         for function in (self.machine.remove, self.machine.restore, self.machine.bind, self.machine.unbind):

@@ -2,7 +2,7 @@ from unittest import mock
 
 import testtools
 
-from containerhost.devices import vendors
+from containerhost import vendors
 from containerhost.devices.model import CharNode, Device, Kind, LinkLayer, NodeUse
 from containerhost.engines.docker.privileged import char_node
 from containerhost.engines.verify import complaints

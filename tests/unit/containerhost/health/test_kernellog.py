@@ -4,7 +4,9 @@ import testtools
 
 from containerhost.devices.health import kernellog
 from containerhost.devices.health.kernellog import Follower, Reader
-from containerhost.devices.health.xids import Xid
+from containerhost.devices.health.rules import WELL, Health, health_of
+from containerhost.vendors.nvidia.xidlog import XidLog
+from containerhost.vendors.nvidia.xids import Xid, xid_findings
 from tests.unit.containerhost.hosts import Broken
 
 GPU, OTHER = "0000:3b:00.0", "0000:af:00.0"
@@ -28,10 +30,22 @@ def marked(address: str = GPU, **counters: int) -> bytes:
 
 
 def read(*records: bytes) -> kernellog.Log:
-    reader = Reader()
+    reader = kernellog.reader()
     for each in records:
         reader.take(each)
     return reader.log()
+
+
+def read_xids(*records: bytes) -> XidLog:
+    found = XidLog()
+    reader = Reader([found])
+    for each in records:
+        reader.take(each)
+    return found
+
+
+def health(*xids: Xid) -> Health:
+    return health_of(xid_findings(xids))
 
 
 class Reading(testtools.TestCase):
@@ -64,13 +78,17 @@ class Reading(testtools.TestCase):
             ([record("python: NVRM: Xid (PCI:0000:3b:00): 79")], []),
             ([b" SUBSYSTEM=pci\n", b"\xff\xfe\n", b"6,;\n", b"\n", record("NVRM: Xid (PCI:zz): 79")], []),
         ):
-            self.assertEqual(tuple(expected), read(*records).xids(GPU), records)
+            self.assertEqual(tuple(expected), read_xids(*records).xids(GPU), records)
             # However the pieces come.
-            self.assertEqual(tuple(expected), read(*(bytes([byte]) for byte in b"".join(records))).xids(GPU), records)
+            pieces = (bytes([byte]) for byte in b"".join(records))
+            self.assertEqual(tuple(expected), read_xids(*pieces).xids(GPU), records)
 
     def test_gpus_are_told_apart(self) -> None:
-        log = read(xid(48), xid(79, gpu="0000:af:00"))
+        log = read_xids(xid(48), xid(79, gpu="0000:af:00"))
         self.assertEqual(((Xid(48),), (Xid(79),), ()), (log.xids(GPU), log.xids(OTHER), log.xids("0000:b0:00.0")))
+        found = read(xid(48), xid(79, gpu="0000:af:00"))
+        self.assertEqual((health(Xid(48)), health(Xid(79)), WELL),
+                         (found.health(GPU), found.health(OTHER), found.health("0000:b0:00.0")))
 
     def test_counters_begin_where_the_mark_says(self) -> None:
         log = read(marked(aer_dev_fatal=1), marked(aer_dev_fatal=2, aer_dev_nonfatal=5))
@@ -83,7 +101,7 @@ class Reading(testtools.TestCase):
 
     def test_a_flood_of_devices_is_bounded(self) -> None:
         log = read(*(xid(13, gpu=f"{number:04x}:3b:00") for number in range(5000)))
-        self.assertEqual(kernellog._DEVICES_LIMIT, len(log.by_address))
+        self.assertEqual(kernellog.DEVICES_LIMIT, len(log.by_address))
 
 
 class Following(testtools.TestCase):
@@ -99,29 +117,29 @@ class Following(testtools.TestCase):
     def test_only_what_is_new_is_read(self) -> None:
         self.append(xid(48))
         follower = Follower(self.tree.host)
-        self.assertEqual((Xid(48),), follower.look().xids(GPU))
+        self.assertEqual(health(Xid(48)), follower.look().health(GPU))
         self.append(xid(48))
-        self.assertEqual((Xid(48, 2),), follower.look().xids(GPU))
-        self.assertEqual((Xid(48, 2),), follower.look().xids(GPU))
+        self.assertEqual(health(Xid(48, 2)), follower.look().health(GPU))
+        self.assertEqual(health(Xid(48, 2)), follower.look().health(GPU))
         self.append(marked())
-        self.assertEqual((), follower.look().xids(GPU))
+        self.assertEqual(WELL, follower.look().health(GPU))
 
     def test_another_process_finds_it_all(self) -> None:
         self.append(xid(48), xid(48))
         for _ in range(2):
-            self.assertEqual((Xid(48, 2),), Follower(self.tree.host).look().xids(GPU))
+            self.assertEqual(health(Xid(48, 2)), Follower(self.tree.host).look().health(GPU))
 
     def test_a_process_that_forked_reads_from_the_start(self) -> None:
         self.append(xid(48))
         follower = Follower(self.tree.host)
         follower.look()
         follower._process -= 1
-        self.assertEqual((Xid(48),), follower.look().xids(GPU))
+        self.assertEqual(health(Xid(48)), follower.look().health(GPU))
 
     def test_no_log_is_told_and_looked_for_again(self) -> None:
         follower = Follower(self.tree.host)
         self.assertFalse(follower.look().readable)
         self.assertFalse(kernellog.read(self.tree.host).readable)
         self.append(xid(48))
-        self.assertEqual((Xid(48),), follower.look().xids(GPU))
-        self.assertEqual((Xid(48),), kernellog.read(self.tree.host).xids(GPU))
+        self.assertEqual(health(Xid(48)), follower.look().health(GPU))
+        self.assertEqual(health(Xid(48)), kernellog.read(self.tree.host).health(GPU))

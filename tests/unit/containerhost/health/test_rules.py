@@ -4,17 +4,19 @@ import types
 
 import testtools
 
-from containerhost.devices.health import basics, bus, gpus, ports, xids
-from containerhost.devices.health.gpus import State
+from containerhost.devices.health import basics, bus
 from containerhost.devices.health.rules import Health, Verdict, health_of
-from containerhost.devices.health.xids import Xid
 from containerhost.devices.model import LinkLayer
 from containerhost.devices.scan import scan
+from containerhost.vendors.net import ports
+from containerhost.vendors.nvidia import nvmlhealth, xids
+from containerhost.vendors.nvidia.nvmlhealth import State
+from containerhost.vendors.nvidia.xids import Xid
 from tests.unit.containerhost.health.test_kernellog import marked, record, xid
 from tests.unit.containerhost.hosts import Broken
 
 GPU, SLICED, PF, VF, ETHERNET_PF = "0000:3b:00.0", "0000:3c:00.0", "0000:5e:00.0", "0000:5e:00.1", "0000:d8:00.0"
-RULES = (*basics.RULES, *bus.RULES, *gpus.RULES, *ports.RULES, *xids.RULES)
+RULES = (*basics.RULES, *bus.RULES, *nvmlhealth.RULES, *ports.RULES, *xids.RULES)
 
 
 def names(findings: object) -> list[str]:
@@ -73,15 +75,15 @@ class Gpus(testtools.TestCase):
             (State(retiring=True), ["nvml-retirement-pending"]),
             (State(remap_failed=True, remapping=True), ["nvml-remap-failure", "nvml-remap-pending"]),
         ):
-            self.assertEqual(expected, names(gpus._findings(state)), state)
-        self.assertEqual(Health(), gpus.health(None))
-        self.assertIn("drain and reset", gpus.health(State(action=4)).complaints[0])
-        self.assertEqual((), gpus.health(State(remapping=True)).complaints)
+            self.assertEqual(expected, names(nvmlhealth._findings(state)), state)
+        self.assertEqual(Health(), nvmlhealth.health(None))
+        self.assertIn("drain and reset", nvmlhealth.health(State(action=4)).complaints[0])
+        self.assertEqual((), nvmlhealth.health(State(remapping=True)).complaints)
 
     def test_what_is_read(self) -> None:
         self.assertEqual(State(action=1, uncorrected=3, retired=2, retiring=True, remapping=True, remap_failed=False),
-                         gpus.read(Library(), "gpu"))
-        self.assertEqual(State(action=None), gpus.read(Old(), "gpu"))
+                         nvmlhealth.read(Library(), "gpu"))
+        self.assertEqual(State(action=None), nvmlhealth.read(Old(), "gpu"))
 
 
 class Library:

@@ -4,10 +4,10 @@ import dataclasses
 import testtools
 
 from containerhost import topology
-from containerhost.devices.nvml import Use
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, ServerInfo, Status
 from containerhost.topology import MemoryUse, NumaNode
+from containerhost.vendors.nvidia.nvml import Use
 from onedriver.node import probes
 from onedriver.node.probes import Sample, Space
 from tests.unit.containerhost import hosts

@@ -2,12 +2,12 @@ import dataclasses
 
 import testtools
 
-from containerhost.devices.cdi import qualified_name
 from containerhost.devices.model import LinkLayer
 from containerhost.devices.scan import scan
-from containerhost.devices.vendors import make_grant
 from containerhost.errors import DeviceError, DeviceHeld, DeviceUnhealthy, SpecError
 from containerhost.grants import GpuGrant, GrantOptions, NetdevGrant
+from containerhost.vendors import make_grant
+from containerhost.vendors.nvidia.cdi import qualified_name
 from tests.unit.containerhost.hosts import Broken, shared
 
 

@@ -7,8 +7,8 @@ import click
 
 from containerhost import gpufile, owners
 from containerhost.devices.scan import scan
-from containerhost.mig import report, wanted
 from containerhost.reports.report import printable
+from containerhost.vendors.nvidia.mig import report, wanted
 
 _owners = click.option("--owners", "folder", metavar="DIR", default=owners.FOLDER,
                        type=click.Path(file_okay=False, path_type=Path), help="Folder of the ownership records.")
@@ -27,7 +27,7 @@ def mig(context: click.Context) -> None:
 @_owners
 def show(as_json: bool, folder: Path) -> None:
     """Show each GPU's MIG mode, the profiles it can have, and its slices with who holds them."""
-    from containerhost.mig.library import Library  # noqa: PLC0415  (the other commands need no NVML)
+    from containerhost.vendors.nvidia.mig.library import Library  # noqa: PLC0415  (the other commands need no NVML)
 
     with Library() as library:
         geometries = library.read()
@@ -48,8 +48,8 @@ def apply(file: Path, dry_run: bool, folder: Path) -> None:
     Only what differs is changed. A slice that a container holds is never touched: a file that would remove one is
     refused before anything changes. If a step fails, those before it are taken back.
     """
-    from containerhost.mig.apply import Cutter  # noqa: PLC0415
-    from containerhost.mig.library import Library  # noqa: PLC0415
+    from containerhost.vendors.nvidia.mig.apply import Cutter  # noqa: PLC0415
+    from containerhost.vendors.nvidia.mig.library import Library  # noqa: PLC0415
 
     lists = wanted.lists(gpufile.load(file))
     with Library() as library:

@@ -10,12 +10,12 @@ from pathlib import Path
 from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceHeld, DeviceNotFound, HostActionFailed, SpecError
 from containerhost.filelock import FileLock
-from containerhost.mig import wanted
-from containerhost.mig.geometry import Geometry, Piece, Placement
-from containerhost.mig.library import Library
-from containerhost.mig.plan import Add, AddPart, Plan, Remove, RemovePart, SetMode, plan
 from containerhost.owners import Owner, Owners
 from containerhost.rollback import Rollback
+from containerhost.vendors.nvidia.mig import wanted
+from containerhost.vendors.nvidia.mig.geometry import Geometry, Piece, Placement
+from containerhost.vendors.nvidia.mig.library import Library
+from containerhost.vendors.nvidia.mig.plan import Add, AddPart, Plan, Remove, RemovePart, SetMode, plan
 
 OPERATOR = Owner("containerhost", "host", "mig-apply", "mig-apply")
 LOCK_LIMIT = 1.0  # seconds

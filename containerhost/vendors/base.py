@@ -8,6 +8,7 @@ import abc
 from typing import Any, ClassVar
 
 from containerhost.devices import drm, health
+from containerhost.devices.health.kernellog import DriverLog
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
 from containerhost.errors import DeviceHeld, DeviceUnhealthy
 from containerhost.grants import GpuGrant, Grant, GrantOptions
@@ -23,10 +24,12 @@ class Vendor(abc.ABC):
     :cvar name: the plug-in's name, which is that of its entry point; written into every device it describes
     :cvar nodes: which nodes below /dev are those of its hardware, as patterns of fnmatch: ``dri/*``, ``kfd``. Only the
         last component may have wildcards. A container must see none of these that it was not granted
+    :cvar driver_log: reads what the hardware's driver says in the kernel's log, if that tells of its health
     """
 
     name: ClassVar[str]
     nodes: ClassVar[tuple[str, ...]] = ()
+    driver_log: ClassVar[type[DriverLog] | None] = None
 
     def __init__(self, host: Host) -> None:
         self.host = host

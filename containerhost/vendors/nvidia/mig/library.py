@@ -11,9 +11,9 @@ from typing import Any
 
 import pynvml
 
-from containerhost.devices.nvml import address_of, text
 from containerhost.errors import DeviceNotFound, HostActionFailed
-from containerhost.mig.geometry import ComputeInstance, Geometry, GpuInstance, Placement, Profile
+from containerhost.vendors.nvidia.mig.geometry import ComputeInstance, Geometry, GpuInstance, Placement, Profile
+from containerhost.vendors.nvidia.nvml import address_of, text
 
 READ_LIMIT = 30.0  # seconds
 CHANGE_LIMIT = 120.0  # seconds; turning MIG mode on resets the GPU

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from containerhost.mig.geometry import Geometry, Placement, slice_id, slice_name
-from containerhost.mig.plan import Plan
 from containerhost.reports.report import printable, table
+from containerhost.vendors.nvidia.mig.geometry import Geometry, Placement, slice_id, slice_name
+from containerhost.vendors.nvidia.mig.plan import Plan
 
 
 def show(geometries: Iterable[Geometry], holders: Mapping[str, str]) -> str:

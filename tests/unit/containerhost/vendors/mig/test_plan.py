@@ -6,9 +6,9 @@ import random
 import testtools
 
 from containerhost.errors import DeviceHeld, SpecError
-from containerhost.mig import wanted
-from containerhost.mig.geometry import ComputeInstance, Geometry, GpuInstance, Piece, Placement, Profile
-from containerhost.mig.plan import Add, AddPart, Remove, RemovePart, SetMode, plan
+from containerhost.vendors.nvidia.mig import wanted
+from containerhost.vendors.nvidia.mig.geometry import ComputeInstance, Geometry, GpuInstance, Piece, Placement, Profile
+from containerhost.vendors.nvidia.mig.plan import Add, AddPart, Remove, RemovePart, SetMode, plan
 from tests.fakehost.nvml import A100
 
 GPU = "0000:3b:00.0"

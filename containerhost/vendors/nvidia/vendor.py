@@ -10,13 +10,15 @@ import re
 from typing import TYPE_CHECKING, ClassVar
 
 from containerhost.devices import health
-from containerhost.devices.health import gpus
+from containerhost.devices.health.kernellog import DriverLog
 from containerhost.devices.model import NVIDIA, CharNode, Device, Kind, NodeUse, PciFunction, Slice
-from containerhost.devices.vendors import base
 from containerhost.grants import GrantOptions
+from containerhost.vendors import base
+from containerhost.vendors.nvidia import nvmlhealth
+from containerhost.vendors.nvidia.xidlog import XidLog
 
 if TYPE_CHECKING:
-    from containerhost.devices import nvml
+    from containerhost.vendors.nvidia import nvml
 
 # The major is registered for NVIDIA (Documentation/admin-guide/devices.txt), so it holds even where /proc/devices
 # calls the driver by a name not known here. The uvm and caps majors are dynamic: no fallback is safe for them.
@@ -34,6 +36,7 @@ class Nvidia(base.GpuVendor):
     nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.nodes, "nvidia*", "nvidia-caps/*")
     vendor_id: ClassVar[str] = NVIDIA
     drivers: ClassVar[frozenset[str]] = frozenset({"nvidia"})
+    driver_log: ClassVar[type[DriverLog] | None] = XidLog
     needs_render: ClassVar[bool] = False  # it is nvidia-drm's; computing does without
 
     @classmethod
@@ -121,7 +124,7 @@ class Nvidia(base.GpuVendor):
         if facts is None:
             return (gpu, *slices)
         gpu = dataclasses.replace(gpu, uuid=gpu.uuid or facts.uuid, model=gpu.model or facts.model, memory=facts.memory)
-        found = gpus.health(facts.state)
+        found = nvmlhealth.health(facts.state)
         return tuple(dataclasses.replace(device, health=device.health + found.complaints,
                                          notes=device.notes + found.notes)
                      for device in (gpu, *(self._enriched_slice(part, facts) for part in slices)))
@@ -137,7 +140,7 @@ class Nvidia(base.GpuVendor):
     def _nvml(self) -> dict[str, "nvml.Gpu"]:
         if not self.host.live:
             return {}
-        from containerhost.devices import nvml  # noqa: PLC0415  (most calls of a driver look for no device)
+        from containerhost.vendors.nvidia import nvml  # noqa: PLC0415  (most calls of a driver look for no device)
 
         return nvml.query()
 

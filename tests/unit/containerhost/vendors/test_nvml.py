@@ -1,18 +1,16 @@
 import concurrent.futures
 import queue
-import sys
 import threading
 import types
-from pathlib import Path
 from unittest import mock
 
 import fixtures
 import testtools
 
-from containerhost.devices import nvml, vendors
-from containerhost.devices.health import gpus, rules
+from containerhost.devices.health import rules
 from containerhost.devices.scan import scan
 from containerhost.sysfs import Host
+from containerhost.vendors.nvidia import nvml, nvmlhealth
 from tests.fakehost.nvml import Nvml
 from tests.unit.containerhost.hosts import shared
 
@@ -88,14 +86,14 @@ class Facts(testtools.TestCase):
         found = dict(nvml._gpus(Library()))
         self.assertEqual({"0000:3c:00.0", "0000:3b:00.0"}, set(found))
         self.assertEqual(nvml.Gpu("GPU-2", "NVIDIA A100-SXM4-40GB", 40 << 30, {}, nvml.Use(0, 30, 1 << 30, 250.6),
-                                  gpus.State()), found["0000:3b:00.0"])
+                                  nvmlhealth.State()), found["0000:3b:00.0"])
         self.assertEqual(nvml.Use(None, None, 1 << 30, 250.6), found["0000:3c:00.0"].use)
         self.assertEqual(nvml.MigSlice("MIG-(0, 1)", "1g.5gb", 5 << 30), found["0000:3c:00.0"].slices[2, 0])
 
     def test_one_that_the_driver_has_and_nobody_lists_is_lost(self):
         found = dict(nvml._gpus(Library(), ("0000:3b:00.0", "0000:af:00.0", "0000:b0:00.0")))
         self.assertEqual({"0000:3c:00.0", "0000:3b:00.0", "0000:af:00.0"}, set(found))
-        self.assertEqual(gpus.State(lost="GPU is lost"), found["0000:af:00.0"].state)
+        self.assertEqual(nvmlhealth.State(lost="GPU is lost"), found["0000:af:00.0"].state)
 
     def test_what_it_adds_to_a_scan(self):
         # Only this host's own library could tell, and it would tell of other hardware than the tree's.
@@ -124,7 +122,7 @@ class Asking(testtools.TestCase):
         with mock.patch.object(nvml, "_ask", side_effect=RuntimeError("odd")), \
                 mock.patch.object(threading, "excepthook"), mock.patch.object(nvml, "available", lambda: True), \
                 mock.patch.object(nvml, "_bound", lambda: (CUT,)):
-            self.assertFalse(gpus.health(nvml.query()[CUT].state) == rules.WELL)
+            self.assertFalse(nvmlhealth.health(nvml.query()[CUT].state) == rules.WELL)
 
 
 class Concurrency(testtools.TestCase):
@@ -133,8 +131,8 @@ class Concurrency(testtools.TestCase):
     def setUp(self):
         super().setUp()
         self.library = self.useFixture(Nvml({CUT: [(1, 0, "1g.5gb", (1,)), (2, 2, "2g.10gb", (2,))]}))
-        self.useFixture(fixtures.MonkeyPatch("containerhost.devices.nvml._ASKER", nvml._Asker()))
-        self.useFixture(fixtures.MonkeyPatch("containerhost.devices.nvml._bound", lambda: (CUT,)))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml._ASKER", nvml._Asker()))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml._bound", lambda: (CUT,)))
         self.reached, self.free = threading.Event(), threading.Event()
         self.addCleanup(self.free.set)
 
@@ -181,7 +179,7 @@ class Concurrency(testtools.TestCase):
 
     def test_hanging_library_makes_gpus_unknown_and_delays_nobody_twice(self):
         self.hold("nvmlDeviceGetCount_v2")
-        (complaint,) = gpus.health(nvml.query(0.05)[CUT].state).complaints
+        (complaint,) = nvmlhealth.health(nvml.query(0.05)[CUT].state).complaints
         self.assertIn("unknown", complaint)
         self.assertIsNotNone(self.asking(limit=600).get(timeout=60)[CUT].state.unknown)
         self.assertEqual(1, self.library.calls.count("nvmlDeviceGetCount_v2"))
@@ -198,41 +196,15 @@ class Concurrency(testtools.TestCase):
     def test_slice_that_fails_to_answer_does_not_vanish(self):
         self.library.failing = {"nvmlDeviceGetMigDeviceHandleByIndex": 0}
         found = nvml.query()[CUT]
-        self.assertTrue(len(found.slices) == 2 or gpus.health(found.state).complaints)
+        self.assertTrue(len(found.slices) == 2 or nvmlhealth.health(found.state).complaints)
 
     def test_scan_finds_gpus_unhealthy_while_nothing_is_known(self):
         live = Host(shared("mixed").root)
         live.live = True
-        self.useFixture(fixtures.MonkeyPatch("containerhost.devices.nvml._bound", lambda: ("0000:3c:00.0",)))
-        self.useFixture(fixtures.MonkeyPatch("containerhost.devices.nvml.TIME_LIMIT", 0.05))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml._bound", lambda: ("0000:3c:00.0",)))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml.TIME_LIMIT", 0.05))
         self.library.failing = {"nvmlDeviceGetCount_v2": 0}
         with mock.patch.object(Host, "node_fault", return_value=None):
             inventory = scan(live)
         for name in ("0000:3c:00.0", "0000:3c:00.0/gi1/ci0"):
             self.assertFalse(inventory.get(name).healthy, name)
-
-
-class Loading(testtools.TestCase):
-    def test_plug_ins_of_other_packages(self):
-        def point(name, load):
-            return types.SimpleNamespace(name=name, value=f"package:{name}", load=load)
-
-        other = type("Other", (vendors.Intel,), {"name": "other"})
-        points = [point("other", lambda: other), point("nvidia", lambda: None), point("bad", lambda: 1 // 0)]
-        self.names("[containerhost.vendors]\nother = package:Other\n")
-        with mock.patch("importlib.metadata.entry_points", return_value=points):
-            self.assertEqual((*vendors.OWN, other), vendors.load())
-
-    def test_what_names_none_is_not_loaded(self):
-        self.names("[console_scripts]\nother = x:y\n\n[containerhost.vendors]\nnvidia = a:b\n# c = d\n[z]\nother = e\n")
-        with mock.patch("importlib.metadata.entry_points", side_effect=AssertionError):
-            self.assertEqual(vendors.OWN, vendors.load())
-
-    def names(self, text):
-        """Entry points of an installed package."""
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        (folder / "other-1.dist-info").mkdir()
-        (folder / "other-1.dist-info/entry_points.txt").write_text(text)
-        self.useFixture(fixtures.MockPatchObject(vendors.sys, "path", [str(folder), *sys.path]))
-        vendors.load.cache_clear()
-        self.addCleanup(vendors.load.cache_clear)

@@ -32,7 +32,7 @@ RULES = (NO_CABLE, PORT_LINK, NOT_ACTIVE, NO_CARRIER)
 
 
 def cable_findings(link_layer: LinkLayer | None, phys_state: str | None, *, own: bool) -> Iterator[Finding]:
-    """:param phys_state: of the physical function's port, as :func:`state_of` tells it; None where there is none
+    """:param phys_state: of the physical function's port, in lower case; None where there is none
     :param own: the device is that function
     """
     if link_layer is LinkLayer.INFINIBAND and phys_state not in (None, LINK_UP):
@@ -52,8 +52,3 @@ def carrier_findings(carrier: str | None) -> Iterator[Finding]:
     """:param carrier: the attribute's text; it cannot be read of an interface that is down"""
     if carrier == "0":
         yield NO_CARRIER.finds()
-
-
-def state_of(text: str | None) -> str | None:
-    """The kernel writes ``4: ACTIVE`` and ``5: LinkUp``."""
-    return (text or "").rpartition(":")[2].strip().lower() or None

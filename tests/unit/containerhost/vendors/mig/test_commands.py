@@ -8,10 +8,10 @@ import testtools
 from click.testing import CliRunner, Result
 
 from containerhost.cli import main
-from containerhost.devices import nvml
 from containerhost.devices.model import Device, Kind, Slice
 from containerhost.devices.scan import Inventory
 from containerhost.owners import Owner, Owners
+from containerhost.vendors.nvidia import nvml
 from tests.fakehost.nvml import Nvml
 
 WHOLE, CUT, OLD = "0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0"
@@ -27,7 +27,7 @@ class MigCase(testtools.TestCase):
         self.nvml.gpu(OLD).can_mig = False
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
         self.owners = Owners(self.folder / "owners")
-        self.useFixture(fixtures.MonkeyPatch("containerhost.mig.cli.scan", self.inventory))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.mig.cli.scan", self.inventory))
 
     def inventory(self) -> Inventory:
         """As sysfs and /proc show it."""

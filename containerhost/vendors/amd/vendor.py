@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from containerhost.devices import health
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
-from containerhost.devices.vendors import base
+from containerhost.vendors import base
 
 
 class Amd(base.GpuVendor):

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from containerhost.devices.health import gpus
 from containerhost.sysfs import Host
+from containerhost.vendors.nvidia import nvmlhealth
 
 LOG = logging.getLogger(__name__)
 TIME_LIMIT = 10.0  # seconds; the first call after boot without the persistence daemon takes 1 to 2 per GPU
@@ -63,7 +63,7 @@ class Gpu:
     memory: int | None
     slices: Mapping[tuple[int, int], MigSlice]
     use: Use | None = None
-    state: gpus.State | None = None
+    state: nvmlhealth.State | None = None
 
 
 Answer = dict[str, Gpu] | None
@@ -158,7 +158,7 @@ def _ask() -> dict[str, Gpu]:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError_LibRmVersionMismatch:
-        return {address: _unreachable(gpus.State(mismatched=True)) for address in bound}
+        return {address: _unreachable(nvmlhealth.State(mismatched=True)) for address in bound}
     except pynvml.NVMLError_NoPermission as error:
         LOG.info("NVML tells this user nothing: %s", error)
     except pynvml.NVMLError as error:
@@ -168,7 +168,7 @@ def _ask() -> dict[str, Gpu]:
 
 
 def _unknown(addresses: Iterable[str], reason: str) -> dict[str, Gpu]:
-    return {address: _unreachable(gpus.State(unknown=reason)) for address in addresses}
+    return {address: _unreachable(nvmlhealth.State(unknown=reason)) for address in addresses}
 
 
 def _gpus(library: Any, bound: Collection[str] = ()) -> Iterator[tuple[str, Gpu]]:
@@ -189,16 +189,16 @@ def _gpus(library: Any, bound: Collection[str] = ()) -> Iterator[tuple[str, Gpu]
             yield address, _gpu(library, library.nvmlDeviceGetHandleByPciBusId(address.encode()))
         except library.NVMLError as error:
             if getattr(error, "value", None) != library.NVML_ERROR_NO_PERMISSION:
-                yield address, _unreachable(gpus.State(lost=str(error)))
+                yield address, _unreachable(nvmlhealth.State(lost=str(error)))
 
 
 def _gpu(library: Any, handle: Any) -> Gpu:
     return Gpu(uuid=text(library.nvmlDeviceGetUUID(handle)), model=text(library.nvmlDeviceGetName(handle)),
                memory=library.nvmlDeviceGetMemoryInfo(handle).total, slices=dict(_slices(library, handle)),
-               use=_use(library, handle), state=gpus.read(library, handle))
+               use=_use(library, handle), state=nvmlhealth.read(library, handle))
 
 
-def _unreachable(state: gpus.State) -> Gpu:
+def _unreachable(state: nvmlhealth.State) -> Gpu:
     return Gpu(uuid=None, model=None, memory=None, slices={}, state=state)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from containerhost.errors import SpecError
-from containerhost.mig.geometry import PROFILE, Geometry, Piece
+from containerhost.vendors.nvidia.mig.geometry import PROFILE, Geometry, Piece
 
 MOST = 64  # slices in a list; a GPU has 7
 

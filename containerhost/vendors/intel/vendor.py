@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from containerhost.devices.model import Device, Kind, PciFunction
-from containerhost.devices.vendors import base
+from containerhost.vendors import base
 
 
 class Intel(base.GpuVendor):

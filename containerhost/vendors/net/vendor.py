@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from containerhost.devices import pci
-from containerhost.devices.health import ports
 from containerhost.devices.health.rules import Finding, health_of
 from containerhost.devices.model import Device, Kind, LinkLayer, NodeUse, PciFunction, Rdma, Role
 from containerhost.devices.netdev import Netdev, Netdevs
 from containerhost.devices.rdma import Found, RdmaDevices
-from containerhost.devices.vendors import base
 from containerhost.errors import DeviceHeld, DeviceUnhealthy, SpecError
 from containerhost.grants import Grant, GrantOptions, NetdevGrant
 from containerhost.sysfs import Host
+from containerhost.vendors import base
+from containerhost.vendors.net import ports
 
 _NETWORK = "02"
 _INFINIBAND = "0207"

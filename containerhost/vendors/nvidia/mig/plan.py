@@ -10,7 +10,15 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from containerhost.errors import DeviceHeld, SpecError
-from containerhost.mig.geometry import ComputeInstance, Geometry, GpuInstance, Piece, Placement, slice_id, slice_name
+from containerhost.vendors.nvidia.mig.geometry import (
+    ComputeInstance,
+    Geometry,
+    GpuInstance,
+    Piece,
+    Placement,
+    slice_id,
+    slice_name,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Network functions of any vendor."""

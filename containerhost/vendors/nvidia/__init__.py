@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: description, health, reset, libraries and partitioning (MIG)."""

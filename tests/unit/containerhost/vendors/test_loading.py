@@ -1,0 +1,62 @@
+"""Discovery of the plug-ins that installed packages register."""
+
+import importlib
+import sys
+from pathlib import Path
+from unittest import mock
+
+import fixtures
+import testtools
+
+from containerhost import vendors
+
+MODULE = """
+from containerhost.vendors.intel.vendor import Intel
+
+class Other(Intel):
+    name = "other"
+
+class Outside(Intel):
+    name = "outside"
+    nodes = ("../etc/*",)
+"""
+ENTRY_POINTS = """
+[console_scripts]
+unrelated = othervendors:Other
+
+[containerhost.vendors]
+outside = othervendors:Outside
+other = othervendors:Other
+nvidia = othervendors:Other
+missing = othervendors:Missing
+"""
+
+
+class Loading(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        (folder / "othervendors.py").write_text(MODULE)
+        (folder / "othervendors-1.dist-info").mkdir()
+        (folder / "othervendors-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: othervendors\n"
+                                                                  "Version: 1\n")
+        (folder / "othervendors-1.dist-info/entry_points.txt").write_text(ENTRY_POINTS)
+        self.useFixture(fixtures.MockPatchObject(sys, "path", [str(folder), *sys.path]))
+        self.addCleanup(sys.modules.pop, "othervendors", None)
+        importlib.invalidate_caches()
+        vendors.load.cache_clear()
+        self.addCleanup(vendors.load.cache_clear)
+
+    def test_plug_ins_of_installed_packages_come_after_the_own_ones(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger("containerhost.vendors"))
+        found = vendors.load()
+        self.assertEqual(vendors.OWN, found[:-1])
+        self.assertEqual("othervendors.Other", f"{found[-1].__module__}.{found[-1].__name__}")
+        for name in ("outside", "missing"):
+            self.assertIn(f"vendor plug-in {name}", log.output)
+
+    def test_installed_packages_are_searched_once(self) -> None:
+        with mock.patch("importlib.metadata.entry_points", return_value=[]) as search:
+            for _ in range(2):
+                self.assertEqual(vendors.OWN, vendors.load())
+        search.assert_called_once_with(group="containerhost.vendors")
