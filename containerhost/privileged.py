@@ -6,7 +6,6 @@ is none never reaches a path or a command. Results are plain values, so that the
 
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeVar
@@ -28,7 +27,6 @@ Result = TypeVar("Result")
 PCI = "/sys/bus/pci"
 TENANT_LIMIT = 30  # s
 COMMAND_LIMIT = 30  # s
-GPU_RESET_LIMIT = 120  # s; resetting an NVLink-connected GPU retrains its links
 
 DRIVER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
@@ -169,19 +167,17 @@ class Privileged:
         write(path, "1")
         return True
 
-    def reset_nvidia_gpu(self, address: str) -> bool:
-        """Reset a whole GPU under its driver, which only NVIDIA's own tool does in safety; False without the tool or
-        where it says that this GPU cannot be reset."""
-        command = ["nvidia-smi", "--gpu-reset", f"--id={check(ADDRESS, address)}"]
-        if shutil.which(command[0]) is None:
-            return False
-        try:
-            run(command, GPU_RESET_LIMIT)
-        except HostActionFailed as error:
-            if "not supported" not in str(error).lower():
-                raise
-            return False
-        return True
+    def reset_gpu(self, vendor: str, address: str) -> bool:
+        """Reset a whole GPU under its driver, which only its vendor knows to do in safety.
+
+        :param vendor: name of the plug-in
+        :returns: False where the vendor, or this GPU, offers no reset
+        """
+        from containerhost import vendors  # noqa: PLC0415  (most actions need no plug-in)
+        found = next((each for each in vendors.load() if each.name == vendor), None)
+        if found is None:
+            raise HostActionFailed(f"vendor plug-in {vendor!r} is not installed here")
+        return found.reset(check(ADDRESS, address))
 
     def mark_reset(self, address: str, counters: Mapping[str, int]) -> None:
         """Note in the kernel's log that a device was reset, which settles what the log says of it so far.

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from containerhost.devices import pci
 from containerhost.devices.health import bus
-from containerhost.devices.model import NVIDIA, Device, Kind, NodeUse, Role
+from containerhost.devices.model import Device, Kind, NodeUse, Role
 from containerhost.errors import HostActionFailed, ScrubFailed
 from containerhost.network.netfunction import NetFunction, wait_for
 from containerhost.privileged import Privileged
@@ -73,9 +73,9 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
 
 
 def reset_gpu(device: Device, privileged: Privileged) -> bool:
-    """A whole NVIDIA GPU is reset; the others' drivers clear memory when they hand it out, and resetting a GPU under
-    its driver is only safe with the vendor's tool."""
-    return device.vendor_id == NVIDIA and device.kind is Kind.GPU and privileged.reset_nvidia_gpu(device.address)
+    """A whole GPU is reset as its vendor does it. Where the vendor has no way, its driver clears memory when it hands
+    it out, and a reset under the driver would not be safe."""
+    return device.kind is Kind.GPU and privileged.reset_gpu(device.plugin, device.address)
 
 
 def settle(device: Device, privileged: Privileged, host: Host) -> None:

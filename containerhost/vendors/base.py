@@ -52,6 +52,15 @@ class Vendor(abc.ABC):
         :raises DeviceUnhealthy: the device lacks what the container would get
         """
 
+    @classmethod
+    def reset(cls, address: str) -> bool:
+        """Reset a whole GPU after its release, so that nothing of its last tenant is left. Called as root.
+
+        :returns: False where there is no way that is safe under the driver
+        :raises HostActionFailed: it failed: the device stays blocked
+        """
+        return False
+
 
 def device(function: PciFunction, kind: Kind, plugin: str, *, health: tuple[str, ...], notes: tuple[str, ...] = (),
            host_use: tuple[str, ...] | None = None, **more: Any) -> Device:

@@ -43,6 +43,12 @@ class Nvidia(base.GpuVendor):
     def libraries(cls, options: GrantOptions) -> frozenset[str]:
         return options.gpu_capabilities
 
+    @classmethod
+    def reset(cls, address: str) -> bool:
+        from containerhost.vendors.nvidia import reset  # noqa: PLC0415  (only root resets)
+
+        return reset.reset(address)
+
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
         render, complaints = self.render_nodes(function)
         gpu = base.device(function, Kind.GPU, self.name, nodes=render,

@@ -30,7 +30,7 @@ class NoHardware(Privileged):
     def _refuse(self, *arguments):
         raise errors.HostActionFailed("there is no such device here")
 
-    set_vf_link = set_vf_guids = rename_netdev = quieten_netdev = unbind = bind = reset = reset_nvidia_gpu = _refuse
+    set_vf_link = set_vf_guids = rename_netdev = quieten_netdev = unbind = bind = reset = reset_gpu = _refuse
     mark_reset = _refuse
 
     def users(self, nodes, holders=None):
@@ -41,7 +41,7 @@ class NoHardware(Privileged):
 
 
 class Willing(NoHardware):
-    def reset_nvidia_gpu(self, address):
+    def reset_gpu(self, vendor, address):
         return True
 
 
@@ -59,7 +59,7 @@ class Marking(Willing):
         self.using = ()
         self.holders = None
 
-    def reset_nvidia_gpu(self, address):
+    def reset_gpu(self, vendor, address):
         return self.able
 
     def users(self, nodes, holders=None):

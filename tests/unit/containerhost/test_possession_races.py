@@ -46,7 +46,7 @@ class Watching(Privileged):
     def mark_reset(self, address: str, counters: Mapping[str, int]) -> None:
         pass
 
-    def reset_nvidia_gpu(self, address: str) -> bool:
+    def reset_gpu(self, vendor: str, address: str) -> bool:
         before = self._owners.records().get(address)
         time.sleep(self._chance.uniform(0, 0.03))
         after = self._owners.records().get(address)
@@ -124,12 +124,12 @@ class Waiting(testtools.TestCase):
         test = self
 
         class Slow(Watching):
-            def reset_nvidia_gpu(self, address: str) -> bool:
+            def reset_gpu(self, vendor: str, address: str) -> bool:
                 test.reached.set()
                 return test.free.wait(60)
 
         class Forbidden(Watching):
-            def reset_nvidia_gpu(self, address: str) -> bool:
+            def reset_gpu(self, vendor: str, address: str) -> bool:
                 raise AssertionError("two processes clean one GPU")
 
         slow = self.possession(Slow(self.owners, random.Random(1)))

@@ -31,7 +31,8 @@ class TestArguments(testtools.TestCase):
             lambda: root.quieten_netdev("x" * 16),
             lambda: root.set_vf_guids("ib0; reboot", 0, guid, guid),
             lambda: root.set_vf_guids("ib0", 0, "00:11", guid),
-            lambda: root.reset_nvidia_gpu("all"),
+            lambda: root.reset_gpu("nvidia", "all"),
+            lambda: root.reset_gpu("../x", "0000:3b:00.0"),
             lambda: root.make_veth("a/b", "c", "fa:16:3e:00:00:01", None, "mark", True),
             lambda: root.make_veth("a", "c", "fa:16:3e:00:00:01; x", None, "mark", True),
             lambda: root.make_veth("a", "c", "fa:16:3e:00:00:01", None, "two\nlines", True),
@@ -140,7 +141,7 @@ class TestGpuReset(testtools.TestCase):
                 file.write(f"#!/bin/sh\n{script}\n")
             os.chmod(path, 0o755)
         self.useFixture(fixtures.EnvironmentVariable("PATH", folder))
-        return Privileged().reset_nvidia_gpu("0000:3b:00.0")
+        return Privileged().reset_gpu("nvidia", "0000:3b:00.0")
 
     def test_done_or_impossible(self):
         for script, expected in ((None, False), ('[ "$1 $2" = "--gpu-reset --id=0000:3b:00.0" ]', True),

@@ -259,7 +259,7 @@ class FakeFiles:
 class NoPrivileges(Privileged):
     """A static tree reacts to nothing, and no container's process can be on its devices."""
 
-    def reset_nvidia_gpu(self, address: str) -> None:
+    def reset_gpu(self, vendor: str, address: str) -> None:
         pass
 
     def set_vf_link(self, netdev: str, index: int, up: bool) -> None:

@@ -26,7 +26,8 @@ class PrivsepTest(testtools.TestCase):
 
     def test_arguments_cross_unchanged(self) -> None:
         calls = {"set_vf_guids": ("ibs1", 0, "a", "b"), "rename_netdev": ("a", "b"), "quieten_netdev": ("a",),
-                 "unbind": ("addr", "drv"), "bind": ("addr", "drv"), "reset": ("addr",), "reset_nvidia_gpu": ("addr",),
+                 "unbind": ("addr", "drv"), "bind": ("addr", "drv"), "reset": ("addr",),
+                 "reset_gpu": ("vendor", "addr"),
                  "mark_reset": ("addr", {"aer_dev_fatal": 1}),
                  "set_vf_port": ("pf", 1, "mac", 7, True, None),
                  "set_vf_link": ("pf", 1, False),
