@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from containerhost import neighbours, owners, sharing, topology
+from containerhost import neighbours, owners, sharing, topology, vendors
 from containerhost.devices import rdmaports
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
@@ -17,7 +17,6 @@ from containerhost.privileged import Privileged
 from containerhost.reports import doctor as diagnosis
 from containerhost.reports import rdmareport, report
 from containerhost.sysfs import Host
-from containerhost.vendors.nvidia.mig.cli import mig
 
 _root = click.option("--root", default="/", metavar="DIR",
                      type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -28,7 +27,14 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class Commands(click.Group):
-    """Ends with a message and status 1, not with a trace, on every error that this project raises."""
+    """Its own commands and those of vendors. Ends with a message and status 1, not with a trace, on every error that
+    this project raises."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted({*super().list_commands(context), *vendor_commands()})
+
+    def get_command(self, context: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(context, cmd_name) or vendor_commands().get(cmd_name)
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -37,12 +43,13 @@ class Commands(click.Group):
             raise click.ClickException(str(error)) from error
 
 
+def vendor_commands() -> dict[str, click.Command]:
+    return {command.name or "": command for vendor in vendors.load() for command in vendor.commands()}
+
+
 @click.group(cls=Commands)
 def main() -> None:
     """One host's devices, topology and health, as containers are given them."""
-
-
-main.add_command(mig)
 
 
 @main.command("list")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from containerhost.devices.model import CharNode, Device, LinkLayer, NodeUse
 
-#: Of NVIDIA's driver, as in NVIDIA_DRIVER_CAPABILITIES: groups of libraries.
+#: Groups of libraries that the driver of a GPU may bring along.
 GPU_CAPABILITIES = ("compute", "compat32", "display", "graphics", "ngx", "utility", "video")
 
 

@@ -1,4 +1,4 @@
-"""How near devices are to each other: what lies between two of them, in the words of ``nvidia-smi topo``.
+"""How near devices are to each other: what lies between two of them, in the words that GPUs' tools have for it.
 
 GPUDirect RDMA is fast between a GPU and a network function behind the same PCIe switch (``PIX``, ``PXB``), works over
 one host bridge (``PHB``) or NUMA node (``NODE``), and is slow across sockets (``SYS``). The cloud chooses devices; this

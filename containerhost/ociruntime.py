@@ -132,8 +132,8 @@ def hook_for(capabilities: Sequence[str]) -> dict[str, Any] | None:
     """What brings the libraries of the GPU's driver, if some are wanted."""
     if not capabilities:
         return None
-    from containerhost.vendors.nvidia import libraries  # noqa: PLC0415  (a start waits, and few containers have them)
-    return libraries.hook(capabilities)
+    from containerhost import vendors  # noqa: PLC0415  (a start waits, and few containers have them)
+    return next(filter(None, (vendor.library_hook(capabilities) for vendor in vendors.load())), None)
 
 
 def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], hook: dict[str, Any] | None,

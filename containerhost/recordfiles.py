@@ -80,7 +80,7 @@ def nic_setup(data: Any) -> NicSetup | None:
 
 
 def libraries(folder: str, container: str) -> list[str]:
-    """Capabilities of NVIDIA's driver whose libraries it has, in their order."""
+    """Capabilities of a GPU's driver whose libraries it has, in their order."""
     return sorted(map(str, data(folder, container).get("libraries", ())))
 
 

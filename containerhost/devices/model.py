@@ -9,8 +9,6 @@ import dataclasses
 import enum
 from typing import Any
 
-NVIDIA = "10de"  # the PCI vendor whose GPUs bring libraries, slices and a reset tool of their own
-
 
 class Kind(enum.StrEnum):
     GPU = "gpu"
@@ -39,7 +37,7 @@ class LinkLayer(enum.StrEnum):
 class NodeUse(enum.StrEnum):
     """Who may have a character node.
 
-    ``own`` belongs to one device; ``shared`` serves every holder of that kind of device (nvidiactl, rdma_cm);
+    ``own`` belongs to one device; ``shared`` serves every holder of that kind of device (rdma_cm);
     ``management`` reaches beyond the device (umad, issm: a fabric's subnet manager) and is given only when the
     operator says so.
     """
@@ -73,7 +71,7 @@ class Rdma:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slice:
-    """One MIG compute instance (NVIDIA MIG user guide: GPU instance ``gi``, compute instance ``ci``)."""
+    """One MIG compute instance: GPU instance ``gi``, compute instance ``ci``."""
 
     gi: int
     ci: int

@@ -12,7 +12,7 @@ _FOLDER = "/sys/bus/pci/devices"
 _UP_TO_SYS = "../../../"  # from there
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # One read of uevent tells what vendor, device, class and driver tell in four (pci_uevent in the kernel):
-# DRIVER=nvidia, PCI_CLASS=30200, PCI_ID=10DE:20B0, one a line in this order.
+# DRIVER=virtio-pci, PCI_CLASS=38000, PCI_ID=1AF4:1050, one a line in this order.
 _UEVENT = re.compile(r"(?:DRIVER=(?P<driver>[!-~]+)\n)?PCI_CLASS=(?P<class_code>[0-9A-F]{1,6})\n"
                      r"PCI_ID=(?P<vendor>[0-9A-F]{4}):(?P<product>[0-9A-F]{4})(?:\n|$)", re.IGNORECASE)
 # PCI Code and ID Assignment Specification: network, display and processing accelerator.

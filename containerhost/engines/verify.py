@@ -45,8 +45,8 @@ def missing(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
 
 
 def required(grant: Grant) -> tuple[CharNode, ...]:
-    """The nodes that must be there. NVIDIA's toolkit, where it brings the libraries, brings of the shared nodes those
-    that the libraries use: nvidia-modeset only for displays."""
+    """The nodes that must be there. A vendor's toolkit, where it brings the libraries, brings of the shared nodes those
+    that the libraries use."""
     by_toolkit = grant.gpu is not None and bool(grant.gpu.libraries)
     return grant.own_nodes if by_toolkit else grant.nodes
 

@@ -31,7 +31,6 @@ SOCKETS = ("/dev/lxd/sock", "/dev/incus/sock")
 KEY = "/1.0/config/user.containerhost.resources"
 # PyTorch and TensorFlow take those of OpenMP and MKL.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-NVIDIA = "10de"
 PAUSE = 0.5  # s between two looks
 NOT_TOLD = 3
 
@@ -105,9 +104,8 @@ def environment(document: Document) -> dict[str, str]:
     """Variables that make libraries for computing use what there is: threads as cores, and the container's GPUs."""
     resources = latest(document)
     threads = str(max(1, min(int(resources["cpus"]["count"]), len(os.sched_getaffinity(0)))))
-    gpus = [device["uuid"] for device in resources["devices"]
-            if device["kind"] in ("gpu", "gpu_slice") and device["vendor"] == NVIDIA and device["uuid"]]
-    return {**dict.fromkeys(THREADS, threads), "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+    # A host of an earlier version tells no variables.
+    return {**dict.fromkeys(THREADS, threads), **resources.get("environment", {}),
             "CONTAINERHOST_GENERATION": str(resources["generation"])}
 
 

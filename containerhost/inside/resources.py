@@ -9,14 +9,18 @@ A JSON object:
 - ``devices``: of each ``id`` (PCI address, or that of a slice or place), ``kind`` (``gpu``, ``gpu-slice``,
   ``gpu-share``, ``net``), ``vendor`` (PCI id), ``uuid`` (null where it has none), ``nodes`` (paths in /dev),
   ``interface`` (null or its name in the container)
+- ``environment``: variables that tell programs which of the devices there are
 - ``announced``: null, or what will be when the guest has acknowledged or ``until`` (seconds since 1970) has passed:
-  the same keys ``generation``, ``cpus``, ``memory`` and ``devices``
+  the same keys ``generation``, ``cpus``, ``memory``, ``devices`` and ``environment``
 """
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from containerhost import vendors
+from containerhost.devices.model import Device
 from containerhost.grants import Grant
 from containerhost.spec import ContainerSpec
 
@@ -26,19 +30,24 @@ FILE = "resources.json"
 ACKNOWLEDGED = "ack.json"
 
 Document = dict[str, Any]
-BODY = ("cpus", "memory", "devices")
+BODY = ("cpus", "memory", "devices", "environment")
 
 
 def of(spec: ContainerSpec) -> Document:
     """The part of a document that a container's specification decides."""
     return {"cpus": {"count": spec.cpu.count, "cores": sorted(spec.cpu.cores)}, "memory": spec.memory.size,
-            "devices": [_device(grant) for grant in spec.grants]}
+            "devices": [_device(grant) for grant in spec.grants],
+            "environment": _environment([grant.device for grant in spec.grants])}
 
 
 def _device(grant: Grant) -> Document:
     device = grant.device
     return {"id": device.id, "kind": device.kind.value, "vendor": device.vendor_id, "uuid": device.uuid,
             "nodes": [node.path for node in grant.nodes], "interface": grant.netdev.name if grant.netdev else None}
+
+
+def _environment(devices: Sequence[Device]) -> dict[str, str]:
+    return {name: value for vendor in vendors.load() for name, value in vendor.environment(devices).items()}
 
 
 def told(spec: ContainerSpec, before: str | None = None) -> ContainerSpec:

@@ -107,7 +107,7 @@ def has_unlisted(pid: int) -> bool:
 
 def mappings(pid: int) -> Iterator[str]:
     """Return each file that it has mapped, once. A tenant can give a node any path.
-    Lines of /proc/<pid>/maps: ``55d0-55d4 rw-s 00000000 00:06 1034 /dev/nvidia0``."""
+    Lines of /proc/<pid>/maps: ``55d0-55d4 rw-s 00000000 00:06 1034 /dev/dri/card0``."""
     thread, found = memory(pid)
     files = {(fields[3], fields[4]): fields[0] for fields in map(str.split, found) if fields[4] != "0"}
     return (f"/proc/{thread}/map_files/{place}" for place in files.values())

@@ -13,7 +13,7 @@ from containerhost.devices.model import Device
 from containerhost.errors import DeviceError
 from containerhost.grants import Grant, GrantOptions
 from containerhost.vendors.amd.vendor import Amd
-from containerhost.vendors.base import Vendor
+from containerhost.vendors.base import Use, Vendor
 from containerhost.vendors.intel.vendor import Intel
 from containerhost.vendors.net.vendor import Net
 from containerhost.vendors.nvidia.vendor import Nvidia
@@ -71,6 +71,11 @@ def make_grant(device: Device, options: GrantOptions) -> Grant:
     :raises DeviceError: the device cannot be given; the message says why
     """
     return of(device).grant(device, options)
+
+
+def usage() -> dict[str, Use]:
+    """Return how each of this host's GPUs is used now, by PCI address, where its vendor tells."""
+    return {address: use for vendor in load() for address, use in vendor.usage().items()}
 
 
 def node_patterns() -> tuple[str, ...]:

@@ -5,7 +5,9 @@ reads. Outside packages register theirs as an entry point of the group ``contain
 """
 
 import abc
-from typing import Any, ClassVar
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from containerhost.devices import drm, health
 from containerhost.devices.health.kernellog import DriverLog
@@ -14,8 +16,39 @@ from containerhost.errors import DeviceHeld, DeviceUnhealthy
 from containerhost.grants import GpuGrant, Grant, GrantOptions
 from containerhost.sysfs import Host
 
+if TYPE_CHECKING:
+    import click
+
 DISPLAY = "03"
 ACCELERATOR = "12"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Use:
+    """Of a GPU, now. None is what it does not tell; one that is cut into slices does not tell how busy it is.
+
+    :ivar busy, memory_busy: per cent of time
+    :ivar free: bytes of its memory
+    :ivar power: W
+    """
+
+    busy: int | None
+    memory_busy: int | None
+    free: int | None
+    power: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LxdLibraries:
+    """How LXD brings the libraries of a GPU's driver into a container that starts, where it does not by CDI.
+
+    :ivar extension: the API extension that the daemon needs
+    :ivar keys: of the instance's configuration. A value is a list with commas: a container has what it was started
+        with, and each part of that
+    """
+
+    extension: str
+    keys: Mapping[str, str]
 
 
 class Vendor(abc.ABC):
@@ -24,12 +57,20 @@ class Vendor(abc.ABC):
     :cvar name: the plug-in's name, which is that of its entry point; written into every device it describes
     :cvar nodes: which nodes below /dev are those of its hardware, as patterns of fnmatch: ``dri/*``, ``kfd``. Only the
         last component may have wildcards. A container must see none of these that it was not granted
+    :cvar label: what people call the vendor; of one that has libraries
     :cvar driver_log: reads what the hardware's driver says in the kernel's log, if that tells of its health
+    :cvar lxd_gpu_nodes: those of ``nodes`` that LXD's ``gpu`` device brings by itself
+    :cvar cdi_vendor: the vendor in the names that CDI has for its devices, such as ``vendor.com``
+    :cvar by_gpu_request: whether a request for GPUs to Docker (``--gpus``) can bring its devices
     """
 
     name: ClassVar[str]
     nodes: ClassVar[tuple[str, ...]] = ()
+    label: ClassVar[str] = ""
     driver_log: ClassVar[type[DriverLog] | None] = None
+    lxd_gpu_nodes: ClassVar[tuple[str, ...]] = ()
+    cdi_vendor: ClassVar[str | None] = None
+    by_gpu_request: ClassVar[bool] = False
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -60,6 +101,45 @@ class Vendor(abc.ABC):
         :raises HostActionFailed: it failed: the device stays blocked
         """
         return False
+
+    @classmethod
+    def usage(cls) -> Mapping[str, Use]:
+        """Return how each of this host's GPUs is used now, by PCI address, where the vendor's library tells."""
+        return {}
+
+    @classmethod
+    def cdi_name(cls, device: Device) -> str | None:
+        """Return the fully qualified name by which CDI brings the device with its driver's libraries, if it does."""
+        return None
+
+    @classmethod
+    def lxd_libraries(cls, capabilities: Collection[str]) -> LxdLibraries | None:
+        """Return how LXD brings libraries without CDI; None where it cannot.
+
+        :param capabilities: driver capabilities, of :data:`containerhost.grants.GPU_CAPABILITIES`
+        """
+        return None
+
+    @classmethod
+    def library_hook(cls, capabilities: Collection[str]) -> dict[str, Any] | None:
+        """Return the OCI hook that brings libraries into a container on Docker; None where nothing does.
+
+        :raises FileNotFoundError: this host lacks the vendor's tool
+        """
+        return None
+
+    @classmethod
+    def environment(cls, devices: Iterable[Device]) -> Mapping[str, str]:
+        """Return variables that tell programs in a container which of the vendor's devices it has.
+
+        :param devices: all that the container has, those of other vendors too
+        """
+        return {}
+
+    @classmethod
+    def commands(cls) -> "tuple[click.Command, ...]":
+        """Return commands of the vendor's own for ``containerhost``, such as partitioning."""
+        return ()
 
 
 def device(function: PciFunction, kind: Kind, plugin: str, *, health: tuple[str, ...], notes: tuple[str, ...] = (),
@@ -97,6 +177,7 @@ class GpuVendor(Vendor):
     """
 
     nodes: ClassVar[tuple[str, ...]] = ("dri/*", "accel/*")
+    lxd_gpu_nodes: ClassVar[tuple[str, ...]] = ("dri/*",)
     vendor_id: ClassVar[str]
     drivers: ClassVar[frozenset[str]]
     needs_render: ClassVar[bool] = True

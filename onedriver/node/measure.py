@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from containerhost import faults, topology
+from containerhost import faults, topology, vendors
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
@@ -16,7 +16,7 @@ from containerhost.owners import Owners
 from containerhost.storage.diskio import disk_io
 from containerhost.sysfs import Host
 from containerhost.topology import CpuTimes
-from containerhost.vendors.nvidia import nvml
+from containerhost.vendors.base import Use
 from onedriver.errors import BadInput
 from onedriver.node import probes, vmlock
 from onedriver.node.names import LABEL
@@ -100,7 +100,7 @@ class Measure:
                      for state in self._engine.containers())
 
     def vm_monitor(self) -> str:
-        """One request; without devices in use neither they nor NVIDIA's library are looked at."""
+        """One request; without devices in use neither they nor vendors' libraries are looked at."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         measured = [(state, metrics) for state, metrics in self._engine.measured()
                     if LABEL in state.labels and state.status is Status.RUNNING]
@@ -115,20 +115,19 @@ class Measure:
     def _disk_io(self, metrics: Metrics) -> dict[str, Value]:
         return probes.io_values(disk_io(self._host, metrics.pid) if metrics.pid else None)
 
-    def _devices(self) -> tuple[Mapping[str, Sequence[nvml.Use | None]], Mapping[str, Sequence[str]]]:
+    def _devices(self) -> tuple[Mapping[str, Sequence[Use | None]], Mapping[str, Sequence[str]]]:
         """Of what the containers have: how each GPU is used, and what is wrong with which device, by container."""
         held = [record for record in self._owners.records().values() if record.owner.driver == self._driver]
-        uses: dict[str, list[nvml.Use | None]] = {}
+        uses: dict[str, list[Use | None]] = {}
         faulty: dict[str, list[str]] = {}
         if not held:
             return uses, faulty
-        known, inventory = nvml.query(), scan(self._host)
+        known, inventory = vendors.usage(), scan(self._host)
         gpus = {device.id for device in inventory.devices if device.kind is Kind.GPU}
         for record in held:
             container = record.owner.container
             if record.device_id in gpus:
-                told = known.get(record.device_id)
-                uses.setdefault(container, []).append(told.use if told else None)
+                uses.setdefault(container, []).append(known.get(record.device_id))
             faulty.setdefault(container, []).extend(faults.of([record], inventory))
         return uses, faulty
 

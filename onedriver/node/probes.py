@@ -14,7 +14,7 @@ from containerhost.devices.scan import Inventory
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.storage.diskio import DiskIo
 from containerhost.topology import MemoryUse, NumaNode, Topology
-from containerhost.vendors.nvidia.nvml import Use
+from containerhost.vendors.base import Use
 from onedriver import template
 from onedriver.node.devices import product
 from onedriver.node.names import LABEL, PREFIX

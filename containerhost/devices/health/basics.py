@@ -6,9 +6,10 @@ from containerhost.devices.health.rules import Finding, Rule, Verdict
 from containerhost.devices.model import CharNode
 from containerhost.sysfs import Host
 
-# Drivers that reserve a function for virtual machines or user space: no host driver serves it meanwhile.
-_RESERVING = frozenset({"vfio-pci", "mlx5_vfio_pci", "nvgrace_gpu_vfio_pci", "pci-stub", "pciback", "xen-pciback",
-                        "uio_pci_generic", "igb_uio"})
+# Drivers that reserve a function for virtual machines or user space: no host driver serves it meanwhile. Devices may
+# have a variant of vfio-pci (Linux, drivers/vfio/pci), all of which are named alike: mlx5_vfio_pci.
+_RESERVING = frozenset({"vfio-pci", "pci-stub", "pciback", "xen-pciback", "uio_pci_generic", "igb_uio"})
+_VFIO_VARIANT = "_vfio_pci"
 _HEADER = 64  # bytes of configuration space that anybody may read
 _TELLING = 16  # bytes; up to here lie the command, status and class registers, never all ones in a live function
 
@@ -37,7 +38,7 @@ def silence(host: Host, folder: str) -> Iterator[Finding]:
 def driver_findings(driver: str | None) -> Iterator[Finding]:
     if driver is None:
         yield NO_DRIVER.finds()
-    elif driver in _RESERVING:
+    elif driver in _RESERVING or driver.endswith(_VFIO_VARIANT):
         yield RESERVED.finds(driver=driver)
 
 

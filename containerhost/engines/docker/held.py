@@ -7,7 +7,8 @@ request, and everything at once.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from containerhost.devices.model import NVIDIA, Device, Kind, NodeUse
+from containerhost import vendors
+from containerhost.devices.model import Device, NodeUse
 
 
 def held(host_config: Mapping[str, Any], devices: Iterable[Device]) -> frozenset[str]:
@@ -28,7 +29,7 @@ def names(path: str, device: Device) -> bool:
 
 def requests(request: Mapping[str, Any], device: Device) -> bool:
     """Whether a request for GPUs can bring the device: one that names no GPU by its uuid can bring any."""
-    if device.kind is Kind.NET or device.vendor_id != NVIDIA:
+    if not vendors.of(device).by_gpu_request:
         return False
     ids = [str(wanted).lower() for wanted in request.get("DeviceIDs") or ()]
     return not ids or device.uuid is None or any(wanted == device.uuid.lower() or wanted.isdecimal() for wanted in ids)

@@ -46,7 +46,7 @@ class Netdev:
 @dataclasses.dataclass(frozen=True)
 class Record:
     """:ivar devices: ids of the devices that the nodes and interfaces belong to
-    :ivar libraries: capabilities of NVIDIA's driver whose libraries come in when it starts
+    :ivar libraries: capabilities of a GPU's driver whose libraries come in when it starts
     :ivar volumes_in_root: what its image calls volumes are folders of its root; False for a container that an earlier
         version made, whose data is in Docker's anonymous volumes
     :ivar container: its name; empty in records of earlier versions

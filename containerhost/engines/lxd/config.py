@@ -6,13 +6,15 @@ profile is ever used. Device names are made from PCI addresses and node paths, s
 ``volatile.<device>.<key>`` at dots.
 """
 
+import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from containerhost.devices.model import NVIDIA, CharNode
+from containerhost import vendors
+from containerhost.devices.model import CharNode
 from containerhost.errors import SpecError, UnsupportedOnHost
-from containerhost.grants import GpuGrant, Grant
+from containerhost.grants import GPU_CAPABILITIES, GpuGrant, Grant
 from containerhost.idlist import id_runs
 from containerhost.mimepart import mime_part
 from containerhost.spec import (
@@ -32,7 +34,7 @@ from containerhost.spec import (
     RootDisk,
     Security,
 )
-from containerhost.vendors.nvidia.cdi import qualified_name
+from containerhost.vendors.base import Vendor
 
 Device = dict[str, str]
 
@@ -47,14 +49,8 @@ NODE_MODE = "0666"
 # Whoever reads a disk reads everybody's files on it: that is for the container's root, as on any other machine.
 BLOCK_MODE = "0600"
 
-# How NVIDIA's toolkit brings libraries when a container starts.
-RUNTIME, CAPABILITIES = "nvidia.runtime", "nvidia.driver.capabilities"
-
 # The extension of LXD by which a GPU that is named as CDI does, libraries included, comes to a running container.
 CDI_HOTPLUG = "gpu_cdi_hotplug"
-
-# Nodes that LXD's gpu device brings by itself, and CDI does.
-GPU_NODES = re.compile(r"/dev/(nvidia.*|dri/.*)")
 
 
 def instance(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, Any]:
@@ -93,7 +89,7 @@ def image_source(image: str) -> dict[str, str]:
 def start_config(grants: Collection[Grant], extensions: Collection[str]) -> dict[str, str]:
     """What a container must be started with for its grants. Of it, a running one can get kernel limits only."""
     return kernel_limits((grant.limits for grant in grants), extensions) | libraries(
-        (grant.gpu for grant in grants), extensions)
+        grants, extensions)
 
 
 def instance_config(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
@@ -106,7 +102,7 @@ def instance_config(spec: ContainerSpec, extensions: Collection[str]) -> dict[st
         **limits(spec, extensions),
         **security(spec.security),
         **kernel_limits([spec.limits, *(grant.limits for grant in spec.grants)], extensions),
-        **libraries((grant.gpu for grant in spec.grants), extensions),
+        **libraries(spec.grants, extensions),
         **prepared_libraries(spec, extensions),
         **cloud_init(spec.cloud_init, extensions),
         **{f"environment.{key}": value for key, value in environment.items()},
@@ -195,16 +191,17 @@ def of_kernel_limits(keys: Mapping[str, str]) -> dict[str, str]:
 
 
 def lacking(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """What of ``wanted`` an instance's configuration does not say; of limits and of libraries it may say more."""
+    """Return what of ``wanted`` an instance's configuration lacks; of limits and of libraries it may have more.
+
+    :param wanted: of :func:`start_config`
+    """
     return {key: value for key, value in wanted.items() if key not in present or not has(present[key], key, value)}
 
 
 def has(present: str, key: str, wanted: str) -> bool:
     if key.startswith(KERNEL):
         return limit_order(present) >= limit_order(wanted)
-    if key == CAPABILITIES:
-        return set(wanted.split(",")) <= set(present.split(","))
-    return present == wanted
+    return set(wanted.split(",")) <= set(present.split(","))
 
 
 def limit_order(value: str) -> float:
@@ -328,9 +325,9 @@ def devices_of(part: Part, extensions: Collection[str]) -> dict[str, Device]:
 
 def devices_of_grant(grant: Grant, extensions: Collection[str]) -> dict[str, Device]:
     devices: dict[str, Device] = {}
-    # LXD knows a GPU by its graphics nodes or NVIDIA's; an accelerator without is its nodes.
-    is_known = any(GPU_NODES.fullmatch(node.path) for node in grant.nodes)
-    by_gpu = gpu(grant.gpu, grant, extensions) if grant.gpu and is_known else None
+    # LXD finds a GPU by certain nodes, which its gpu device brings; an accelerator without any is its nodes.
+    brought = gpu_nodes(grant) if grant.gpu else frozenset()
+    by_gpu = gpu(grant.gpu, grant, extensions) if grant.gpu and brought else None
     if by_gpu:
         devices[f"gpu-{key(grant.device.id)}"] = by_gpu
     if grant.netdev:
@@ -338,9 +335,15 @@ def devices_of_grant(grant: Grant, extensions: Collection[str]) -> dict[str, Dev
         devices[f"net-{key(grant.device.id)}"] = {
             "type": "nic", "nictype": "physical", "parent": grant.netdev.host_name, "name": grant.netdev.name}
     for node in grant.nodes:
-        if not (by_gpu and GPU_NODES.fullmatch(node.path)):
+        if not (by_gpu and node in brought):
             devices[f"node-{key(node.path.removeprefix('/dev/'))}"] = char_node(node)
     return devices
+
+
+def gpu_nodes(grant: Grant) -> frozenset[CharNode]:
+    """Return the nodes that LXD's gpu device brings by itself, as CDI does."""
+    patterns = [f"/dev/{pattern}" for pattern in vendors.of(grant.device).lxd_gpu_nodes]
+    return frozenset(node for node in grant.nodes if any(fnmatch.fnmatchcase(node.path, each) for each in patterns))
 
 
 def is_of_part(key: str) -> bool:
@@ -367,48 +370,43 @@ def char_node(node: CharNode) -> Device:
 
 
 def gpu(wanted: GpuGrant, grant: Grant, extensions: Collection[str]) -> Device | None:
-    """A whole GPU by PCI address, never by number: ``id=0`` brings every NVIDIA card's node along.
+    """A whole GPU by PCI address, never by number: ``id=0`` may bring other cards' nodes along.
 
-    :returns: None for a slice that does not come by CDI: it is its nodes. LXD's own way (``gputype=mig``) is
-        nvidia.runtime's, by which a slice comes when the container starts and not later
+    :returns: None for a slice that does not come by CDI: it is its nodes. In LXD's own way (``gputype=mig``) a slice
+        comes when the container starts and not later
     """
+    name = cdi_name(grant, extensions)
+    if name:
+        return {"type": "gpu", "gputype": "mig" if grant.device.slice else "physical", "id": name}
     if grant.device.slice:
-        by_cdi = uses_cdi(wanted, extensions)
-        return {"type": "gpu", "gputype": "mig", "id": f"nvidia.com/mig={wanted.uuid}"} if by_cdi else None
-    name = qualified_name(grant.device)
-    if name and uses_cdi(wanted, extensions):
-        return {"type": "gpu", "gputype": "physical", "id": name}
+        return None
     return {"type": "gpu", "gputype": "physical", "pci": wanted.address, "mode": NODE_MODE}
 
 
-def uses_cdi(wanted: GpuGrant, extensions: Collection[str]) -> bool:
-    """NVIDIA's libraries come by CDI where the daemon has it: nvidia.runtime is gone from LXD after 6.9."""
-    return bool(wanted.libraries and wanted.vendor_id == NVIDIA and wanted.uuid and "gpu_cdi" in extensions)
+def cdi_name(grant: Grant, extensions: Collection[str]) -> str | None:
+    """Return the name by which CDI brings a GPU with libraries; None where they come otherwise, or none are wanted."""
+    wanted = grant.gpu is not None and grant.gpu.libraries and "gpu_cdi" in extensions
+    return vendors.of(grant.device).cdi_name(grant.device) if wanted else None
 
 
-def libraries(gpus: Iterable[GpuGrant | None], extensions: Collection[str]) -> dict[str, str]:
-    """The instance keys that bring NVIDIA's libraries where CDI does not."""
-    wanted = [gpu for gpu in gpus if gpu and gpu.vendor_id == NVIDIA and not uses_cdi(gpu, extensions)]
-    capabilities = sorted({name for gpu in wanted for name in gpu.libraries})
-    if not capabilities:
-        return {}
-    if "nvidia_runtime" not in extensions:
-        raise UnsupportedOnHost(
-            f"GPU {wanted[0].address} needs NVIDIA's libraries in the container, but this daemon can bring them "
-            "neither by CDI (extension gpu_cdi) nor by nvidia.runtime")
-    return runtime(capabilities)
+def libraries(grants: Iterable[Grant], extensions: Collection[str]) -> dict[str, str]:
+    """The instance keys that bring the libraries of GPUs' drivers where CDI does not."""
+    wanted = [grant for grant in grants if grant.gpu and grant.gpu.libraries and not cdi_name(grant, extensions)]
+    keys: dict[str, str] = {}
+    for vendor in {vendors.of(grant.device) for grant in wanted}:
+        gpus = [grant.gpu for grant in wanted if grant.gpu and grant.device.plugin == vendor.name]
+        keys |= runtime(vendor, {name for gpu in gpus for name in gpu.libraries}, extensions,
+                        f"GPU {gpus[0].address} needs {vendor.label}'s libraries in the container")
+    return keys
 
 
 def prepared_libraries(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
-    """For a container without a GPU: nvidia.runtime brings the libraries with no GPU visible. By CDI they come with the
-    GPU."""
+    """For a container without a GPU: LXD brings the libraries with no GPU visible. By CDI they come with the GPU."""
     if not spec.gpu_libraries or any(grant.gpu for grant in spec.grants) or "gpu_cdi" in extensions:
         return {}
-    if "nvidia_runtime" not in extensions:
-        raise UnsupportedOnHost(
-            f"container {spec.name} is to have NVIDIA's libraries before it has a GPU, but this daemon can "
-            "bring them neither by CDI (extension gpu_cdi) nor by nvidia.runtime")
-    return runtime(sorted(spec.gpu_libraries))
+    return {key: value for vendor in vendors.load() for key, value in runtime(
+        vendor, spec.gpu_libraries, extensions,
+        f"container {spec.name} is to have {vendor.label}'s libraries before it has a GPU").items()}
 
 
 def later_gpu(spec: ContainerSpec, extensions: Collection[str]) -> str | None:
@@ -418,15 +416,33 @@ def later_gpu(spec: ContainerSpec, extensions: Collection[str]) -> str | None:
         return None
     names = ",".join(sorted(spec.gpu_libraries))
     if "gpu_cdi" not in extensions:
-        return f"NVIDIA's libraries ({names}) come in when it starts, by nvidia.runtime"
+        ways = filter(None, (vendor.lxd_libraries(spec.gpu_libraries) for vendor in vendors.load()))
+        return (f"the libraries of GPUs' drivers ({names}) come in when it starts, by "
+                f"{', '.join(key for way in ways for key in way.keys)}")
     if CDI_HOTPLUG in extensions:
-        return f"NVIDIA's libraries ({names}) come with the GPU, by CDI"
-    return (f"a GPU with NVIDIA's libraries ({names}) can come only while it is off: this daemon has CDI, but not "
+        return f"the libraries of a GPU's driver ({names}) come with the GPU, by CDI"
+    return (f"a GPU with its driver's libraries ({names}) can come only while it is off: this daemon has CDI, but not "
             f"{CDI_HOTPLUG}")
 
 
-def runtime(capabilities: Iterable[str]) -> dict[str, str]:
-    return {RUNTIME: "true", CAPABILITIES: ",".join(capabilities)}
+def runtime(vendor: type[Vendor], capabilities: Collection[str], extensions: Collection[str], need: str
+            ) -> dict[str, str]:
+    """:param need: who needs the libraries, in words
+    :raises UnsupportedOnHost: this daemon cannot bring them
+    """
+    ways = vendor.lxd_libraries(capabilities)
+    if ways is None:
+        return {}
+    if ways.extension not in extensions:
+        raise UnsupportedOnHost(f"{need}, but this daemon can bring them neither by CDI (extension gpu_cdi) nor by "
+                                f"{', '.join(ways.keys)} (extension {ways.extension})")
+    return dict(ways.keys)
+
+
+def libraries_among(keys: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys of an instance's configuration that bring libraries when it starts."""
+    ways = filter(None, (vendor.lxd_libraries(GPU_CAPABILITIES) for vendor in vendors.load()))
+    return {key: keys[key] for way in ways for key in way.keys if key in keys}
 
 
 def is_cdi(device: Device) -> bool:

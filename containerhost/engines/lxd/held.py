@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from containerhost.devices.model import NVIDIA, Device, Kind, NodeUse
+from containerhost import vendors
+from containerhost.devices.model import Device, Kind, NodeUse
 from containerhost.engines.lxd.config import key
 
 Config = Mapping[str, str]
@@ -103,9 +104,8 @@ def names_slice(config: Config, device: Device) -> bool:
 def names_cdi(wanted: str, device: Device) -> bool:
     """``vendor/class=name``; a name that is an index cannot be resolved here and so stands for every such GPU."""
     kind, _, name = wanted.partition("=")
-    if kind.startswith("nvidia.com/") and device.vendor_id != NVIDIA:
-        return False
-    if kind.startswith("amd.com/") and device.vendor_id != "1002":
+    others = {vendor.cdi_vendor for vendor in vendors.load() if vendor.name != device.plugin}
+    if kind.partition("/")[0] in others:
         return False
     if kind.endswith("/mig") and not device.slice:
         return False

@@ -27,8 +27,6 @@ LIMITS = ("limits.cpu", "limits.disk.", "limits.processes")
 NOTED = (config.KERNEL, "user.", "environment.")
 #: Keys that may change while a container runs.
 LIVE = (*MEMORY, *LIMITS, *NOTED)
-#: How a container was started: kept as long as it runs, so that it tells which libraries are in it.
-RUNTIME, CAPABILITIES = config.RUNTIME, config.CAPABILITIES
 #: Pools that hold a root disk to its size by a quota, which may shrink under a mounted file system.
 QUOTA_POOLS = frozenset({"btrfs", "dir", "zfs"})
 
@@ -193,9 +191,11 @@ def obstacles(present: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[st
     """
     differing = [key for key in wanted if key.startswith("security.") and present.get(key) != wanted[key]]
     found = [f"{key}={wanted[key]} takes effect when it starts" for key in sorted(differing)]
-    if RUNTIME in wanted and not has_libraries(present, wanted[CAPABILITIES].split(",")):
-        found.append(f"the GPU driver's libraries ({wanted[CAPABILITIES]}) come in when it starts; a flavor with "
-                     "lxd:gpu_capabilities brings them before there is a GPU")
+    # These keys stay as long as the container runs, so they tell which libraries are in it.
+    libraries = config.lacking(present, config.libraries_among(wanted))
+    if libraries:
+        found.append(f"the GPU driver's libraries ({', '.join(libraries.values())}) come in when it starts; a flavor "
+                     "with lxd:gpu_capabilities brings them before there is a GPU")
     return tuple(found)
 
 
@@ -208,8 +208,3 @@ def device_obstacles(present: Mapping[str, Device], wanted: Mapping[str, Device]
     if config.CDI_HOTPLUG in extensions or not any(config.is_cdi(device) for device in coming):
         return ()
     return (f"this daemon brings a GPU with its driver's libraries when it starts (no {config.CDI_HOTPLUG})",)
-
-
-def has_libraries(present: Mapping[str, str], capabilities: Collection[str]) -> bool:
-    there = present.get(CAPABILITIES, "").split(",")
-    return present.get(RUNTIME) == "true" and set(capabilities) <= set(there)

@@ -15,6 +15,7 @@ from containerhost.vendors import base
 class Amd(base.GpuVendor):
     name: ClassVar[str] = "amd"
     nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.nodes, "kfd")
+    cdi_vendor: ClassVar[str | None] = "amd.com"
     vendor_id: ClassVar[str] = "1002"
     drivers: ClassVar[frozenset[str]] = frozenset({"amdgpu"})
 

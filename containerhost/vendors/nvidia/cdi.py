@@ -4,11 +4,11 @@ Engines that take CDI names bring an NVIDIA GPU with its driver's libraries; the
 made by NVIDIA's container toolkit (``nvidia-ctk cdi generate``), which knows every GPU and MIG slice by its UUID.
 """
 
-from containerhost.devices.model import NVIDIA, Device
+from containerhost.devices.model import Device
 
-_KIND = "nvidia.com/gpu"
+VENDOR = "nvidia.com"
 
 
 def qualified_name(device: Device) -> str | None:
-    """``nvidia.com/gpu=GPU-...``; None for what is not NVIDIA's or has no UUID."""
-    return f"{_KIND}={device.uuid}" if device.vendor_id == NVIDIA and device.uuid else None
+    """Return ``nvidia.com/gpu=GPU-...``, or ``nvidia.com/mig=MIG-...`` of a slice; None without a UUID."""
+    return f"{VENDOR}/{'mig' if device.slice else 'gpu'}={device.uuid}" if device.uuid else None

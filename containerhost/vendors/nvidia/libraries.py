@@ -1,4 +1,4 @@
-"""Brings the libraries of NVIDIA's driver into a container that Docker starts: an engine of 20.10 knows no CDI.
+"""Bring the libraries of NVIDIA's driver into a container that Docker starts: an engine of 20.10 knows no CDI.
 
 As NVIDIA's container toolkit does it: a hook before the container's first program (OCI runtime specification,
 "Prestart") runs nvidia-container-cli with the container's process and root folder. It brings no nodes: those are the

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from containerhost.sysfs import Host
+from containerhost.vendors.base import Use
 from containerhost.vendors.nvidia import nvmlhealth
 
 LOG = logging.getLogger(__name__)
@@ -33,21 +34,6 @@ class MigSlice:
     uuid: str
     profile: str | None
     memory: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Use:
-    """Of a GPU, now. None is what it does not tell; one that is cut into slices does not tell how busy it is.
-
-    :ivar busy, memory_busy: per cent of time
-    :ivar free: bytes of its memory
-    :ivar power: W
-    """
-
-    busy: int | None
-    memory_busy: int | None
-    free: int | None
-    power: float | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

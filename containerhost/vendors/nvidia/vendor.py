@@ -7,17 +7,20 @@ nodes and capabilities".
 import dataclasses
 import functools
 import re
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from containerhost.devices import health
 from containerhost.devices.health.kernellog import DriverLog
-from containerhost.devices.model import NVIDIA, CharNode, Device, Kind, NodeUse, PciFunction, Slice
+from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction, Slice
 from containerhost.grants import GrantOptions
 from containerhost.vendors import base
-from containerhost.vendors.nvidia import nvmlhealth
+from containerhost.vendors.nvidia import cdi, libraries, nvmlhealth
 from containerhost.vendors.nvidia.xidlog import XidLog
 
 if TYPE_CHECKING:
+    import click
+
     from containerhost.vendors.nvidia import nvml
 
 # The major is registered for NVIDIA (Documentation/admin-guide/devices.txt), so it holds even where /proc/devices
@@ -27,14 +30,20 @@ _MAJOR_NAMES = ("nvidia", "nvidia-frontend")
 _CONTROL_MINOR = 255
 _MODESET_MINOR = 254
 _PROC = "/proc/driver/nvidia"
+# LXD's keys by which NVIDIA's toolkit brings libraries when a container starts (LXD, "Instance options").
+RUNTIME, CAPABILITIES = "nvidia.runtime", "nvidia.driver.capabilities"
 _GPU_INSTANCE = re.compile(r"gi([0-9]{1,4})")
 _COMPUTE_INSTANCE = re.compile(r"ci([0-9]{1,4})")
 
 
 class Nvidia(base.GpuVendor):
     name: ClassVar[str] = "nvidia"
+    label: ClassVar[str] = "NVIDIA"
     nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.nodes, "nvidia*", "nvidia-caps/*")
-    vendor_id: ClassVar[str] = NVIDIA
+    lxd_gpu_nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.lxd_gpu_nodes, "nvidia*", "nvidia-caps/*")
+    cdi_vendor: ClassVar[str | None] = cdi.VENDOR
+    by_gpu_request: ClassVar[bool] = True
+    vendor_id: ClassVar[str] = "10de"
     drivers: ClassVar[frozenset[str]] = frozenset({"nvidia"})
     driver_log: ClassVar[type[DriverLog] | None] = XidLog
     needs_render: ClassVar[bool] = False  # it is nvidia-drm's; computing does without
@@ -42,6 +51,35 @@ class Nvidia(base.GpuVendor):
     @classmethod
     def libraries(cls, options: GrantOptions) -> frozenset[str]:
         return options.gpu_capabilities
+
+    @classmethod
+    def cdi_name(cls, device: Device) -> str | None:
+        return cdi.qualified_name(device)
+
+    @classmethod
+    def lxd_libraries(cls, capabilities: Collection[str]) -> base.LxdLibraries:
+        return base.LxdLibraries("nvidia_runtime", {RUNTIME: "true", CAPABILITIES: ",".join(sorted(capabilities))})
+
+    @classmethod
+    def library_hook(cls, capabilities: Collection[str]) -> dict[str, Any]:
+        return libraries.hook(capabilities)
+
+    @classmethod
+    def environment(cls, devices: Iterable[Device]) -> dict[str, str]:
+        uuids = dict.fromkeys(device.uuid or "" for device in devices if device.plugin == cls.name)
+        return {} if "" in uuids else {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+
+    @classmethod
+    def usage(cls) -> dict[str, base.Use]:
+        from containerhost.vendors.nvidia import nvml  # noqa: PLC0415  (most calls of a driver look for no device)
+
+        return {address: gpu.use for address, gpu in nvml.query().items() if gpu.use}
+
+    @classmethod
+    def commands(cls) -> "tuple[click.Command, ...]":
+        from containerhost.vendors.nvidia.mig.cli import mig  # noqa: PLC0415  (of the command alone)
+
+        return (mig,)
 
     @classmethod
     def reset(cls, address: str) -> bool:

@@ -25,7 +25,7 @@ class DocumentTest(testtools.TestCase):
         found = json.loads(told(cpu=Cpu(2, frozenset({5, 4})), parts=(gpu_grant(), vf_grant())))
         gpu, vf = found.pop("devices")
         self.assertEqual({"schema": 1, "generation": 1, "cpus": {"count": 2, "cores": [4, 5]}, "memory": GiB,
-                          "announced": None}, found)
+                          "environment": {"CUDA_VISIBLE_DEVICES": "GPU-1"}, "announced": None}, found)
         self.assertEqual({"id": "0000:3b:00.0", "kind": "gpu", "vendor": "10de", "uuid": "GPU-1", "interface": None,
                           "nodes": ["/dev/nvidia0", "/dev/dri/card0", "/dev/nvidiactl"]}, gpu)
         self.assertEqual(("net", "ib0"), (vf["kind"], vf["interface"]))

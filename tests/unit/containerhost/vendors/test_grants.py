@@ -2,12 +2,12 @@ import dataclasses
 
 import testtools
 
-from containerhost.devices.model import LinkLayer
+from containerhost import vendors
+from containerhost.devices.model import Kind, LinkLayer
 from containerhost.devices.scan import scan
 from containerhost.errors import DeviceError, DeviceHeld, DeviceUnhealthy, SpecError
 from containerhost.grants import GpuGrant, GrantOptions, NetdevGrant
 from containerhost.vendors import make_grant
-from containerhost.vendors.nvidia.cdi import qualified_name
 from tests.unit.containerhost.hosts import Broken, shared
 
 
@@ -51,9 +51,19 @@ class GpuGrants(testtools.TestCase):
 
     def test_cdi_names_nvidia_gpus_by_uuid(self):
         gpu = self.inventory.get("0000:3b:00.0")
-        self.assertEqual(f"nvidia.com/gpu={gpu.uuid}", qualified_name(gpu))
+        self.assertEqual(f"nvidia.com/gpu={gpu.uuid}", vendors.of(gpu).cdi_name(gpu))
         for name in ("0000:3c:00.0/gi1/ci0", "0000:83:00.0", "0000:5e:00.1"):
-            self.assertIsNone(qualified_name(self.inventory.get(name)), name)
+            device = self.inventory.get(name)
+            self.assertIsNone(vendors.of(device).cdi_name(device), name)
+
+    def test_programs_are_told_each_gpu_once_or_nothing(self):
+        gpu, card = self.inventory.get("0000:3b:00.0"), self.inventory.get("0000:5e:00.1")
+        part = dataclasses.replace(gpu, id="0000:3b:00.0/gi1/ci0", kind=Kind.GPU_SLICE, uuid="MIG-1")
+        shares = [dataclasses.replace(gpu, id=f"0000:3b:00.0/share{number}", kind=Kind.GPU_SHARE) for number in (0, 1)]
+        for devices, expected in (([], ""), ([card], ""), ([gpu, card], gpu.uuid), ([part], "MIG-1"),
+                                  (shares, gpu.uuid), ([part, self.inventory.get("0000:83:00.0")], "MIG-1")):
+            self.assertEqual({"CUDA_VISIBLE_DEVICES": expected}, vendors.of(gpu).environment(devices))
+        self.assertEqual({}, vendors.of(gpu).environment([part, dataclasses.replace(gpu, uuid=None)]))
 
     def test_a_plug_in_that_is_not_installed(self):
         device = dataclasses.replace(self.inventory.get("0000:3b:00.0"), plugin="tpu")

@@ -1,6 +1,7 @@
 """Discovery of the plug-ins that installed packages register."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from unittest import mock
@@ -60,3 +61,13 @@ class Loading(testtools.TestCase):
             for _ in range(2):
                 self.assertEqual(vendors.OWN, vendors.load())
         search.assert_called_once_with(group="containerhost.vendors")
+
+
+class Names(testtools.TestCase):
+    def test_only_plug_ins_name_vendors(self) -> None:
+        core = Path(vendors.__file__).parent.parent
+        named = re.compile(r"nvidia|nvml|cuda|\bamd\b|amdgpu|\bi915\b|\bintel\b|mellanox", re.IGNORECASE)
+        sources = [path for path in core.rglob("*.py") if path.relative_to(core).parts[0] != "vendors"]
+        self.assertGreater(len(sources), 50)
+        self.assertEqual([], [f"{path}:{number}" for path in sources
+                              for number, line in enumerate(path.read_text().splitlines(), 1) if named.search(line)])

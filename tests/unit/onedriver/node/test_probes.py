@@ -7,7 +7,7 @@ from containerhost import topology
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, ServerInfo, Status
 from containerhost.topology import MemoryUse, NumaNode
-from containerhost.vendors.nvidia.nvml import Use
+from containerhost.vendors.base import Use
 from onedriver.node import probes
 from onedriver.node.probes import Sample, Space
 from tests.unit.containerhost import hosts
