@@ -143,6 +143,7 @@ _GPU_VENDORS = {
     "nvidia": _GpuDefaults("10de", "nvidia", "550.90.07", "030200"),
     "amd": _GpuDefaults("1002", "amdgpu", "6.8.5", "038000"),
     "intel": _GpuDefaults("8086", "i915", "", "038000"),
+    "example": _GpuDefaults("c0de", "exampleaccel", "1.0", "120000"),
 }
 
 

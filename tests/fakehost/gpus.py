@@ -15,6 +15,7 @@ NVIDIA_MAJOR = 195
 UVM_MAJOR = 511
 KFD_MAJOR = 510
 CAPS_MAJOR = 508
+EXAMPLE_MAJOR = 509
 
 _NVIDIA = "proc/driver/nvidia"
 _KFD = "sys/devices/virtual/kfd/kfd"
@@ -23,6 +24,9 @@ _KFD = "sys/devices/virtual/kfd/kfd"
 def function_entries(gpu: GpuFunction) -> Iterator[Entry]:
     """What is there because the driver has bound this GPU and the GPU answers."""
     if not gpu.bound:
+        return
+    if gpu.gpu.vendor == "example":
+        yield from _example_entries(gpu)
         return
     yield from _drm_entries(gpu)
     if gpu.gpu.vendor == "nvidia":
@@ -42,6 +46,8 @@ def shared_entries(gpus: Sequence[GpuFunction]) -> Iterator[Entry]:
         yield Link(f"{_KFD}/subsystem", "sys/class/kfd")
         yield Link("sys/class/kfd/kfd", _KFD)
         yield Node("dev/kfd", KFD_MAJOR, 0)
+    if any(gpu.gpu.vendor == "example" for gpu in gpus):
+        yield Node("dev/exampleaccel/control", EXAMPLE_MAJOR, 255)
 
 
 def majors(gpus: Sequence[GpuFunction]) -> dict[str, int]:
@@ -52,6 +58,8 @@ def majors(gpus: Sequence[GpuFunction]) -> dict[str, int]:
         found |= {"nvidia-uvm": UVM_MAJOR, "nvidia-caps": CAPS_MAJOR}
     if any(gpu.gpu.vendor == "amd" for gpu in gpus):
         found["kfd"] = KFD_MAJOR
+    if any(gpu.gpu.vendor == "example" for gpu in gpus):
+        found["exampleaccel"] = EXAMPLE_MAJOR
     return found
 
 
@@ -68,6 +76,16 @@ def _drm_entries(gpu: GpuFunction) -> Iterator[Entry]:
         if gpu.nodes:
             yield Node(f"dev/dri/{name}", DRM_MAJOR, minor)
             yield Link(f"dev/dri/by-path/pci-{gpu.address}-{kind}", f"dev/dri/{name}")
+
+
+def _example_entries(gpu: GpuFunction) -> Iterator[Entry]:
+    """The accelerator of examples/vendor, which no plug-in of the project's own knows."""
+    path, name = pci.folder(gpu.address), f"accel{gpu.minor}"
+    yield File(f"{path}/exampleaccel/{name}/dev", f"{EXAMPLE_MAJOR}:{gpu.minor}\n")
+    yield File(f"{path}/serial", f"{gpu.gpu.uuid}\n")
+    yield File(f"{path}/status", "ok\n")
+    if gpu.nodes:
+        yield Node(f"dev/exampleaccel/{name}", EXAMPLE_MAJOR, gpu.minor)
 
 
 def _amd_entries(gpu: GpuFunction) -> Iterator[Entry]:

@@ -17,7 +17,7 @@ import fixtures
 
 from containerhost.engines.lxd.engine import LxdEngine
 from onedriver.setup import remotes
-from tests.commands import script
+from tests.commands import python_path, script
 from tests.functional.lxd import Lxd, memlock
 from tests.functional_one.vms import Machine
 
@@ -74,7 +74,7 @@ class Node(fixtures.Fixture):
         folder.mkdir()
         for name, module in modules.items():
             if not self._installed:
-                script(folder / name, f"PYTHONPATH={ROOT} exec {sys.executable} -m {module}")
+                script(folder / name, f"PYTHONPATH={python_path()} exec {sys.executable} -m {module}")
 
     def _make_network(self) -> None:
         subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)

@@ -92,7 +92,7 @@ class TestLoad(testtools.TestCase):
 
     def test_mixed_has_one_of_everything(self):
         host = description.load("mixed")
-        self.assertEqual({"nvidia", "amd", "intel"}, {gpu.vendor for gpu in host.gpus})
+        self.assertEqual({"nvidia", "amd", "intel", "example"}, {gpu.vendor for gpu in host.gpus})
         self.assertEqual(set(Kind), {card.kind for card in host.cards})
 
     def test_unknown_names_tell_the_known_ones(self):

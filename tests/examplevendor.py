@@ -1,0 +1,42 @@
+"""The vendor plug-in of examples/vendor, installed as an administrator installs it, for the time of a test."""
+
+import functools
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import fixtures
+
+from containerhost import vendors
+
+SOURCE = Path(__file__).parents[1] / "examples/vendor"
+
+
+@functools.cache
+def installed() -> tempfile.TemporaryDirectory[str]:
+    """Install the package once for each test process; the directory goes with the process."""
+    folder = tempfile.TemporaryDirectory(prefix="example-vendor-")
+    source, target = f"{folder.name}/source", f"{folder.name}/site"
+    shutil.copytree(SOURCE, source)  # a build leaves files beside the source
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-cache-dir",
+                    "--no-build-isolation", "--root-user-action", "ignore", "--target", target, source], check=True)
+    os.chmod(folder.name, 0o755)
+    return folder
+
+
+class ExampleVendor(fixtures.Fixture):
+    """Programs that the test starts find the plug-in too, by PYTHONPATH."""
+
+    def _setUp(self) -> None:
+        site = f"{installed().name}/site"
+        path = os.pathsep.join(filter(None, (site, os.environ.get("PYTHONPATH"))))
+        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", path))
+        self.useFixture(fixtures.MockPatchObject(sys, "path", [site, *sys.path]))
+        self.addCleanup(sys.modules.pop, "exampleaccel", None)
+        importlib.invalidate_caches()
+        vendors.load.cache_clear()
+        self.addCleanup(vendors.load.cache_clear)
