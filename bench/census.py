@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import scan
-from containerhost.owners import Owners
 from containerhost.privileged import Privileged
 
 Census = dict[str, list[str]]
@@ -22,7 +22,7 @@ class Registrar:
 
     def __init__(self, engine: Any, owners: Path, folders: tuple[Path, ...]) -> None:
         self._engine = engine
-        self._owners = Owners(owners)
+        self._store = AllocationStore(owners)
         self._folders = folders
 
     def take(self, container: str) -> Census:
@@ -31,7 +31,7 @@ class Registrar:
         inside = Privileged().inside(pid)
         instance, _ = self._engine.client.instance(container)
         return {
-            "owner records": sorted(self._owners.records()),
+            "allocation records": sorted(self._store.records()),
             "devices of the host": [repr(device) for device in scan().devices],
             "interfaces of the host": sorted(name for _, name in socket.if_nameindex()),
             "LXD's devices": sorted(instance["devices"]),

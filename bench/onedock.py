@@ -28,9 +28,9 @@ from typing import Any
 from emulated import enter, installed
 from opennebula import AIM_RATIO, AIM_START, compared, is_near, starts, timed
 
+from containerhost.allocation.allocator import Request
 from containerhost.devices.model import Device, Kind, Role
 from containerhost.devices.scan import scan
-from containerhost.possession import Request
 from onedock import backend, conf
 from tests.functional_docker.dockerd import Daemon
 from tests.functional_one.vms import Machine
@@ -165,7 +165,7 @@ def attachments(node: DockerNode, runs: int) -> dict[str, float]:
     vmm = backend.vmm(conf.load(node._conf))
     for _ in range(runs):
         action_s.append(timed(lambda: act(node, "attach_nic", equipped, *words)))
-        grant = vmm._possession.grants([Request(gpu.id)], vmm._owner(machine.id))[0]
+        grant = vmm._allocator.grants([Request(gpu.id)], vmm._owner(machine.id))[0]
         vmm._engine.detach(machine.name, grant, ())
         engine_s.append(timed(lambda grant=grant: vmm._engine.attach(machine.name, grant)))
         act(node, "detach_nic", equipped, words[0])

@@ -7,12 +7,14 @@ from typing import Any
 
 import click
 
-from containerhost import neighbours, owners, sharing, topology, vendors
+from containerhost import neighbours, topology, vendors
+from containerhost.allocation import sharing
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import FOLDER, Allocation, AllocationStore
 from containerhost.devices import rdmaports
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
-from containerhost.errors import ContainerHostError, OwnersUnreadable
-from containerhost.possession import Possession
+from containerhost.errors import AllocationsUnreadable, ContainerHostError
 from containerhost.privileged import Privileged
 from containerhost.reports import doctor as diagnosis
 from containerhost.reports import rdmareport, report
@@ -22,7 +24,7 @@ _root = click.option("--root", default="/", metavar="DIR",
                      type=click.Path(exists=True, file_okay=False, path_type=Path),
                      help="Read a captured tree DIR/{sys,proc,dev} instead of this host.")
 _owners = click.option("--owners", "owners_folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-                       help=f"Folder of the ownership records; {owners.FOLDER} below the root if not given.")
+                       help=f"Folder of the allocation records; {FOLDER} below the root if not given.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -123,7 +125,7 @@ def doctor(root: Path, owners_folder: Path | None) -> None:
 @_owners
 def unblock(device: str, owners_folder: Path | None) -> None:
     """Free DEVICE, which was blocked because it could not be cleaned and which you have cleaned by hand."""
-    store = owners.Owners(_folder(Path("/"), owners_folder))
+    store = AllocationStore(_folder(Path("/"), owners_folder))
     with store.working([device]):
         store.free(device)
 
@@ -135,9 +137,9 @@ def unblock(device: str, owners_folder: Path | None) -> None:
 def scrub(device: str, as_json: bool, owners_folder: Path | None) -> None:
     """Clean DEVICE (a PCI address) as if its container had ended, and free it: one that is blocked because it could not
     be cleaned, or one that is free and sick. Needs root. One that a container has is refused."""
-    store = owners.Owners(_folder(Path("/"), owners_folder))
+    store = AllocationStore(_folder(Path("/"), owners_folder))
     before = store.records().get(device.lower())
-    done = Possession(store, scan, Privileged()).clean(device)
+    done = DeviceAllocator(store, scan, Privileged()).clean(device)
     if as_json:
         click.echo(json.dumps({"device": device, "done": done, "was_blocked": before.blocked if before else None}))
     else:
@@ -145,19 +147,19 @@ def scrub(device: str, as_json: bool, owners_folder: Path | None) -> None:
 
 
 def _folder(root: Path, given: Path | None) -> Path:
-    return given or root / owners.FOLDER.relative_to("/")
+    return given or root / FOLDER.relative_to("/")
 
 
-def _records(root: Path, given: Path | None) -> dict[str, owners.Record]:
-    """What is known of owners. A list without them is better than none."""
+def _records(root: Path, given: Path | None) -> dict[str, Allocation]:
+    """Return the allocations, or none if they cannot be read: a list without them is better than none."""
     try:
-        return owners.Owners(_folder(root, given)).records()
-    except OwnersUnreadable as error:
+        return AllocationStore(_folder(root, given)).records()
+    except AllocationsUnreadable as error:
         click.echo(f"owners are not shown: {error}", err=True)
         return {}
 
 
-def _row(device: Device, records: dict[str, owners.Record]) -> dict[str, Any]:
+def _row(device: Device, records: dict[str, Allocation]) -> dict[str, Any]:
     record = records.get(device.id)
-    return device.to_dict() | {"owner": dataclasses.asdict(record.owner) if record else None,
+    return device.to_dict() | {"owner": dataclasses.asdict(record.consumer) if record else None,
                                "blocked": record.blocked if record else None}

@@ -33,8 +33,8 @@ class DeviceInUse(DeviceError):
     """A process in the container uses what is to be taken away."""
 
 
-class OwnersUnreadable(DeviceError):
-    """The ownership records cannot be trusted, so nothing is handed out until they can (fail closed)."""
+class AllocationsUnreadable(DeviceError):
+    """The allocation records cannot be trusted, so nothing is handed out until they can (fail closed)."""
 
 
 class ScrubFailed(DeviceError):

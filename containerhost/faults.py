@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
+from containerhost.allocation.store import Allocation
 from containerhost.devices.scan import Inventory
-from containerhost.owners import Record
 
 
-def of(records: Iterable[Record], inventory: Inventory) -> tuple[str, ...]:
+def of(records: Iterable[Allocation], inventory: Inventory) -> tuple[str, ...]:
     """:param records: of one owner
     :returns: one text for each device that is sick or gone: ``0000:3b:00.0: fallen off the bus; ...``
     """

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from containerhost import recordfiles
-from containerhost.filelock import FileLock
+from containerhost.linux.lock import FileLock
 
 RUNC = "runc"
 LOCK_LIMIT = 60.0  # s; a holder changes a few nodes or interfaces

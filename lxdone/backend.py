@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import scan
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.idmap import idmap
-from containerhost.owners import Owners
-from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from lxdone.conf import Options
@@ -34,10 +34,10 @@ def engine(options: Options) -> LxdEngine:
 def vmm(options: Options) -> Vmm:
     lxd, host = engine(options), Host()
 
-    possession = Possession(Owners(Path(options.owners)), lambda: scan(host), Privileged(), lxd.held)
+    allocator = DeviceAllocator(AllocationStore(Path(options.owners)), lambda: scan(host), Privileged(), lxd.held)
     state, disks = Path(options.state), disks_of(options, lxd)
     roots = Roots(lxd.client, state, options.operation_timeout)
-    return Vmm(options, lxd, possession, roots, saves_of(options, lxd), disks, Contexts(state),
+    return Vmm(options, lxd, allocator, roots, saves_of(options, lxd), disks, Contexts(state),
                Commands(state, Vmm.driver), consoles_of(options, lxd), host)
 
 

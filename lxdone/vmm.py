@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.snapshots import Snapshots
 from containerhost.errors import EngineBusy, EngineConflict, EngineNotFound, EngineTimeout
 from containerhost.network import openvswitch
-from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
@@ -50,9 +50,9 @@ class Vmm(BaseVmm):
     _engine: LxdEngine
     _snapshots: Snapshots
 
-    def __init__(self, options: Options, engine: LxdEngine, possession: Possession, roots: Roots, saves: RootSaves,
+    def __init__(self, options: Options, engine: LxdEngine, allocator: DeviceAllocator, roots: Roots, saves: RootSaves,
                  disks: Images, contexts: Contexts, commands: Commands, consoles: Consoles, host: Host) -> None:
-        super().__init__(options, engine, possession, Snapshots(engine.client), commands, host)
+        super().__init__(options, engine, allocator, Snapshots(engine.client), commands, host)
         self._roots = roots
         self._saves = saves
         self._disks = disks
@@ -394,7 +394,7 @@ class Vmm(BaseVmm):
         self._consoles.end(name)
         self._disks.let_go_all(vm_id)
         self._engine.delete(name)
-        complain(self._possession.give_back(self._owner(vm_id)))
+        complain(self._allocator.release(self._consumer(vm_id)))
         self._saves.discard(name)
         self._saves.end(self._contexts.home(name))
         self._contexts.remove(name)

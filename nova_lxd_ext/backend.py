@@ -10,6 +10,8 @@ from nova.virt import hardware
 from oslo_config import cfg
 
 from containerhost import topology
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.health import kernellog
 from containerhost.devices.scan import Inventory, scan
 from containerhost.engines.lxd.client import LxdClient, Settings
@@ -23,14 +25,12 @@ from containerhost.engines.lxd.migration import Transfers
 from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.inside.guestnotice import GuestNotice
 from containerhost.network.veth import Veths
-from containerhost.owners import Owners
-from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from nova_lxd_ext.access.consoles import Consoles
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement
 from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
-from nova_lxd_ext.hardware.possessions import Possessions
+from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
 from nova_lxd_ext.host.computenode import ComputeNode
 from nova_lxd_ext.host.resources import Resources
 from nova_lxd_ext.image.imagecache import ImageCache
@@ -70,7 +70,7 @@ class Backend:
     imagecache: ImageCache
     snapshots: Snapshots
     resources: Resources
-    possessions: Possessions
+    flavor_devices: FlavorDevices
     states: States
     lifecycle: Lifecycle
     power: Power
@@ -94,40 +94,40 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     client = LxdClient(settings(conf))
     root_actions = privileged()
     engine = LxdEngine(client, root_actions, locks=Path(conf.lxd.owners_dir), restart_limit=conf.lxd.ready_timeout)
-    owners = Owners(Path(conf.lxd.owners_dir))
+    store = AllocationStore(Path(conf.lxd.owners_dir))
 
     def inventory() -> Inventory:
         return scan(host, functools.partial(kernel_log, root_actions))
 
-    possession = Possession(owners, inventory, root_actions, engine.held)
+    allocator = DeviceAllocator(store, inventory, root_actions, engine.held)
     image_api = glance.API()
     images = Cache(Images(client), image_api, Path(conf.instances_path) / DOWNLOADS,
                    lambda: engine.server().architectures)
     states = States(engine)
     placement = Placement()
-    slices = HostSlices(conf.host, owners, placement)
+    slices = HostSlices(conf.host, store, placement)
     node = ComputeNode(conf.host)
-    possessions = Possessions(conf, possession, inventory, slices, lambda: node.id)
+    flavor_devices = FlavorDevices(conf, allocator, inventory, slices, lambda: node.id)
     veths = Veths(root_actions, host)
-    ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, possession, lambda: node.id),
+    ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, allocator, lambda: node.id),
                   VifEvents(conf, virtapi))
     connectors = Connectors(conf)
     volumes = Volumes(engine, states, connectors, Copier(root_actions, conf.lxd.volume_timeout))
     pool = conf.lxd.storage_pool
     ephemerals = Ephemerals(PoolDisks(client, pool), DiskTransfers(client, pool))
-    outfit = Outfit(engine, (possessions, ports, volumes, ephemerals))
+    outfit = Outfit(engine, (flavor_devices, ports, volumes, ephemerals))
     lifecycle = Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host))
     power = Power(conf, engine, states, outfit)
     notice = GuestNotice(GuestFiles(engine.pid, root_actions), conf.lxd.shrink_notice)
     changes = Live(engine, root_actions, host)
-    live = LiveResize(conf, engine, changes, notice, states, outfit, possessions, lifecycle)
+    live = LiveResize(conf, engine, changes, notice, states, outfit, flavor_devices, lifecycle)
     transfers, peers = Transfers(client, engine.make), Peers(conf)
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,
         imagecache=ImageCache(conf, images, image_api),
         snapshots=Snapshots(states, exports(conf, client), image_api),
-        device_providers=DeviceProviders(owners, placement, inventory),
-        resources=Resources(engine, host, inventory, owners, pool), possessions=possessions,
+        device_providers=DeviceProviders(store, placement, inventory),
+        resources=Resources(engine, host, inventory, store, pool), flavor_devices=flavor_devices,
         lifecycle=lifecycle, power=power, peers=peers,
         rescue=Rescue(conf, engine, states, lifecycle, power, outfit, images),
         recovery=Recovery(states, lifecycle, power, changes.await_changes),

@@ -53,7 +53,7 @@ class LXDDriver(refusals.Refusals):
         super().__init__(virtapi)
         self._nodename: str = nova.conf.CONF.host
         self._backend = backend.build(nova.conf.CONF, virtapi=virtapi)
-        self._pci = PciTracker(lambda: compat.pci_tracker(virtapi), one_time_use, self._backend.possessions.held)
+        self._pci = PciTracker(lambda: compat.pci_tracker(virtapi), one_time_use, self._backend.flavor_devices.held)
         self._watch = watch.Watch(self._backend.engine, self._backend.states, self.emit_event)
 
     # Start
@@ -63,7 +63,7 @@ class LXDDriver(refusals.Refusals):
         self._nodename = host
         instances = known.placed(host)
         startup.check(nova.conf.CONF, self._backend.engine, bool(instances) or self._backend.lifecycle.has_records()
-                      or self._backend.possessions.any_held())
+                      or self._backend.flavor_devices.any_held())
         compat.before_claims(placedclaims.follow_placement, functools.partial(reasons.kept, event=reasons.CLAIM))
         compat.leave_allocations_of(placedclaims.moving)
         compat.keep_reason_of_last_host(self.virtapi)
@@ -322,14 +322,14 @@ class LXDDriver(refusals.Refusals):
     @translated()
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, int | str]:
         name = self._backend.states.require(instance).name
-        return diagnostics.plain(self._backend.engine.metrics(name), self._backend.possessions.faults(instance))
+        return diagnostics.plain(self._backend.engine.metrics(name), self._backend.flavor_devices.faults(instance))
 
     @translated()
     def get_instance_diagnostics(self, instance: objects.Instance) -> Any:
         state, engine = self._backend.states.require(instance), self._backend.engine
         return diagnostics.standard(instance, state, engine.metrics(state.name),
                                     power_state.STATE_MAP[POWER_STATES[state.status]], engine.server().name,
-                                    faults=self._backend.possessions.faults(instance))
+                                    faults=self._backend.flavor_devices.faults(instance))
 
     # The guest
 

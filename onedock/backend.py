@@ -4,14 +4,14 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import scan
 from containerhost.engines.docker.client import DockerClient, Settings
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.images import Images
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.network.veth import Veths
-from containerhost.owners import Owners
-from containerhost.possession import Possession
 from containerhost.sysfs import Host
 from onedock.conf import Options
 from onedock.guest import Guests
@@ -31,11 +31,11 @@ def engine(options: Options) -> DockerEngine:
 def vmm(options: Options) -> Vmm:
     docker, host, privileged = engine(options), Host(), DockerPrivileged()
 
-    possession = Possession(Owners(Path(options.owners)), lambda: scan(host), privileged, docker.held)
+    allocator = DeviceAllocator(AllocationStore(Path(options.owners)), lambda: scan(host), privileged, docker.held)
     state, datastores = Path(options.state), Path(options.datastores)
     images = Images(docker.client)
     roots = Roots(images, datastores, state, options.operation_timeout)
-    return Vmm(options, docker, possession, roots, Snapshots(images), Commands(state, Vmm.driver),
+    return Vmm(options, docker, allocator, roots, Snapshots(images), Commands(state, Vmm.driver),
                Guests(state, datastores, functools.cache(docker.root_ids)), Nics(Veths(privileged, host)), host)
 
 

@@ -119,7 +119,7 @@ def image(words: Sequence[str]) -> int:
 
     :returns: the exit status; :data:`nodeside.NOT_THERE` when there is no such image or container
     """
-    from containerhost.filelock import FileLock
+    from containerhost.linux.lock import FileLock
     from onedock.nodeimages import NodeImages
     from onedock.roots import LOCK
     from onedock.transfer.nodeside import NOT_THERE

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.images import Images
 from containerhost.errors import EngineNotFound
-from containerhost.filelock import FileLock
+from containerhost.linux.lock import FileLock
 from onedock.guest import require_left
 from onedock.imageref import IMAGE
 from onedock.roots import named, repository

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from containerhost.engines.docker.images import Images
-from containerhost.filelock import FileLock
+from containerhost.linux.lock import FileLock
 from containerhost.rollback import Rollback
 from onedock import imageref, translate
 from onedock.imageref import ImageRef

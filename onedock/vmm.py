@@ -8,10 +8,10 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.engines import ContainerState, Status
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.errors import EngineConflict, EngineNotFound
-from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
@@ -42,9 +42,9 @@ class Vmm(BaseVmm):
     _engine: DockerEngine
     _snapshots: Snapshots
 
-    def __init__(self, options: Options, engine: DockerEngine, possession: Possession, roots: Roots,
+    def __init__(self, options: Options, engine: DockerEngine, allocator: DeviceAllocator, roots: Roots,
                  snapshots: Snapshots, commands: Commands, guests: Guests, nics: Nics, host: Host) -> None:
-        super().__init__(options, engine, possession, snapshots, commands, host)
+        super().__init__(options, engine, allocator, snapshots, commands, host)
         self._roots = roots
         self._guests = guests
         self._nics = nics
@@ -259,7 +259,7 @@ class Vmm(BaseVmm):
         self._commands.cancel(own)
         self._engine.delete(own)
         self._delete_aside(own)
-        complain(self._possession.give_back(self._owner(vm_id)))
+        complain(self._allocator.release(self._consumer(vm_id)))
         self._nics.remove(vm_id)
         self._guests.remove(vm_id)
         self._roots.release(vm_id)

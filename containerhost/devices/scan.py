@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Callable, Iterator
 
-from containerhost import sharing, vendors
+from containerhost import vendors
+from containerhost.allocation import sharing
 from containerhost.devices import pci
 from containerhost.devices.health import kernellog
 from containerhost.devices.health.kernellog import Log

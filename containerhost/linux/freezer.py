@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from containerhost.errors import HostActionFailed
-from containerhost.filelock import FileLock
+from containerhost.linux.lock import FileLock
 from containerhost.sysfs import Host
 
 ROOT = "/sys/fs/cgroup"

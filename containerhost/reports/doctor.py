@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from containerhost import owners
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import Inventory
-from containerhost.errors import OwnersUnreadable
+from containerhost.errors import AllocationsUnreadable
 from containerhost.sysfs import Host
 from containerhost.topology import Topology
 
@@ -20,17 +20,17 @@ def unlimited(host: Host) -> Sequence[str]:
 
 
 def complaints(inventory: Inventory, found: Topology, folder: Path) -> Sequence[str]:
-    """:param folder: of the ownership records"""
+    """:param folder: of the allocation records"""
     wrong = [f"{device.id}: {complaint}" for device in inventory.devices for complaint in device.health]
     if len(found.nodes) > 1:
         wrong += [f"{device.id}: the firmware does not say which NUMA node it is on, so it cannot be placed near "
                   "its CPUs" for device in inventory.devices if device.numa_node is None]
     try:
-        records = owners.Owners(folder).records()
-    except OwnersUnreadable as error:
+        records = AllocationStore(folder).records()
+    except AllocationsUnreadable as error:
         return [*wrong, str(error)]
     known = {device.id for device in inventory.devices}
     wrong += [f"{record.device_id}: blocked: {record.blocked}" for record in records.values() if record.blocked]
-    wrong += [f"{record.device_id}: held by {record.owner}, but this host has no such device"
+    wrong += [f"{record.device_id}: held by {record.consumer}, but this host has no such device"
               for record in records.values() if record.device_id not in known]
     return wrong

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from containerhost import neighbours
+from containerhost.allocation.store import Allocation
 from containerhost.devices import rdmaports
 from containerhost.devices.model import Device, NodeUse
 from containerhost.devices.scan import Inventory
-from containerhost.owners import Record
 from containerhost.sysfs import Host
 
 
-def rows(inventory: Inventory, host: Host, records: Mapping[str, Record]) -> list[dict[str, Any]]:
+def rows(inventory: Inventory, host: Host, records: Mapping[str, Allocation]) -> list[dict[str, Any]]:
     """JSON-ready, one for each function. GUIDs and states are those of the moment."""
     connections = neighbours.connections(inventory, host)
     ways = {(connection.gpu, connection.function): connection.way for connection in connections}
@@ -27,7 +27,7 @@ def rows(inventory: Inventory, host: Host, records: Mapping[str, Record]) -> lis
                 "ports": [port_row(port) for port in rdmaports.ports(host, device)],
                 "nodes": [node.path for node in device.nodes], "nearest_gpus": list(near),
                 "way": ways[near[0], device.id] if near else None,
-                "owner": str(records[device.id].owner) if device.id in records else None})
+                "owner": str(records[device.id].consumer) if device.id in records else None})
     return found
 
 

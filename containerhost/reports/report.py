@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from containerhost.allocation.store import Allocation
 from containerhost.devices.model import CharNode, Device, NodeUse
 from containerhost.devices.pci import ADDRESS
 from containerhost.devices.rdmaports import NamespaceMode
 from containerhost.devices.scan import Inventory
 from containerhost.idlist import id_runs
 from containerhost.neighbours import Connection, cards
-from containerhost.owners import Record
 from containerhost.topology import Topology
 
 _COLUMNS = ("device", "kind", "role", "link", "pci id", "class", "driver", "numa", "model", "uuid", "parent", "netdev",
@@ -17,7 +17,7 @@ _COLUMNS = ("device", "kind", "role", "link", "pci id", "class", "driver", "numa
 _GIBIBYTE = 1 << 30
 
 
-def devices(inventory: Inventory, records: Mapping[str, Record]) -> str:
+def devices(inventory: Inventory, records: Mapping[str, Allocation]) -> str:
     """A table with one device a line; nodes that devices share are listed once, below it."""
     shown = table(_COLUMNS, [_row(device, records.get(device.id)) for device in inventory.devices])
     shared = {node for device in inventory.devices for node in device.nodes if node.use is NodeUse.SHARED}
@@ -31,7 +31,7 @@ def _summary(inventory: Inventory) -> str:
     return f"{len(inventory.devices)} devices, {unwell} of them not healthy"
 
 
-def _row(device: Device, record: Record | None) -> tuple[str, ...]:
+def _row(device: Device, record: Allocation | None) -> tuple[str, ...]:
     rdma = device.rdma
     numa = "" if device.numa_node is None else str(device.numa_node)
     guids = f"{rdma.node_guid or '-'} {rdma.port_guid or '-'}" if rdma else ""
@@ -49,9 +49,9 @@ def _health(device: Device) -> str:
     return "ok; netdev in another namespace" if device.netdev_away else "ok"
 
 
-def _owner(device: Device, record: Record | None) -> str:
+def _owner(device: Device, record: Allocation | None) -> str:
     if record:
-        return f"{record.owner}; blocked: {record.blocked}" if record.blocked else str(record.owner)
+        return f"{record.consumer}; blocked: {record.blocked}" if record.blocked else str(record.consumer)
     return f"the host: {'; '.join(device.host_use)}" if device.host_use else ""
 
 

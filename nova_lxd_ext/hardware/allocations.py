@@ -8,9 +8,9 @@ from nova import context as nova_context
 from nova import objects
 from nova.scheduler.client import report
 
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceNotFound
-from containerhost.owners import Owner, Owners
 from nova_lxd_ext.hardware import sliceproviders, slices
 
 
@@ -43,12 +43,12 @@ class HostSlices:
     :param nodename: this host in nova's words
     """
 
-    def __init__(self, nodename: str, owners: Owners, placement: Placement) -> None:
+    def __init__(self, nodename: str, store: AllocationStore, placement: Placement) -> None:
         self._nodename = nodename
-        self._owners = owners
+        self._store = store
         self._placement = placement
 
-    def of(self, instance: objects.Instance, owner: Owner, allocations: Mapping[str, Any],
+    def of(self, instance: objects.Instance, consumer: Consumer, allocations: Mapping[str, Any],
            look: Callable[[], Inventory]) -> tuple[str, ...]:
         """Ids of the slices a server is to have: those it holds, or as Placement says. Only a server whose flavor asks
         for slices costs a look.
@@ -61,8 +61,8 @@ class HostSlices:
         asked = sliceproviders.asked(instance.flavor.extra_specs)
         if not asked:
             return ()
-        inventory, records = look(), self._owners.records()
-        held = slices.held(records, owner)
+        inventory, records = look(), self._store.records()
+        held = slices.held(records, consumer)
         if not allocations and slices.satisfy(held, asked, inventory):
             return held
         needs = sliceproviders.needs(allocations or self._placement.of_server(instance.uuid), self._nodename, inventory)
@@ -71,7 +71,7 @@ class HostSlices:
             raise DeviceNotFound(
                 f"the flavor asks for {_words(asked)}, Placement gave the server {_words(given)} on this host: compare "
                 f"`openstack resource provider allocation show {instance.uuid}` with `containerhost list`")
-        return slices.choose(needs, inventory, records, owner)
+        return slices.choose(needs, inventory, records, consumer)
 
     def allocations(self, flavor: objects.Flavor, consumer: str) -> Mapping[str, Any]:
         """What Placement holds for a server or a move, by its uuid; only a flavor that asks for slices costs a

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Mapping
 
 from containerhost import faults
+from containerhost.allocation.store import Allocation
 from containerhost.devices.scan import Inventory
-from containerhost.owners import Record
 from nova_lxd_ext.hardware.pci import DRIVER
 
 LOG = logging.getLogger(__name__)
@@ -15,17 +15,17 @@ class DeviceFaults:
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
-    def look(self, records: Mapping[str, Record], inventory: Inventory) -> None:
+    def look(self, records: Mapping[str, Allocation], inventory: Inventory) -> None:
         """Say what has changed since the last look."""
         present = dict(self._now(records, inventory))
         for device_id, fault in present.items():
             if self._known.get(device_id) != fault:
-                LOG.warning("A device of server %s is broken: %s", records[device_id].owner.uuid, fault)
+                LOG.warning("A device of server %s is broken: %s", records[device_id].consumer.uuid, fault)
         for device_id in self._known.keys() - present.keys():
             LOG.info("Device %s is well again, or its server gave it back", device_id)
         self._known = present
 
     @staticmethod
-    def _now(records: Mapping[str, Record], inventory: Inventory) -> list[tuple[str, str]]:
-        held = (record for record in records.values() if record.owner.driver == DRIVER and record.blocked is None)
+    def _now(records: Mapping[str, Allocation], inventory: Inventory) -> list[tuple[str, str]]:
+        held = (record for record in records.values() if record.consumer.driver == DRIVER and record.blocked is None)
         return [(record.device_id, fault) for record in held for fault in faults.of([record], inventory)]

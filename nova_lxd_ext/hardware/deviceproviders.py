@@ -7,9 +7,9 @@ from collections.abc import Callable
 import nova.conf
 from nova.compute.provider_tree import ProviderTree
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import Inventory
-from containerhost.errors import OwnersUnreadable
-from containerhost.owners import Owners
+from containerhost.errors import AllocationsUnreadable
 from nova_lxd_ext.hardware import pci, sliceproviders, slices, withheld
 from nova_lxd_ext.hardware.allocations import Placement
 
@@ -20,8 +20,8 @@ LOG = logging.getLogger(__name__)
 class DeviceProviders:
     """:param inventory: scans the host's devices"""
 
-    def __init__(self, owners: Owners, placement: Placement, inventory: Callable[[], Inventory]) -> None:
-        self._owners = owners
+    def __init__(self, store: AllocationStore, placement: Placement, inventory: Callable[[], Inventory]) -> None:
+        self._store = store
         self._placement = placement
         self._inventory = inventory
 
@@ -30,8 +30,8 @@ class DeviceProviders:
         what was withheld stays so."""
         inventory = self._inventory()
         try:
-            records = self._owners.records()
-        except OwnersUnreadable as error:
+            records = self._store.records()
+        except AllocationsUnreadable as error:
             LOG.error("All slices of this host are reserved: %s", error)
             everything = [device.id for device in inventory.devices]
             sliceproviders.update(tree, nodename, inventory, everything, self._placement.used)

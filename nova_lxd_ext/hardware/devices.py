@@ -1,4 +1,4 @@
-"""The devices nova claimed for a server, as requests for possession. Pure, apart from the inventory it is given.
+"""The devices nova claimed for a server, as allocation requests. Pure, apart from the inventory it is given.
 
 Nova's claim says which; here it is decided what each is called in the container and which GUIDs it gets.
 """
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from nova import objects
 
+from containerhost.allocation.allocator import Request
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import Inventory
 from containerhost.grants import GrantOptions
-from containerhost.possession import Request
 
 
 @dataclasses.dataclass(frozen=True)

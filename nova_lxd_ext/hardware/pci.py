@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from nova.objects.fields import PciDeviceType
 
+from containerhost.allocation.store import Allocation
 from containerhost.devices.model import PARTS, Device, Role
 from containerhost.devices.scan import Inventory
-from containerhost.owners import Record
 
 DRIVER: Final = "nova"
 
@@ -31,7 +31,7 @@ class Reason(enum.StrEnum):
 Withheld = tuple[Device, dict[str, Any], Reason]
 
 
-def passthrough(inventory: Inventory, records: Mapping[str, Record],
+def passthrough(inventory: Inventory, records: Mapping[str, Allocation],
                 one_time_use: Callable[[Mapping[str, Any]], bool] = lambda entry: False) -> list[dict[str, Any]]:
     """The whole PCI functions that nova may give to servers, those its servers hold included.
 
@@ -43,12 +43,12 @@ def passthrough(inventory: Inventory, records: Mapping[str, Record],
     return [entry for _, entry, reason in _whole(inventory, records) if reason is None or one_time_use(entry)]
 
 
-def withheld(inventory: Inventory, records: Mapping[str, Record]) -> list[Withheld]:
+def withheld(inventory: Inventory, records: Mapping[str, Allocation]) -> list[Withheld]:
     """All other whole PCI functions of the host, and those that are reported only because they are for one use."""
     return [(device, entry, reason) for device, entry, reason in _whole(inventory, records) if reason is not None]
 
 
-def _whole(inventory: Inventory, records: Mapping[str, Record],
+def _whole(inventory: Inventory, records: Mapping[str, Allocation],
            ) -> Iterator[tuple[Device, dict[str, Any], Reason | None]]:
     cut = {device.parent for device in inventory.devices if device.kind in PARTS}
     for device in inventory.devices:
@@ -56,14 +56,14 @@ def _whole(inventory: Inventory, records: Mapping[str, Record],
             yield device, _entry(device), _why_withheld(device, records.get(device.id))
 
 
-def _why_withheld(device: Device, record: Record | None) -> Reason | None:
+def _why_withheld(device: Device, record: Allocation | None) -> Reason | None:
     """A device that a server holds stays reported whatever it looks like now: its interface is in the container, it may
     have broken since. Nova would only warn that it cannot drop it. One that was not cleaned is nobody's.
     """
     if record is not None and record.blocked is not None:
         return Reason.UNCLEAN
     if record is not None:
-        return None if record.owner.driver == DRIVER else Reason.ELSEWHERE
+        return None if record.consumer.driver == DRIVER else Reason.ELSEWHERE
     if not device.healthy:
         return Reason.SICK
     return Reason.ELSEWHERE if device.host_use or device.netdev_away else None

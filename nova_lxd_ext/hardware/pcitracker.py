@@ -108,7 +108,7 @@ class PciTracker:
         ports = {vif["id"] for vif in instance.get_network_info()}
         try:
             here = self._held(instance)
-        except errors.OwnersUnreadable:  # the administrator is told at the start, and nothing is known of any server
+        except errors.AllocationsUnreadable:  # reported at the driver's start; nothing is known of any server
             return
         gone = {device.request_id for device in devices if device.address not in here}
         left = [request for request in instance.pci_requests.requests if request.request_id in gone

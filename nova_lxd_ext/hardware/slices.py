@@ -3,26 +3,27 @@
 import collections
 from collections.abc import Mapping, Sequence
 
+from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.model import Device
 from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceHeld
-from containerhost.owners import Owner, Record
 from nova_lxd_ext.hardware.pci import DRIVER
 from nova_lxd_ext.hardware.sliceproviders import Need, resource_class
 
 
-def choose(needs: Sequence[Need], inventory: Inventory, records: Mapping[str, Record], owner: Owner) -> tuple[str, ...]:
+def choose(needs: Sequence[Need], inventory: Inventory, records: Mapping[str, Allocation], consumer: Consumer
+           ) -> tuple[str, ...]:
     """Ids of slices of the right profiles on the right GPUs, in an order that does not change while a server has them.
 
     :param records: who holds what, by device id
     :raises DeviceHeld: Placement counts more free slices than there are
     """
-    return tuple(name for need in needs for name in _chosen(need, inventory, records, owner))
+    return tuple(name for need in needs for name in _chosen(need, inventory, records, consumer))
 
 
-def held(records: Mapping[str, Record], owner: Owner) -> tuple[str, ...]:
+def held(records: Mapping[str, Allocation], consumer: Consumer) -> tuple[str, ...]:
     """Ids of the slices that the server has now, whether the host still shows them or not."""
-    return tuple(name for name, record in sorted(records.items()) if record.owner == owner and "/" in name)
+    return tuple(name for name, record in sorted(records.items()) if record.consumer == consumer and "/" in name)
 
 
 def satisfy(names: Sequence[str], asked: collections.Counter[str], inventory: Inventory) -> bool:
@@ -32,28 +33,28 @@ def satisfy(names: Sequence[str], asked: collections.Counter[str], inventory: In
     return len(names) == asked.total() and collections.Counter(name for name in told if name) <= asked
 
 
-def unusable(inventory: Inventory, records: Mapping[str, Record]) -> frozenset[str]:
+def unusable(inventory: Inventory, records: Mapping[str, Allocation]) -> frozenset[str]:
     """Ids of slices that Placement must not give away, though no server of nova has them."""
     return frozenset(device.id for device in inventory.devices if resource_class(device) is not None
                      and _unusable(device, inventory, records))
 
 
-def _chosen(need: Need, inventory: Inventory, records: Mapping[str, Record], owner: Owner) -> list[str]:
+def _chosen(need: Need, inventory: Inventory, records: Mapping[str, Allocation], consumer: Consumer) -> list[str]:
     slices = [device for device in inventory.by_address(need.gpu) if resource_class(device) == need.resource_class]
-    mine = [part.id for part in slices if part.id in records and records[part.id].owner == owner]
+    mine = [part.id for part in slices if part.id in records and records[part.id].consumer == consumer]
     free = [part.id for part in slices if part.id not in records and not _unusable(part, inventory, records)]
     found = (mine + free)[:need.count]
     if len(found) < need.count:
-        raise DeviceHeld(f"Placement gave {owner} {need.count} slices {need.resource_class} of GPU {need.gpu}, where "
-                         f"{len(found)} of {len(slices)} can be had: see `containerhost list` for the holders and the "
-                         "health of the others")
+        raise DeviceHeld(f"Placement gave {consumer} {need.count} slices {need.resource_class} of GPU {need.gpu}, "
+                         f"where {len(found)} of {len(slices)} can be had: see `containerhost list` for the holders "
+                         "and the health of the others")
     return sorted(found)
 
 
-def _unusable(device: Device, inventory: Inventory, records: Mapping[str, Record]) -> bool:
+def _unusable(device: Device, inventory: Inventory, records: Mapping[str, Allocation]) -> bool:
     """A slice that a server of nova has counts as used already. Of any other holder Placement does not know."""
     record = records.get(device.id)
     if record is not None:
-        return record.blocked is not None or record.owner.driver != DRIVER
+        return record.blocked is not None or record.consumer.driver != DRIVER
     return (not device.healthy or bool(device.host_use)
             or any(other.id in records for other in inventory.related(device)))

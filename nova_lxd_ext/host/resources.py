@@ -16,10 +16,10 @@ from oslo_serialization import jsonutils
 from oslo_utils import units
 
 from containerhost import topology
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import Inventory
 from containerhost.engines import Engine, PoolUsage, ServerInfo
-from containerhost.errors import OwnersUnreadable
-from containerhost.owners import Owners
+from containerhost.errors import AllocationsUnreadable
 from containerhost.sysfs import Host
 from containerhost.topology import CpuInfo, MemoryUse, Topology
 from nova_lxd_ext.hardware import pci
@@ -49,12 +49,12 @@ class Resources:
     :param pool: name of the storage pool of the servers' root disks
     """
 
-    def __init__(self, engine: Engine, host: Host, inventory: Callable[[], Inventory], owners: Owners,
+    def __init__(self, engine: Engine, host: Host, inventory: Callable[[], Inventory], store: AllocationStore,
                  pool: str) -> None:
         self._engine = engine
         self._host = host
         self._inventory = inventory
-        self._owners = owners
+        self._store = store
         self._pool = pool
         self._faults = DeviceFaults()
 
@@ -71,8 +71,8 @@ class Resources:
     def _devices(self) -> list[dict[str, Any]]:
         """Without trustworthy records nobody can say which devices are free: then none is offered."""
         try:
-            records = self._owners.records()
-        except OwnersUnreadable as error:
+            records = self._store.records()
+        except AllocationsUnreadable as error:
             LOG.error("No device of this host is reported to nova: %s", error)
             return []
         inventory = self._inventory()

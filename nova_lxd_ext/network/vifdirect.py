@@ -12,10 +12,10 @@ from nova import objects
 from nova.network import model
 from oslo_config import cfg
 
+from containerhost.allocation.allocator import DeviceAllocator, Request
 from containerhost.errors import DeviceNotFound
 from containerhost.grants import Grant, GrantOptions
-from containerhost.possession import Possession, Request
-from nova_lxd_ext.hardware.possessions import owner
+from nova_lxd_ext.hardware.flavor_devices import consumer
 
 LOG = logging.getLogger(__name__)
 
@@ -24,20 +24,20 @@ class DirectPorts:
     """:param node_id: this host, as nova's records of PCI devices name it
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, possession: Possession, node_id: Callable[[], int]) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, allocator: DeviceAllocator, node_id: Callable[[], int]) -> None:
         self._conf = conf
-        self._possession = possession
+        self._allocator = allocator
         self._node_id = node_id
 
     def put_on(self, instance: objects.Instance, vifs: Sequence[model.VIF], names: Mapping[str, str]
                ) -> dict[str, Grant]:
-        """Take possession of all the ports' functions or of none. What the server holds already stays as it is.
+        """Allocate all the ports' functions or of none. What the server holds already stays as it is.
 
         :param names: interface in the container by port id
         :returns: by port id
         """
         requests = [self.request(instance, vif, names[vif["id"]]) for vif in vifs]
-        grants = self._possession.acquire(requests, owner(instance)) if requests else ()
+        grants = self._allocator.acquire(requests, consumer(instance)) if requests else ()
         return {vif["id"]: grant for vif, grant in zip(vifs, grants, strict=True)}
 
     def request(self, instance: objects.Instance, vif: model.VIF, name: str) -> Request:
@@ -54,7 +54,7 @@ class DirectPorts:
     def held(self, instance: objects.Instance, vif: model.VIF) -> tuple[Grant | None, tuple[Grant, ...]]:
         """What the server has of the port, and all else it has. Only for telling which nodes go and which stay: the
         names of interfaces in them are those of the host."""
-        grants = self._possession.held(owner(instance))
+        grants = self._allocator.held(consumer(instance))
         address = (vif["profile"] or {}).get("pci_slot")
         return (next((grant for grant in grants if grant.device.id == address), None),
                 tuple(grant for grant in grants if grant.device.id != address))
@@ -62,28 +62,28 @@ class DirectPorts:
     def lost(self, instance: objects.Instance, vif: model.VIF) -> bool:
         """Whether the server has the port's function, but this host has it no more."""
         grant, _ = self.held(instance, vif)
-        return grant is None and (vif["profile"] or {}).get("pci_slot") in self._possession.held_by(owner(instance))
+        return grant is None and (vif["profile"] or {}).get("pci_slot") in self._allocator.held_by(consumer(instance))
 
     def require_unused(self, grant: Grant, container: int | None) -> None:
         """:param container: its first process
         :raises DeviceInUse: a process in the container has it open
         """
-        self._possession.require_unused([grant], container)
+        self._allocator.require_unused([grant], container)
 
-    def silence(self, instance: objects.Instance, silent: bool) -> None:
+    def set_link_state(self, instance: objects.Instance, silent: bool) -> None:
         """Take the link from all virtual functions of the server, those of its flavor too, or give it back."""
-        for complaint in self._possession.silence(owner(instance), silent):
+        for complaint in self._allocator.set_link_state(consumer(instance), silent):
             LOG.warning("A function of server %s %s: %s", instance.uuid,
                         "goes on answering while it is paused" if silent else "did not get its link back", complaint)
 
-    def give_back(self, instance: objects.Instance, vif: model.VIF, container: int | None) -> None:
+    def release(self, instance: objects.Instance, vif: model.VIF, container: int | None) -> None:
         """Return one function of a container that lives on; done already when the server does not have it. One that
         cannot be cleaned stays blocked on the host.
 
         :param container: its first process; None when it does not run
         """
         address = (vif["profile"] or {}).get("pci_slot", "")
-        for complaint in self._possession.give_back_one(address, owner(instance), container):
+        for complaint in self._allocator.release_device(address, consumer(instance), container):
             LOG.error("The function of a port of server %s came back, but is not used again: %s", instance.uuid,
                       complaint)
 

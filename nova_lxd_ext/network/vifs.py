@@ -183,7 +183,7 @@ class Ports(Supplier):
         if vifconfig.has_pair(vif):
             self._unplug(described(instance), vif)
         else:
-            self._direct.give_back(instance, vif, first_process(self._engine, instance.name))
+            self._direct.release(instance, vif, first_process(self._engine, instance.name))
 
     # Frozen
 
@@ -197,7 +197,7 @@ class Ports(Supplier):
     def _set_up(self, instance: objects.Instance, up: bool) -> None:
         for host_end in self._veths.marked(vifconfig.owners_mark(instance.uuid)):
             self._veths.set_up(host_end, up)
-        self._direct.silence(instance, not up)
+        self._direct.set_link_state(instance, not up)
 
 
 def described(instance: objects.Instance) -> InstanceInfo:

@@ -1,7 +1,7 @@
 """How a server's container comes to be and how it ends, in an order that survives being killed at any step.
 
-What is on the host in the server's name can be found after every step: the owner records name the container before it
-exists, the server's folder has its uuid, the container carries the uuid. Every step of the end may be
+What is on the host in the server's name can be found after every step: the allocation records name the container
+before it exists, the server's folder has its uuid, the container carries the uuid. Every step of the end may be
 repeated, so the work of a driver that was killed is undone by doing the end once more.
 """
 

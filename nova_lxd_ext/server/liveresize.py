@@ -25,7 +25,7 @@ from containerhost.inside import resources
 from containerhost.inside.guestnotice import GuestNotice
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, grants_of
-from nova_lxd_ext.hardware.possessions import Possessions
+from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.network import vifconfig
 from nova_lxd_ext.server import flavor as flavors
@@ -41,14 +41,14 @@ LOG = logging.getLogger(__name__)
 
 class LiveResize:
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, live: Live, notice: GuestNotice, states: States,
-                 outfit: Outfit, possessions: Possessions, lifecycle: Lifecycle) -> None:
+                 outfit: Outfit, flavor_devices: FlavorDevices, lifecycle: Lifecycle) -> None:
         self._conf = conf
         self._engine = engine
         self._live = live
         self._notice = notice
         self._states = states
         self._outfit = outfit
-        self._possessions = possessions
+        self._flavor_devices = flavor_devices
         self._lifecycle = lifecycle
 
     def change(self, context: Any, instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted,
@@ -112,7 +112,7 @@ class LiveResize:
         if direct(wanted):
             return True
         self._live.await_changes(instance.name)
-        self._possessions.mend(instance)
+        self._flavor_devices.rebind_driver(instance)
         seen = self._live.look(instance.name)
         spec = self._spec(instance, wanted, seen)
         if not self._live.differs(seen, spec):
@@ -132,7 +132,7 @@ class LiveResize:
 
     def wanted(self, wanted: Wanted, flavor: objects.Flavor, consumer: str) -> Wanted:
         """With what Placement holds for one of the two sizes: that of before is the move's while nova has both."""
-        return dataclasses.replace(wanted, allocations=self._possessions.allocations(flavor, consumer))
+        return dataclasses.replace(wanted, allocations=self._flavor_devices.allocations(flavor, consumer))
 
     @staticmethod
     def _obstacles_on_the_way(instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted,
@@ -146,12 +146,12 @@ class LiveResize:
         return (*found, *fixed_differences(instance.flavor, flavor))
 
     def _users(self, server: objects.Instance, spec: ContainerSpec) -> tuple[str, ...]:
-        users = self._possessions.users_of_others(server, spec.grants, self._engine.pid(server.name))
+        users = self._flavor_devices.users_of_others(server, spec.grants, self._engine.pid(server.name))
         return (f"a device it would lose is in use by {', '.join(users)}",) if users else ()
 
     def _spec(self, server: objects.Instance, wanted: Wanted, seen: Seen) -> ContainerSpec:
         """As the server is to be, with its grants as far as a look tells."""
-        return with_grants(self._lifecycle.spec(server), self._possessions.prospects(server, wanted), seen)
+        return with_grants(self._lifecycle.spec(server), self._flavor_devices.preview(server, wanted), seen)
 
     def _tell(self, server: objects.Instance) -> None:
         """Write into the container what its marks say."""
@@ -170,10 +170,10 @@ class LiveResize:
         """May be repeated. What the server has to give up goes back to the host when its container does not have it
         any more.
 
-        :param spec: as the server is to be; its grants are taken possession of now
+        :param spec: as the server is to be; its grants are allocated now
         :param seen: the container as it is
         """
-        grants = grants_of(self._possessions.put_on(context, server, wanted))
+        grants = grants_of(self._flavor_devices.put_on(context, server, wanted))
         self._live.adapt(seen, with_grants(spec, grants, seen))
         self._engine.verify(server.name, grants)
         self._outfit.trim(server, grants)

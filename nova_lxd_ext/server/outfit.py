@@ -51,7 +51,7 @@ class Supplier:
     def fit_back(self, instance: objects.Instance, wanted: Wanted) -> None:
         """Its size changes back, its container is stopped and without parts: return what only the other size had."""
 
-    def renew(self, instance: objects.Instance) -> None:
+    def reset_devices(self, instance: objects.Instance) -> None:
         """Its container is stopped, to start again: mend what is broken of what it has."""
 
     def end(self, server: str) -> None:
@@ -140,9 +140,9 @@ class Outfit:
         for supplier in self._suppliers:
             supplier.fit_back(instance, wanted)
 
-    def renew(self, instance: objects.Instance) -> None:
+    def reset_devices(self, instance: objects.Instance) -> None:
         for supplier in self._suppliers:
-            supplier.renew(instance)
+            supplier.reset_devices(instance)
 
     def end(self, server: str) -> None:
         for supplier in self._suppliers:

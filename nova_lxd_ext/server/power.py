@@ -102,7 +102,7 @@ class Power:
                                                                self._conf.shutdown_timeout)
         self.off(instance, timeout=allowed if soft else 0, retry_interval=self._conf.compute.shutdown_retry_interval)
         if not soft:
-            self._outfit.renew(instance)
+            self._outfit.reset_devices(instance)
         self.on(context, instance, wanted)
 
     @outlasting_restart

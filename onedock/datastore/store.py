@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from containerhost.filelock import FileLock
 from containerhost.images import members
+from containerhost.linux.lock import FileLock
 from onedock import datafiles
 from onedock.datastore import archives, digests, plain
 from onedock.datastore.content import Content, Layer

@@ -1,4 +1,4 @@
-"""The PCI devices the core chose for a VM, as requests for possession. Pure, apart from the inventory it is given.
+"""The PCI devices the core chose for a VM, as allocation requests. Pure, apart from the inventory it is given.
 
 The core can hand out a device twice, or none where one was asked for: what has no address, or one that this host does
 not have, or names another device than was asked for, is refused.
@@ -6,10 +6,10 @@ not have, or names another device than was asked for, is refused.
 
 from collections.abc import Iterable
 
+from containerhost.allocation.allocator import Request
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import Inventory
 from containerhost.grants import GrantOptions
-from containerhost.possession import Request
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node.options import NodeOptions
 from onedriver.pciaddress import share_product, slice_product

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from containerhost.owners import Owner
+from containerhost.allocation.store import Consumer
 from onedriver.actions import Call
 from onedriver.errors import BadInput
 from onedriver.node.names import name
@@ -12,9 +12,9 @@ from onedriver.vm import Disk, Nic, Pci
 LOG = logging.getLogger(__name__)
 
 
-def owner(driver: str, engine: str, vm_id: int) -> Owner:
+def consumer(driver: str, engine: str, vm_id: int) -> Consumer:
     """As the records of the host's devices know the VM."""
-    return Owner(driver=driver, engine=engine, container=name(vm_id), uuid=str(vm_id))
+    return Consumer(driver=driver, engine=engine, container=name(vm_id), uuid=str(vm_id))
 
 
 def own_name(call: Call) -> str:

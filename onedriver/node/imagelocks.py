@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from containerhost.filelock import FileLock
+from containerhost.linux.lock import FileLock
 from onedriver.errors import DriverError
 
 PAUSE = 0.05  # s between two tries

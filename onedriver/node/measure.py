@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from containerhost import faults, topology, vendors
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
-from containerhost.owners import Owners
 from containerhost.storage.diskio import disk_io
 from containerhost.sysfs import Host
 from containerhost.topology import CpuTimes
@@ -44,8 +44,8 @@ class Engine(Protocol):
 class Measure:
     """One method for each probe.
 
-    :param driver: its name in OpenNebula and in the owner records
-    :param owners: folder of the owner records
+    :param driver: its name in OpenNebula and in the allocation records
+    :param owners: folder of the allocation records
     :param state: the driver's folder, where it keeps what a round tells the next
     :param pci_filter: which devices are reported: ``VENDOR:DEVICE:CLASS`` with asterisks
     :param datastores: OpenNebula's folder of them; it need not be there yet
@@ -55,15 +55,15 @@ class Measure:
                  host: Host, datastores: Path) -> None:
         self._driver = driver
         self._engine = engine
-        self._owners = Owners(owners)
+        self._store = AllocationStore(owners)
         self._state = state
         self._pci_filter = pci_filter
         self._host = host
         self._datastores = datastores
 
     def host_system(self) -> str:
-        records = self._owners.records().values()
-        own = {record.device_id for record in records if record.owner.driver == self._driver and not record.blocked}
+        records = self._store.records().values()
+        own = {record.device_id for record in records if record.consumer.driver == self._driver and not record.blocked}
         elsewhere = {record.device_id for record in records} - own
         found = probes.host_system(self._driver, self._engine.name, self._engine.server(), topology.read(self._host),
                                    scan(self._host), own, elsewhere, self._pci_filter)
@@ -117,7 +117,7 @@ class Measure:
 
     def _devices(self) -> tuple[Mapping[str, Sequence[Use | None]], Mapping[str, Sequence[str]]]:
         """Of what the containers have: how each GPU is used, and what is wrong with which device, by container."""
-        held = [record for record in self._owners.records().values() if record.owner.driver == self._driver]
+        held = [record for record in self._store.records().values() if record.consumer.driver == self._driver]
         uses: dict[str, list[Use | None]] = {}
         faulty: dict[str, list[str]] = {}
         if not held:
@@ -125,7 +125,7 @@ class Measure:
         known, inventory = vendors.usage(), scan(self._host)
         gpus = {device.id for device in inventory.devices if device.kind is Kind.GPU}
         for record in held:
-            container = record.owner.container
+            container = record.consumer.container
             if record.device_id in gpus:
                 uses.setdefault(container, []).append(known.get(record.device_id))
             faulty.setdefault(container, []).extend(faults.of([record], inventory))

@@ -1,7 +1,7 @@
 """What oned can have done with a VM's container, as far as it is the same with every engine: one method for each
 action, each of which may be repeated. A driver adds what its engine alone has: images, disks, interfaces.
 
-What a VM has on this host is always found by its id: the container's name, the owner records, the folder of its
+What a VM has on this host is always found by its id: the container's name, the allocation records, the folder of its
 context.
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import Consumer
 from containerhost.devices.scan import scan
 from containerhost.engines import Containers, ContainerState, Status, first_process
 from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound
 from containerhost.grants import Grant
-from containerhost.owners import Owner
-from containerhost.possession import Possession
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, grants_of
 from containerhost.sysfs import Host
@@ -24,7 +24,7 @@ from onedriver.actions import Call
 from onedriver.errors import DriverError
 from onedriver.node import changes, devices, namesakes
 from onedriver.node.commands import Commands
-from onedriver.node.holding import attached, complain, own_name, owner
+from onedriver.node.holding import attached, complain, consumer, own_name
 from onedriver.node.names import LABEL, name
 from onedriver.node.options import NodeOptions
 from onedriver.vm import Nic, Pci, Vm
@@ -46,16 +46,16 @@ class Snapshots(Protocol):
 
 
 class BaseVmm(abc.ABC):
-    """:cvar driver: its name in the owner records
+    """:cvar driver: its name in the allocation records
     """
 
     driver: ClassVar[str]
 
-    def __init__(self, options: NodeOptions, engine: Containers, possession: Possession, snapshots: Snapshots,
+    def __init__(self, options: NodeOptions, engine: Containers, allocator: DeviceAllocator, snapshots: Snapshots,
                  commands: Commands, host: Host) -> None:
         self._options = options
         self._engine = engine
-        self._possession = possession
+        self._allocator = allocator
         self._snapshots = snapshots
         self._commands = commands
         self._host = host
@@ -92,7 +92,7 @@ class BaseVmm(abc.ABC):
         own, spec = self._existing(call).name, self._spec(call.vm)
         self._stop(own, force=force)
         if force:
-            complain(self._possession.renew(self._owner(call.vm_id)))
+            complain(self._allocator.reset_devices(self._consumer(call.vm_id)))
         self._restart(call.vm, spec)
 
     def save(self, call: Call) -> None:
@@ -120,7 +120,7 @@ class BaseVmm(abc.ABC):
         (request,) = self._requests(call.vm, [part])
         running, others = self._is_running(own), self._held(call.vm, part)
         with Rollback(f"attaching {request.address} to {own}") as undo:
-            (grant,) = self._possession.acquire([request], self._owner(call.vm_id))
+            (grant,) = self._allocator.acquire([request], self._consumer(call.vm_id))
             undo.on_error("the device", self._take_back, call.vm_id, grant, others)
             self._engine.attach(own, grant)
             if running:
@@ -133,28 +133,30 @@ class BaseVmm(abc.ABC):
             self._detach_interface(call.vm, part)
             return
         device_id = part.chosen().device_id
-        if device_id not in self._possession.held_by(self._owner(call.vm_id)):
+        if device_id not in self._allocator.held_by(self._consumer(call.vm_id)):
             return
         try:
             requests = self._requests(call.vm, [part])
         except DeviceNotFound as error:
             # The engine's configuration names it until the next start, which makes that anew.
             LOG.warning("The VM's device is detached without it: %s", error)
-            complain(self._give_back(call.vm_id, device_id))
+            complain(self._release(call.vm_id, device_id))
             return
-        self._possession.mend(self._owner(call.vm_id))  # an attachment may have been killed at work on a function
-        (grant,) = self._possession.grants(requests, self._owner(call.vm_id))
-        self._possession.require_unused([grant], self._engine.pid(name(call.vm_id)))
+        consumer = self._consumer(call.vm_id)
+        self._allocator.rebind_driver(consumer)  # an attachment may have been killed at work on a function
+        (grant,) = self._allocator.grants(requests, consumer)
+        self._allocator.require_unused([grant], self._engine.pid(name(call.vm_id)))
         self._take_back(call.vm_id, grant, self._others(call.vm_id, grant))
 
     def _take_back(self, vm_id: int, grant: Grant, others: Sequence[Grant]) -> None:
         """What cannot be taken from the container stays the VM's, and goes to nobody else."""
         self._engine.detach(name(vm_id), grant, others)
-        complain(self._give_back(vm_id, grant.device.id))
+        complain(self._release(vm_id, grant.device.id))
 
-    def _give_back(self, vm_id: int, device_id: str) -> tuple[str, ...]:
+    def _release(self, vm_id: int, device_id: str) -> tuple[str, ...]:
         """:returns: complaints"""
-        return self._possession.give_back_one(device_id, self._owner(vm_id), first_process(self._engine, name(vm_id)))
+        first = first_process(self._engine, name(vm_id))
+        return self._allocator.release_device(device_id, self._consumer(vm_id), first)
 
     # Changes.
 
@@ -231,21 +233,21 @@ class BaseVmm(abc.ABC):
         self._engine.stop(own, timeout=self._options.stop_timeout, force=force)
 
     def _acquire(self, vm: Vm, requests: Sequence[devices.Request]) -> tuple[Grant, ...]:
-        return self._possession.acquire(requests, self._owner(vm.id)) if requests else ()
+        return self._allocator.acquire(requests, self._consumer(vm.id)) if requests else ()
 
     def _acquire_anew(self, vm: Vm) -> tuple[Grant, ...]:
         """Of a stopped container: while it was powered off, devices may have been detached without a script being
         called."""
         requests = self._requests(vm, vm.pcis)
         wanted = {request.address for request in requests}
-        for device_id in sorted(self._possession.held_by(self._owner(vm.id)) - wanted):
-            complain(self._give_back(vm.id, device_id))
+        for device_id in sorted(self._allocator.held_by(self._consumer(vm.id)) - wanted):
+            complain(self._release(vm.id, device_id))
         return self._acquire(vm, requests)
 
     # Questions.
 
-    def _owner(self, vm_id: int) -> Owner:
-        return owner(self.driver, self._engine.name, vm_id)
+    def _consumer(self, vm_id: int) -> Consumer:
+        return consumer(self.driver, self._engine.name, vm_id)
 
     def _requests(self, vm: Vm, pcis: Sequence[Pci]) -> tuple[devices.Request, ...]:
         """The host's devices are only looked for where some are asked for."""
@@ -301,13 +303,13 @@ class BaseVmm(abc.ABC):
 
         :raises DeviceNotFound: one of them left the host
         """
-        held = self._possession.held_by(self._owner(vm.id))
+        held = self._allocator.held_by(self._consumer(vm.id))
         requests = self._requests(vm, [pci for pci in vm.pcis if pci != but])
         mine = [request for request in requests if request.address in held]
-        return self._possession.grants(mine, self._owner(vm.id)) if mine else ()
+        return self._allocator.grants(mine, self._consumer(vm.id)) if mine else ()
 
     def _others(self, vm_id: int, grant: Grant) -> tuple[Grant, ...]:
         """Return what the VM has beside ``grant`` and the host still has, as grants without options: what shares device
         nodes with it."""
-        return tuple(other for other in self._possession.held(self._owner(vm_id))
+        return tuple(other for other in self._allocator.held(self._consumer(vm_id))
                      if other.device.id != grant.device.id)

@@ -38,7 +38,7 @@ def complaints(look: Check) -> list[str]:
 
 
 def devices(owners: Path) -> Iterable[str]:
-    """:param owners: folder of the ownership records"""
+    """:param owners: folder of the allocation records"""
     host = Host()
     return [*doctor.complaints(scan(host), topology.read(host), owners), *doctor.unlimited(host)]
 

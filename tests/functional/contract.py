@@ -19,13 +19,13 @@ import testtools
 from testtools.matchers import Contains
 
 from containerhost import errors
+from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import CharNode, Device, Kind, Role
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
 from containerhost.grants import GpuGrant, Grant, GrantOptions
 from containerhost.network.netfunction import wait_for
-from containerhost.owners import Owner, Owners
-from containerhost.possession import Possession, Request
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Cpu, Memory, Mount
 from containerhost.vendors import OWN
@@ -236,8 +236,8 @@ class DeviceFrame(EngineFrame):
 
     def setUp(self) -> None:
         super().setUp()
-        self.owners = Owners(Path(self.useFixture(fixtures.TempDir()).path))
-        self.possession = Possession(self.owners, scan, self.privileged(), self.engine.held)
+        self.store = AllocationStore(Path(self.useFixture(fixtures.TempDir()).path))
+        self.allocator = DeviceAllocator(self.store, scan, self.privileged(), self.engine.held)
         devices = scan().devices
         self.gpus = [device for device in devices if device.kind is Kind.GPU]
         self.vfs = [device for device in devices if device.role is Role.VF]
@@ -249,8 +249,8 @@ class DeviceFrame(EngineFrame):
         names = [container.name for container in self.engine.containers()]
         for name in names:
             self.engine.delete(name)
-        for record in self.owners.records().values():
-            self.assertEqual((), self.possession.give_back(record.owner))
+        for record in self.store.records().values():
+            self.assertEqual((), self.allocator.release(record.consumer))
         self.all_back()
         for name in names:
             self.assertEqual([], self.left(name))
@@ -259,8 +259,8 @@ class DeviceFrame(EngineFrame):
         # The kernel's interfaces are there at once, what the emulated /sys tells of them a moment later.
         await_that(lambda: self.before == picture(), "every device is what it was")
 
-    def owner(self, name: str = "c1") -> Owner:
-        return Owner("test", self.engine.name, name, f"uuid-of-{name}")
+    def consumer(self, name: str = "c1") -> Consumer:
+        return Consumer("test", self.engine.name, name, f"uuid-of-{name}")
 
     def requests(self, number: int = 0, **options: Any) -> tuple[Request, Request]:
         """For a GPU and a VF."""
@@ -268,11 +268,11 @@ class DeviceFrame(EngineFrame):
                 Request(self.vfs[number].id, GrantOptions(netdev_name="ib0", memlock=memlock(), **options)))
 
     def taken(self, number: int = 0, name: str = "c1") -> tuple[Grant, ...]:
-        return self.possession.acquire(self.requests(number), self.owner(name))
+        return self.allocator.acquire(self.requests(number), self.consumer(name))
 
     def acquired(self, name: str, requests: tuple[Request, ...]) -> tuple[Grant, ...]:
         """And the container runs with them."""
-        grants = self.possession.acquire(requests, self.owner(name))
+        grants = self.allocator.acquire(requests, self.consumer(name))
         self.running(name, parts=grants)
         return grants
 
@@ -383,7 +383,7 @@ class DeviceContract(DeviceFrame):
         self.engine.restart("c1", timeout=PATIENCE, force=True)
         self.engine.verify("c1", (gpu, vf))
         self.engine.detach("c1", vf, [gpu])
-        self.assertEqual((), self.possession.give_back_one(vf.device.id, self.owner(), self.engine.pid("c1")))
+        self.assertEqual((), self.allocator.release_device(vf.device.id, self.consumer(), self.engine.pid("c1")))
         self.engine.verify("c1", [gpu])
         self.engine.detach("c1", gpu, [])
         self.engine.verify("c1", [])
@@ -428,14 +428,14 @@ class DeviceContract(DeviceFrame):
                 self.engine.attach("c1", grant)
             end()
             self.engine.delete("c1")
-            self.assertEqual((), self.possession.give_back(self.owner()))
+            self.assertEqual((), self.allocator.release(self.consumer()))
             self.all_back()
 
     def test_what_anothers_container_uses_is_refused(self):
         self.someones(self.gpus[0])
         error = self.assertRaises(errors.DeviceHeld, self.taken)
         self.assertThat(str(error), Contains("someone"))
-        self.assertEqual({}, self.owners.records())
+        self.assertEqual({}, self.store.records())
 
 
 def picture() -> dict[str, tuple[object, ...]]:

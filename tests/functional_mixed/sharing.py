@@ -5,7 +5,7 @@ from pathlib import Path
 
 import fixtures
 
-from containerhost.sharing import FILE
+from containerhost.allocation.sharing import FILE
 
 
 class SharingFile(fixtures.Fixture):

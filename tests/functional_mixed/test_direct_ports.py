@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 from nova.tests.fixtures import neutron
 from nova.tests.functional.api.client import OpenStackApiException
 
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device, LinkLayer, NodeUse, Role
 from containerhost.devices.scan import scan
-from containerhost.owners import Owners
-from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from tests.fakehost.control import FakeHostControl
 from tests.functional.holder import Holder
@@ -180,10 +180,10 @@ class DirectPortTest(DirectPortServers):
         self._start_server(server)
         self.assertEqual(["lo"], self.inside(server, "ls", "/sys/class/net").output.split())
         self._delete_server(server)
-        owners = Owners(self.state / "owners")
-        self.assertIn("this host has no device", owners.records()[held].blocked or "")
+        store = AllocationStore(self.state / "owners")
+        self.assertIn("this host has no device", store.records()[held].blocked or "")
         control.set_num_vfs(PF, VFS)
-        Possession(owners, scan, Privileged()).clean(held)
+        DeviceAllocator(store, scan, Privileged()).clean(held)
         self.assertEqual({}, self.held())
         self.assertEqual([FREE, FREE], self.of_physical_function())
         self.assertEqual([(vf.id, vf.netdev, ()) for vf in before_vfs],

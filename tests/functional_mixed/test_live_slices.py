@@ -4,10 +4,10 @@ from tests.functional.nova.test_live_resize import LiveServers  # isort: skip (d
 
 from typing import Any, ClassVar
 
+from containerhost.allocation.allocator import Request
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
-from containerhost.owners import Owners
-from containerhost.possession import Request
 from onedriver.pciaddress import from_device_id
 from tests.functional.containerhost import test_lxd_devices as devices
 from tests.functional.nvml import Nvml
@@ -31,13 +31,13 @@ def own_nodes(*ids: str) -> set[str]:
 class EngineTest(devices.DeviceTestCase):
     def test_two_of_one_gpu_come_and_go_one_by_one(self) -> None:
         self.running("c1")
-        first, second = self.possession.acquire([Request(THIRD), Request(FOURTH)], self.owner("c1"))
+        first, second = self.allocator.acquire([Request(THIRD), Request(FOURTH)], self.consumer("c1"))
         for comes, there in ((first, [first]), (second, [first, second])):
             self.engine.attach("c1", comes)
             self.engine.verify("c1", there)
         self.engine.detach("c1", first, [second])
         self.engine.verify("c1", [second])
-        self.assertEqual((), self.possession.give_back_one(THIRD, self.owner("c1"), self.engine.pid("c1")))
+        self.assertEqual((), self.allocator.release_device(THIRD, self.consumer("c1"), self.engine.pid("c1")))
         # The other half of the same GPU instance is free for somebody else, whose container names the same GPU's node.
         others = self.acquired("c2", (Request(THIRD),))
         self.engine.verify("c2", others)
@@ -46,7 +46,7 @@ class EngineTest(devices.DeviceTestCase):
 
     def test_one_that_came_hot_is_there_after_a_restart(self) -> None:
         self.running("c1")
-        grants = self.possession.acquire([Request(FIRST)], self.owner("c1"))
+        grants = self.allocator.acquire([Request(FIRST)], self.consumer("c1"))
         self.engine.attach("c1", grants[0])
         self.engine.restart("c1", timeout=20, force=True)
         self.engine.verify("c1", grants)
@@ -56,7 +56,7 @@ class DockerTest(DockerDeviceCase):
     def test_two_of_one_gpu_come_and_go_one_by_one(self) -> None:
         self.engine.create(self.spec("c1"))
         self.engine.start("c1")
-        first, second = self.possession.acquire([Request(THIRD), Request(FOURTH)], self.owner("c1"))
+        first, second = self.allocator.acquire([Request(THIRD), Request(FOURTH)], self.consumer("c1"))
         for comes, there in ((first, [first]), (second, [first, second])):
             self.engine.attach("c1", comes)
             self.engine.verify("c1", there)
@@ -130,7 +130,7 @@ class SliceContract:
         self.ok("cancel", machine, lcm=POWEROFF)
         self.ok("deploy", machine.changed(devices=(third,)), lcm=RESUME)
         self.assertEqual(own_nodes(third.id), self.seen(machine))
-        self.assertEqual({second.id, third.id}, set(Owners(self.node.owners).records()))
+        self.assertEqual({second.id, third.id}, set(AllocationStore(self.node.owners).records()))
 
     def test_nic_attach_and_detach(self) -> None:
         first, second = [device for device in scan().devices if device.kind is Kind.GPU_SLICE][:2]
@@ -142,7 +142,7 @@ class SliceContract:
         for change, there in ((only, (first,)), (place, (first, second))):
             for _ in range(2):
                 self.ok("attach_nic", change, machine.mac(9), "-", "-", "dummy", "one-1-9")
-            self.assertEqual({device.id for device in there}, set(Owners(self.node.owners).records()))
+            self.assertEqual({device.id for device in there}, set(AllocationStore(self.node.owners).records()))
             self.assertEqual(own_nodes(*(device.id for device in there)), self.seen(machine))
         for change, there in ((place, (first,)), (only, ())):
             for _ in range(2):

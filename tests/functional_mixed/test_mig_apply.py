@@ -9,9 +9,9 @@ import fixtures
 import testtools
 from click.testing import CliRunner
 
+from containerhost.allocation.allocator import Request
 from containerhost.cli import main
 from containerhost.devices.scan import scan
-from containerhost.possession import Request
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from tests.fakehost.control import FakeHostControl
 from tests.fakehost.nvml import Nvml
@@ -40,7 +40,7 @@ class MigCase(testtools.TestCase):
 
 class EngineTest(MigCase, devices.DeviceTestCase):
     def test_a_gpu_is_cut_and_containers_have_its_slices(self) -> None:
-        folder = self.owners._root
+        folder = self.store._root
         self.apply(folder, f"{WHOLE}: [3g.20gb, 1g.5gb]")
         slices = scan().by_address(WHOLE)[1:]
         self.assertEqual({"3g.20gb", "1g.5gb"}, {one.slice.profile for one in slices})
@@ -53,7 +53,7 @@ class EngineTest(MigCase, devices.DeviceTestCase):
         self.engine.verify("c1", grants)
         self.assertEqual({kept, "2g.10gb"}, {one.slice.profile for one in scan().by_address(WHOLE)[1:]})
         self.engine.delete("c1")
-        self.assertEqual((), self.possession.give_back(self.owner("c1")))
+        self.assertEqual((), self.allocator.release(self.consumer("c1")))
         self.apply(folder, f"{WHOLE}: []")
         self.assertEqual([WHOLE], [one.id for one in scan().by_address(WHOLE)])
 

@@ -7,10 +7,10 @@ from typing import Any
 import testtools
 
 from containerhost import errors
+from containerhost.allocation.allocator import Request
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
-from containerhost.owners import Owners
-from containerhost.possession import Request
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from onedriver.pciaddress import from_device_id
 from tests.functional.containerhost import test_lxd_devices as devices
@@ -39,32 +39,32 @@ class EngineTest(SharedCase, devices.DeviceTestCase):
         for name, place in (("c1", FIRST), ("c2", SECOND)):
             self.engine.verify(name, self.acquired(name, (Request(place),)))
         for taken in (FIRST, SECOND, GPU):
-            self.assertRaises(errors.DeviceHeld, self.possession.acquire, (Request(taken),), self.owner("c3"))
-        self.assertRaises(errors.SpecError, self.possession.acquire, (Request(SECOND),), self.owner("c1"))
-        (grant,) = self.possession.held(self.owner("c1"))
+            self.assertRaises(errors.DeviceHeld, self.allocator.acquire, (Request(taken),), self.consumer("c3"))
+        self.assertRaises(errors.SpecError, self.allocator.acquire, (Request(SECOND),), self.consumer("c1"))
+        (grant,) = self.allocator.held(self.consumer("c1"))
         self.engine.detach("c1", grant, [])
-        self.assertEqual((), self.possession.give_back_one(FIRST, self.owner("c1"), self.engine.pid("c1")))
+        self.assertEqual((), self.allocator.release_device(FIRST, self.consumer("c1"), self.engine.pid("c1")))
         self.engine.verify("c1", [])
-        self.engine.verify("c2", self.possession.held(self.owner("c2")))
+        self.engine.verify("c2", self.allocator.held(self.consumer("c2")))
         self.engine.verify("c3", self.acquired("c3", (Request(FIRST),)))
 
     def test_a_file_that_changes_gives_away_nothing_that_is_held(self) -> None:
         self.acquired("c1", (Request(FIRST),))
         self.file.write("")
-        self.assertRaises(errors.DeviceHeld, self.possession.acquire, (Request(GPU),), self.owner("c2"))
+        self.assertRaises(errors.DeviceHeld, self.allocator.acquire, (Request(GPU),), self.consumer("c2"))
         self.file.write("[")
-        self.assertRaises(errors.DeviceUnhealthy, self.possession.acquire, (Request(GPU),), self.owner("c2"))
+        self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, (Request(GPU),), self.consumer("c2"))
         self.file.write(TWO)
 
 
 class DockerTest(SharedCase, DockerDeviceCase):
     def test_two_have_it_one_of_them_later(self) -> None:
-        (first,) = self.possession.acquire([Request(FIRST)], self.owner("c1"))
+        (first,) = self.allocator.acquire([Request(FIRST)], self.consumer("c1"))
         self.engine.create(self.spec("c1", parts=(first,)))
         self.engine.create(self.spec("c2"))
         for name in ("c1", "c2"):
             self.engine.start(name)
-        (second,) = self.possession.acquire([Request(SECOND)], self.owner("c2"))
+        (second,) = self.allocator.acquire([Request(SECOND)], self.consumer("c2"))
         self.engine.attach("c2", second)
         self.engine.verify("c1", [first])
         self.engine.verify("c2", [second])
@@ -147,7 +147,7 @@ class PlaceContract:
         self.refused("container one-2 has", "attach_nic", taken, machine.mac(9), "-", "-", "dummy", "one-1-9")
         self.assertEqual("", self.inside(machine, "sh", "-c", LISTED).strip())
         self.assertEqual("/dev/nvidia0", self.inside(other, "sh", "-c", LISTED).strip())
-        self.assertEqual({FIRST}, set(Owners(self.node.owners).records()))
+        self.assertEqual({FIRST}, set(AllocationStore(self.node.owners).records()))
 
 
 class LxdoneTest(PlaceContract, SharedCase, ActionsCase):

@@ -4,8 +4,8 @@ from tests.functional.nova import base  # isort: skip
 
 from typing import Any
 
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.scan import scan
-from containerhost.owners import Owner, Owners
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from tests.fakehost.control import FakeHostControl
 from tests.functional.nvml import Nvml
@@ -82,9 +82,9 @@ class SliceFlavorTest(base.LxdServers):
         """As after the revert of a migration, which nova begins without telling what Placement gave."""
         server = self.sliced(**{SMALL: 1})
         self._stop_server(server)
-        owners = Owners(self.state / "owners")
-        (record,) = owners.records().values()
-        owners.release(record.device_id, record.owner)
+        store = AllocationStore(self.state / "owners")
+        (record,) = store.records().values()
+        store.release(record.device_id, record.consumer)
         self._start_server(server)
         (held,) = self.of(server)
         self.assert_sees_only(server, {held})
@@ -106,8 +106,8 @@ class SliceFlavorTest(base.LxdServers):
         self.assert_nothing_left()
 
     def test_placement_gives_away_nothing_that_cannot_be_had(self) -> None:
-        owners, other = Owners(self.state / "owners"), Owner("lxdone", "lxd", "one-7", "7")
-        owners.claim([scan().get(FIRST)], other, lambda device: ())
+        store, other = AllocationStore(self.state / "owners"), Consumer("lxdone", "lxd", "one-7", "7")
+        store.claim([scan().get(FIRST)], other, lambda device: ())
         self.assertEqual({SMALL: (2, 1), LARGE: (2, 0)}, self.inventory())
         server = self.sliced(**{SMALL: 1})
         self.assertEqual({SECOND}, self.of(server))
@@ -115,7 +115,7 @@ class SliceFlavorTest(base.LxdServers):
         self.assertIn("No valid host", self.fault(refused))
         self._delete_server(refused)
         self._delete_server(server)
-        owners.release(FIRST, other)
+        store.release(FIRST, other)
         self.assertEqual({SMALL: (2, 0), LARGE: (2, 0)}, self.inventory())
         self.assert_nothing_left()
 

@@ -1,9 +1,9 @@
 """MIG slices of one GPU in two real containers."""
 
 from containerhost import errors
+from containerhost.allocation.allocator import Request
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
-from containerhost.possession import Request
 from tests.functional.containerhost import test_lxd_devices as devices
 
 
@@ -24,5 +24,5 @@ class SliceTest(devices.DeviceTestCase):
         first, parent = self.slices[0], self.slices[0].parent
         self.acquired("c1", (Request(first.id),))
         for taken in (first.id, parent):
-            self.assertRaises(errors.DeviceHeld, self.possession.acquire, (Request(taken),), self.owner("c2"))
-        self.possession.acquire((Request(self.slices[2].id),), self.owner("c2"))
+            self.assertRaises(errors.DeviceHeld, self.allocator.acquire, (Request(taken),), self.consumer("c2"))
+        self.allocator.acquire((Request(self.slices[2].id),), self.consumer("c2"))

@@ -46,7 +46,7 @@ class Node(fixtures.Fixture):
     :ivar engine: on it
     :ivar datastores: of OpenNebula, as the node sees them
     :ivar state: the driver's folder
-    :ivar owners: folder of the ownership records
+    :ivar owners: folder of the allocation records
     """
 
     driver = "lxdone"

@@ -10,12 +10,12 @@ from unittest import mock
 import fixtures
 import testtools
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, Role
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
 from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.errors import EngineBusy, EngineConflict, EngineTimeout
-from containerhost.owners import Owners
 from lxdone import backend, conf
 from onedriver import actions
 from tests.functional import lostgpucontract
@@ -48,7 +48,7 @@ class ActionsCase(testtools.TestCase):
 
     def _nothing_is_left(self) -> None:
         self.assertEqual((), self.engine.containers())
-        self.assertEqual({}, Owners(self.node.owners).records())
+        self.assertEqual({}, AllocationStore(self.node.owners).records())
         self.assertEqual([], self.engine.client.images())
         self.assertEqual((), PoolDisks(self.engine.client, self.node.lxd.pool).all())
         self.assertEqual([], [*self.node.state.glob("one-*"), *self.node.state.glob("disks/*")])
@@ -117,7 +117,7 @@ class LifeTest(ActionsCase):
         self.inside(machine, "sh", "-c", "echo kept > /root/file")
         self.ok("shutdown", machine, lcm=POWEROFF)
         self.assertEqual(Status.STOPPED, self.status(machine))
-        self.assertEqual({self.gpus[0].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual({self.gpus[0].id}, set(AllocationStore(self.node.owners).records()))
         self.ok("deploy", machine, lcm=RESUME)
         self.assertEqual("kept\n", self.inside(machine, "cat", "/root/file"))
         self.assertEqual("/dev/nvidia0\n", self.inside(machine, "sh", "-c", "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
@@ -126,7 +126,7 @@ class LifeTest(ActionsCase):
         machine = self.deployed(Machine(devices=(self.gpus[0],)))
         self.ok("cancel", machine, lcm=POWEROFF)
         self.ok("deploy", machine.changed(devices=(self.gpus[1],)), lcm=RESUME)
-        self.assertEqual({self.gpus[1].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual({self.gpus[1].id}, set(AllocationStore(self.node.owners).records()))
         self.assertEqual("/dev/nvidia1\n", self.inside(machine, "sh", "-c", "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
 
     def test_suspend_and_resume_keep_its_processes(self) -> None:
@@ -194,7 +194,7 @@ class DevicesTest(lostgpucontract.LostGpuContract, ActionsCase):
             for _ in range(2):
                 self.ok("detach_nic", more, machine.mac(9))
             self.assertIn("No such file", self.inside(machine, "ls", "-d", sign))
-            self.assertEqual({self.vfs[0].id}, set(Owners(self.node.owners).records()))
+            self.assertEqual({self.vfs[0].id}, set(AllocationStore(self.node.owners).records()))
         self.assertEqual(before, self.pid(machine))
         self.assertIn("ibp0", self.inside(machine, "cat", "/proc/net/dev"))
 
@@ -223,17 +223,17 @@ class DevicesTest(lostgpucontract.LostGpuContract, ActionsCase):
         taken = machine.changed(devices=(self.gpus[0],), attach="pci")
         self.refused("container one-2 has", "attach_nic", taken, *arguments)
         self.refused("0 NICs and PCI devices", "attach_nic", machine, *arguments)
-        self.assertEqual({self.gpus[0].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual({self.gpus[0].id}, set(AllocationStore(self.node.owners).records()))
         self.assertEqual({"mount-context", "root"}, set(self.engine.client.instance("one-1")[0]["devices"]))
 
     def test_a_function_comes_to_a_vm_that_was_started_without_rdma(self) -> None:
         machine = self.deployed()
         late = machine.changed(devices=(self.vfs[0],), attach="pci")
         self.ok("attach_nic", late, machine.mac(9), "-", "-", "dummy", "one-1-9")
-        self.assertEqual({self.vfs[0].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual({self.vfs[0].id}, set(AllocationStore(self.node.owners).records()))
         self.assertIn("uverbs", self.inside(machine, "ls", "/dev/infiniband"))
         self.ok("detach_nic", late, machine.mac(9))
-        self.assertEqual({}, Owners(self.node.owners).records())
+        self.assertEqual({}, AllocationStore(self.node.owners).records())
 
     def test_devices_that_were_not_chosen_well_are_refused(self) -> None:
         machine = Machine(devices=(self.gpus[0],))
@@ -295,7 +295,7 @@ class ChangesTest(ActionsCase):
                 else:
                     self.assertRaises(EngineTimeout, vmm.snapshot_revert, call)
             self.assertEqual(Status.RUNNING, self.status(machine))
-            self.assertEqual({self.gpus[0].id}, set(Owners(self.node.owners).records()))
+            self.assertEqual({self.gpus[0].id}, set(AllocationStore(self.node.owners).records()))
             self.assertEqual("" if works else "kept\n", self.inside(machine, "sh", "-c", "cat /root/file 2>/dev/null"))
 
     def test_snapshots_that_opennebula_forgot_go(self) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from testtools.content import text_content
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.errors import EngineNotFound
-from containerhost.owners import Owners
 from onedriver.node import onlyone
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Result
@@ -263,7 +263,7 @@ class FuzzTest(ActionsCase):
                 self.addDetail(f"story-{tenant.machine.id}", text_content("\n".join(tenant.story)))
                 tenant.finish()
         self.assertGreater(sum(" -> 0 " in line for tenant in tenants for line in tenant.story), 5)
-        self.assertEqual({}, Owners(self.node.owners).records())
+        self.assertEqual({}, AllocationStore(self.node.owners).records())
         self.wait_for(lambda: (links(), mounts(), diskfiles.loops(self.node.datastores), consoles())
                       == (self.links, self.mounts, [], []))
 

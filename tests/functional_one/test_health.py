@@ -11,10 +11,10 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.cli import main
 from containerhost.devices.model import Device, NodeUse
 from containerhost.engines import Status
-from containerhost.owners import Owners
 from onedriver.pciaddress import from_device_id
 from tests.fakehost.control import FakeHostControl
 from tests.functional import kmsg
@@ -42,7 +42,7 @@ class HealthCase(ActionsCase):
         return "".join(line for line in told.splitlines() if line.startswith("DEVICE_FAULTS="))
 
     def holders(self) -> set[str]:
-        return set(Owners(self.node.owners).records())
+        return set(AllocationStore(self.node.owners).records())
 
 
 class SickTest(HealthCase):
@@ -73,7 +73,7 @@ class SickTest(HealthCase):
         self.control.remove(gpu.address)
         try:
             self.ok("detach_nic", more, ATTACH[0])
-            self.assertIn("this host has no device", Owners(self.node.owners).records()[gpu.id].blocked or "")
+            self.assertIn("this host has no device", AllocationStore(self.node.owners).records()[gpu.id].blocked or "")
             self.ok("detach_nic", more, ATTACH[0])
         finally:
             self.control.restore(gpu.address)
@@ -100,8 +100,9 @@ class InterruptedTest(HealthCase):
         return machine.changed(devices=(self.vfs[0], device), attach="pci")
 
     def assert_has(self, machine: Machine, *devices: Device) -> None:
+        records = AllocationStore(self.node.owners).records()
         self.assertEqual({device.id: None for device in devices},
-                         {device: record.blocked for device, record in Owners(self.node.owners).records().items()})
+                         {device: record.blocked for device, record in records.items()})
         self.assertEqual(Status.RUNNING, self.status(machine))
 
     def test_killed_in_the_middle(self) -> None:
@@ -213,7 +214,7 @@ class InterruptedTest(HealthCase):
         for thread in threads:
             thread.join()
         self.assertEqual(1, len([status for status in results if status == 0]), results)
-        (record,) = Owners(self.node.owners).records().values()
+        (record,) = AllocationStore(self.node.owners).records().values()
         there = [subprocess.run(["nsenter", "-t", str(self.pid(machine)), "-m", "ls", "/dev/nvidia0"],
                                 capture_output=True, check=False).returncode == 0 for machine in machines]
-        self.assertEqual([machine.name == record.owner.container for machine in machines], there)
+        self.assertEqual([machine.name == record.consumer.container for machine in machines], there)

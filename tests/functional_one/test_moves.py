@@ -10,8 +10,8 @@ from pathlib import Path
 
 import fixtures
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.engines import Status
-from containerhost.owners import Owners
 from lxdone.root import rootrecords
 from onedriver.node import vmlock
 from tests.functional_one import diskfiles
@@ -99,7 +99,7 @@ class MovesCase(ActionsCase):
             return (machine.name not in told and not node.engine.exists(machine.name)
                     and not [*node.state.glob(machine.name), *node.state.glob(f"disks/{machine.name}")]
                     and machine.name not in {
-                        record.owner.container for record in Owners(node.owners).records().values()})
+                        record.consumer.container for record in AllocationStore(node.owners).records().values()})
 
 
 class SshTest(MovesCase):
@@ -124,7 +124,7 @@ class SshTest(MovesCase):
     def test_devices_stay_where_they_are(self) -> None:
         machine = self.booted(Machine(devices=(self.gpus[0],)))
         self.ok("save", machine, lcm=STOP)
-        self.assertEqual({}, Owners(self.node.owners).records())
+        self.assertEqual({}, AllocationStore(self.node.owners).records())
         self.move(machine, self.first, self.second)
         with self.at(self.second):
             moved = machine.changed(devices=(self.gpus[1],))

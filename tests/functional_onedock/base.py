@@ -5,10 +5,10 @@ from pathlib import Path
 
 import testtools
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, Role
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
-from containerhost.owners import Owners
 from containerhost.sysfs import Host
 from tests.functional.contract import picture
 from tests.functional.lxd import mounts_below
@@ -47,7 +47,7 @@ class OnedockCase(testtools.TestCase):
 
     def nothing_is_left(self) -> None:
         self.assertEqual((), self.engine.containers())
-        self.assertEqual({}, Owners(self.node.owners).records())
+        self.assertEqual({}, AllocationStore(self.node.owners).records())
         self.assertEqual(self.images, self.image_names())
         self.assertEqual([], [entry.name for entry in self.node.state.glob("one-*")])
         self.assertEqual([], [name for name in Host().names("/sys/class/net") if name.startswith(OURS)])

@@ -3,8 +3,8 @@
 import json
 import time
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.engines import Status
-from containerhost.owners import Owners
 from onedock import imageref
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import (
@@ -76,10 +76,10 @@ class LifeTest(OnedockCase):
         self.ok("shutdown", machine, lcm=POWEROFF)
         self.assertEqual(Status.STOPPED, self.status(machine))
         self.assertIn('STATE="POWEROFF"', self.node.probe("vm/status").out)
-        self.assertEqual({self.gpus[0].id, self.vfs[0].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual({self.gpus[0].id, self.vfs[0].id}, set(AllocationStore(self.node.owners).records()))
         self.ok("deploy", machine.changed(devices=(self.gpus[1], self.vfs[0])), lcm=RESUME)
         self.assertEqual("kept\n", self.inside(machine, "cat", "/root-file"))
-        self.assertEqual({self.gpus[1].id, self.vfs[0].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual({self.gpus[1].id, self.vfs[0].id}, set(AllocationStore(self.node.owners).records()))
         self.assertEqual("/dev/nvidia1\n", self.shell(machine, "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
 
     def test_suspend_and_resume_keep_its_processes(self) -> None:

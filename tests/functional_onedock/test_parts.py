@@ -3,7 +3,7 @@
 import subprocess
 
 from containerhost import charnodes
-from containerhost.owners import Owner, Owners
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.sysfs import Host
 from tests.functional import lostgpucontract
 from tests.functional.contract import ENXIO, EPERM
@@ -50,15 +50,15 @@ class DevicesTest(OnedockCase):
         self.assertFalse(self.engine.exists("one-2"))
 
     def test_a_device_that_a_container_on_lxd_has_is_refused(self) -> None:
-        owners, other = Owners(self.node.owners), Owner("lxdone", "lxd", "one-7", "7")
-        owners.claim([self.gpus[0]], other, lambda device: ())
+        store, other = AllocationStore(self.node.owners), Consumer("lxdone", "lxd", "one-7", "7")
+        store.claim([self.gpus[0]], other, lambda device: ())
         machine = Machine(devices=(self.gpus[0],))
         self.node.give_disk(machine)
         self.refused("one-7", "deploy", machine, lcm=BOOT)
         self.assertFalse(self.engine.exists("one-1"))
         self.deployed(machine.changed(devices=()))
         self.refused("one-7", "attach_nic", machine.changed(attach="pci"), machine.mac(9), "-", "-", "dummy", "one-1-9")
-        owners.release(self.gpus[0].id, other)
+        store.release(self.gpus[0].id, other)
 
     def test_a_gpu_and_a_function_come_and_go_while_it_runs(self) -> None:
         machine = self.deployed(Machine(devices=(self.vfs[0],)))
@@ -75,7 +75,7 @@ class DevicesTest(OnedockCase):
             for _ in range(2):
                 self.ok("detach_nic", more, machine.mac(9))
             self.assertIn("No such file", self.inside(machine, "ls", "-d", sign))
-            self.assertEqual({self.vfs[0].id}, set(Owners(self.node.owners).records()))
+            self.assertEqual({self.vfs[0].id}, set(AllocationStore(self.node.owners).records()))
         self.assertEqual(before, self.pid(machine))
         self.assertIn("ibp0", self.inside(machine, "cat", "/proc/net/dev"))
 
@@ -102,7 +102,7 @@ class DevicesTest(OnedockCase):
         self.refused("0 NICs and PCI devices", "attach_nic", machine, *arguments)
         self.refused("no-such-br", "attach_nic", machine.changed(nics=(1,), bridge="no-such-br", attach="nic"),
                      *arguments)
-        self.assertEqual({self.gpus[0].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual({self.gpus[0].id}, set(AllocationStore(self.node.owners).records()))
         self.assertEqual({}, self.engine.container("one-1").interfaces)
         self.assertNotIn("one-1", subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout)
 
@@ -135,7 +135,7 @@ class LibrariesTest(OnedockCase):
         more = machine.changed(devices=(self.gpus[0],), attach="pci")
         self.refused("come in when container one-1 starts", "attach_nic", more, machine.mac(9), "-", "-", "dummy",
                      "one-1-9")
-        self.assertEqual({}, Owners(self.node.owners).records())
+        self.assertEqual({}, AllocationStore(self.node.owners).records())
 
 
 class NicsTest(lostgpucontract.LostGpuContract, OnedockCase):

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import docker
 import fixtures
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.engines import Status
-from containerhost.owners import Owners
 from onedriver import actions
 from tests.functional_one.commands import Commands
 from tests.functional_one.node import Result
@@ -107,7 +107,7 @@ class RestartsTest(Commands, OnedockCase):
             again = self.done(step)
             self.await_no_command(step)
             self.assertEqual((0, ""), (again.status, again.reason), f"{told}: {again.err}")
-            self.assertEqual(step.held, set(Owners(self.node.owners).records()), told)
+            self.assertEqual(step.held, set(AllocationStore(self.node.owners).records()), told)
             self.assertEqual(step.status, self.status(step.machine) if self.engine.exists("one-1") else None, told)
             tried.add(step.action)
         self.assertEqual(set(actions.ARGUMENTS) - tried, set() if may_grow() else {"resize_disk"})

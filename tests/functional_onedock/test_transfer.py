@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from containerhost.filelock import FileLock
+from containerhost.linux.lock import FileLock
 from onedock import imageref
 from onedock.datastore.store import Store
 from onedock.nodeimages import NodeImages

@@ -4,8 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.engines import Status
-from containerhost.owners import Owners
 from tests.functional.lxd import memlock, mounts_below
 from tests.functional_docker.dockerd import Daemon, leftovers
 from tests.functional_one.vms import Machine
@@ -43,7 +43,7 @@ class TwoNodesTest(TransferCase):
         self.refused("powered off", "migrate", machine, "node2", "node1")
         self.assertEqual(Status.RUNNING, self.status(machine))
         self.ok("shutdown", machine, lcm=LEAVING)
-        self.assertEqual(((), {}), (self.engine.containers(), Owners(self.node.owners).records()))
+        self.assertEqual(((), {}), (self.engine.containers(), AllocationStore(self.node.owners).records()))
         self.did(self.front.tm("mv", self.front.place(), self.front.place(host="node2")))
         self.did(self.front.tm("mv", self.front.place(""), self.front.place("", "node2")))
         self.assertEqual((set(), False), (self.held(), (self.front.folder() / "1").exists()))
@@ -52,11 +52,12 @@ class TwoNodesTest(TransferCase):
         with self.on_node2():
             self.ok("deploy", machine.changed(devices=(self.gpus[1],)), lcm=BOOT)
             self.assertEqual("moved\n", self.read(there.metrics("one-1").pid, "moved"))
-            self.assertEqual({self.gpus[1].id}, set(Owners(self.owners).records()))
+            self.assertEqual({self.gpus[1].id}, set(AllocationStore(self.owners).records()))
             self.assertTrue(Path(f"/proc/{there.metrics('one-1').pid}/root/dev/nvidia1").is_char_device())
             self.assertIn("one-1-0", self.ports())
             self.ok("cancel", machine, lcm=CLEANUP)
-        self.assertEqual(((), {}, []), (there.containers(), Owners(self.owners).records(), leftovers(self.other)))
+        self.assertEqual(((), {}, []),
+                         (there.containers(), AllocationStore(self.owners).records(), leftovers(self.other)))
         self.did(self.front.tm("delete", self.front.place("", "node2")))
         self.assertEqual([], self.other.api().images(name="onedock/*"))
         self.assertEqual([], mounts_below(self.state))

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from containerhost.owners import Owners
+from containerhost.allocation.store import AllocationStore
 from tests.functional.contract import ENXIO, EPERM
 from tests.functional_docker import userids
 from tests.functional_docker.dockerd import Daemon
@@ -50,7 +50,7 @@ class UserIdsTest(Commands, OnedockCase):
         self.assertIn(EPERM, self.inside(machine, "mknod", "/nvidia1", "c", "195", "1"))
         self.ok("reset", machine)
         self.assertEqual(first, self.shell(machine, NODES).split())
-        self.assertEqual({self.gpus[0].id, self.vfs[0].id}, set(Owners(self.node.owners).records()))
+        self.assertEqual({self.gpus[0].id, self.vfs[0].id}, set(AllocationStore(self.node.owners).records()))
         self.assertEqual([], [str(path) for path in Path("/dev").glob(".containerhost-*")])
 
     def test_a_tenants_file_or_link_in_the_place_of_a_node(self) -> None:

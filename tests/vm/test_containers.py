@@ -6,12 +6,12 @@ import fixtures
 from testtools.matchers import Contains
 
 from containerhost import errors
+from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.grants import Grant, GrantOptions
-from containerhost.owners import Owner, Owners
-from containerhost.possession import Possession, Request
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests.functional import lxd
@@ -20,7 +20,7 @@ from tests.vm.hardware import enable, enabled, functions, links
 
 MIB = 2**20
 PATIENCE = 300  # s that the daemon may take for anything; without KVM it is slow
-OWNER = Owner("test", "lxd", "c1", "uuid-of-c1")
+OWNER = Consumer("test", "lxd", "c1", "uuid-of-c1")
 
 
 class FunctionsInContainers(hardware.RealDevices):
@@ -29,13 +29,13 @@ class FunctionsInContainers(hardware.RealDevices):
         super().setUp()
         self.lxd = self.useFixture(lxd.Lxd())
         self.engine = LxdEngine(self.lxd.daemon.client(request_timeout=PATIENCE), locks=self.lxd.daemon.base)
-        self.owners = Owners(Path(self.useFixture(fixtures.TempDir()).path))
-        self.possession = Possession(self.owners, scan, Privileged(), self.engine.held)
+        self.store = AllocationStore(Path(self.useFixture(fixtures.TempDir()).path))
+        self.allocator = DeviceAllocator(self.store, scan, Privileged(), self.engine.held)
         self.vf = self.vfs[0]
 
     def granted(self, **options: object) -> Grant:
         request = Request(self.vf.id, GrantOptions(netdev_name="eth0", **options))
-        return self.possession.acquire([request], OWNER)[0]
+        return self.allocator.acquire([request], OWNER)[0]
 
     def running(self, *grants: Grant) -> None:
         spec = ContainerSpec("c1", self.lxd.imported(), Cpu(1), Memory(128 * MIB), RootDisk(lxd.POOL), parts=grants)
@@ -56,7 +56,7 @@ class FunctionsInContainers(hardware.RealDevices):
         now = scan().get(self.vf.id)
         self.assertEqual((self.vf.driver, self.vf.netdev, False, ()),
                          (now.driver, now.netdev, now.netdev_away, now.health))
-        self.assertEqual({}, self.owners.records())
+        self.assertEqual({}, self.store.records())
 
     def test_at_boot(self) -> None:
         self.running(self.granted())
@@ -65,7 +65,7 @@ class FunctionsInContainers(hardware.RealDevices):
         self.engine.restart("c1", timeout=PATIENCE, force=True)
         self.assertEqual(["eth0"], list(self.inside()))
         self.engine.delete("c1")
-        self.assertEqual((), self.possession.give_back(OWNER))
+        self.assertEqual((), self.allocator.release(OWNER))
         self.assert_back()
 
     def test_while_it_runs(self) -> None:
@@ -77,7 +77,7 @@ class FunctionsInContainers(hardware.RealDevices):
         self.assertEqual({"eth0": self.vf.mac}, self.inside())
         self.assert_away()
         self.engine.detach("c1", grant)
-        self.assertEqual((), self.possession.give_back_one(self.vf.id, OWNER, before))
+        self.assertEqual((), self.allocator.release_device(self.vf.id, OWNER, before))
         self.assert_back()
         self.assertEqual(({}, before), (self.inside(), self.engine.pid("c1")))
 
@@ -90,13 +90,13 @@ class FunctionsInContainers(hardware.RealDevices):
         self.assertEqual([], functions())
         error = self.assertRaises(errors.NotAsGranted, self.engine.verify, "c1", [grant])
         self.assertThat(str(error), Contains("interface eth0 is missing"))
-        self.assertEqual((f"{self.vf.id}: this host has no such device any more",), self.possession.faults(OWNER))
+        self.assertEqual((f"{self.vf.id}: this host has no such device any more",), self.allocator.faults(OWNER))
         self.assertEqual((Status.RUNNING, before), (self.engine.container("c1").status, self.engine.pid("c1")))
         self.engine.delete("c1")
-        (complaint,) = self.possession.give_back(OWNER)
+        (complaint,) = self.allocator.release(OWNER)
         self.assertThat(complaint, Contains("this host has no device"))
         enabled()
-        self.assertRaises(errors.DeviceHeld, self.possession.acquire, [Request(self.vf.id)],
-                          Owner("test", "lxd", "c2", "uuid-of-c2"))
-        self.assertEqual((), self.possession.give_back(OWNER))
+        self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.vf.id)],
+                          Consumer("test", "lxd", "c2", "uuid-of-c2"))
+        self.assertEqual((), self.allocator.release(OWNER))
         self.assert_back()

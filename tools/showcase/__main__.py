@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from containerhost.owners import FOLDER
+from containerhost.allocation.store import FOLDER
 from tools.cloud import hardware
 from tools.cloud.cloud import Cloud
 from tools.cloud.identity import TENANT

@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 
 from containerhost import topology
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import CharNode, Device, NodeUse
 from containerhost.devices.scan import scan
-from containerhost.owners import Owners
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +25,11 @@ class HostView:
 
 
 def look(owners: Path) -> HostView:
-    """:param owners: folder of the ownership records"""
-    records = Owners(owners).records()
+    """:param owners: folder of the allocation records"""
+    records = AllocationStore(owners).records()
     return HostView(
         devices={device.id: device for device in scan().devices},
-        owners={record.device_id: record.owner.container for record in records.values()},
+        owners={record.device_id: record.consumer.container for record in records.values()},
         cpus={node.id: node.cpus for node in topology.read().nodes})
 
 

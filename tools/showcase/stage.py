@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import scan
-from containerhost.owners import Owners
 from tools.cloud.hardware import NotEnough, Pair, choose
 from tools.cloud.layout import CHECKOUT
 
@@ -29,7 +29,7 @@ def pairs() -> tuple[Pair, Pair]:
 
     :raises NotEnough: there are not so many here
     """
-    return choose(scan().devices, Owners().records())
+    return choose(scan().devices, AllocationStore().records())
 
 
 def why_emulated() -> str | None:

@@ -24,8 +24,8 @@ from containerhost.engines.docker.freezer import Freezer
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.engines.docker.record import FOLDER, Record, Records
 from containerhost.engines.verify import complaints, require_interface
-from containerhost.filelock import FileLock
 from containerhost.grants import Grant
+from containerhost.linux.lock import FileLock
 from containerhost.network import rdmaspace
 from containerhost.process.processes import began
 from containerhost.rollback import Rollback

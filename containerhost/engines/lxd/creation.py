@@ -14,7 +14,7 @@ from typing import Any
 from containerhost import errors
 from containerhost.engines.lxd import operations
 from containerhost.engines.lxd.client import LxdClient
-from containerhost.filelock import FileLock
+from containerhost.linux.lock import FileLock
 
 LOCK = ".creation"
 RANGE = "volatile.idmap.base"

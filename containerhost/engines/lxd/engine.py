@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from containerhost import engines, errors
+from containerhost.allocation.store import FOLDER
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.engines.lxd import config, cores, held, operations, salvage
@@ -21,7 +22,6 @@ from containerhost.engines.verify import complaints, require_interface
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
 from containerhost.network import rdmaspace
-from containerhost.owners import FOLDER
 from containerhost.privileged import Privileged
 from containerhost.process.processes import began
 from containerhost.spec import PROCESSES, BlockDevice, ContainerSpec, Part, grants_of

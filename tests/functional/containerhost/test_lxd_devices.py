@@ -1,4 +1,4 @@
-"""Devices in real containers, on emulated hardware: exactly what is granted, possession safe, everything given back."""
+"""Devices in real containers, on emulated hardware: exactly what is granted, allocation safe, everything given back."""
 
 import os
 import subprocess
@@ -9,10 +9,10 @@ import fixtures
 from testtools.matchers import Contains
 
 from containerhost import errors
+from containerhost.allocation.allocator import DeviceAllocator, Request
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
 from containerhost.network.netfunction import wait_for
-from containerhost.possession import Possession, Request
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
 from tests.fakehost.control import FakeHostControl
@@ -62,7 +62,7 @@ class TestPossession(DeviceTestCase):
         inside = scan().get(vf.id).rdma
         self.assertEqual((NODE_GUID, PORT_GUID), (inside.node_guid, inside.port_guid))
         self.engine.delete("c1")
-        self.assertEqual((), self.possession.give_back(self.owner("c1")))
+        self.assertEqual((), self.allocator.release(self.consumer("c1")))
         self.assertEqual(vf.rdma, scan().get(vf.id).rdma)
         self.assertThat(self.control.resets(), Contains(vf.id))
 
@@ -70,29 +70,29 @@ class TestPossession(DeviceTestCase):
         requests = self.requests(0, node_guid=NODE_GUID, port_guid=PORT_GUID)
         first = self.acquired("c1", requests)
         self.assertEqual([grant.nodes for grant in first],
-                         [grant.nodes for grant in self.possession.acquire(requests, self.owner("c1"))])
+                         [grant.nodes for grant in self.allocator.acquire(requests, self.consumer("c1"))])
         self.assertEqual([grant.netdev for grant in first],
-                         [grant.netdev for grant in self.possession.grants(requests, self.owner("c1"))])
+                         [grant.netdev for grant in self.allocator.grants(requests, self.consumer("c1"))])
         self.engine.delete("c1")
-        self.assertEqual((), self.possession.give_back(self.owner("c1")))
+        self.assertEqual((), self.allocator.release(self.consumer("c1")))
 
     def test_what_cannot_be_had(self):
-        self.possession.acquire(self.requests(0), self.owner("c1"))
+        self.allocator.acquire(self.requests(0), self.consumer("c1"))
         held, free = self.gpus[0].id, self.vfs[1].id
         for wanted, request in (
             (errors.DeviceHeld, Request(held)),
             (errors.DeviceNotFound, Request("0000:ff:00.0")),
             (errors.DeviceHeld, Request(self.vfs[0].parent)),
         ):
-            self.assertRaises(wanted, self.possession.acquire, (Request(free), request), self.owner("c2"))
-            self.assertEqual((), self.owners.held_by(self.owner("c2")))
-        self.assertRaises(errors.SpecError, self.possession.acquire, (Request(free), Request(free)), self.owner("c2"))
+            self.assertRaises(wanted, self.allocator.acquire, (Request(free), request), self.consumer("c2"))
+            self.assertEqual((), self.store.held_by(self.consumer("c2")))
+        self.assertRaises(errors.SpecError, self.allocator.acquire, (Request(free), Request(free)), self.consumer("c2"))
 
     def test_an_unhealthy_device_is_refused(self):
         address = self.gpus[1].address
         self.control.set_fallen(address)
         self.addCleanup(self.control.set_fallen, address, False)
-        error = self.assertRaises(errors.DeviceUnhealthy, self.possession.acquire, (Request(address),), self.owner())
+        error = self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, (Request(address),), self.consumer())
         self.assertThat(str(error), Contains("fallen off the bus"))
         self.control.set_fallen(address, False)
 
@@ -100,17 +100,18 @@ class TestPossession(DeviceTestCase):
         address = self.vfs[0].address
         self.control.unbind(address)
         self.addCleanup(self.control.bind, address)
-        self.assertRaises(errors.DeviceUnhealthy, self.possession.acquire, (Request(address),), self.owner("c1"))
-        self.assertEqual({}, self.owners.records())
+        self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, (Request(address),), self.consumer("c1"))
+        self.assertEqual({}, self.store.records())
         self.control.bind(address)
 
     def test_a_vf_whose_interface_is_elsewhere_is_refused(self):
         address = self.vfs[0].address
         self.control.move_abroad(address)
         try:
-            error = self.assertRaises(errors.DeviceHeld, self.possession.acquire, (Request(address),), self.owner("c1"))
+            error = self.assertRaises(errors.DeviceHeld, self.allocator.acquire, (Request(address),),
+                                      self.consumer("c1"))
             self.assertThat(str(error), Contains("another network namespace"))
-            self.assertEqual({}, self.owners.records())
+            self.assertEqual({}, self.store.records())
         finally:
             self.control.bring_home(address)
 
@@ -120,7 +121,7 @@ class TestPossession(DeviceTestCase):
         def race(name):
             barrier.wait()
             try:
-                self.possession.acquire(self.requests(0, node_guid=NODE_GUID, port_guid=PORT_GUID), self.owner(name))
+                self.allocator.acquire(self.requests(0, node_guid=NODE_GUID, port_guid=PORT_GUID), self.consumer(name))
                 results[name] = "won"
             except errors.DeviceHeld:
                 results[name] = "lost"
@@ -131,7 +132,7 @@ class TestPossession(DeviceTestCase):
         for thread in threads:
             thread.join()
         self.assertEqual(["lost", "lost", "lost", "won"], sorted(results.values()))
-        (winner,) = {record.owner.container for record in self.owners.records().values()}
+        (winner,) = {record.consumer.container for record in self.store.records().values()}
         self.assertEqual("won", results[winner])
         self.assertEqual(NODE_GUID, scan().get(self.vfs[0].id).rdma.node_guid)
 
@@ -144,21 +145,21 @@ class TestPossession(DeviceTestCase):
                     raise errors.HostActionFailed("the emulated kernel said no")
 
         failing = [True]
-        possession = Possession(self.owners, scan, Failing(), self.engine.held)
-        self.assertRaises(errors.HostActionFailed, possession.acquire,
-                          self.requests(0, node_guid=NODE_GUID, port_guid=PORT_GUID), self.owner("c1"))
-        self.assertEqual({}, self.owners.records())
+        allocator = DeviceAllocator(self.store, scan, Failing(), self.engine.held)
+        self.assertRaises(errors.HostActionFailed, allocator.acquire,
+                          self.requests(0, node_guid=NODE_GUID, port_guid=PORT_GUID), self.consumer("c1"))
+        self.assertEqual({}, self.store.records())
         self.assertEqual(self.before, picture())
 
     def test_a_start_that_fails_returns_the_vf_under_its_own_name(self):
         requests = self.requests(0)
-        grants = self.possession.acquire(requests, self.owner("c1"))
+        grants = self.allocator.acquire(requests, self.consumer("c1"))
         self.engine.create(self.spec("c1", parts=grants, limits={"memlock": str(1 << 60)}))
         with Rollback("test") as undo:
             undo.on_error("container", self.engine.delete, "c1")
             self.assertRaises(errors.EngineError, self.engine.start, "c1")
         self.engine.delete("c1")
-        self.assertEqual((), self.possession.give_back(self.owner("c1")))
+        self.assertEqual((), self.allocator.release(self.consumer("c1")))
         self.assertEqual(self.before, picture())
 
     def test_a_device_that_vanished_is_blocked_until_it_is_back(self):
@@ -167,33 +168,33 @@ class TestPossession(DeviceTestCase):
         self.control.remove(gpu.address)
         try:
             self.engine.delete("c1")
-            (complaint,) = self.possession.give_back(self.owner("c1"))
+            (complaint,) = self.allocator.release(self.consumer("c1"))
             self.assertThat(complaint, Contains(gpu.id))
-            self.assertIsNotNone(self.owners.records()[gpu.id].blocked)
+            self.assertIsNotNone(self.store.records()[gpu.id].blocked)
         finally:
             self.control.restore(gpu.address)
-        self.assertRaises(errors.DeviceHeld, self.possession.acquire, (Request(gpu.id),), self.owner("c2"))
-        self.assertEqual((), self.possession.reconcile("test", "lxd", alive=()))
-        self.assertEqual({}, self.owners.records())
+        self.assertRaises(errors.DeviceHeld, self.allocator.acquire, (Request(gpu.id),), self.consumer("c2"))
+        self.assertEqual((), self.allocator.reconcile("test", "lxd", alive=()))
+        self.assertEqual({}, self.store.records())
 
     def test_reconcile_returns_only_what_the_dead_had(self):
         self.acquired("c1", self.requests(0))
-        self.possession.acquire(self.requests(1), self.owner("c2"))
-        self.assertEqual((), self.possession.reconcile("test", "docker", alive=()))
-        self.assertEqual((), self.possession.reconcile("test", "lxd", alive=("c1",)))
-        self.assertEqual({"c1"}, {record.owner.container for record in self.owners.records().values()})
+        self.allocator.acquire(self.requests(1), self.consumer("c2"))
+        self.assertEqual((), self.allocator.reconcile("test", "docker", alive=()))
+        self.assertEqual((), self.allocator.reconcile("test", "lxd", alive=("c1",)))
+        self.assertEqual({"c1"}, {record.consumer.container for record in self.store.records().values()})
         self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
         self.assertRaises(AssertionError, self.assertEqual, self.before, picture())
 
-    def test_give_back_while_the_container_still_has_it_blocks(self):
+    def test_release_while_the_container_still_has_it_blocks(self):
         self.acquired("c1", self.requests(0)[1:])
         # The emulated /sys follows the kernel a moment later.
         self.assertTrue(wait_for(lambda: any(device.netdev_away for device in scan().devices), 10))
         self.useFixture(fixtures.MonkeyPatch("containerhost.network.netfunction.RETURN_LIMIT", 0.2))
-        (complaint,) = self.possession.give_back(self.owner("c1"))
+        (complaint,) = self.allocator.release(self.consumer("c1"))
         self.assertThat(complaint, Contains("did not appear"))
         self.engine.delete("c1")
-        self.assertEqual((), self.possession.give_back(self.owner("c1")))
+        self.assertEqual((), self.allocator.release(self.consumer("c1")))
 
     def test_a_gpu_that_a_thread_hides_is_not_free(self):
         """It has a table of open files of its own, and the process's first thread has ended."""

@@ -169,7 +169,7 @@ class HostileNodesTest(DeviceTestCase):
                 self.assertNotEqual(0, self.inside("c1", "ls", "/tmp/elsewhere")[0])
                 self.succeeds(lambda: self.engine.delete("c1"))
                 self.assertEqual([], list(daemonhelpers.helpers()))
-                self.possession.give_back(self.owner("c1"))
+                self.allocator.release(self.consumer("c1"))
 
     def succeeds(self, act: Callable[[], Any]) -> None:
         _, error = ends(act)

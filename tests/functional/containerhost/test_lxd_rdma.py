@@ -8,9 +8,9 @@ from pathlib import Path
 from testtools.matchers import Contains
 
 from containerhost import errors
+from containerhost.allocation.allocator import Request
 from containerhost.devices.scan import scan
 from containerhost.grants import GrantOptions
-from containerhost.possession import Request
 from containerhost.process import processlimits
 from tests.functional.containerhost.test_lxd_devices import DeviceTestCase
 from tests.functional.lxd import memlock
@@ -23,7 +23,7 @@ class TestMemlock(DeviceTestCase):
         pid = self.engine.metrics("c1").pid
         _, most = resource.prlimit(pid, resource.RLIMIT_MEMLOCK)
         resource.prlimit(pid, resource.RLIMIT_MEMLOCK, (65536, most))
-        _, function = self.possession.acquire(self.requests(0), self.owner("c1"))
+        _, function = self.allocator.acquire(self.requests(0), self.consumer("c1"))
         self.engine.attach("c1", function)
         self.engine.verify("c1", [function])
         wanted = processlimits.value(memlock())
@@ -36,7 +36,7 @@ class TestMemlock(DeviceTestCase):
             self.skipTest("this machine raises any limit")
         self.running("c1", limits={"memlock": "65536"})
         wanted = Request(self.vfs[0].id, GrantOptions("ib0", memlock=str(1 << 60)))
-        (function,) = self.possession.acquire([wanted], self.owner("c1"))
+        (function,) = self.allocator.acquire([wanted], self.consumer("c1"))
         error = self.assertRaises(errors.HostActionFailed, self.engine.attach, "c1", function)
         self.assertThat(str(error), Contains("cannot raise limits"))
         self.engine.verify("c1", [])
@@ -61,20 +61,20 @@ class TestExclusiveRdma(DeviceTestCase):
             self.engine.verify("c1", grants)
             self.assertFalse(self.is_home())
         self.assertEqual([], [name for name in os.listdir("/run/netns") if name.startswith("containerhost-")])
-        again = self.possession.acquire(self.requests(0), self.owner("c1"))
+        again = self.allocator.acquire(self.requests(0), self.consumer("c1"))
         self.assertEqual(grants[1].nodes, again[1].nodes)
         self.engine.delete("c1")
-        self.assertEqual((), self.possession.give_back(self.owner("c1")))
+        self.assertEqual((), self.allocator.release(self.consumer("c1")))
         self.assertTrue(self.is_home())
 
     def test_while_it_runs(self):
         self.running("c1")
-        (grant,) = self.possession.acquire(self.requests(0)[1:], self.owner("c1"))
+        (grant,) = self.allocator.acquire(self.requests(0)[1:], self.consumer("c1"))
         self.engine.attach("c1", grant)
         self.assertFalse(self.is_home())
         self.engine.verify("c1", [grant])
         self.engine.detach("c1", grant)
-        self.assertEqual((), self.possession.give_back(self.owner("c1")))
+        self.assertEqual((), self.allocator.release(self.consumer("c1")))
         self.assertTrue(self.is_home())
 
     def test_a_driver_that_cannot_move_it(self):
@@ -95,10 +95,10 @@ class TestLostFunctions(DeviceTestCase):
         error = self.assertRaises(errors.NotAsGranted, self.engine.verify, "c1", grants)
         self.assertThat(str(error), Contains("interface ib0 is missing"))
         self.engine.delete("c1")
-        (complaint,) = self.possession.give_back(self.owner("c1"))
+        (complaint,) = self.allocator.release(self.consumer("c1"))
         self.assertThat(complaint, Contains("this host has no device"))
-        self.assertRaises(errors.DeviceNotFound, self.possession.acquire, self.requests(0)[1:], self.owner("c2"))
+        self.assertRaises(errors.DeviceNotFound, self.allocator.acquire, self.requests(0)[1:], self.consumer("c2"))
         self.control.set_num_vfs(vf.parent, len([each for each in self.vfs if each.parent == vf.parent]))
-        self.assertRaises(errors.DeviceHeld, self.possession.acquire, self.requests(0)[1:], self.owner("c2"))
-        self.assertEqual((), self.possession.give_back(self.owner("c1")))
-        self.possession.acquire(self.requests(0)[1:], self.owner("c2"))
+        self.assertRaises(errors.DeviceHeld, self.allocator.acquire, self.requests(0)[1:], self.consumer("c2"))
+        self.assertEqual((), self.allocator.release(self.consumer("c1")))
+        self.allocator.acquire(self.requests(0)[1:], self.consumer("c2"))

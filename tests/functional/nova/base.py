@@ -20,11 +20,11 @@ from nova import objects
 from nova.compute.manager import ComputeManager
 from oslo_utils import uuidutils
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.owners import Owners
 from nova_lxd_ext import conf, osvif_hook
 from nova_lxd_ext.server import labels
 from tests.functional import lxd
@@ -208,7 +208,8 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
 
     def held(self) -> dict[str, str]:
         """Device id -> server, as the host's records say."""
-        return {device: record.owner.uuid for device, record in Owners(self.state / "owners").records().items()}
+        records = AllocationStore(self.state / "owners").records()
+        return {device: record.consumer.uuid for device, record in records.items()}
 
     def assert_nothing_left(self, servers: Collection[Mapping[str, Any]] = ()) -> None:
         """Of no server but ``servers`` is anything on this host or in Placement."""

@@ -21,8 +21,8 @@ from nova.scheduler.client import report
 from nova.volume import cinder
 
 from containerhost import privileged
+from containerhost.allocation.store import AllocationStore
 from containerhost.engines.lxd.client import LxdClient
-from containerhost.owners import Owners
 from nova_lxd_ext.peers import Peers
 from nova_lxd_ext.storage import configdrive, connections, folders
 from nova_lxd_ext.storage.connectors import Connectors
@@ -46,7 +46,7 @@ def methods(target: type, *excluded: str) -> tuple[str, ...]:
 
 
 OUTSIDE = (
-    (LxdClient, ("request",)), (Owners, ("claim", "remember", "release", "block", "free")),
+    (LxdClient, ("request",)), (AllocationStore, ("claim", "remember", "release", "block", "free")),
     (configdrive, ("write",)), (folders, ("remove",)), (connections, ("keep", "forget")),
     (Connectors, ("connect", "disconnect")), (privileged.Privileged, methods(privileged.Privileged)),
     (Peers, ("fetch", "fetch_disk", "forget")),

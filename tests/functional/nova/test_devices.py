@@ -7,10 +7,10 @@ from tests.functional.nova import base  # isort: skip (decides how nova runs)
 from nova.tests.functional.api.client import OpenStackApiException
 
 from containerhost import topology
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
-from containerhost.owners import Owner, Owners
 from nova_lxd_ext.hardware import devices
 from tests.fakehost.control import FakeHostControl
 from tests.functional.nova.base import GPU_ALIAS, VF_ALIAS
@@ -177,8 +177,8 @@ class TroubleTest(DeviceServers):
         self.assert_nothing_left()
 
     def test_a_device_another_driver_holds_is_refused(self) -> None:
-        owners = Owners(self.state / "owners")
-        owners.claim(self.gpus(), Owner("lxdone", "lxd", "one-7", "7"), lambda device: ())
+        store = AllocationStore(self.state / "owners")
+        store.claim(self.gpus(), Consumer("lxdone", "lxd", "one-7", "7"), lambda device: ())
         self.assertIn("one-7", self.refused(GPU_ALIAS))
 
     def test_a_device_that_breaks_in_use_is_not_used_again(self) -> None:
@@ -187,7 +187,7 @@ class TroubleTest(DeviceServers):
         self.control.set_fallen(gpu.address)
         self._delete_server(server)
         self._run_periodics()
-        (record,) = Owners(self.state / "owners").records().values()
+        (record,) = AllocationStore(self.state / "owners").records().values()
         self.assertIn("off the bus", record.blocked)
         reported = self.driver.get_available_resource(base.HOST)["pci_passthrough_devices"]
         self.assertNotIn(gpu.address, reported)

@@ -8,10 +8,10 @@ from typing import Any
 import fixtures
 from click.testing import CliRunner
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.cli import main
 from containerhost.devices.model import Device, Kind, NodeUse
 from containerhost.devices.scan import scan
-from containerhost.owners import Owners
 from tests.functional.holder import Holder
 from tests.functional.kmsg import xid
 from tests.functional.nova.base import HOST, VF_ALIAS
@@ -31,7 +31,7 @@ class SickServers(HealthServers):
         return str(self.admin_api.api_get(f"/servers/{server['id']}/diagnostics").body["hypervisor_os"])
 
     def blocked(self) -> dict[str, str | None]:
-        return {name: record.blocked for name, record in Owners(self.state / "owners").records().items()}
+        return {name: record.blocked for name, record in AllocationStore(self.state / "owners").records().items()}
 
     def known_vfs(self) -> set[str]:
         self._run_periodics()

@@ -1,7 +1,7 @@
 """nova-compute killed (-9) at every step of a boot and of an end: the next start and the server's end leave nothing.
 
 The victim is a forked process that kills itself before or after the n-th thing it does to the outside: a request to the
-engine, an owner record, an action as root, a file. Every n is tried until one of them lets the victim finish.
+engine, an allocation record, an action as root, a file. Every n is tried until one of them lets the victim finish.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from nova.compute import task_states, vm_states
 from nova.image import glance
 
 from containerhost import privileged
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, LinkLayer, Role
 from containerhost.devices.scan import scan
 from containerhost.engines.lxd.client import LxdClient
-from containerhost.owners import Owners
 from nova_lxd_ext import backend, conf
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.wanted import NOTHING
@@ -40,7 +40,7 @@ conf.register()
 
 FINISHED = 0
 FEWEST_STEPS, MOST_STEPS = 30, 400  # a boot takes more than the first, or its steps are not seen; the loop must end
-OUTSIDE = ((LxdClient, ("request",)), (Owners, ("claim", "remember", "release")),
+OUTSIDE = ((LxdClient, ("request",)), (AllocationStore, ("claim", "remember", "release")),
            (configdrive, ("write",)), (folders, ("remove",)), (connections, ("keep", "forget")),
            (Connectors, ("connect", "disconnect")), (glance.API, ("download",)),
            (privileged.Privileged, tuple(name for name, _ in inspect.getmembers(privileged.Privileged, callable)
@@ -182,7 +182,7 @@ class KilledCase(testtools.TestCase):
     def assert_nothing_left(self, step: int) -> None:
         self.assertEqual([], [state.name for state in self.lxd.engine.containers() if labels.uuid(state.labels)],
                          f"containers after step {step}")
-        self.assertEqual({}, Owners(self.state / "owners").records(), f"owner records after step {step}")
+        self.assertEqual({}, AllocationStore(self.state / "owners").records(), f"allocation records after step {step}")
         self.assertEqual(self.before, self._devices(), f"devices after step {step}")
         left = [str(path) for path in (self.state / "instances").rglob("*")
                 if path.is_file() and not path.name.startswith("nova-lxd-image-")]

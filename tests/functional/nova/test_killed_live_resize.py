@@ -8,14 +8,14 @@ import fixtures
 from nova import context, objects
 from nova.compute import task_states, vm_states
 
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, LinkLayer, Role
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
-from containerhost.owners import Owners
-from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from nova_lxd_ext import backend
-from nova_lxd_ext.hardware.possessions import owner
+from nova_lxd_ext.hardware.flavor_devices import consumer
 from nova_lxd_ext.server.migration import Moves
 from nova_lxd_ext.server.wanted import NOTHING
 from tests.functional.nova.test_killed import CONF
@@ -67,7 +67,8 @@ class KilledLiveResizeTest(KilledCase):
 
     def assert_is(self, memory_mb: int, devices: list[str], step: int) -> None:
         server = self.resized()
-        self.assertEqual(set(devices), set(Owners(self.state / "owners").records()), f"records after step {step}")
+        records = AllocationStore(self.state / "owners").records()
+        self.assertEqual(set(devices), set(records), f"records after step {step}")
         found = self.lxd.engine.client.instance(server.name)[0]
         self.assertEqual(str(memory_mb * MIB), found["config"]["limits.memory"], f"memory after step {step}")
         self.assertEqual((Status.RUNNING, self.pid), (self.lxd.engine.container(server.name).status,
@@ -75,9 +76,9 @@ class KilledLiveResizeTest(KilledCase):
         now = self._devices()
         self.assertEqual([self.before[name] for name in self.before if name not in devices],
                          [now[name] for name in self.before if name not in devices], f"devices after step {step}")
-        possession = Possession(Owners(self.state / "owners"), scan, Privileged(), self.lxd.engine.held)
+        allocator = DeviceAllocator(AllocationStore(self.state / "owners"), scan, Privileged(), self.lxd.engine.held)
         self.lxd.engine.verify(server.name, [dataclasses.replace(grant, netdev=None, limits={})
-                                             for grant in possession.held(owner(server))])
+                                             for grant in allocator.held(consumer(server))])
         self.assertIn("ib0", Privileged().inside(self.pid).netdevs)
 
     def test_live_resize(self) -> None:

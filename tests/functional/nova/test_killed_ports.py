@@ -7,12 +7,12 @@ from nova import context, objects
 from nova.compute import vm_states
 from nova.network import model
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import LinkLayer, Role
 from containerhost.engines import Status
-from containerhost.owners import Owners
 from containerhost.privileged import Privileged
 from nova_lxd_ext import backend
-from nova_lxd_ext.hardware.possessions import owner
+from nova_lxd_ext.hardware.flavor_devices import consumer
 from nova_lxd_ext.server.wanted import Wanted
 from tests.unit.nova import ports, records
 
@@ -50,11 +50,11 @@ class KilledPortTest(KilledCase):
         self.assertEqual((Status.RUNNING, self.pid), (self.lxd.engine.container(name).status,
                                                       self.lxd.engine.metrics(name).pid))
         self.assertEqual({self.gpu.id, self.vf.id, *more}, set(self.records()))
-        self.assertEqual({owner(self.running())}, {record.owner for record in self.records().values()})
+        self.assertEqual({consumer(self.running())}, {record.consumer for record in self.records().values()})
         self.assertEqual({None}, {record.blocked for record in self.records().values()})
 
     def records(self) -> dict:
-        return Owners(self.state / "owners").records()
+        return AllocationStore(self.state / "owners").records()
 
     def assert_taken_back(self, step: int) -> None:
         self.restart(self.running())

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from nova import context as nova_context
 from nova import objects
 
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Kind
-from containerhost.owners import Owner, Owners
 from tests.functional.nova import base
 from tests.functional.nova.twohosts import FIRST, SECOND
 
@@ -62,13 +62,13 @@ class TwoHostsTest(Losers, twohosts.TwoHosts):
 
     def held_by_another_program(self, host: str) -> None:
         gpu = next(gpu for gpu in self.gpus if gpu.address == twohosts.HALVES[host][0])
-        self.owners_of(host).claim([gpu], self.stranger(host), lambda device: ())
+        self.store_of(host).claim([gpu], self.stranger(host), lambda device: ())
 
-    def owners_of(self, host: str) -> Owners:
-        return Owners(self.owners(host))
+    def store_of(self, host: str) -> AllocationStore:
+        return AllocationStore(self.owners(host))
 
-    def stranger(self, host: str) -> Owner:
-        return Owner("lxdone", "lxd", f"one-{host}", "7")
+    def stranger(self, host: str) -> Consumer:
+        return Consumer("lxdone", "lxd", f"one-{host}", "7")
 
     def test_refused_by_one_host_it_runs_on_the_other(self) -> None:
         for refusing, other in ((FIRST, SECOND), (SECOND, FIRST)):
@@ -77,7 +77,7 @@ class TwoHostsTest(Losers, twohosts.TwoHosts):
                 server = self.with_gpu()
                 self.assertEqual(other, self.host_of(server))
                 self._delete_server(server)
-                self.owners_of(refusing).release(twohosts.HALVES[refusing][0], self.stranger(refusing))
+                self.store_of(refusing).release(twohosts.HALVES[refusing][0], self.stranger(refusing))
 
     def test_refused_by_both_the_fault_is_the_last_ones_reason(self) -> None:
         for host in (FIRST, SECOND):

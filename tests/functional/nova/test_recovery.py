@@ -15,9 +15,9 @@ from nova import objects
 from nova.compute import rpcapi
 from nova.scheduler.client import report
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.engines import Status
 from containerhost.engines.lxd.client import LxdClient
-from containerhost.owners import Owners
 from nova_lxd_ext.image.images import IMAGE_ID
 from nova_lxd_ext.server import labels
 from tests.functional.nova.glance import Uploads, filtered
@@ -126,7 +126,7 @@ class RecoveryServers(base.LxdServers):
             expected[labels.aside(instance)] = Status.STOPPED
         if status != "ERROR" and found != expected:
             yield f"containers {found} for a server that is {status}"
-        held = set(Owners(self.state / "owners").records())
+        held = set(AllocationStore(self.state / "owners").records())
         claimed = {device.address for device in instance.pci_devices}
         if held != (claimed if status in STATES and status != "VERIFY_RESIZE" else held & claimed):
             yield f"records of devices {sorted(held)}, nova's are {sorted(claimed)}, status {status}"

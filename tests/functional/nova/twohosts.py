@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 import fixtures
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.engines import ContainerState
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.pooldisks import Disk
-from containerhost.owners import Owners
 from nova_lxd_ext.driver import LXDDriver
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.arrivals import Arrivals
@@ -149,7 +149,7 @@ class TwoHosts(base.LxdServers):
 
     def held_on(self, host: str) -> set[str]:
         """Ids of the devices that the host's containers hold."""
-        return set(Owners(self.owners(host)).records())
+        return set(AllocationStore(self.owners(host)).records())
 
     def run_on(self, host: str, server: Mapping[str, Any], *command: str) -> base.Inside:
         return self.run_in(self.engine(host), self.on(host)[server["id"]].name, *command)

@@ -6,15 +6,15 @@ from unittest import mock
 import testtools
 from click.testing import CliRunner
 
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.cli import main
 from containerhost.devices.scan import scan
 from containerhost.errors import ScrubFailed
-from containerhost.owners import Owner, Owners
-from containerhost.possession import Possession
 from containerhost.reports import report
 from tests.unit.containerhost.hosts import Broken, shared
 
-OWNER = Owner("nova", "lxd", "instance-00000001", "11111111-1111-4111-8111-111111111111")
+OWNER = Consumer("nova", "lxd", "instance-00000001", "11111111-1111-4111-8111-111111111111")
 
 
 def run(*arguments: str):
@@ -26,11 +26,11 @@ class List(testtools.TestCase):
         super().setUp()
         self.tree = self.useFixture(Broken("mixed"))
         self.root = str(self.tree.root)
-        self.owners = Owners(self.tree.root / "var/lib/containerhost/owners")
+        self.store = AllocationStore(self.tree.root / "var/lib/containerhost/owners")
 
     def claim(self, name: str) -> None:
         inventory = scan(self.tree.host)
-        self.owners.claim([inventory.get(name)], OWNER, inventory.related)
+        self.store.claim([inventory.get(name)], OWNER, inventory.related)
 
     def test_json_says_everything(self):
         self.claim("0000:5e:00.1")
@@ -49,7 +49,7 @@ class List(testtools.TestCase):
 
     def test_the_table_is_aligned_and_complete(self):
         self.claim("0000:3b:00.0")
-        self.owners.block("0000:3b:00.0", "not clean")
+        self.store.block("0000:3b:00.0", "not clean")
         lines = run("list", "--root", self.root).output.splitlines()
         header, gpu = lines[0], next(line for line in lines if line.startswith("0000:3b:00.0"))
         for column, value in (("KIND", "gpu"), ("PCI ID", "10de:20b0"), ("CLASS", "030200"), ("DRIVER", "nvidia"),
@@ -105,7 +105,7 @@ class Doctor(testtools.TestCase):
         tree = self.useFixture(Broken("small"))
         inventory = scan(tree.host)
         name = inventory.devices[0].id
-        store = Owners(tree.root / "records")
+        store = AllocationStore(tree.root / "records")
         store.claim([inventory.devices[0]], OWNER, inventory.related)
         store.block(name, "its memory could not be cleared")
         (tree.function(name).parents[0] / name).rename(tree.root / "gone")
@@ -129,7 +129,7 @@ class Unblock(testtools.TestCase):
     def test_a_blocked_device_is_free_again(self):
         tree = self.useFixture(Broken("small"))
         folder = Path(tree.root) / "records"
-        store, inventory = Owners(folder), scan(tree.host)
+        store, inventory = AllocationStore(folder), scan(tree.host)
         name = inventory.devices[0].id
         store.claim([inventory.devices[0]], OWNER, inventory.related)
         self.assertEqual(1, run("unblock", name, "--owners", str(folder)).exit_code)
@@ -149,11 +149,11 @@ class Scrub(testtools.TestCase):
         super().setUp()
         self.folder = self.useFixture(Broken("small")).root / "records"
 
-    def possession(self, outcome):
-        return mock.patch.object(Possession, "clean", autospec=True, side_effect=outcome)
+    def allocator(self, outcome):
+        return mock.patch.object(DeviceAllocator, "clean", autospec=True, side_effect=outcome)
 
     def test_what_was_done_is_told(self):
-        with self.possession([("it was reset",), ("it was reset",)]):
+        with self.allocator([("it was reset",), ("it was reset",)]):
             self.assertEqual("0000:3b:00.0 is clean and free: it was reset\n",
                              run("scrub", "0000:3b:00.0", "--owners", str(self.folder)).output)
             self.assertEqual({"device": "0000:3b:00.0", "done": ["it was reset"], "was_blocked": None}, json.loads(
@@ -161,15 +161,15 @@ class Scrub(testtools.TestCase):
 
     def test_the_former_reason_is_told(self):
         inventory = scan(shared("small"))
-        store = Owners(self.folder)
+        store = AllocationStore(self.folder)
         store.claim([inventory.get("0000:3b:00.0")], OWNER, inventory.related)
         store.block("0000:3b:00.0", "why")
-        with self.possession([()]):
+        with self.allocator([()]):
             done = run("scrub", "0000:3B:00.0", "--json", "--owners", str(self.folder))
         self.assertEqual("why", json.loads(done.output)["was_blocked"])
 
     def test_a_failure_is_an_error_with_its_reason(self):
-        with self.possession(ScrubFailed("device 0000:3b:00.0 could not be cleaned: still in use")):
+        with self.allocator(ScrubFailed("device 0000:3b:00.0 could not be cleaned: still in use")):
             done = run("scrub", "0000:3b:00.0", "--owners", str(self.folder))
         self.assertEqual((1, "Error: device 0000:3b:00.0 could not be cleaned: still in use\n"),
                          (done.exit_code, done.stderr))
@@ -214,7 +214,7 @@ class Rdma(testtools.TestCase):
 
     def test_json(self):
         inventory = scan(self.tree.host)
-        Owners(self.tree.root / "records").claim([inventory.get("0000:d8:00.2")], OWNER, inventory.related)
+        AllocationStore(self.tree.root / "records").claim([inventory.get("0000:d8:00.2")], OWNER, inventory.related)
         output = run("rdma", "--json", "--root", self.root, "--owners", str(self.tree.root / "records")).output
         found = json.loads(output)
         self.assertEqual(("shared", True), (found["network_namespaces"], found["rdma_cm"]))

@@ -136,8 +136,8 @@ class RemovalTest(testtools.TestCase):
         super().setUp()
         self.calls = mock.MagicMock()
         self.vmm = Vmm(*(getattr(self.calls, part) for part in (
-            "options", "engine", "possession", "roots", "saves", "disks", "contexts", "commands", "consoles", "host")))
-        self.calls.possession.give_back.return_value = ()
+            "options", "engine", "allocator", "roots", "saves", "disks", "contexts", "commands", "consoles", "host")))
+        self.calls.allocator.release.return_value = ()
 
     def test_the_image_is_the_last_that_a_vm_lets_go(self) -> None:
         self.calls.engine.container.side_effect = EngineNotFound("one-1")

@@ -1,6 +1,6 @@
 """An engine in memory, and the driver's parts over it: what LXD cannot be made to do on demand is done here.
 
-Everything else is real: the owner records, possession and the inventory of an emulated host's tree.
+Everything else is real: the allocation records, the allocator and the inventory of an emulated host's tree.
 """
 
 import contextlib
@@ -12,6 +12,8 @@ from typing import Any
 from oslo_config import cfg
 
 from containerhost import errors
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
@@ -21,13 +23,11 @@ from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.grants import Grant
 from containerhost.inside.guestnotice import GuestNotice
 from containerhost.network.veth import Veths
-from containerhost.owners import Owners
-from containerhost.possession import Possession
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Nic, Part
 from containerhost.sysfs import Host
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement
-from nova_lxd_ext.hardware.possessions import Possessions
+from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
 from nova_lxd_ext.network.vifdirect import DirectPorts
 from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifplug import Plugs
@@ -364,7 +364,7 @@ class FakeImages:
 @dataclasses.dataclass
 class World:
     engine: FakeEngine
-    owners: Owners
+    owners: AllocationStore
     states: States
     outfit: Outfit
     lifecycle: Lifecycle
@@ -378,38 +378,38 @@ class World:
 
     def held(self) -> dict[str, str]:
         """Device id -> container, as the records say."""
-        return {device: record.owner.container for device, record in self.owners.records().items()}
+        return {device: record.consumer.container for device, record in self.owners.records().items()}
 
 
 def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None = None) -> World:
     """The driver's parts on the emulated host ``small``, as a process that just started has them.
 
-    :param folder: keeps the host and its owner records; a second world in it is the process after a restart
+    :param folder: keeps the host and its allocation records; a second world in it is the process after a restart
     """
     root = folder / "host"
     if not root.exists():
         tree.write(description.load("small"), root)
     host = Host(root)
-    engine, owners = FakeEngine(), Owners(folder / "owners")
-    possession = Possession(owners, lambda: scan(host), NoPrivileges(), engine.held, host)
+    engine, owners = FakeEngine(), AllocationStore(folder / "owners")
+    allocator = DeviceAllocator(owners, lambda: scan(host), NoPrivileges(), engine.held, host)
     states = States(engine, *[clock] if clock else [])
     slices = HostSlices("host", owners, Placement(lambda: None))
-    possessions = Possessions(conf, possession, lambda: scan(host), slices, lambda: records.NODE)
+    flavor_devices = FlavorDevices(conf, allocator, lambda: scan(host), slices, lambda: records.NODE)
     veths = Veths(NoPrivileges(), host)
-    ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, possession, lambda: records.NODE),
+    ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, allocator, lambda: records.NODE),
                   VifEvents(conf, None))
     volumes = Volumes(engine, states, FakeConnectors(), FakeCopier())
     disks = FakeDisks()
     disk_transfers = FakeDiskTransfers(disks)
     ephemerals = Ephemerals(disks, disk_transfers)
-    outfit = Outfit(engine, (possessions, ports, volumes, ephemerals))
+    outfit = Outfit(engine, (flavor_devices, ports, volumes, ephemerals))
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
     lifecycle = Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus, lambda *_: None)
     live, files = FakeLive(engine), FakeFiles()
     return World(engine, owners, states, outfit, lifecycle,
                  Power(conf, engine, states, outfit, *[clock] if clock else []), live,
-                 LiveResize(conf, engine, live, GuestNotice(files, conf.lxd.shrink_notice), states, outfit, possessions,
-                            lifecycle), files, ephemerals, disks, disk_transfers)
+                 LiveResize(conf, engine, live, GuestNotice(files, conf.lxd.shrink_notice), states, outfit,
+                            flavor_devices, lifecycle), files, ephemerals, disks, disk_transfers)
 
 
 class Clock:

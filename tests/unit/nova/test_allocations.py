@@ -10,15 +10,15 @@ from nova.compute.provider_tree import ProviderTree
 from oslo_config import fixture as config_fixture
 from oslo_utils.fixture import uuidsentinel as uuids
 
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceHeld, DeviceNotFound
-from containerhost.owners import Owner, Owners
-from containerhost.possession import Possession
 from nova_lxd_ext import conf
 from nova_lxd_ext.hardware import withheld
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement
 from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
-from nova_lxd_ext.hardware.possessions import Possessions, owner
+from nova_lxd_ext.hardware.flavor_devices import FlavorDevices, consumer
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from nova_lxd_ext.server.wanted import NOTHING, Wanted
 from tests.unit.nova import fakes, records
@@ -26,7 +26,7 @@ from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, NODE, SMALL, gpu, host
 
 conf.register()
 FIRST, SECOND, BIG = f"{GPU_A}/gi1/ci0", f"{GPU_A}/gi2/ci0", f"{GPU_A}/gi5/ci0"
-ONE_D = Owner("lxdone", "lxd", "one-7", "7")
+ONE_D = Consumer("lxdone", "lxd", "one-7", "7")
 
 
 def given(**resources: int) -> dict[str, Any]:
@@ -52,18 +52,18 @@ class SlicesTest(testtools.TestCase):
         super().setUp()
         self.log = self.useFixture(fixtures.FakeLogger())
         self.records = Path(self.useFixture(fixtures.TempDir()).path) / "owners"
-        self.owners = Owners(self.records)
+        self.store = AllocationStore(self.records)
         self.client = ReportClient()
-        self.slices = HostSlices(NODE, self.owners, Placement(lambda: self.client))
+        self.slices = HostSlices(NODE, self.store, Placement(lambda: self.client))
         self.server = self.asking(SMALL)
-        self.me = owner(self.server)
+        self.me = consumer(self.server)
 
     @staticmethod
     def asking(*classes: str) -> Any:
         return records.instance(extra_specs={f"resources:{name}": "1" for name in classes})
 
-    def claim(self, name: str, who: Owner) -> None:
-        self.owners.claim([host().get(name)], who, lambda device: ())
+    def claim(self, name: str, who: Consumer) -> None:
+        self.store.claim([host().get(name)], who, lambda device: ())
 
 
 class OfTest(SlicesTest):
@@ -71,7 +71,7 @@ class OfTest(SlicesTest):
         self.assertEqual((FIRST,), self.slices.of(self.server, self.me, given(**{SMALL: 1}), host))
 
     def test_a_flavor_that_asks_for_none_gets_none_and_costs_nothing(self) -> None:
-        self.slices = HostSlices(NODE, self.owners, Placement(self.fail))
+        self.slices = HostSlices(NODE, self.store, Placement(self.fail))
         self.assertEqual((), self.slices.of(records.instance(), self.me, given(**{SMALL: 1}), self.fail))
 
     def test_what_it_holds_while_nova_says_nothing(self) -> None:
@@ -100,7 +100,7 @@ class ProvidersTest(SlicesTest):
         self.tree.new_root(NODE, uuids.root)
 
     def update(self, inventory: Inventory | None = None) -> None:
-        providers = DeviceProviders(self.owners, Placement(lambda: self.client), lambda: inventory or host())
+        providers = DeviceProviders(self.store, Placement(lambda: self.client), lambda: inventory or host())
         providers.update(self.tree, NODE)
 
     def reserved(self) -> dict[str, int]:
@@ -138,9 +138,9 @@ class ProvidersTest(SlicesTest):
 class PutOnTest(SlicesTest):
     def setUp(self) -> None:
         super().setUp()
-        self.rivals: list[tuple[str, Owner]] = []
-        possession = Possession(self.owners, host, fakes.NoPrivileges())
-        self.supplier = Possessions(nova.conf.CONF, possession, host, self.slices, lambda: records.NODE)
+        self.rivals: list[tuple[str, Consumer]] = []
+        allocator = DeviceAllocator(self.store, host, fakes.NoPrivileges())
+        self.supplier = FlavorDevices(nova.conf.CONF, allocator, host, self.slices, lambda: records.NODE)
         choose = self.slices.of
 
         def choose_and_be_overtaken(*arguments: Any) -> tuple[str, ...]:
@@ -159,19 +159,19 @@ class PutOnTest(SlicesTest):
         self.rivals = [(FIRST, ONE_D)]
         self.assertEqual([SECOND], self.put_on(self.server, **{SMALL: 1}))
         self.assertEqual({FIRST: ONE_D, SECOND: self.me},
-                         {name: record.owner for name, record in self.owners.records().items()})
+                         {name: record.consumer for name, record in self.store.records().items()})
 
     def test_when_others_took_all_it_is_refused(self) -> None:
         self.rivals = [(FIRST, ONE_D), (SECOND, ONE_D)]
         self.assertRaises(DeviceHeld, self.put_on, self.server, **{SMALL: 1})
-        self.assertEqual((), self.owners.held_by(self.me))
+        self.assertEqual((), self.store.held_by(self.me))
 
     def test_the_other_flavors_slice_goes_back_when_the_container_has_it_no_more(self) -> None:
         self.put_on(self.server, **{SMALL: 1})
         wanted = Wanted.of(allocations=given(**{LARGE: 1}))
         parts = self.supplier.put_on(None, self.asking(LARGE), wanted)
-        self.assertEqual([FIRST, BIG], [record.device_id for record in self.owners.held_by(self.me)])
+        self.assertEqual([FIRST, BIG], [record.device_id for record in self.store.held_by(self.me)])
         self.supplier.trim(self.server, parts, None)
-        self.assertEqual([BIG], [record.device_id for record in self.owners.held_by(self.me)])
+        self.assertEqual([BIG], [record.device_id for record in self.store.held_by(self.me)])
         self.supplier.trim(self.server, (), None)
-        self.assertEqual((), self.owners.held_by(self.me))
+        self.assertEqual((), self.store.held_by(self.me))

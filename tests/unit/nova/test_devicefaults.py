@@ -3,16 +3,16 @@ import dataclasses
 import fixtures
 import testtools
 
+from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.scan import Inventory, scan
-from containerhost.owners import Owner, Record
 from nova_lxd_ext.hardware.devicefaults import DeviceFaults
 from tests.unit.containerhost.hosts import shared
 
 GPU, OTHER = "0000:3b:00.0", "0000:af:00.0"
 
 
-def record(device: str, driver: str = "nova", blocked: str | None = None) -> dict[str, Record]:
-    return {device: Record(device, Owner(driver, "lxd", "instance-1", "uuid-1"), blocked=blocked)}
+def record(device: str, driver: str = "nova", blocked: str | None = None) -> dict[str, Allocation]:
+    return {device: Allocation(device, Consumer(driver, "lxd", "instance-1", "uuid-1"), blocked=blocked)}
 
 
 def with_health(*health: str) -> Inventory:
@@ -25,7 +25,7 @@ class TestDeviceFaults(testtools.TestCase):
         super().setUp()
         self.faults = DeviceFaults()
 
-    def told(self, records: dict[str, Record], inventory: Inventory) -> list[str]:
+    def told(self, records: dict[str, Allocation], inventory: Inventory) -> list[str]:
         with fixtures.FakeLogger("nova_lxd_ext.hardware.devicefaults") as log:
             self.faults.look(records, inventory)
         return log.output.splitlines()

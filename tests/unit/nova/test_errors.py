@@ -28,7 +28,7 @@ class TranslatedTest(testtools.TestCase):
             (errors.DeviceHeld, exception.ComputeResourcesUnavailable),
             (errors.DeviceNotFound, exception.ComputeResourcesUnavailable),
             (errors.DeviceUnhealthy, exception.ComputeResourcesUnavailable),
-            (errors.OwnersUnreadable, exception.ComputeResourcesUnavailable),
+            (errors.AllocationsUnreadable, exception.ComputeResourcesUnavailable),
             (errors.SpecError, exception.InstanceRebootFailure),
             (errors.UnsupportedOnHost, exception.InstanceRebootFailure),
             (errors.StorageFull, exception.InstanceRebootFailure),

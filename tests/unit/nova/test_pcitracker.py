@@ -9,7 +9,7 @@ import testtools
 from nova.conf import CONF
 from oslo_config import fixture as config_fixture
 
-from containerhost.errors import OwnersUnreadable
+from containerhost.errors import AllocationsUnreadable
 from nova_lxd_ext.hardware import onetimeuse
 from nova_lxd_ext.hardware.pcitracker import PciTracker
 
@@ -89,7 +89,7 @@ class LeftRequestsTest(testtools.TestCase):
         self.assertEqual(["rp1", "rNone"], self.left(lambda server: ()))
 
     def test_stays_while_the_host_says_that_the_server_has_it_or_nothing(self) -> None:
-        for held in (lambda server: {"p2"}, mock.Mock(side_effect=OwnersUnreadable("it is damaged"))):
+        for held in (lambda server: {"p2"}, mock.Mock(side_effect=AllocationsUnreadable("it is damaged"))):
             self.assertEqual(["rp1", "rp2", "rNone"], self.left(held))
 
 

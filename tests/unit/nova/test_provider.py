@@ -8,8 +8,8 @@ from nova.compute.provider_tree import ProviderTree
 from nova.conf import CONF
 from oslo_utils import uuidutils
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.engines import PoolUsage
-from containerhost.owners import Owners
 from nova_lxd_ext.host import provider, resources
 from nova_lxd_ext.host.cpusets import CpuSets
 from tests.unit.nova import hosts
@@ -23,7 +23,7 @@ class ProviderCase(testtools.TestCase):
         host = self.useFixture(hosts.FakeHost("small")).host
         engine = hosts.Engine(hosts.LXD, hosts.POOL)
         folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.facts = resources.Resources(engine, host, lambda: None, Owners(folder), "default").look()
+        self.facts = resources.Resources(engine, host, lambda: None, AllocationStore(folder), "default").look()
         self.tree = ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 

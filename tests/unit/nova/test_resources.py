@@ -8,8 +8,8 @@ from nova import exception, objects
 from nova.conf import CONF
 from nova.virt import hardware
 
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.scan import Inventory, scan
-from containerhost.owners import Owner, Owners
 from nova_lxd_ext.host import cpusets, resources
 from tests.unit.nova import hosts
 
@@ -22,7 +22,7 @@ class ResourcesCase(testtools.TestCase):
     def setUp(self):
         super().setUp()
         self.records = Path(self.useFixture(fixtures.TempDir()).path) / "owners"
-        self.owners = Owners(self.records)
+        self.store = AllocationStore(self.records)
 
     def configure(self, **options):
         group = options.pop("group", None)
@@ -32,7 +32,7 @@ class ResourcesCase(testtools.TestCase):
 
     def resources(self, name="small", server=hosts.LXD):
         host = self.useFixture(hosts.FakeHost(name)).host
-        return resources.Resources(hosts.Engine(server, hosts.POOL), host, lambda: scan(host), self.owners, "default")
+        return resources.Resources(hosts.Engine(server, hosts.POOL), host, lambda: scan(host), self.store, "default")
 
     def available(self, *args, **kwargs):
         return self.resources(*args, **kwargs).available("node1")
@@ -158,7 +158,7 @@ class TestDevices(ResourcesCase):
 
     def test_records_decide(self):
         """Whose record a device has, and how it looks -> whether it is reported."""
-        ours, theirs = (Owner(driver, "lxd", "c1", "u") for driver in ("nova", "lxdone"))
+        ours, theirs = (Consumer(driver, "lxd", "c1", "u") for driver in ("nova", "lxdone"))
         for owner, away, health, blocked, reported in (
                 (None, False, (), None, True),
                 (None, True, (), None, False),
@@ -168,7 +168,7 @@ class TestDevices(ResourcesCase):
                 (ours, False, (), "its GUID could not be reset", False),
                 (theirs, True, (), None, False),
                 (theirs, False, (), None, False)):
-            self.owners = Owners(Path(self.useFixture(fixtures.TempDir()).path))
+            self.store = AllocationStore(Path(self.useFixture(fixtures.TempDir()).path))
             found = self.one_vf(owner, away, health, blocked)
             self.assertEqual(reported, found == ["0000:5e:00.1"], (owner, away, health, blocked))
 
@@ -177,10 +177,10 @@ class TestDevices(ResourcesCase):
         whole = scan(host).get("0000:5e:00.1")
         device = dataclasses.replace(whole, netdev_away=away, health=health)
         if owner:
-            self.owners.claim([whole], owner, lambda device: ())
+            self.store.claim([whole], owner, lambda device: ())
         if blocked:
-            self.owners.block(whole.id, blocked)
-        part = resources.Resources(hosts.Engine(hosts.LXD, hosts.POOL), host, lambda: Inventory((device,)), self.owners,
+            self.store.block(whole.id, blocked)
+        part = resources.Resources(hosts.Engine(hosts.LXD, hosts.POOL), host, lambda: Inventory((device,)), self.store,
                                    "default")
         return [entry["address"] for entry in json.loads(part.available("node1")["pci_passthrough_devices"])]
 
@@ -188,7 +188,7 @@ class TestDevices(ResourcesCase):
         log = self.useFixture(fixtures.FakeLogger())
         found = self.resources()
         device = scan(self.useFixture(hosts.FakeHost("small")).host).get("0000:3b:00.0")
-        self.owners.claim([device], Owner("nova", "lxd", "c1", "u"), lambda device: ())
+        self.store.claim([device], Consumer("nova", "lxd", "c1", "u"), lambda device: ())
         record, = (path for path in self.records.iterdir() if path.suffix == ".json")
         record.write_text("{")
         self.assertEqual("[]", found.available("node1")["pci_passthrough_devices"])

@@ -4,19 +4,19 @@ from typing import Any
 
 import testtools
 
+from containerhost.allocation.store import Allocation, Consumer
 from containerhost.errors import DeviceHeld
-from containerhost.owners import Owner, Record
 from nova_lxd_ext.hardware import slices
 from nova_lxd_ext.hardware.sliceproviders import Need
 from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, SMALL, gpu, host, part
 
-ME, OTHER = Owner("nova", "lxd", "c1", "u1"), Owner("nova", "lxd", "c2", "u2")
-ONE_D = Owner("lxdone", "lxd", "one-7", "7")
+ME, OTHER = Consumer("nova", "lxd", "c1", "u1"), Consumer("nova", "lxd", "c2", "u2")
+ONE_D = Consumer("lxdone", "lxd", "one-7", "7")
 FIRST, SECOND, BIG, FAR = (f"{GPU_A}/gi1/ci0", f"{GPU_A}/gi2/ci0", f"{GPU_A}/gi5/ci0", f"{GPU_B}/gi7/ci0")
 
 
-def records(held: dict[str, Owner], blocked: str = "") -> dict[str, Record]:
-    return {name: Record(name, owner, blocked="dirty" if name == blocked else None) for name, owner in held.items()}
+def records(held: dict[str, Consumer], blocked: str = "") -> dict[str, Allocation]:
+    return {name: Allocation(name, owner, blocked="dirty" if name == blocked else None) for name, owner in held.items()}
 
 
 class ChooseTest(testtools.TestCase):

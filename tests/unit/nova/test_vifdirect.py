@@ -5,11 +5,11 @@ import nova.conf
 import testtools
 from nova import objects
 
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import scan
 from containerhost.errors import DeviceNotFound
 from containerhost.grants import GrantOptions
-from containerhost.owners import Owners
-from containerhost.possession import Possession
 from nova_lxd_ext import conf
 from nova_lxd_ext.hardware import devices
 from nova_lxd_ext.network import vifdirect
@@ -49,9 +49,9 @@ class DirectPortsTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         host = self.useFixture(FakeHost("small")).host
-        owners = Owners(Path(self.useFixture(fixtures.TempDir()).path) / "owners")
-        possession = Possession(owners, lambda: scan(host), fakes.NoPrivileges(), host=host)
-        self.direct = DirectPorts(nova.conf.CONF, possession, lambda: records.NODE)
+        store = AllocationStore(Path(self.useFixture(fixtures.TempDir()).path) / "owners")
+        allocator = DeviceAllocator(store, lambda: scan(host), fakes.NoPrivileges(), host=host)
+        self.direct = DirectPorts(nova.conf.CONF, allocator, lambda: records.NODE)
 
     def test_only_a_function_that_nova_claimed(self) -> None:
         for address in ("0000:5e:00.2", ""):
@@ -64,7 +64,7 @@ class DirectPortsTest(testtools.TestCase):
 
     def test_what_the_server_does_not_have(self) -> None:
         self.assertEqual((None, ()), self.direct.held(with_port(), ports.direct()))
-        self.direct.give_back(with_port(), ports.direct(), None)
+        self.direct.release(with_port(), ports.direct(), None)
 
     def test_a_flavors_devices_are_without_the_ports(self) -> None:
         self.assertEqual((fakes.GPU_0,), devices.claimed(with_port(), records.NODE))

@@ -205,12 +205,12 @@ class HotTest(PortsTest):
         self.container()
         self.direct.held.return_value = (mock.sentinel.grant, (mock.sentinel.other,))
         order = mock.Mock()
-        order.attach_mock(self.direct.give_back, "give_back")
+        order.attach_mock(self.direct.release, "release")
         with mock.patch.object(self.engine, "detach") as detach:
             order.attach_mock(detach, "detach")
             self.ports.detach(self.server, ports.direct())
         self.assertEqual([mock.call.detach(self.server.name, mock.sentinel.grant, (mock.sentinel.other,)),
-                          mock.call.give_back(self.server, ports.direct(), None)], order.mock_calls)
+                          mock.call.release(self.server, ports.direct(), None)], order.mock_calls)
 
     def test_a_direct_port_whose_function_is_gone_is_detached_with_a_warning(self) -> None:
         log = self.useFixture(fixtures.FakeLogger())
@@ -223,7 +223,7 @@ class HotTest(PortsTest):
         self.ports.detach(self.server, ports.direct())
         self.engine.specs.clear()
         self.ports.detach(self.server, ports.direct())
-        self.assertEqual([mock.call(self.server, ports.direct(), None)] * 3, self.direct.give_back.mock_calls)
+        self.assertEqual([mock.call(self.server, ports.direct(), None)] * 3, self.direct.release.mock_calls)
 
     def test_a_direct_port_is_attached(self) -> None:
         part = Nic("eth0", "x")

@@ -6,8 +6,8 @@ from nova.compute.provider_tree import ProviderTree
 from oslo_config import fixture as config_fixture
 from oslo_utils.fixture import uuidsentinel as uuids
 
+from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.model import Device, Kind, Role
-from containerhost.owners import Owner, Record
 from nova_lxd_ext.hardware import pci, withheld
 from nova_lxd_ext.hardware.devicespec import CONF
 from nova_lxd_ext.hardware.onetimeuse import one_time_use
@@ -15,7 +15,7 @@ from nova_lxd_ext.hardware.pci import Reason
 from tests.unit.nova.migkit import GPU_A, GPU_B, NODE, gpu, host, part
 
 CARD = "0000:81:00.0"
-SERVER, OTHER = Owner("nova", "lxd", "instance-1", "u1"), Owner("lxdone", "lxd", "one-7", "7")
+SERVER, OTHER = Consumer("nova", "lxd", "instance-1", "u1"), Consumer("lxdone", "lxd", "one-7", "7")
 SICK = {"health": ("Xid 48",)}
 
 
@@ -25,8 +25,8 @@ def vf(number: int, **changes: object) -> Device:
                                role=Role.VF, parent=CARD, **changes)
 
 
-def record(device: Device, owner: Owner, blocked: str | None = None) -> Record:
-    return Record(device.id, owner, blocked=blocked)
+def record(device: Device, owner: Consumer, blocked: str | None = None) -> Allocation:
+    return Allocation(device.id, owner, blocked=blocked)
 
 
 class WhichTest(testtools.TestCase):

@@ -7,28 +7,28 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceHeld, DeviceNotFound, HostActionFailed, SpecError
-from containerhost.filelock import FileLock
-from containerhost.owners import Owner, Owners
+from containerhost.linux.lock import FileLock
 from containerhost.rollback import Rollback
 from containerhost.vendors.nvidia.mig import wanted
 from containerhost.vendors.nvidia.mig.geometry import Geometry, Piece, Placement
 from containerhost.vendors.nvidia.mig.library import Library
 from containerhost.vendors.nvidia.mig.plan import Add, AddPart, Plan, Remove, RemovePart, SetMode, plan
 
-OPERATOR = Owner("containerhost", "host", "mig-apply", "mig-apply")
+OPERATOR = Consumer("containerhost", "host", "mig-apply", "mig-apply")
 LOCK_LIMIT = 1.0  # seconds
 
 
 class Cutter:
-    """:param folder: of the ownership records
+    """:param folder: of the allocation records
     :param inventory: scans the host; called at each question
     """
 
     def __init__(self, library: Library, folder: Path, inventory: Callable[[], Inventory]) -> None:
         self._library = library
-        self._owners = Owners(folder)
+        self._store = AllocationStore(folder)
         self._lock = FileLock(folder / ".mig", LOCK_LIMIT)
         self._inventory = inventory
 
@@ -38,7 +38,7 @@ class Cutter:
         :raises DeviceNotFound, DeviceHeld, SpecError: a GPU cannot be cut so; nothing was changed
         """
         known = {geometry.address: geometry for geometry in self._library.read()}
-        held = {name for name, record in self._owners.records().items() if record.owner != OPERATOR}
+        held = {name for name, record in self._store.records().items() if record.consumer != OPERATOR}
         return tuple(plan(geometry, pieces, held) for geometry, pieces in _wanted(known, lists))
 
     def apply(self, lists: Mapping[str, Sequence[str]]) -> tuple[Plan, ...]:
@@ -57,8 +57,8 @@ class Cutter:
                         self._carry_out(each, undo)
                     self._require_as_wanted(changes, lists)
             finally:
-                for record in self._owners.held_by(OPERATOR):
-                    self._owners.release(record.device_id, OPERATOR)
+                for record in self._store.held_by(OPERATOR):
+                    self._store.release(record.device_id, OPERATOR)
             return plans
 
     @contextlib.contextmanager
@@ -77,11 +77,11 @@ class Cutter:
         """
         inventory = self._inventory()
         try:
-            self._owners.claim([inventory.get(each.address)], OPERATOR, inventory.related)
+            self._store.claim([inventory.get(each.address)], OPERATOR, inventory.related)
         except DeviceHeld:
             there = {device.id: device for device in inventory.by_address(each.address)}
             parts = [there[name] for name in each.removed if name in there]
-            self._owners.claim(parts, OPERATOR, lambda device: ())
+            self._store.claim(parts, OPERATOR, lambda device: ())
 
     def _carry_out(self, each: Plan, undo: Rollback) -> None:
         address, library = each.address, self._library

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import click
 
-from containerhost import gpufile, owners
+from containerhost import gpufile
+from containerhost.allocation.store import FOLDER, AllocationStore
 from containerhost.devices.scan import scan
 from containerhost.reports.report import printable
 from containerhost.vendors.nvidia.mig import report, wanted
 
-_owners = click.option("--owners", "folder", metavar="DIR", default=owners.FOLDER,
-                       type=click.Path(file_okay=False, path_type=Path), help="Folder of the ownership records.")
+_store = click.option("--owners", "folder", metavar="DIR", default=FOLDER,
+                       type=click.Path(file_okay=False, path_type=Path), help="Folder of the allocation records.")
 
 
 @click.group(invoke_without_command=True)
@@ -19,19 +20,19 @@ _owners = click.option("--owners", "folder", metavar="DIR", default=owners.FOLDE
 def mig(context: click.Context) -> None:
     """Show how NVIDIA GPUs are cut into slices (MIG), or cut them anew."""
     if context.invoked_subcommand is None:
-        context.invoke(show, as_json=False, folder=owners.FOLDER)
+        context.invoke(show, as_json=False, folder=FOLDER)
 
 
 @mig.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_owners
+@_store
 def show(as_json: bool, folder: Path) -> None:
     """Show each GPU's MIG mode, the profiles it can have, and its slices with who holds them."""
     from containerhost.vendors.nvidia.mig.library import Library  # noqa: PLC0415  (the other commands need no NVML)
 
     with Library() as library:
         geometries = library.read()
-    holders = {name: str(record.owner) for name, record in owners.Owners(folder).records().items()}
+    holders = {name: str(record.consumer) for name, record in AllocationStore(folder).records().items()}
     if as_json:
         click.echo(json.dumps([report.to_dict(geometry, holders) for geometry in geometries], indent=1))
     else:
@@ -41,7 +42,7 @@ def show(as_json: bool, folder: Path) -> None:
 @mig.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Check everything and print the plan, but change nothing.")
-@_owners
+@_store
 def apply(file: Path, dry_run: bool, folder: Path) -> None:
     """Cut GPUs as FILE says: a line for each GPU, `0000:3b:00.0: [1g.5gb, 2g.10gb]`; an empty list is a whole one.
 

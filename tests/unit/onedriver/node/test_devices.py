@@ -2,11 +2,11 @@ import dataclasses
 
 import testtools
 
+from containerhost.allocation.allocator import Request
 from containerhost.devices.model import Device, Kind, LinkLayer, Role, Slice
 from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceNotFound
 from containerhost.grants import GrantOptions
-from containerhost.possession import Request
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node import devices

@@ -5,7 +5,7 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from containerhost.filelock import FileLock
+from containerhost.linux.lock import FileLock
 from onedriver.errors import DriverError
 from onedriver.node.imagelocks import Busy, ImageLocks, naming
 

@@ -7,17 +7,17 @@ import fixtures
 import testtools
 from click.testing import CliRunner, Result
 
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.cli import main
 from containerhost.devices.model import Device, Kind, Slice
 from containerhost.devices.scan import Inventory
-from containerhost.owners import Owner, Owners
 from containerhost.vendors.nvidia import nvml
 from tests.fakehost.nvml import Nvml
 
 WHOLE, CUT, OLD = "0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0"
 THREE = [(0, "1g.5gb", (1,)), (2, "2g.10gb", (1, 1)), (4, "3g.20gb", (3,))]
 GPUS = {WHOLE: None, CUT: [(number, *one) for number, one in enumerate(THREE, 1)], OLD: None}
-SERVER = Owner("nova", "lxd", "c1", "uuid-1")
+SERVER = Consumer("nova", "lxd", "c1", "uuid-1")
 
 
 class MigCase(testtools.TestCase):
@@ -26,7 +26,7 @@ class MigCase(testtools.TestCase):
         self.nvml = self.useFixture(Nvml(GPUS))
         self.nvml.gpu(OLD).can_mig = False
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.owners = Owners(self.folder / "owners")
+        self.store = AllocationStore(self.folder / "owners")
         self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.mig.cli.scan", self.inventory))
 
     def inventory(self) -> Inventory:
@@ -40,7 +40,7 @@ class MigCase(testtools.TestCase):
 
     def hold(self, name: str) -> None:
         inventory = self.inventory()
-        self.owners.claim([inventory.get(name)], SERVER, inventory.related)
+        self.store.claim([inventory.get(name)], SERVER, inventory.related)
 
     def run_command(self, *words: str) -> Result:
         return CliRunner().invoke(main, ["mig", *words, "--owners", str(self.folder / "owners")])
@@ -85,7 +85,7 @@ class ShowTest(MigCase):
 class ApplyTest(MigCase):
     def assert_unchanged(self) -> None:
         self.assertEqual((THREE, [], False), (self.nvml.cut(CUT), self.nvml.cut(WHOLE), self.nvml.gpu(WHOLE).enabled))
-        self.assertEqual([], [name for name, record in self.owners.records().items() if record.owner != SERVER])
+        self.assertEqual([], [name for name, record in self.store.records().items() if record.consumer != SERVER])
 
     def test_only_what_differs(self) -> None:
         text = f"{WHOLE}: [4g.20gb, 1g.5gb, 1c.2g.10gb]\n{CUT}: [1g.5gb, 1g.5gb, 3g.20gb, 1c.2g.10gb, 1c.2g.10gb]\n"
@@ -95,7 +95,7 @@ class ApplyTest(MigCase):
         self.assertEqual([(0, "4g.20gb", (4,)), (4, "2g.10gb", (1,)), (6, "1g.5gb", (1,))], self.nvml.cut(WHOLE))
         self.assertEqual(sorted([*THREE, (1, "1g.5gb", (1,))]), self.nvml.cut(CUT))
         self.assertIn("make GPU instance 1g.5gb at 1", planned)
-        self.assertEqual({}, self.owners.records())
+        self.assertEqual({}, self.store.records())
         self.nvml.calls.clear()
         self.assertEqual(f"{WHOLE}: as wanted, nothing to do\n{CUT}: as wanted, nothing to do\n", self.apply(text))
         self.assertEqual([], [name for name in self.nvml.calls if "Create" in name or "Destroy" in name])
@@ -111,7 +111,7 @@ class ApplyTest(MigCase):
             self.assert_unchanged()
         self.apply(f"{CUT}: [3g.20gb]")
         self.assertEqual([(4, "3g.20gb", (3,))], self.nvml.cut(CUT))
-        self.assertEqual([f"{CUT}/gi3/ci0"], list(self.owners.records()))
+        self.assertEqual([f"{CUT}/gi3/ci0"], list(self.store.records()))
         self.hold(WHOLE)
         self.assertIn("held as a whole", self.apply(f"{WHOLE}: [1g.5gb]", status=1))
 
@@ -169,9 +169,9 @@ class ApplyTest(MigCase):
     def test_after_a_kill_the_next_run_ends_it(self) -> None:
         """Whoever was killed left the operator's claim, and half of the work."""
         inventory = self.inventory()
-        self.owners.claim([inventory.get(CUT)], Owner("containerhost", "host", "mig-apply", "mig-apply"),
+        self.store.claim([inventory.get(CUT)], Consumer("containerhost", "host", "mig-apply", "mig-apply"),
                           inventory.related)
         self.nvml.gpu(CUT).instances.pop()
         self.apply(f"{CUT}: [1g.5gb, 3g.20gb]")
         self.assertEqual([(0, "1g.5gb", (1,)), (4, "3g.20gb", (3,))], self.nvml.cut(CUT))
-        self.assertEqual({}, self.owners.records())
+        self.assertEqual({}, self.store.records())

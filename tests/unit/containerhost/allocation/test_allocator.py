@@ -11,12 +11,12 @@ import fixtures
 import testtools
 
 from containerhost import errors
+from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.health import kernellog
 from containerhost.devices.model import Kind, Role
 from containerhost.devices.scan import Inventory, scan
 from containerhost.grants import GrantOptions
-from containerhost.owners import Owner, Owners
-from containerhost.possession import Possession, Request
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from tests.fakehost import description, tree
@@ -100,66 +100,66 @@ def host(name):
     return Host(folder)
 
 
-def owner(name):
-    return Owner("test", "lxd", name, f"uuid-of-{name}")
+def consumer(name):
+    return Consumer("test", "lxd", name, f"uuid-of-{name}")
 
 
-class PossessionTestCase(testtools.TestCase):
+class AllocatorTestCase(testtools.TestCase):
     described = "small"
 
     def setUp(self):
         super().setUp()
         self.host = host(self.described)
-        self.owners = Owners(pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "owners")
+        self.store = AllocationStore(pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "owners")
         self.foreign = {}
-        self.possession = Possession(self.owners, lambda: scan(self.host), Willing(),
+        self.allocator = DeviceAllocator(self.store, lambda: scan(self.host), Willing(),
                                      lambda devices: self.foreign, self.host)
         self.gpus = [device for device in scan(self.host).devices if device.kind is Kind.GPU]
         self.vfs = [device for device in scan(self.host).devices if device.role is Role.VF]
 
     def acquire(self, name, *ids):
-        return self.possession.acquire([Request(device_id) for device_id in ids], owner(name))
+        return self.allocator.acquire([Request(device_id) for device_id in ids], consumer(name))
 
 
-class TestSilence(PossessionTestCase):
+class TestSilence(AllocatorTestCase):
     def setUp(self):
         super().setUp()
         self.vf = self.vfs[0]
         self.acquire("c1", self.gpus[0].id, self.vf.id)
 
-    def silence(self, privileged, silent):
-        possession = Possession(self.owners, lambda: scan(self.host), privileged, host=self.host)
-        return possession.silence(owner("c1"), silent)
+    def set_link_state(self, privileged, silent):
+        allocator = DeviceAllocator(self.store, lambda: scan(self.host), privileged, host=self.host)
+        return allocator.set_link_state(consumer("c1"), silent)
 
     def test_only_functions_of_the_owner_lose_their_link(self):
         privileged = Linked()
         for silent in (True, False):
-            self.assertEqual((), self.silence(privileged, silent))
+            self.assertEqual((), self.set_link_state(privileged, silent))
             self.assertEqual({self.vf.vf_index: not silent}, privileged.links)
-        self.assertEqual("auto", self.owners.records()[self.vf.id].restore["link"])
+        self.assertEqual("auto", self.store.records()[self.vf.id].restore["link"])
 
     def test_one_that_ended_silenced_has_its_link_when_it_is_used_again(self):
         privileged = Linked()
-        self.silence(privileged, True)
-        Possession(self.owners, lambda: scan(self.host), privileged, host=self.host).acquire(
-            [Request(self.vf.id)], owner("c1"))
+        self.set_link_state(privileged, True)
+        DeviceAllocator(self.store, lambda: scan(self.host), privileged, host=self.host).acquire(
+            [Request(self.vf.id)], consumer("c1"))
         self.assertEqual({self.vf.vf_index: True}, privileged.links)
 
     def test_hardware_that_cannot_is_told(self):
-        self.assertEqual(("there is no such device here",), self.silence(Willing(), True))
+        self.assertEqual(("there is no such device here",), self.set_link_state(Willing(), True))
 
 
-class TestAcquire(PossessionTestCase):
+class TestAcquire(AllocatorTestCase):
     def test_grants_come_in_the_order_of_the_requests(self):
         ids = [self.vfs[1].id, self.gpus[0].id, self.vfs[0].id]
         grants = self.acquire("c1", *ids)
         self.assertEqual(ids, [grant.device.id for grant in grants])
-        self.assertEqual(set(ids), {record.device_id for record in self.owners.held_by(owner("c1"))})
+        self.assertEqual(set(ids), {record.device_id for record in self.store.held_by(consumer("c1"))})
 
     def test_refused_before_anything_changes(self):
         gpu, vf = self.gpus[0].id, self.vfs[0].id
         self.acquire("other", self.gpus[1].id)
-        before = self.owners.records()
+        before = self.store.records()
         named = GrantOptions(netdev_name="ib0")
         for wanted, requests in (
             (errors.DeviceNotFound, [Request(gpu), Request("0000:00:00.0")]),
@@ -171,8 +171,8 @@ class TestAcquire(PossessionTestCase):
             (errors.SpecError, [Request(vf, named), Request(self.vfs[1].id, named)]),
             (errors.SpecError, [Request(vf, GrantOptions(netdev_name="no good"))]),
         ):
-            self.assertRaises(wanted, self.possession.acquire, requests, owner("c1"))
-            self.assertEqual(before, self.owners.records())
+            self.assertRaises(wanted, self.allocator.acquire, requests, consumer("c1"))
+            self.assertEqual(before, self.store.records())
 
     def test_what_others_containers_have_is_refused_unless_it_is_ones_own(self):
         self.foreign = {self.gpus[0].id: "c1"}
@@ -190,34 +190,34 @@ class TestAcquire(PossessionTestCase):
 
     def test_records_that_cannot_be_read_stop_everything(self):
         self.acquire("c1", self.gpus[0].id)
-        (file,) = self.owners._root.glob("*.json")
+        (file,) = self.store._root.glob("*.json")
         file.write_text("{")
-        self.assertRaises(errors.OwnersUnreadable, self.acquire, "c2", self.gpus[1].id)
-        self.assertRaises(errors.OwnersUnreadable, self.possession.give_back, owner("c1"))
+        self.assertRaises(errors.AllocationsUnreadable, self.acquire, "c2", self.gpus[1].id)
+        self.assertRaises(errors.AllocationsUnreadable, self.allocator.release, consumer("c1"))
 
 
-class TestGrants(PossessionTestCase):
+class TestGrants(AllocatorTestCase):
     def test_only_for_what_is_held(self):
         self.acquire("c1", self.gpus[0].id)
-        (grant,) = self.possession.grants([Request(self.gpus[0].id)], owner("c1"))
+        (grant,) = self.allocator.grants([Request(self.gpus[0].id)], consumer("c1"))
         self.assertEqual(self.gpus[0], grant.device)
-        self.assertRaises(errors.DeviceHeld, self.possession.grants, [Request(self.gpus[1].id)], owner("c1"))
-        self.assertRaises(errors.DeviceHeld, self.possession.grants, [Request(self.gpus[0].id)], owner("c2"))
+        self.assertRaises(errors.DeviceHeld, self.allocator.grants, [Request(self.gpus[1].id)], consumer("c1"))
+        self.assertRaises(errors.DeviceHeld, self.allocator.grants, [Request(self.gpus[0].id)], consumer("c2"))
 
 
-class TestGiveBack(PossessionTestCase):
+class TestGiveBack(AllocatorTestCase):
     def test_may_be_repeated(self):
         self.acquire("c1", self.gpus[0].id)
         for _ in range(2):
-            self.assertEqual((), self.possession.give_back(owner("c1")))
-            self.assertEqual({}, self.owners.records())
+            self.assertEqual((), self.allocator.release(consumer("c1")))
+            self.assertEqual({}, self.store.records())
 
     def test_what_is_not_clean_stays_blocked_with_the_reason(self):
         gpu, vf = self.gpus[0].id, self.vfs[0].id
         self.acquire("c1", gpu, vf)
-        (complaint,) = self.possession.give_back(owner("c1"))
+        (complaint,) = self.allocator.release(consumer("c1"))
         self.assertIn(vf, complaint)
-        self.assertEqual({vf: complaint}, {name: record.blocked for name, record in self.owners.records().items()})
+        self.assertEqual({vf: complaint}, {name: record.blocked for name, record in self.store.records().items()})
         self.assertRaises(errors.DeviceHeld, self.acquire, "c2", vf)
         self.assertEqual(1, len(self.acquire("c2", gpu)))
 
@@ -228,8 +228,8 @@ class TestGiveBack(PossessionTestCase):
             ("other", "lxd", (), 2), ("test", "docker", (), 2), ("test", "lxd", ("c1", "c2"), 2),
             ("test", "lxd", ("c2",), 1), ("test", "lxd", (), 0),
         ):
-            self.assertEqual((), self.possession.reconcile(driver, engine, alive))
-            self.assertEqual(left, len(self.owners.records()))
+            self.assertEqual((), self.allocator.reconcile(driver, engine, alive))
+            self.assertEqual(left, len(self.store.records()))
 
 
 class TestSickDevices(testtools.TestCase):
@@ -238,9 +238,9 @@ class TestSickDevices(testtools.TestCase):
     def setUp(self):
         super().setUp()
         self.tree = self.useFixture(Broken("small"))
-        self.owners = Owners(self.tree.root / "owners")
+        self.store = AllocationStore(self.tree.root / "owners")
         self.root = Marking(self.tree)
-        self.possession = Possession(self.owners, lambda: scan(self.tree.host), self.root, host=self.tree.host)
+        self.allocator = DeviceAllocator(self.store, lambda: scan(self.tree.host), self.root, host=self.tree.host)
         self.gpu, self.other = (device.id for device in scan(self.tree.host).devices if device.kind is Kind.GPU)
         self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.USERS_LIMIT", 0.0))
 
@@ -252,117 +252,117 @@ class TestSickDevices(testtools.TestCase):
         return scan(self.tree.host).get(self.gpu).healthy
 
     def blocked(self):
-        return {name: record.blocked for name, record in self.owners.records().items()}
+        return {name: record.blocked for name, record in self.store.records().items()}
 
     def test_a_free_one_is_refused_and_cleaned_for_the_operator(self):
         self.say(xid(48))
-        self.assertRaises(errors.DeviceUnhealthy, self.possession.acquire, [Request(self.gpu)], owner("c1"))
-        self.assertEqual(("no process has it", "it was reset"), self.possession.clean(self.gpu))
-        self.assertEqual((True, {}), (self.healthy(), self.owners.records()))
-        self.possession.acquire([Request(self.gpu)], owner("c1"))
+        self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, [Request(self.gpu)], consumer("c1"))
+        self.assertEqual(("no process has it", "it was reset"), self.allocator.clean(self.gpu))
+        self.assertEqual((True, {}), (self.healthy(), self.store.records()))
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
 
     def test_its_holder_is_told(self):
-        self.possession.acquire([Request(self.gpu), Request(self.other)], owner("c1"))
-        self.assertEqual((), self.possession.faults(owner("c1")))
+        self.allocator.acquire([Request(self.gpu), Request(self.other)], consumer("c1"))
+        self.assertEqual((), self.allocator.faults(consumer("c1")))
         self.say(xid(48))
-        (fault,) = self.possession.faults(owner("c1"))
+        (fault,) = self.allocator.faults(consumer("c1"))
         self.assertTrue(fault.startswith(f"{self.gpu}: Xid 48"), fault)
-        self.assertEqual((), self.possession.faults(owner("c2")))
+        self.assertEqual((), self.allocator.faults(consumer("c2")))
         self.tree.path(f"/sys/bus/pci/devices/{self.other}").unlink()
-        self.assertIn(f"{self.other}: this host has no such device any more", self.possession.faults(owner("c1")))
+        self.assertIn(f"{self.other}: this host has no such device any more", self.allocator.faults(consumer("c1")))
 
     def test_a_held_one_is_reset_and_stays_its_owners(self):
-        self.possession.acquire([Request(self.gpu), Request(self.other)], owner("c1"))
+        self.allocator.acquire([Request(self.gpu), Request(self.other)], consumer("c1"))
         self.say(xid(48))
-        self.assertEqual((), self.possession.renew(owner("c1")))
+        self.assertEqual((), self.allocator.reset_devices(consumer("c1")))
         self.assertEqual({self.gpu: None, self.other: None}, self.blocked())
         self.assertTrue(self.healthy())
         log = self.root.log.read_bytes()
-        self.assertEqual((), self.possession.renew(owner("c1")))
+        self.assertEqual((), self.allocator.reset_devices(consumer("c1")))
         self.assertEqual(log, self.root.log.read_bytes())  # what is well is left alone
-        self.assertEqual((), self.possession.give_back(owner("c1")))
+        self.assertEqual((), self.allocator.release(consumer("c1")))
         self.assertEqual(log, self.root.log.read_bytes())
 
     def test_one_that_comes_back_sick_is_reset(self):
-        self.possession.acquire([Request(self.gpu)], owner("c1"))
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.say(xid(79), xid(31))
-        self.assertEqual((), self.possession.give_back(owner("c1")))
-        self.assertEqual((True, {}), (self.healthy(), self.owners.records()))
+        self.assertEqual((), self.allocator.release(consumer("c1")))
+        self.assertEqual((True, {}), (self.healthy(), self.store.records()))
 
     def test_one_that_cannot_be_reset_is_withheld_until_it_can(self):
-        self.possession.acquire([Request(self.gpu)], owner("c1"))
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.say(xid(48))
         self.root.able = False
-        (complaint,) = self.possession.give_back(owner("c1"))
+        (complaint,) = self.allocator.release(consumer("c1"))
         self.assertIn("came back, but is not healthy: Xid 48", complaint)
-        error = self.assertRaises(errors.DeviceUnhealthy, self.possession.clean, self.gpu)
+        error = self.assertRaises(errors.DeviceUnhealthy, self.allocator.clean, self.gpu)
         self.assertEqual({self.gpu: str(error)}, self.blocked())
         self.root.able = True
-        self.possession.clean(self.gpu)
+        self.allocator.clean(self.gpu)
         self.assertEqual({}, self.blocked())
 
     def test_a_pulled_cable_keeps_a_function_from_others_and_not_from_its_owner(self):
         vf = next(device for device in scan(self.tree.host).devices if device.role is Role.VF)
-        self.possession.acquire([Request(vf.id)], owner("c1"))
+        self.allocator.acquire([Request(vf.id)], consumer("c1"))
         state = self.tree.function(vf.parent) / "infiniband/mlx5_0/ports/1/phys_state"
         state.unlink()
         state.write_text("2: Polling\n")
         beside = next(device for device in scan(self.tree.host).devices
                       if device.parent == vf.parent and device.id != vf.id)
-        self.assertRaises(errors.DeviceUnhealthy, self.possession.acquire, [Request(beside.id)], owner("c2"))
-        self.assertIn("no link to its switch", self.possession.faults(owner("c1"))[0])
-        self.possession.acquire([Request(vf.id)], owner("c1"))
-        self.possession._require_well(vf.id)
+        self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, [Request(beside.id)], consumer("c2"))
+        self.assertIn("no link to its switch", self.allocator.faults(consumer("c1"))[0])
+        self.allocator.acquire([Request(vf.id)], consumer("c1"))
+        self.allocator._require_well(vf.id)
 
     def test_the_container_that_had_it_is_looked_at_whole_and_where_nobody_knows_it_all_are(self):
-        for give_back, looked_at in ((lambda: self.possession.give_back_one(self.gpu, owner("c1"), 7), (7,)),
-                                     (lambda: self.possession.give_back_one(self.gpu, owner("c1"), None), ()),
-                                     (lambda: self.possession.give_back(owner("c1")), ())):
-            (grant,) = self.possession.acquire([Request(self.gpu)], owner("c1"))
-            self.possession.require_unused([grant], 9)
+        for release, looked_at in ((lambda: self.allocator.release_device(self.gpu, consumer("c1"), 7), (7,)),
+                                     (lambda: self.allocator.release_device(self.gpu, consumer("c1"), None), ()),
+                                     (lambda: self.allocator.release(consumer("c1")), ())):
+            (grant,) = self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+            self.allocator.require_unused([grant], 9)
             self.assertEqual((9,), self.root.holders)
-            self.assertEqual((), give_back())
+            self.assertEqual((), release())
             self.assertEqual(looked_at, self.root.holders)
-        self.possession.clean(self.gpu)
+        self.allocator.clean(self.gpu)
         self.assertIsNone(self.root.holders)
 
     def test_a_process_that_has_it_keeps_it_from_everybody(self):
         self.root.using = ("process 7 (python3)",)
         for _ in range(2):
-            error = self.assertRaises(errors.ScrubFailed, self.possession.clean, self.gpu)
+            error = self.assertRaises(errors.ScrubFailed, self.allocator.clean, self.gpu)
             self.assertIn("process 7 (python3)", str(error))
             self.assertEqual({self.gpu: str(error)}, self.blocked())
-        self.assertRaises(errors.DeviceHeld, self.possession.acquire, [Request(self.gpu)], owner("c1"))
+        self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.gpu)], consumer("c1"))
         self.root.using = ()
-        self.possession.clean(self.gpu)
-        self.possession.acquire([Request(self.gpu)], owner("c1"))
-        (grant,) = self.possession.held(owner("c1"))
-        self.possession.require_unused([grant])
+        self.allocator.clean(self.gpu)
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        (grant,) = self.allocator.held(consumer("c1"))
+        self.allocator.require_unused([grant])
         self.root.using = ("process 7 (python3)",)
-        error = self.assertRaises(errors.DeviceInUse, self.possession.require_unused, [grant])
+        error = self.assertRaises(errors.DeviceInUse, self.allocator.require_unused, [grant])
         self.assertIn("process 7 (python3)", str(error))
 
     def test_what_somebody_has_is_not_cleaned(self):
-        self.possession.acquire([Request(self.gpu)], owner("c1"))
-        before = self.owners.records()
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        before = self.store.records()
         vf = next(device for device in scan(self.tree.host).devices if device.role is Role.VF)
         self.tree.take_netdev(vf.id)
-        possession = Possession(self.owners, lambda: scan(self.tree.host), self.root, host=self.tree.host,
+        allocator = DeviceAllocator(self.store, lambda: scan(self.tree.host), self.root, host=self.tree.host,
                                 foreign=lambda devices: {self.other: "theirs"})
         for name, wanted in ((self.gpu, errors.DeviceHeld), (self.other, errors.DeviceHeld),
                              (vf.id, errors.DeviceHeld), (vf.parent, errors.DeviceHeld),
                              ("0000:00:00.0", errors.DeviceNotFound), ("../x", errors.DeviceNotFound)):
-            self.assertRaises(wanted, possession.clean, name)
-            self.assertEqual(before, self.owners.records())
+            self.assertRaises(wanted, allocator.clean, name)
+            self.assertEqual(before, self.store.records())
 
     def test_whoever_was_killed_while_cleaning_leaves_it_withheld(self):
-        self.useFixture(fixtures.MonkeyPatch("containerhost.possession.scrub", lambda *arguments: 1 // 0))
-        self.assertRaises(ZeroDivisionError, self.possession.clean, self.gpu)
+        self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.allocator.scrub", lambda *arguments: 1 // 0))
+        self.assertRaises(ZeroDivisionError, self.allocator.clean, self.gpu)
         self.assertIn("has begun to clean it", self.blocked()[self.gpu])
-        self.assertRaises(errors.DeviceHeld, self.possession.acquire, [Request(self.gpu)], owner("c1"))
+        self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.gpu)], consumer("c1"))
 
 
-class TestBrokenHost(PossessionTestCase):
+class TestBrokenHost(AllocatorTestCase):
     described = "broken"
 
     def test_no_unhealthy_device_is_handed_out_and_each_says_why(self):
@@ -371,19 +371,19 @@ class TestBrokenHost(PossessionTestCase):
         for device in sick:
             error = self.assertRaises(errors.DeviceUnhealthy, self.acquire, "c1", device.id)
             self.assertIn(device.health[0], str(error))
-        self.assertEqual({}, self.owners.records())
+        self.assertEqual({}, self.store.records())
 
 
-class MendTest(PossessionTestCase):
+class MendTest(AllocatorTestCase):
     def test_a_function_that_was_unbound_to_be_cleaned_is_bound_again(self):
         vf, other = self.vfs[:2]
         vfs = {device.id: device for device in (vf, other)}
-        self.owners.claim([vf, other], owner("c"), lambda device: ())
-        self.owners.remember(vf.id, owner("c"), {"driver": vf.driver})
+        self.store.claim([vf, other], consumer("c"), lambda device: ())
+        self.store.remember(vf.id, consumer("c"), {"driver": vf.driver})
         devices = [dataclasses.replace(device, driver=None) if device.id == vf.id else device
                    for device in scan(self.host).devices]
-        for mend in (lambda possession: possession.mend(owner("c")),
-                     lambda possession: self.assertEqual((), possession.reconcile("test", "lxd", ["c"]))):
+        for mend in (lambda allocator: allocator.rebind_driver(consumer("c")),
+                     lambda allocator: self.assertEqual((), allocator.reconcile("test", "lxd", ["c"]))):
             binding = Binding()
-            mend(Possession(self.owners, lambda: Inventory(tuple(devices)), binding, lambda wanted: {}, self.host))
+            mend(DeviceAllocator(self.store, lambda: Inventory(tuple(devices)), binding, lambda wanted: {}, self.host))
             self.assertEqual({vfs[vf.id].address: vf.driver}, binding.bound)

@@ -5,15 +5,15 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from containerhost import sharing
+from containerhost.allocation import sharing
+from containerhost.allocation.allocator import require_distinct
+from containerhost.allocation.store import AllocationStore, Consumer, excludes
 from containerhost.devices.model import Kind, NodeUse
 from containerhost.devices.scan import Inventory, scan
 from containerhost.engines.lxd import config
 from containerhost.engines.lxd.held import held
 from containerhost.errors import DeviceHeld, SpecError
 from containerhost.grants import GrantOptions
-from containerhost.owners import Owner, Owners, excludes
-from containerhost.possession import require_distinct
 from containerhost.sysfs import Host
 from tests.fakehost import description, tree
 
@@ -85,20 +85,20 @@ class SharedHostTest(testtools.TestCase):
             self.assertTrue(any(device.healthy for device in inventory.devices if device.kind is Kind.NET))
 
     def test_whole_and_shared_exclude_each_other_even_when_the_file_changes(self) -> None:
-        owners = Owners(self.root / "owners")
-        first, second, third = (Owner("nova", "lxd", name, name) for name in ("c1", "c2", "c3"))
+        store = AllocationStore(self.root / "owners")
+        first, second, third = (Consumer("nova", "lxd", name, name) for name in ("c1", "c2", "c3"))
         inventory = self.shared(f"{WHOLE}: {{containers: 2}}")
-        for number, owner in enumerate((first, second)):
-            owners.claim([inventory.get(f"{WHOLE}/share{number}")], owner, inventory.related)
-        self.assertRaises(DeviceHeld, owners.claim, [inventory.get(WHOLE)], third, inventory.related)
+        for number, consumer in enumerate((first, second)):
+            store.claim([inventory.get(f"{WHOLE}/share{number}")], consumer, inventory.related)
+        self.assertRaises(DeviceHeld, store.claim, [inventory.get(WHOLE)], third, inventory.related)
         inventory = self.shared(None)
-        error = self.assertRaises(DeviceHeld, owners.claim, [inventory.get(WHOLE)], third, inventory.related)
+        error = self.assertRaises(DeviceHeld, store.claim, [inventory.get(WHOLE)], third, inventory.related)
         self.assertIn("c1", str(error))
-        for number, owner in enumerate((first, second)):
-            owners.release(f"{WHOLE}/share{number}", owner)
-        owners.claim([inventory.get(WHOLE)], third, inventory.related)
+        for number, consumer in enumerate((first, second)):
+            store.release(f"{WHOLE}/share{number}", consumer)
+        store.claim([inventory.get(WHOLE)], third, inventory.related)
         inventory = self.shared(f"{WHOLE}: {{containers: 2}}")
-        self.assertRaises(DeviceHeld, owners.claim, [inventory.get(f"{WHOLE}/share0")], first, inventory.related)
+        self.assertRaises(DeviceHeld, store.claim, [inventory.get(f"{WHOLE}/share0")], first, inventory.related)
 
     def test_ids_that_exclude_each_other(self) -> None:
         for one, other, expected in ((WHOLE, f"{WHOLE}/share0", True), (f"{WHOLE}/share0", WHOLE, True),

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import fixtures
 import testtools
 
-from containerhost.filelock import FileLock
-from containerhost.owners import Owner, Owners
+from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.linux.lock import FileLock
 
 NOBODY = 65534
 
@@ -121,14 +121,14 @@ class OtherUserTest(testtools.TestCase):
     def test_records_that_root_changes_stay_the_services(self):
         before = os.umask(0o077)
         self.addCleanup(os.umask, before)
-        gpu = Owner("nova", "lxd", "one", "1"), SimpleNamespace(id="0000:17:00.0")
-        owners = Owners(self.folder)
-        owners.claim([gpu[1]], gpu[0], lambda device: ())
-        owners.block(gpu[1].id, "not clean")
+        gpu = Consumer("nova", "lxd", "one", "1"), SimpleNamespace(id="0000:17:00.0")
+        store = AllocationStore(self.folder)
+        store.claim([gpu[1]], gpu[0], lambda device: ())
+        store.block(gpu[1].id, "not clean")
 
         def work() -> None:
-            self.assertEqual({"0000:17:00.0"}, set(owners.records()))
-            owners.unblock("0000:17:00.0")
-            owners.release("0000:17:00.0", gpu[0])
+            self.assertEqual({"0000:17:00.0"}, set(store.records()))
+            store.unblock("0000:17:00.0")
+            store.release("0000:17:00.0", gpu[0])
 
         self.as_service(work)

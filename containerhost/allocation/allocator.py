@@ -1,8 +1,8 @@
-"""Possession: a container's hold on devices of this host, from the first check to the last clean-up.
+"""Allocate devices of this host to containers, and release them.
 
 The order never changes: look, ask who has it, claim, note what will be changed, change. Whoever is killed in between
 leaves a record that names the container, and giving back that container's devices mends everything. What changes a
-device holds that device's lock (:meth:`Owners.working`) from a look at its record to the end of the change.
+device holds that device's lock (:meth:`AllocationStore.working`) from a look at its record to the end of the change.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from containerhost import faults
+from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, Role
 from containerhost.devices.scan import Inventory
 from containerhost.errors import (
@@ -24,7 +25,6 @@ from containerhost.errors import (
 )
 from containerhost.grants import Grant, GrantOptions
 from containerhost.network.netfunction import NO_MAC, NetFunction
-from containerhost.owners import Owner, Owners, Record
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
 from containerhost.scrub import scrub
@@ -34,7 +34,7 @@ from containerhost.vendors.base import refuse_host_use
 
 LOG = logging.getLogger(__name__)
 
-OPERATOR = Owner(driver="containerhost", engine="host", container="scrub", uuid="operator")
+OPERATOR = Consumer(driver="containerhost", engine="host", container="scrub", uuid="operator")
 Foreign = Callable[[Iterable[Device]], Mapping[str, str]]
 
 
@@ -47,60 +47,60 @@ class Request:
     options: GrantOptions = dataclasses.field(default_factory=GrantOptions)
 
 
-class Possession:
+class DeviceAllocator:
     """:param inventory: scans the host; called at each question, because hardware changes
     :param foreign: device id -> container, for what containers of the engine use by their configuration, in any
         project; an engine's ``held``
     """
 
-    def __init__(self, owners: Owners, inventory: Callable[[], Inventory], privileged: Privileged,
+    def __init__(self, store: AllocationStore, inventory: Callable[[], Inventory], privileged: Privileged,
                  foreign: Foreign = lambda devices: {}, host: Host | None = None) -> None:
-        self._owners = owners
+        self._store = store
         self._inventory = inventory
         self._privileged = privileged
         self._foreign = foreign
         self._host = host or Host()
 
-    def acquire(self, requests: Sequence[Request], owner: Owner, inventory: Inventory | None = None
+    def acquire(self, requests: Sequence[Request], consumer: Consumer, inventory: Inventory | None = None
                 ) -> tuple[Grant, ...]:
         """Make ``owner`` hold all the devices, prepared as asked, or none. What it holds already it keeps.
 
         :param inventory: the caller's own look at the host, a moment old
         :returns: one grant for each request, in order
-        :raises DeviceNotFound, DeviceUnhealthy, DeviceHeld, OwnersUnreadable, SpecError: nothing was changed
+        :raises DeviceNotFound, DeviceUnhealthy, DeviceHeld, AllocationsUnreadable, SpecError: nothing was changed
         :raises HostActionFailed: preparing failed; what was newly taken is given back
         """
         inventory = inventory or self._inventory()
-        mine = self._records(owner)
+        mine = self._records(consumer)
         wanted = [(self._usable(inventory, request, mine), request.options) for request in requests]
         require_distinct(wanted, mine)
-        self._refuse_foreign(inventory, wanted, owner)
+        self._refuse_foreign(inventory, wanted, consumer)
         for device, options in wanted:
             make_grant(device, options)  # whatever cannot be granted is refused before anything changes
-        with Rollback(f"acquisition by {owner}") as undo:
-            self._owners.claim([device for device, _ in wanted], owner, inventory.related)
+        with Rollback(f"acquisition by {consumer}") as undo:
+            self._store.claim([device for device, _ in wanted], consumer, inventory.related)
             for device, _ in wanted:
                 if device.id not in mine:
-                    undo.on_error(f"possession of {device.id}", self._undo, device.id, owner)
-            with self._owners.working(device.id for device, _ in wanted if device.kind is Kind.NET):
-                changed = [self._prepare(device, options, owner, inventory) for device, options in wanted]
-            return self._grants(self._inventory() if any(changed) else inventory, requests, owner)
+                    undo.on_error(f"allocation of {device.id}", self._undo, device.id, consumer)
+            with self._store.working(device.id for device, _ in wanted if device.kind is Kind.NET):
+                changed = [self._prepare(device, options, consumer, inventory) for device, options in wanted]
+            return self._grants(self._inventory() if any(changed) else inventory, requests, consumer)
 
-    def grants(self, requests: Sequence[Request], owner: Owner) -> tuple[Grant, ...]:
-        """What the owner has, as grants; changes nothing.
+    def grants(self, requests: Sequence[Request], consumer: Consumer) -> tuple[Grant, ...]:
+        """What the consumer has, as grants; changes nothing.
 
         :raises DeviceHeld: it does not hold one of them
         """
-        return self._grants(self._inventory(), requests, owner)
+        return self._grants(self._inventory(), requests, consumer)
 
-    def prospects(self, requests: Sequence[Request], owner: Owner, inventory: Inventory | None = None
+    def preview(self, requests: Sequence[Request], consumer: Consumer, inventory: Inventory | None = None
                   ) -> tuple[Grant, ...]:
         """What :meth:`acquire` would give, as far as a look tells; changes nothing. GUIDs and MACs are not prepared.
 
         :param inventory: the caller's own look at the host, a moment old
         :raises DeviceNotFound, DeviceUnhealthy, SpecError:
         """
-        inventory, mine = inventory or self._inventory(), self._records(owner)
+        inventory, mine = inventory or self._inventory(), self._records(consumer)
         wanted = [(self._usable(inventory, request, mine), request.options) for request in requests]
         require_distinct(wanted)
         return tuple(make_grant(device, options) for device, options in wanted)
@@ -118,9 +118,9 @@ class Possession:
         own = [(node.major, node.minor) for node in nodes]
         return self._privileged.users(own, holders_of(container)) if own else ()
 
-    def faults(self, owner: Owner) -> tuple[str, ...]:
-        """What is wrong with the devices the owner has, one text each; see :func:`containerhost.faults.of`."""
-        records = self._owners.held_by(owner)
+    def faults(self, consumer: Consumer) -> tuple[str, ...]:
+        """What is wrong with the devices the consumer has, one text each; see :func:`containerhost.faults.of`."""
+        records = self._store.held_by(consumer)
         return faults.of(records, self._inventory()) if records else ()
 
     def require_unused(self, grants: Iterable[Grant], container: int | None = None) -> None:
@@ -136,50 +136,51 @@ class Possession:
                 raise DeviceInUse(f"device {grant.device.id} is in use by {', '.join(users)}: end what uses it, or "
                                   "stop the container, then try again")
 
-    def held(self, owner: Owner) -> tuple[Grant, ...]:
-        """Everything the owner has that is still on this host, as grants without options: they tell which nodes and
+    def held(self, consumer: Consumer) -> tuple[Grant, ...]:
+        """Everything the consumer has that is still on this host, as grants without options: they tell which nodes and
         which interface come with each. Changes nothing."""
         inventory = self._inventory()
         there = {device.id for device in inventory.devices}
-        return self._grants(inventory, [Request(device) for device in self._records(owner) if device in there], owner)
+        requests = [Request(device) for device in self._records(consumer) if device in there]
+        return self._grants(inventory, requests, consumer)
 
-    def held_by(self, owner: Owner) -> frozenset[str]:
-        """Ids of the devices that the owner has; blocked ones too."""
-        return frozenset(self._records(owner))
+    def held_by(self, consumer: Consumer) -> frozenset[str]:
+        """Ids of the devices that the consumer has; blocked ones too."""
+        return frozenset(self._records(consumer))
 
-    def owners_of(self, driver: str, engine: str) -> frozenset[Owner]:
+    def consumers_of(self, driver: str, engine: str) -> frozenset[Consumer]:
         """The containers of this driver and engine that have devices.
 
-        :raises OwnersUnreadable: a record cannot be read
+        :raises AllocationsUnreadable: a record cannot be read
         """
-        owners = {record.owner for record in self._owners.records().values()}
-        return frozenset(owner for owner in owners if (owner.driver, owner.engine) == (driver, engine))
+        store = {record.consumer for record in self._store.records().values()}
+        return frozenset(consumer for consumer in store if (consumer.driver, consumer.engine) == (driver, engine))
 
-    def give_back(self, owner: Owner) -> tuple[str, ...]:
+    def release(self, consumer: Consumer) -> tuple[str, ...]:
         """Clean and free everything a deleted or stopped container had. May be repeated at any time.
 
         :returns: complaints, one for each device that could not be cleaned: it stays blocked with that reason, and the
             next call tries again
         """
-        return self._give_back_all(self.held_by(owner), owner, None)
+        return self._release_all(self.held_by(consumer), consumer, None)
 
-    def give_back_one(self, device_id: str, owner: Owner, container: int | None) -> tuple[str, ...]:
+    def release_device(self, device_id: str, consumer: Consumer, container: int | None) -> tuple[str, ...]:
         """Likewise for one device, after it was detached from a container that lives on.
 
         :param container: its first process; None when it does not run
         """
-        return self._give_back_all(self.held_by(owner) & {device_id}, owner, container)
+        return self._release_all(self.held_by(consumer) & {device_id}, consumer, container)
 
-    def renew(self, owner: Owner) -> tuple[str, ...]:
+    def reset_devices(self, consumer: Consumer) -> tuple[str, ...]:
         """Reset the owner's sick GPUs, which stay its own; its container is stopped.
 
         :returns: complaints, one for each that could not be reset
         """
         complaints = []
-        for device_id in self._sick_gpus(self._records(owner)):
+        for device_id in self._sick_gpus(self._records(consumer)):
             try:
-                with self._owners.working([device_id]):
-                    mine, inventory = self._records(owner), self._inventory()
+                with self._store.working([device_id]):
+                    mine, inventory = self._records(consumer), self._inventory()
                     for device in self._sick_gpus({device_id} & mine.keys(), inventory):
                         self._scrub(inventory.get(device), mine[device].restore, inventory, holders_of(None))
             except (ScrubFailed, DeviceBusy) as error:
@@ -196,26 +197,26 @@ class Possession:
         """For the operator: clean a device that is blocked, or that nobody has; then it is free.
 
         :returns: what was done, in words
-        :raises DeviceNotFound, DeviceHeld, OwnersUnreadable: nothing was changed
+        :raises DeviceNotFound, DeviceHeld, AllocationsUnreadable: nothing was changed
         :raises ScrubFailed, DeviceUnhealthy: it is blocked for that reason
         """
         device_id = self._inventory().get(device_id).id
-        with self._owners.working([device_id]):
+        with self._store.working([device_id]):
             inventory = self._inventory()
             device = inventory.get(device_id)
-            record = self._owners.records().get(device.id)
+            record = self._store.records().get(device.id)
             if record is None:
                 self._take_for_cleaning(device, inventory)
             elif record.blocked is None:
-                raise DeviceHeld(f"device {device.id} is not cleaned: {record.owner} holds it; detach it or end its "
+                raise DeviceHeld(f"device {device.id} is not cleaned: {record.consumer} holds it; detach it or end its "
                                  "container first, and it is cleaned then")
             try:
                 done = self._scrub(device, record.restore if record else {}, inventory, None)
                 self._require_well(device.id)
             except (ScrubFailed, DeviceUnhealthy) as error:
-                self._owners.block(device.id, str(error))
+                self._store.block(device.id, str(error))
                 raise
-            self._owners.free(device.id)
+            self._store.free(device.id)
             return done
 
     def _take_for_cleaning(self, device: Device, inventory: Inventory) -> None:
@@ -225,23 +226,23 @@ class Possession:
             raise DeviceHeld(f"device {device.id} is not cleaned: its interface is in another network namespace, so a "
                              "container has it; stop or detach that one first")
         self._refuse_foreign(inventory, [(device, GrantOptions())], OPERATOR)
-        self._owners.claim([device], OPERATOR, inventory.related)
-        self._owners.block(device.id, "`containerhost scrub` has begun to clean it")
+        self._store.claim([device], OPERATOR, inventory.related)
+        self._store.block(device.id, "`containerhost scrub` has begun to clean it")
 
-    def mend(self, owner: Owner) -> None:
+    def rebind_driver(self, consumer: Consumer) -> None:
         """Bind the drivers of the owner's functions that somebody unbound to clean them, and was killed.
 
         :raises HostActionFailed: one does not come back
         :raises DeviceBusy: another process is at work on it
         """
-        for device_id in self._unbound(self._records(owner)):
-            with self._owners.working([device_id]):
-                mine, inventory = self._records(owner), self._inventory()
+        for device_id in self._unbound(self._records(consumer)):
+            with self._store.working([device_id]):
+                mine, inventory = self._records(consumer), self._inventory()
                 for found in self._unbound({name: record for name, record in mine.items() if name == device_id},
                                            inventory):
                     self._function(inventory.get(found), inventory).rebind(driver=mine[found].restore.get("driver"))
 
-    def _unbound(self, records: Mapping[str, Record], inventory: Inventory | None = None) -> tuple[str, ...]:
+    def _unbound(self, records: Mapping[str, Allocation], inventory: Inventory | None = None) -> tuple[str, ...]:
         if not records:
             return ()
         return tuple(device.id for device in (inventory or self._inventory()).devices
@@ -260,17 +261,17 @@ class Possession:
             self._privileged.thaw_left()
         except HostActionFailed as error:
             complaints.append(f"a container may be frozen: {error}")
-        for owner in sorted(self.owners_of(driver, engine), key=str):
-            if owner.container not in alive:
-                complaints += self.give_back(owner)
+        for consumer in sorted(self.consumers_of(driver, engine), key=str):
+            if consumer.container not in alive:
+                complaints += self.release(consumer)
                 continue
             try:
-                self.mend(owner)
+                self.rebind_driver(consumer)
             except (HostActionFailed, DeviceBusy) as error:
-                complaints.append(f"a device of {owner} does not come back: {error}")
+                complaints.append(f"a device of {consumer} does not come back: {error}")
         return tuple(complaints)
 
-    def silence(self, owner: Owner, silent: bool) -> tuple[str, ...]:
+    def set_link_state(self, consumer: Consumer, silent: bool) -> tuple[str, ...]:
         """Let the virtual functions of a frozen container have no link, or let them have it again. Its kernel part,
         which is not frozen, would go on answering.
 
@@ -278,12 +279,12 @@ class Possession:
         """
         inventory = self._inventory()
         complaints = []
-        for device_id in self._records(owner):
+        for device_id in self._records(consumer):
             try:
                 device = inventory.get(device_id)
                 if device.kind is Kind.NET and device.role is Role.VF:
-                    with self._owners.working([device_id]):
-                        self._owners.remember(device_id, owner, {"link": "auto"})
+                    with self._store.working([device_id]):
+                        self._store.remember(device_id, consumer, {"link": "auto"})
                         self._function(device, inventory).set_link(not silent)
             except (DeviceNotFound, DeviceHeld, HostActionFailed) as error:
                 complaints.append(str(error))
@@ -291,10 +292,10 @@ class Possession:
 
     # Before
 
-    def _records(self, owner: Owner) -> dict[str, Record]:
-        return {record.device_id: record for record in self._owners.held_by(owner)}
+    def _records(self, consumer: Consumer) -> dict[str, Allocation]:
+        return {record.device_id: record for record in self._store.held_by(consumer)}
 
-    def _usable(self, inventory: Inventory, request: Request, mine: Mapping[str, Record]) -> Device:
+    def _usable(self, inventory: Inventory, request: Request, mine: Mapping[str, Allocation]) -> Device:
         device = inventory.get(request.address)
         if device.id in mine:
             device = with_own_netdev(device, mine[device.id])
@@ -303,7 +304,7 @@ class Possession:
         return device
 
     def _refuse_foreign(self, inventory: Inventory, wanted: Sequence[tuple[Device, GrantOptions]],
-                        owner: Owner) -> None:
+                        consumer: Consumer) -> None:
         # With the other parts of the same GPU: whoever has one of those by its nodes names the GPU's node, too.
         concerned = {other.id: other for device, _ in wanted
                      for other in (device, *inventory.related(device), *inventory.by_address(device.address))}
@@ -311,18 +312,18 @@ class Possession:
         for device, _ in wanted:
             for other in (device, *inventory.related(device)):
                 user = users.get(other.id)
-                if user not in (None, owner.container):
-                    raise DeviceHeld(f"device {device.id} cannot be given to {owner}: the configuration of container "
-                                     f"{user} has {other.id}")
+                if user not in (None, consumer.container):
+                    raise DeviceHeld(f"device {device.id} cannot be given to {consumer}: the configuration of "
+                                     f"container {user} has {other.id}")
 
     # Preparing
 
-    def _prepare(self, device: Device, options: GrantOptions, owner: Owner, inventory: Inventory) -> bool:
+    def _prepare(self, device: Device, options: GrantOptions, consumer: Consumer, inventory: Inventory) -> bool:
         """Give an interface its own name, and a VF its GUIDs, or its MAC and VLAN; whether anything was changed."""
         if device.kind is not Kind.NET:
             return False
         function = self._function(device, inventory)
-        if "link" in self._records(owner)[device.id].restore:
+        if "link" in self._records(consumer)[device.id].restore:
             function.set_link(True)  # its container ended while it was frozen
         if device.netdev_away:
             return False
@@ -333,7 +334,7 @@ class Possession:
         if guids != now:
             restore |= {"node_guid": now[0], "port_guid": now[1]}
         restore |= port_before(options, function)
-        self._owners.remember(device.id, owner, restore)
+        self._store.remember(device.id, consumer, restore)
         changed = guids != now
         if changed:
             function.set_guids(*guids)
@@ -345,57 +346,57 @@ class Possession:
                 changed = True
                 function.rebind()
                 function.await_mac(options.mac)
-        name = self._records(owner)[device.id].restore["netdev"]
+        name = self._records(consumer)[device.id].restore["netdev"]
         if function.netdev() != name:
             function.rename(name)
             changed = True
         return changed
 
-    def _grants(self, inventory: Inventory, requests: Iterable[Request], owner: Owner) -> tuple[Grant, ...]:
-        mine = self._records(owner)
+    def _grants(self, inventory: Inventory, requests: Iterable[Request], consumer: Consumer) -> tuple[Grant, ...]:
+        mine = self._records(consumer)
         grants = []
         for request in requests:
             device = inventory.get(request.address)
             if device.id not in mine:
-                raise DeviceHeld(f"device {device.id} is not held by {owner}")
+                raise DeviceHeld(f"device {device.id} is not held by {consumer}")
             grants.append(make_grant(with_own_netdev(device, mine[device.id]), request.options))
         return tuple(grants)
 
     # After
 
-    def _undo(self, device_id: str, owner: Owner) -> None:
+    def _undo(self, device_id: str, consumer: Consumer) -> None:
         """An acquisition failed: the device, which no container ever had, becomes what it was."""
-        record = self._records(owner).get(device_id)
+        record = self._records(consumer).get(device_id)
         if record is not None and not record.restore:
-            return self._owners.release(device_id, owner)
-        for complaint in self.give_back_one(device_id, owner, None):
+            return self._store.release(device_id, consumer)
+        for complaint in self.release_device(device_id, consumer, None):
             LOG.error("After a failed acquisition: %s", complaint)
 
-    def _give_back_all(self, device_ids: Collection[str], owner: Owner, container: int | None
+    def _release_all(self, device_ids: Collection[str], consumer: Consumer, container: int | None
                        ) -> tuple[str, ...]:
-        """:param device_ids: what the owner had a moment ago; another process may have cleaned it since"""
+        """:param device_ids: what the consumer had a moment ago; another process may have cleaned it since"""
         if not device_ids:
             return ()
         try:
-            with self._owners.working(device_ids):
-                records = [record for name, record in self._records(owner).items() if name in device_ids]
+            with self._store.working(device_ids):
+                records = [record for name, record in self._records(consumer).items() if name in device_ids]
                 inventory = self._inventory() if records else Inventory(())
-                complaints = [self._give_back(record, inventory, container) for record in records]
+                complaints = [self._release(record, inventory, container) for record in records]
         except DeviceBusy as error:
             return (str(error),)
         return tuple(complaint for complaint in complaints if complaint)
 
-    def _give_back(self, record: Record, inventory: Inventory, container: int | None) -> str | None:
+    def _release(self, record: Allocation, inventory: Inventory, container: int | None) -> str | None:
         try:
             device = inventory.get(record.device_id)
             self._scrub(device, record.restore, inventory, holders_of(container))
             self._require_well(record.device_id)
         except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
-            self._owners.block(record.device_id, str(error))
+            self._store.block(record.device_id, str(error))
             return str(error)
         if record.blocked:
-            self._owners.unblock(record.device_id)
-        self._owners.release(record.device_id, record.owner)
+            self._store.unblock(record.device_id)
+        self._store.release(record.device_id, record.consumer)
         return None
 
     def _scrub(self, device: Device, restore: Mapping[str, str], inventory: Inventory,
@@ -426,7 +427,7 @@ def port_before(options: GrantOptions, function: NetFunction) -> dict[str, str]:
     return {"mac": NO_MAC} | checked | ({} if options.trust is None else {"trust": "off"})
 
 
-def with_own_netdev(device: Device, record: Record) -> Device:
+def with_own_netdev(device: Device, record: Allocation) -> Device:
     """A container that runs has the interface; the record knows what the host calls it."""
     if device.netdev is None and device.netdev_away and record.restore.get("netdev"):
         return dataclasses.replace(device, netdev=record.restore["netdev"])

@@ -15,15 +15,15 @@ import fixtures
 import testtools
 
 from containerhost import errors
+from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
-from containerhost.owners import Owner, Owners
-from containerhost.possession import Possession, Request
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from tests.fakehost import description, tree
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 PROCESSES, ROUNDS = 5, 40
 EXPECTED = (errors.DeviceHeld, errors.DeviceNotFound, errors.DeviceUnhealthy, errors.ScrubFailed)
 
@@ -34,8 +34,8 @@ class Watching(Privileged):
     :ivar wrong: resets of GPUs that had no record, or another one at their end
     """
 
-    def __init__(self, owners: Owners, chance: random.Random) -> None:
-        self._owners = owners
+    def __init__(self, store: AllocationStore, chance: random.Random) -> None:
+        self._owners = store
         self._chance = chance
         self.wrong: list[str] = []
         self.resets = 0
@@ -60,20 +60,20 @@ class Watching(Privileged):
 
 def race(root: str, folder: str, name: str) -> None:
     """Act at random when told to on standard input, as the drivers' processes and the operator's do."""
-    host, owners, chance = Host(Path(root)), Owners(Path(folder)), random.Random(name)
-    watching = Watching(owners, chance)
-    possession = Possession(owners, lambda: scan(host), watching, host=host)
+    host, store, chance = Host(Path(root)), AllocationStore(Path(folder)), random.Random(name)
+    watching = Watching(store, chance)
+    allocator = DeviceAllocator(store, lambda: scan(host), watching, host=host)
     gpus = [device.id for device in scan(host).devices if device.kind is Kind.GPU]
-    names = [Owner("test", "lxd", f"c{number}", f"uuid{number}") for number in range(3)]
+    names = [Consumer("test", "lxd", f"c{number}", f"uuid{number}") for number in range(3)]
     print("ready", flush=True)
     sys.stdin.readline()
     for _ in range(ROUNDS):
-        gpu, owner = chance.choice(gpus), chance.choice(names)
+        gpu, consumer = chance.choice(gpus), chance.choice(names)
         act = chance.choice((
-            functools.partial(possession.acquire, [Request(gpu)], owner),
-            functools.partial(possession.give_back, owner),
-            functools.partial(possession.give_back_one, gpu, owner, None), functools.partial(possession.clean, gpu),
-            functools.partial(possession.renew, owner)))
+            functools.partial(allocator.acquire, [Request(gpu)], consumer),
+            functools.partial(allocator.release, consumer),
+            functools.partial(allocator.release_device, gpu, consumer, None), functools.partial(allocator.clean, gpu),
+            functools.partial(allocator.reset_devices, consumer)))
         try:
             act()
         except EXPECTED:
@@ -111,14 +111,14 @@ class Waiting(testtools.TestCase):
         root = Path(self.useFixture(fixtures.TempDir()).path)
         tree.write(description.load("small"), root)
         self.host = Host(root)
-        self.owners = Owners(Path(self.useFixture(fixtures.TempDir()).path) / "owners", work_limit=0.2)
+        self.store = AllocationStore(Path(self.useFixture(fixtures.TempDir()).path) / "owners", work_limit=0.2)
         self.gpu = next(device.id for device in scan(self.host).devices if device.kind is Kind.GPU)
-        self.owner = Owner("test", "lxd", "c1", "uuid1")
+        self.owner = Consumer("test", "lxd", "c1", "uuid1")
         self.reached, self.free = threading.Event(), threading.Event()
         self.addCleanup(self.free.set)
 
-    def possession(self, privileged: Privileged) -> Possession:
-        return Possession(self.owners, lambda: scan(self.host), privileged, host=self.host)
+    def allocator(self, privileged: Privileged) -> DeviceAllocator:
+        return DeviceAllocator(self.store, lambda: scan(self.host), privileged, host=self.host)
 
     def test_others_are_told_in_time_and_change_nothing(self) -> None:
         test = self
@@ -132,18 +132,18 @@ class Waiting(testtools.TestCase):
             def reset_gpu(self, vendor: str, address: str) -> bool:
                 raise AssertionError("two processes clean one GPU")
 
-        slow = self.possession(Slow(self.owners, random.Random(1)))
-        other = self.possession(Forbidden(self.owners, random.Random(1)))
+        slow = self.allocator(Slow(self.store, random.Random(1)))
+        other = self.allocator(Forbidden(self.store, random.Random(1)))
         slow.acquire([Request(self.gpu)], self.owner)
-        self.owners.block(self.gpu, "not clean")
-        cleaning = threading.Thread(target=slow.give_back, args=(self.owner,))
+        self.store.block(self.gpu, "not clean")
+        cleaning = threading.Thread(target=slow.release, args=(self.owner,))
         cleaning.start()
         self.assertTrue(self.reached.wait(60))
-        before = self.owners.records()
-        (complaint,) = other.give_back(self.owner)
+        before = self.store.records()
+        (complaint,) = other.release(self.owner)
         self.assertIn("another process", complaint)
         self.assertRaises(errors.DeviceBusy, other.clean, self.gpu)
-        self.assertEqual(before, self.owners.records())
+        self.assertEqual(before, self.store.records())
         self.free.set()
         cleaning.join(60)
-        self.assertEqual({}, self.owners.records())
+        self.assertEqual({}, self.store.records())

@@ -9,11 +9,11 @@ from nova import objects
 from oslo_config import cfg
 
 from containerhost import errors
+from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.store import Consumer
 from containerhost.devices.scan import Inventory
 from containerhost.engines import ContainerState
 from containerhost.grants import Grant
-from containerhost.owners import Owner
-from containerhost.possession import Possession, Request
 from containerhost.spec import Part, grants_of
 from nova_lxd_ext.hardware import accelerators, arqs, devices
 from nova_lxd_ext.hardware.allocations import HostSlices
@@ -28,15 +28,15 @@ DRIVER = "nova"
 ENGINE = "lxd"
 
 
-class Possessions(Supplier):
+class FlavorDevices(Supplier):
     """:param slices: knows which MIG slices a server is to have
     :param node_id: this host, as nova's records of PCI devices name it
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, possession: Possession, inventory: Callable[[], Inventory],
+    def __init__(self, conf: cfg.ConfigOpts, allocator: DeviceAllocator, inventory: Callable[[], Inventory],
                  slices: HostSlices, node_id: Callable[[], int]) -> None:
         self._conf = conf
-        self._possession = possession
+        self._allocator = allocator
         self._inventory = inventory
         self._slices = slices
         self._node_id = node_id
@@ -60,20 +60,20 @@ class Possessions(Supplier):
             own_guids=self._conf.lxd.rdma_guid_policy == "instance")
         claimed = devices.claimed(instance, self._node_id()) if instance.get_pci_devices() else ()
         names = (*claimed, *accelerators.addresses(arqs.of(instance, wanted.accel_info)),
-                 *self._slices.of(instance, owner(instance), wanted.allocations, look))
+                 *self._slices.of(instance, consumer(instance), wanted.allocations, look))
         if not names:
             return ()
         ports = [vifconfig.prefix_of(vif) for vif in wanted.network_info]
         return devices.requests(instance.uuid, names, look(), policy, ports.count("eth"), ports.count("ib"))
 
     def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[Part, ...]:
-        """Take possession of all or none. What the server holds already stays as it is."""
+        """Allocate all or none. What the server holds already stays as it is."""
         tried: tuple[Request, ...] | None = None
         while True:
             look = functools.cache(self._inventory)
             requests = self._requests(instance, wanted, look)
             try:
-                return self._possession.acquire(requests, owner(instance), look()) if requests else ()
+                return self._allocator.acquire(requests, consumer(instance), look()) if requests else ()
             except errors.DeviceHeld:
                 # A slice that was free when it was chosen may be another server's by now: then another is chosen.
                 if requests == tried:
@@ -86,26 +86,26 @@ class Possessions(Supplier):
 
     def held(self, instance: objects.Instance) -> frozenset[str]:
         """Return the ids of the devices that the server has on this host."""
-        return self._possession.held_by(owner(instance))
+        return self._allocator.held_by(consumer(instance))
 
     def faults(self, instance: objects.Instance) -> tuple[str, ...]:
         """What is wrong with the devices the server has, in words."""
-        return self._possession.faults(owner(instance))
+        return self._allocator.faults(consumer(instance))
 
-    def renew(self, instance: objects.Instance) -> None:
+    def reset_devices(self, instance: objects.Instance) -> None:
         """One that cannot be reset is refused at the start that follows, with its own reason."""
-        for complaint in self._possession.renew(owner(instance)):
+        for complaint in self._allocator.reset_devices(consumer(instance)):
             LOG.error("A broken GPU of server %s is not reset: %s", instance.uuid, complaint)
 
-    def mend(self, instance: objects.Instance) -> None:
+    def rebind_driver(self, instance: objects.Instance) -> None:
         """Bring back what somebody was cleaning when it was killed."""
-        self._possession.mend(owner(instance))
+        self._allocator.rebind_driver(consumer(instance))
 
-    def prospects(self, instance: objects.Instance, wanted: Wanted) -> tuple[Grant, ...]:
+    def preview(self, instance: objects.Instance, wanted: Wanted) -> tuple[Grant, ...]:
         """What :meth:`put_on` would give, as far as a look tells; changes nothing."""
         look = functools.cache(self._inventory)
         requests = self._requests(instance, wanted, look)
-        return self._possession.prospects(requests, owner(instance), look()) if requests else ()
+        return self._allocator.preview(requests, consumer(instance), look()) if requests else ()
 
     def users_of_others(self, instance: objects.Instance, grants: Collection[Grant], container: int | None
                         ) -> tuple[str, ...]:
@@ -113,15 +113,15 @@ class Possessions(Supplier):
 
         :param container: the server's first process
         """
-        going = self._possession.held_by(owner(instance)) - {grant.device.id for grant in grants}
-        held = self._possession.held(owner(instance)) if going else ()
-        return self._possession.users((grant for grant in held if grant.device.id in going), container)
+        going = self._allocator.held_by(consumer(instance)) - {grant.device.id for grant in grants}
+        held = self._allocator.held(consumer(instance)) if going else ()
+        return self._allocator.users((grant for grant in held if grant.device.id in going), container)
 
     def trim(self, instance: objects.Instance, parts: Sequence[Part], container: int | None) -> None:
         """After a resize: the devices of the other flavor."""
         kept = {grant.device.id for grant in grants_of(parts)}
-        for device_id in sorted(self._possession.held_by(owner(instance)) - kept):
-            for complaint in self._possession.give_back_one(device_id, owner(instance), container):
+        for device_id in sorted(self._allocator.held_by(consumer(instance)) - kept):
+            for complaint in self._allocator.release_device(device_id, consumer(instance), container):
                 LOG.error("Device of server %s came back, but is not used again: %s", instance.uuid, complaint)
 
     def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
@@ -130,14 +130,14 @@ class Possessions(Supplier):
         One that cannot be cleaned stays blocked on the host and is reported in the log: the server's end must not wait
         for the repair of a device.
         """
-        for complaint in self._possession.give_back(owner(instance)):
+        for complaint in self._allocator.release(consumer(instance)):
             LOG.error("Device of server %s came back, but is not used again: %s", instance.uuid, complaint)
 
     def any_held(self) -> bool:
         """Whether any server has a device of this host, as far as the records can be read."""
         try:
-            return bool(self._possession.owners_of(DRIVER, ENGINE))
-        except errors.OwnersUnreadable:
+            return bool(self._allocator.consumers_of(DRIVER, ENGINE))
+        except errors.AllocationsUnreadable:
             return True
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
@@ -148,12 +148,12 @@ class Possessions(Supplier):
         served.
         """
         try:
-            complaints = self._possession.reconcile(DRIVER, ENGINE, [state.name for state in alive])
-        except errors.OwnersUnreadable as error:
+            complaints = self._allocator.reconcile(DRIVER, ENGINE, [state.name for state in alive])
+        except errors.AllocationsUnreadable as error:
             complaints = (str(error),)
         for complaint in complaints:
             LOG.error("Left by a nova-compute that ended: %s", complaint)
 
 
-def owner(instance: objects.Instance) -> Owner:
-    return Owner(driver=DRIVER, engine=ENGINE, container=instance.name, uuid=instance.uuid)
+def consumer(instance: objects.Instance) -> Consumer:
+    return Consumer(driver=DRIVER, engine=ENGINE, container=instance.name, uuid=instance.uuid)

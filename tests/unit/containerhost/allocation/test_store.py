@@ -12,14 +12,14 @@ from unittest import mock
 import fixtures
 import testtools
 
+from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices.model import Device, Kind
-from containerhost.errors import DeviceHeld, DeviceNotFound, OwnersUnreadable
-from containerhost.owners import Owner, Owners, Record
+from containerhost.errors import AllocationsUnreadable, DeviceHeld, DeviceNotFound
 from tests.unit.containerhost.hosts import MEMORY
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-ANNA = Owner("nova", "lxd", "instance-00000001", "11111111-1111-4111-8111-111111111111")
-BERT = Owner("nova", "lxd", "instance-00000002", "22222222-2222-4222-8222-222222222222")
+REPOSITORY = Path(__file__).resolve().parents[4]
+ANNA = Consumer("nova", "lxd", "instance-00000001", "11111111-1111-4111-8111-111111111111")
+BERT = Consumer("nova", "lxd", "instance-00000002", "22222222-2222-4222-8222-222222222222")
 
 
 def device(name: str) -> Device:
@@ -37,45 +37,45 @@ def related(one: Device) -> tuple[Device, ...]:
     return (GPU,) if one in SLICES else ()
 
 
-class OwnersTestCase(testtools.TestCase):
+class StoreTestCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.root = Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path) / "owners"
-        self.owners = Owners(self.root, lock_limit=10)
+        self.store = AllocationStore(self.root, lock_limit=10)
 
     def held(self) -> dict[str, str]:
-        return {name: record.owner.container for name, record in Owners(self.root).records().items()}
+        return {name: record.consumer.container for name, record in AllocationStore(self.root).records().items()}
 
 
-class Claims(OwnersTestCase):
+class Claims(StoreTestCase):
     def test_claim_and_release(self):
-        self.owners.claim([GPU, OTHER], ANNA, related)
-        self.assertEqual({GPU.id: Record(GPU.id, ANNA), OTHER.id: Record(OTHER.id, ANNA)}, self.owners.records())
-        self.assertEqual((Record(GPU.id, ANNA), Record(OTHER.id, ANNA)), self.owners.held_by(ANNA))
-        self.assertEqual((), self.owners.held_by(BERT))
-        self.owners.release(GPU.id, ANNA)
+        self.store.claim([GPU, OTHER], ANNA, related)
+        self.assertEqual({GPU.id: Allocation(GPU.id, ANNA), OTHER.id: Allocation(OTHER.id, ANNA)}, self.store.records())
+        self.assertEqual((Allocation(GPU.id, ANNA), Allocation(OTHER.id, ANNA)), self.store.held_by(ANNA))
+        self.assertEqual((), self.store.held_by(BERT))
+        self.store.release(GPU.id, ANNA)
         self.assertEqual({OTHER.id: ANNA.container}, self.held())
 
     def test_records_outlive_the_process_that_made_them(self):
-        self.owners.claim([SLICES[0]], ANNA, related)
-        self.assertEqual(self.owners.records(), Owners(self.root).records())
+        self.store.claim([SLICES[0]], ANNA, related)
+        self.assertEqual(self.store.records(), AllocationStore(self.root).records())
         self.assertEqual(["0000:3b:00.0+gi1+ci0.json"], [file.name for file in self.root.glob("*.json")])
 
     def test_claiming_again_changes_nothing(self):
-        self.owners.claim([GPU], ANNA, related)
-        self.owners.remember(GPU.id, ANNA, {"mac": "00:00:00:00:00:01"})
-        before = self.owners.records()
-        self.owners.claim([GPU], ANNA, related)
-        self.assertEqual(before, self.owners.records())
+        self.store.claim([GPU], ANNA, related)
+        self.store.remember(GPU.id, ANNA, {"mac": "00:00:00:00:00:01"})
+        before = self.store.records()
+        self.store.claim([GPU], ANNA, related)
+        self.assertEqual(before, self.store.records())
 
     def test_a_claim_may_grow(self):
-        self.owners.claim([GPU], ANNA, related)
-        self.owners.claim([GPU, OTHER], ANNA, related)
+        self.store.claim([GPU], ANNA, related)
+        self.store.claim([GPU, OTHER], ANNA, related)
         self.assertEqual({GPU.id, OTHER.id}, set(self.held()))
 
     def test_all_or_nothing(self):
-        self.owners.claim([OTHER], BERT, related)
-        error = self.assertRaises(DeviceHeld, self.owners.claim, [GPU, OTHER], ANNA, related)
+        self.store.claim([OTHER], BERT, related)
+        error = self.assertRaises(DeviceHeld, self.store.claim, [GPU, OTHER], ANNA, related)
         self.assertEqual({OTHER.id: BERT.container}, self.held())
         for word in (OTHER.id, ANNA.container, BERT.container):
             self.assertIn(word, str(error))
@@ -83,89 +83,89 @@ class Claims(OwnersTestCase):
     def test_a_part_and_the_whole_exclude_each_other(self):
         for first, second, allowed in ((GPU, SLICES[0], False), (SLICES[0], GPU, False), (*SLICES, True),
                                        (GPU, OTHER, True)):
-            owners = Owners(self.root / first.id.replace("/", "-") / second.id.replace("/", "-"))
-            owners.claim([first], ANNA, related)
+            store = AllocationStore(self.root / first.id.replace("/", "-") / second.id.replace("/", "-"))
+            store.claim([first], ANNA, related)
             if allowed:
-                owners.claim([second], BERT, related)
+                store.claim([second], BERT, related)
             else:
-                error = self.assertRaises(DeviceHeld, owners.claim, [second], BERT, related)
+                error = self.assertRaises(DeviceHeld, store.claim, [second], BERT, related)
                 self.assertIn(first.id, str(error))
 
     def test_one_owner_may_have_a_part_and_the_whole(self):
-        self.owners.claim([GPU], ANNA, related)
-        self.owners.claim([SLICES[0]], ANNA, related)
+        self.store.claim([GPU], ANNA, related)
+        self.store.claim([SLICES[0]], ANNA, related)
         self.assertEqual(2, len(self.held()))
 
     def test_the_same_name_with_another_uuid_is_another_owner(self):
-        self.owners.claim([GPU], ANNA, related)
-        again = Owner(ANNA.driver, ANNA.engine, ANNA.container, BERT.uuid)
-        self.assertRaises(DeviceHeld, self.owners.claim, [GPU], again, related)
+        self.store.claim([GPU], ANNA, related)
+        again = Consumer(ANNA.driver, ANNA.engine, ANNA.container, BERT.uuid)
+        self.assertRaises(DeviceHeld, self.store.claim, [GPU], again, related)
 
     def test_nothing_to_claim(self):
-        self.owners.claim([], ANNA, related)
+        self.store.claim([], ANNA, related)
         self.assertEqual({}, self.held())
 
     def test_ids_that_could_leave_the_folder(self):
         for name in ("../../etc/passwd", "/etc/passwd", "a/../../b", ".lock", "", "a\n", "a+b"):
-            self.assertRaises(DeviceNotFound, self.owners.claim, [GPU, device(name)], ANNA, lambda one: ())
+            self.assertRaises(DeviceNotFound, self.store.claim, [GPU, device(name)], ANNA, lambda one: ())
         self.assertFalse(self.root.exists())
 
     def test_looking_needs_no_privileges_and_changes_nothing(self):
-        self.assertEqual({}, self.owners.records())
+        self.assertEqual({}, self.store.records())
         self.assertFalse(self.root.exists())
-        self.owners.claim([GPU], ANNA, related)
+        self.store.claim([GPU], ANNA, related)
         self.assertEqual(0o444, (self.root / f"{GPU.id}.json").stat().st_mode & 0o444)
 
 
-class Restoring(OwnersTestCase):
+class Restoring(StoreTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.owners.claim([GPU], ANNA, related)
+        self.store.claim([GPU], ANNA, related)
 
     def test_the_first_value_is_the_former_one(self):
-        self.owners.remember(GPU.id, ANNA, {"guid": "first"})
-        self.owners.remember(GPU.id, ANNA, {"guid": "changed meanwhile", "mac": "new"})
-        self.assertEqual({"guid": "first", "mac": "new"}, self.owners.records()[GPU.id].restore)
+        self.store.remember(GPU.id, ANNA, {"guid": "first"})
+        self.store.remember(GPU.id, ANNA, {"guid": "changed meanwhile", "mac": "new"})
+        self.assertEqual({"guid": "first", "mac": "new"}, self.store.records()[GPU.id].restore)
 
     def test_only_the_owner_remembers_and_releases(self):
-        self.assertRaises(DeviceHeld, self.owners.remember, GPU.id, BERT, {})
-        self.assertRaises(DeviceHeld, self.owners.release, GPU.id, BERT)
-        self.assertRaises(DeviceNotFound, self.owners.remember, OTHER.id, ANNA, {})
+        self.assertRaises(DeviceHeld, self.store.remember, GPU.id, BERT, {})
+        self.assertRaises(DeviceHeld, self.store.release, GPU.id, BERT)
+        self.assertRaises(DeviceNotFound, self.store.remember, OTHER.id, ANNA, {})
         self.assertEqual({GPU.id: ANNA.container}, self.held())
 
     def test_releasing_what_is_free_is_no_error(self):
-        self.owners.release(GPU.id, ANNA)
-        self.owners.release(GPU.id, ANNA)
-        self.owners.release(OTHER.id, BERT)
+        self.store.release(GPU.id, ANNA)
+        self.store.release(GPU.id, ANNA)
+        self.store.release(OTHER.id, BERT)
 
     def test_a_blocked_device_is_nobodys_until_unblocked(self):
-        self.owners.remember(GPU.id, ANNA, {"guid": "first"})
-        self.owners.block(GPU.id, "its memory could not be cleared")
-        for attempt in (lambda: self.owners.claim([GPU], ANNA, related),
-                        lambda: self.owners.claim([GPU], BERT, related),
-                        lambda: self.owners.claim([SLICES[0]], BERT, related),
-                        lambda: self.owners.release(GPU.id, ANNA)):
+        self.store.remember(GPU.id, ANNA, {"guid": "first"})
+        self.store.block(GPU.id, "its memory could not be cleared")
+        for attempt in (lambda: self.store.claim([GPU], ANNA, related),
+                        lambda: self.store.claim([GPU], BERT, related),
+                        lambda: self.store.claim([SLICES[0]], BERT, related),
+                        lambda: self.store.release(GPU.id, ANNA)):
             self.assertIn("could not be cleared", str(self.assertRaises(DeviceHeld, attempt)))
-        self.assertEqual({"guid": "first"}, self.owners.held_by(ANNA)[0].restore)
-        self.owners.unblock(GPU.id)
-        self.owners.release(GPU.id, ANNA)
-        self.owners.claim([GPU], BERT, related)
+        self.assertEqual({"guid": "first"}, self.store.held_by(ANNA)[0].restore)
+        self.store.unblock(GPU.id)
+        self.store.release(GPU.id, ANNA)
+        self.store.claim([GPU], BERT, related)
 
     def test_only_a_blocked_device_is_freed_without_its_owner(self):
-        self.assertIn(ANNA.container, str(self.assertRaises(DeviceHeld, self.owners.free, GPU.id)))
-        self.owners.block(GPU.id, "why")
-        self.owners.free(GPU.id)
-        self.assertRaises(DeviceNotFound, self.owners.free, GPU.id)
+        self.assertIn(ANNA.container, str(self.assertRaises(DeviceHeld, self.store.free, GPU.id)))
+        self.store.block(GPU.id, "why")
+        self.store.free(GPU.id)
+        self.assertRaises(DeviceNotFound, self.store.free, GPU.id)
 
     def test_only_held_devices_are_blocked(self):
-        self.assertRaises(DeviceNotFound, self.owners.block, OTHER.id, "why")
-        self.assertRaises(DeviceNotFound, self.owners.unblock, OTHER.id)
+        self.assertRaises(DeviceNotFound, self.store.block, OTHER.id, "why")
+        self.assertRaises(DeviceNotFound, self.store.unblock, OTHER.id)
 
 
-class FailClosed(OwnersTestCase):
+class FailClosed(StoreTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.owners.claim([GPU], ANNA, related)
+        self.store.claim([GPU], ANNA, related)
         self.file = self.root / f"{GPU.id}.json"
 
     def test_a_record_that_cannot_be_trusted_stops_every_claim(self):
@@ -180,10 +180,10 @@ class FailClosed(OwnersTestCase):
             json.dumps({key: sound[key] for key in sound if key != "restore"}).encode(),
         ):
             self.file.write_bytes(content)
-            for attempt in (lambda: self.owners.claim([OTHER], BERT, related),
-                            lambda: self.owners.release(GPU.id, ANNA), self.owners.records,
-                            lambda: self.owners.block(GPU.id, "why")):
-                error = self.assertRaises(OwnersUnreadable, attempt)
+            for attempt in (lambda: self.store.claim([OTHER], BERT, related),
+                            lambda: self.store.release(GPU.id, ANNA), self.store.records,
+                            lambda: self.store.block(GPU.id, "why")):
+                error = self.assertRaises(AllocationsUnreadable, attempt)
                 self.assertIn(str(self.file), str(error))
             self.assertEqual(content, self.file.read_bytes())
 
@@ -191,19 +191,19 @@ class FailClosed(OwnersTestCase):
         self.file.unlink()
         for make in (self.file.mkdir, lambda: self.file.symlink_to("/nonexistent")):
             make()
-            self.assertRaises(OwnersUnreadable, self.owners.claim, [OTHER], BERT, related)
+            self.assertRaises(AllocationsUnreadable, self.store.claim, [OTHER], BERT, related)
             self.file.rmdir() if self.file.is_dir() else self.file.unlink()
 
     def test_a_journal_that_cannot_be_trusted(self):
         for content in ("{", "{}", '["../../etc/passwd"]', "[1]"):
             (self.root / ".claim").write_text(content)
-            self.assertRaises(OwnersUnreadable, self.owners.claim, [OTHER], BERT, related)
+            self.assertRaises(AllocationsUnreadable, self.store.claim, [OTHER], BERT, related)
             self.assertEqual({GPU.id: ANNA.container}, self.held())
 
     def test_a_folder_that_is_no_folder(self):
-        owners = Owners(self.file)
-        self.assertRaises(OwnersUnreadable, owners.claim, [OTHER], BERT, related)
-        self.assertRaises(OwnersUnreadable, owners.records)
+        store = AllocationStore(self.file)
+        self.assertRaises(AllocationsUnreadable, store.claim, [OTHER], BERT, related)
+        self.assertRaises(AllocationsUnreadable, store.records)
 
     def test_what_others_left_in_the_folder_is_no_record(self):
         (self.root / "README").write_text("x")
@@ -219,20 +219,20 @@ class FailClosed(OwnersTestCase):
                     raise OSError(errno.ENOSPC, "No space left on device")
                 sync(handle)
 
-            with mock.patch("os.fsync", failing), contextlib.suppress(OwnersUnreadable):
-                self.owners.claim([OTHER, device("0000:3d:00.0")], BERT, related)
+            with mock.patch("os.fsync", failing), contextlib.suppress(AllocationsUnreadable):
+                self.store.claim([OTHER, device("0000:3d:00.0")], BERT, related)
             self.assertIn(len(self.held()), (1, 3))
             self.assertEqual([], list(self.root.glob(".claim")))
-            for record in self.owners.held_by(BERT):
-                self.owners.release(record.device_id, BERT)
+            for record in self.store.held_by(BERT):
+                self.store.release(record.device_id, BERT)
 
 
 # One process that claims what its arguments say; KILL is the number of the system call before which it kills itself.
 CLAIMANT = """
 import os, signal, sys
 from pathlib import Path
-from containerhost.owners import Owner, Owners
-from tests.unit.containerhost.test_owners import device
+from containerhost.allocation.store import Consumer, AllocationStore
+from tests.unit.containerhost.allocation.test_store import device
 root, name, step, *ids = sys.argv[1:]
 left = int(step)
 def deadly(call):
@@ -245,11 +245,11 @@ def deadly(call):
     return wrapped
 for call in ("fsync", "rename", "unlink"):
     setattr(os, call, deadly(getattr(os, call)))
-Owners(Path(root)).claim([device(one) for one in ids], Owner("nova", "lxd", name, name), lambda one: ())
+AllocationStore(Path(root)).claim([device(one) for one in ids], Consumer("nova", "lxd", name, name), lambda one: ())
 """
 
 
-class Killed(OwnersTestCase):
+class Killed(StoreTestCase):
     def test_a_claim_killed_at_any_step_is_taken_back_or_complete(self):
         ids = [f"0000:3b:00.{number}" for number in range(3)]
         outcomes = []
@@ -257,12 +257,12 @@ class Killed(OwnersTestCase):
             done = subprocess.run([sys.executable, "-c", CLAIMANT, str(self.root), "victim", str(step), *ids],
                                   cwd=REPOSITORY, timeout=60, check=False)
             # Whoever comes next finds all of it or nothing.
-            self.owners.claim([device("0000:ff:00.0")], BERT, related)
-            self.owners.release("0000:ff:00.0", BERT)
+            self.store.claim([device("0000:ff:00.0")], BERT, related)
+            self.store.release("0000:ff:00.0", BERT)
             outcomes.append((done.returncode, len(self.held())))
             self.assertEqual([], [name for name in os.listdir(self.root) if name == ".claim"])
-            for record in self.owners.records().values():
-                self.owners.release(record.device_id, record.owner)
+            for record in self.store.records().values():
+                self.store.release(record.device_id, record.consumer)
             if done.returncode == 0:
                 break
         killed = [held for code, held in outcomes if code == -signal.SIGKILL]
@@ -275,30 +275,30 @@ RACER = """
 import sys, time
 from pathlib import Path
 from containerhost.errors import DeviceHeld
-from containerhost.owners import Owner, Owners
-from tests.unit.containerhost.test_owners import device
+from containerhost.allocation.store import Consumer, AllocationStore
+from tests.unit.containerhost.allocation.test_store import device
 root, name, begin, rounds, *ids = sys.argv[1:]
-owner, owners, wins = Owner("nova", "lxd", name, name), Owners(Path(root)), 0
+consumer, store, wins = Consumer("nova", "lxd", name, name), AllocationStore(Path(root)), 0
 devices = [device(one) for one in ids]
 marker = Path(root).parent / "inside"
 time.sleep(max(0, float(begin) - time.time()))
 for _ in range(int(rounds)):
     try:
-        owners.claim(devices, owner, lambda one: ())
+        store.claim(devices, consumer, lambda one: ())
     except DeviceHeld:
         time.sleep(0.001)
         continue
     marker.touch(exist_ok=False)  # fails if another process is between its claim and its release
-    assert {record.device_id for record in owners.held_by(owner)} == set(ids)
+    assert {record.device_id for record in store.held_by(consumer)} == set(ids)
     marker.unlink()
     for one in ids:
-        owners.release(one, owner)
+        store.release(one, consumer)
     wins += 1
 print(wins)
 """
 
 
-class Concurrency(OwnersTestCase):
+class Concurrency(StoreTestCase):
     def test_processes_never_hold_one_device_together(self):
         self.root.mkdir()
         begin = str(time.time() + 1.5)
@@ -313,17 +313,18 @@ class Concurrency(OwnersTestCase):
         self.assertEqual({}, self.held())
 
     def test_a_lock_that_is_never_let_go_is_an_error_in_time(self):
-        self.owners.claim([GPU], ANNA, related)
-        with self.owners._locked():
+        self.store.claim([GPU], ANNA, related)
+        with self.store._locked():
             begin = time.monotonic()
-            error = self.assertRaises(OwnersUnreadable, Owners(self.root, lock_limit=0.2).claim, [OTHER], BERT, related)
+            error = self.assertRaises(AllocationsUnreadable, AllocationStore(self.root, lock_limit=0.2).claim, [OTHER],
+                                      BERT, related)
             self.assertLess(time.monotonic() - begin, 5)
         self.assertIn("locked", str(error))
 
     def test_looking_while_others_work(self):
         """A record may vanish between finding its name and reading it."""
-        self.owners.claim([GPU, OTHER], ANNA, related)
-        names = self.owners._names()
-        self.owners.release(OTHER.id, ANNA)
-        with mock.patch.object(self.owners, "_names", return_value=names):
-            self.assertEqual({GPU.id}, set(self.owners.records()))
+        self.store.claim([GPU, OTHER], ANNA, related)
+        names = self.store._names()
+        self.store.release(OTHER.id, ANNA)
+        with mock.patch.object(self.store, "_names", return_value=names):
+            self.assertEqual({GPU.id}, set(self.store.records()))

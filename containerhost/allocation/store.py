@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from containerhost.devices.model import Device
-from containerhost.errors import DeviceBusy, DeviceHeld, DeviceNotFound, OwnersUnreadable
-from containerhost.filelock import FileLock
+from containerhost.errors import AllocationsUnreadable, DeviceBusy, DeviceHeld, DeviceNotFound
 from containerhost.linux.files import Directory
+from containerhost.linux.lock import FileLock
 from containerhost.rollback import Rollback
 
 FOLDER = Path("/var/lib/containerhost/owners")
@@ -33,7 +33,7 @@ _DIVISION = re.compile(r"[a-z]*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Owner:
+class Consumer:
     """A container: which driver made it (``nova``), on which engine (``lxd``), its name there, the cloud's uuid."""
 
     driver: str
@@ -46,18 +46,18 @@ class Owner:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Record:
+class Allocation:
     """:ivar restore: what the device must be set back to before it is free, by the name of the setting
     :ivar blocked: why nobody may have the device, not even its last owner; None when it is not blocked
     """
 
     device_id: str
-    owner: Owner
+    consumer: Consumer
     restore: Mapping[str, str] = dataclasses.field(default_factory=dict)
     blocked: str | None = None
 
 
-class Owners:
+class AllocationStore:
     """The records in one folder, which all drivers and engines of a host share.
 
     :param root: the folder; made when first needed
@@ -70,33 +70,34 @@ class Owners:
         self._work_limit = work_limit
         self._lock = FileLock(root / _LOCK, lock_limit)
 
-    def claim(self, devices: Sequence[Device], owner: Owner, related: Callable[[Device], Iterable[Device]]) -> None:
-        """Make ``owner`` hold all ``devices``, or none. What it holds already it keeps.
+    def claim(self, devices: Sequence[Device], consumer: Consumer, related: Callable[[Device], Iterable[Device]]
+              ) -> None:
+        """Make ``consumer`` hold all ``devices``, or none. What it holds already it keeps.
 
-        :param related: the devices that no other owner may hold beside this one (Inventory.related)
-        :raises DeviceHeld: another owner has one of them or a related one, or one is blocked
+        :param related: the devices that no other consumer may hold beside this one (Inventory.related)
+        :raises DeviceHeld: another consumer has one of them or a related one, or one is blocked
         :raises DeviceNotFound: something is no device id
-        :raises OwnersUnreadable: the records cannot be trusted, or stay locked
+        :raises AllocationsUnreadable: the records cannot be trusted, or stay locked
         """
         for device in devices:
             _file_name(device.id)  # an id that cannot be a file's name is refused before anything changes
         with self._locked():
             records = self._read()
             for device in devices:
-                _refuse_if_taken(records, device, owner, related(device))
-            wanted = {device.id: Record(device.id, owner) for device in devices if device.id not in records}
+                _refuse_if_taken(records, device, consumer, related(device))
+            wanted = {device.id: Allocation(device.id, consumer) for device in devices if device.id not in records}
             self._add(list(wanted.values()))
 
-    def remember(self, device_id: str, owner: Owner, restore: Mapping[str, str]) -> None:
+    def remember(self, device_id: str, consumer: Consumer, restore: Mapping[str, str]) -> None:
         """Note what the device must be set back to; call it *before* changing anything.
 
         What was noted first stays: a repeated attempt would otherwise note the changed values as the former ones.
 
         :raises DeviceNotFound: nobody holds the device
-        :raises DeviceHeld: another owner does
+        :raises DeviceHeld: another consumer does
         """
         with self._locked():
-            record = self._owned(device_id, owner)
+            record = self._owned(device_id, consumer)
             self._write(dataclasses.replace(record, restore={**restore, **record.restore}))
 
     def block(self, device_id: str, reason: str) -> None:
@@ -108,7 +109,7 @@ class Owners:
             self._write(dataclasses.replace(self._record(device_id), blocked=reason))
 
     def unblock(self, device_id: str) -> None:
-        """The device was cleaned after all: its last owner may release it.
+        """The device was cleaned after all: its last consumer may release it.
 
         :raises DeviceNotFound: nobody holds the device
         """
@@ -116,66 +117,66 @@ class Owners:
             self._write(dataclasses.replace(self._record(device_id), blocked=None))
 
     def free(self, device_id: str) -> None:
-        """Release a blocked device whatever owner it had, because somebody cleaned it by hand.
+        """Release a blocked device whatever consumer it had, because somebody cleaned it by hand.
 
         :raises DeviceNotFound: nobody holds the device
-        :raises DeviceHeld: it is not blocked, so its owner may be using it
+        :raises DeviceHeld: it is not blocked, so its consumer may be using it
         """
         with self._locked():
             record = self._record(device_id)
             if record.blocked is None:
-                raise DeviceHeld(f"device {device_id} is not blocked: {record.owner} holds it")
+                raise DeviceHeld(f"device {device_id} is not blocked: {record.consumer} holds it")
             self._remove([device_id])
 
-    def release(self, device_id: str, owner: Owner) -> None:
+    def release(self, device_id: str, consumer: Consumer) -> None:
         """The device is clean and free. Nothing happens when it is free already.
 
-        :raises DeviceHeld: another owner has it, or it is blocked
+        :raises DeviceHeld: another consumer has it, or it is blocked
         """
         with self._locked():
             records = self._read()
             if device_id in records:
-                self._refuse_other(records[device_id], owner)
+                self._refuse_other(records[device_id], consumer)
                 if records[device_id].blocked is not None:
                     raise DeviceHeld(f"device {device_id} is not free: {records[device_id].blocked}; clean it, then "
                                      f"`containerhost unblock {device_id}`")
                 self._remove([device_id])
 
-    def held_by(self, owner: Owner) -> tuple[Record, ...]:
-        """The owner's records, by device id; blocked ones too."""
-        return tuple(record for record in self.records().values() if record.owner == owner)
+    def held_by(self, consumer: Consumer) -> tuple[Allocation, ...]:
+        """The consumer's records, by device id; blocked ones too."""
+        return tuple(record for record in self.records().values() if record.consumer == consumer)
 
-    def records(self) -> dict[str, Record]:
+    def records(self) -> dict[str, Allocation]:
         """Every record by device id, in that order. Takes no lock, so that anybody may look.
 
-        :raises OwnersUnreadable: a record cannot be read
+        :raises AllocationsUnreadable: a record cannot be read
         """
         return self._read()
 
     # Reading
 
-    def _record(self, device_id: str) -> Record:
+    def _record(self, device_id: str) -> Allocation:
         record = self._read().get(device_id)
         if record is None:
             raise DeviceNotFound(f"no container holds device {device_id}")
         return record
 
-    def _owned(self, device_id: str, owner: Owner) -> Record:
+    def _owned(self, device_id: str, consumer: Consumer) -> Allocation:
         record = self._record(device_id)
-        self._refuse_other(record, owner)
+        self._refuse_other(record, consumer)
         return record
 
     @staticmethod
-    def _refuse_other(record: Record, owner: Owner) -> None:
-        if record.owner != owner:
-            raise DeviceHeld(f"device {record.device_id} belongs to {record.owner}, not to {owner}")
+    def _refuse_other(record: Allocation, consumer: Consumer) -> None:
+        if record.consumer != consumer:
+            raise DeviceHeld(f"device {record.device_id} belongs to {record.consumer}, not to {consumer}")
 
-    def _read(self) -> dict[str, Record]:
+    def _read(self) -> dict[str, Allocation]:
         found = {}
         for name in self._names():
             try:
                 record = _parse(self._root / name)
-            except OwnersUnreadable:
+            except AllocationsUnreadable:
                 # Somebody who looks without the lock may meet a record that is released under his eyes.
                 if not os.path.lexists(self._root / name):
                     continue
@@ -190,11 +191,11 @@ class Owners:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise OwnersUnreadable(f"cannot list the ownership records in {self._root}: {error}") from error
+            raise AllocationsUnreadable(f"cannot list the allocation records in {self._root}: {error}") from error
 
     # Writing; only under the lock
 
-    def _add(self, records: list[Record]) -> None:
+    def _add(self, records: list[Allocation]) -> None:
         """One file is written as a whole anyway; several need the journal to be all or none."""
         ids = [record.device_id for record in records]
         with Rollback("claim") as undo:
@@ -207,11 +208,11 @@ class Owners:
             if len(ids) > 1:
                 self._forget_journal()
 
-    def _write(self, record: Record) -> None:
-        self._put(_file_name(record.device_id), json.dumps(dataclasses.asdict(record), indent=1))
+    def _write(self, record: Allocation) -> None:
+        self._put(_file_name(record.device_id), json.dumps(_content(record), indent=1))
 
     def _put(self, name: str, text: str) -> None:
-        """Write a file for the folder's owner, whoever writes it. A crash leaves the old one or the new one."""
+        """Write a file for the folder's consumer, whoever writes it. A crash leaves the old one or the new one."""
         with Directory(self._root) as folder:
             folder.write(name, f"{text}\n".encode(), 0o644, folder.owner if os.geteuid() == 0 else None)
 
@@ -236,7 +237,7 @@ class Owners:
         records may have changed before this was granted: read them again inside.
 
         :raises DeviceBusy: another one has been at work for longer than ``WORK_LIMIT``
-        :raises OwnersUnreadable: the locks cannot be taken
+        :raises AllocationsUnreadable: the locks cannot be taken
         """
         with contextlib.ExitStack() as stack:
             for device_id in sorted(set(device_ids)):  # one order for all, so that no two wait for each other
@@ -247,7 +248,7 @@ class Owners:
                     raise DeviceBusy(f"device {device_id} is being prepared or cleaned by another process, which does "
                                      f"not end: {error}") from error
                 except OSError as error:
-                    raise OwnersUnreadable(f"device {device_id} cannot be locked: {error}") from error
+                    raise AllocationsUnreadable(f"device {device_id} cannot be locked: {error}") from error
             yield
 
     @contextlib.contextmanager
@@ -258,7 +259,7 @@ class Owners:
                 self._take_back_interrupted()
                 yield
         except OSError as error:
-            raise OwnersUnreadable(f"cannot change the ownership records in {self._root}: {error}") from error
+            raise AllocationsUnreadable(f"cannot change the allocation records in {self._root}: {error}") from error
 
     def _take_back_interrupted(self) -> None:
         journal = self._root / _JOURNAL
@@ -271,7 +272,8 @@ class Owners:
         self._sync()
 
 
-def _refuse_if_taken(records: Mapping[str, Record], device: Device, owner: Owner, related: Iterable[Device]) -> None:
+def _refuse_if_taken(records: Mapping[str, Allocation], device: Device, consumer: Consumer, related: Iterable[Device]
+                     ) -> None:
     concerned = dict.fromkeys([device.id, *(other.id for other in related)])
     # A GPU may be cut or shared anew while containers have what it was: the records know of it, the host does not.
     concerned |= dict.fromkeys(name for name in records if excludes(device.id, name))
@@ -281,9 +283,9 @@ def _refuse_if_taken(records: Mapping[str, Record], device: Device, owner: Owner
             continue
         what = f"device {device.id}" if name == device.id else f"device {device.id}, related to {name}"
         if record.blocked is not None:
-            raise DeviceHeld(f"{what}, cannot be given to {owner}: {name} is blocked: {record.blocked}")
-        if record.owner != owner:
-            raise DeviceHeld(f"{what}, cannot be given to {owner}: {record.owner} holds {name}")
+            raise DeviceHeld(f"{what}, cannot be given to {consumer}: {name} is blocked: {record.blocked}")
+        if record.consumer != consumer:
+            raise DeviceHeld(f"{what}, cannot be given to {consumer}: {record.consumer} holds {name}")
 
 
 def excludes(one: str, other: str) -> bool:
@@ -298,20 +300,25 @@ def _file_name(device_id: str) -> str:
     return device_id.replace("/", "+") + _SUFFIX
 
 
-def _parse(path: Path) -> Record:
-    """:raises OwnersUnreadable: it is not exactly what ``_write`` makes"""
+def _content(record: Allocation) -> dict[str, Any]:
+    return {"device_id": record.device_id, "owner": dataclasses.asdict(record.consumer),
+            "restore": dict(record.restore), "blocked": record.blocked}
+
+
+def _parse(path: Path) -> Allocation:
+    """:raises AllocationsUnreadable: it is not exactly what ``_write`` makes"""
     data = _load(path)
     try:
-        record = Record(device_id=data["device_id"], owner=Owner(**data["owner"]), restore=data["restore"],
+        record = Allocation(device_id=data["device_id"], consumer=Consumer(**data["owner"]), restore=data["restore"],
                         blocked=data["blocked"])
-        texts = [record.device_id, *dataclasses.astuple(record.owner), *record.restore, *record.restore.values()]
+        texts = [record.device_id, *dataclasses.astuple(record.consumer), *record.restore, *record.restore.values()]
         sound = all(isinstance(text, str) for text in texts) and isinstance(record.blocked, str | None)
         sound = sound and set(data) == {"device_id", "owner", "restore", "blocked"}
         sound = sound and _file_name(record.device_id) == path.name
     except (KeyError, TypeError, AttributeError, DeviceNotFound) as error:
         raise _unreadable(path, repr(error)) from error
     if not sound:
-        raise _unreadable(path, "its content is not that of an ownership record of this name")
+        raise _unreadable(path, "its content is not that of an allocation record of this name")
     return record
 
 
@@ -329,6 +336,6 @@ def _load(path: Path) -> Any:
         raise _unreadable(path, str(error)) from error
 
 
-def _unreadable(path: Path, why: str) -> OwnersUnreadable:
-    return OwnersUnreadable(f"ownership record {path} cannot be trusted ({why}), so no device is handed out: find out "
-                            "which container has the device, then correct or remove the file")
+def _unreadable(path: Path, why: str) -> AllocationsUnreadable:
+    return AllocationsUnreadable(f"allocation record {path} cannot be trusted ({why}), so no device is handed out: "
+                                 "find out which container has the device, then correct or remove the file")
