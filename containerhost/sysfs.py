@@ -109,6 +109,11 @@ class Host:
         major, minor = int(match[1]), int(match[2])
         return (major, minor) if major < 1 << 12 and minor < 1 << 20 else None
 
+    @property
+    def boot_id(self) -> str | None:
+        """The kernel's random id of this boot; None in a captured tree without it."""
+        return self.text("/proc/sys/kernel/random/boot_id")
+
     @functools.cached_property
     def char_majors(self) -> dict[str, int]:
         """Driver name to major, from the character half of /proc/devices; read once for each Host."""

@@ -1,15 +1,17 @@
 """Allocate devices of this host to containers, and release them.
 
-The order never changes: look, ask who has it, claim, note what will be changed, change. Whoever is killed in between
-leaves a record that names the container, and giving back that container's devices mends everything. What changes a
-device holds that device's lock (:meth:`AllocationStore.working`) from a look at its record to the end of the change.
+The states of an allocation and their order: :mod:`containerhost.allocation.states`. A process that changes a device
+holds that device's lock (:meth:`AllocationStore.working`) from its look at the record to the end of the change, and
+writes the new state first. After a crash the record alone tells how to finish or undo what was begun.
 """
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from containerhost import faults
+from containerhost.allocation.states import Action, State, recovery
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, Role
 from containerhost.devices.scan import Inventory
@@ -63,7 +65,7 @@ class DeviceAllocator:
 
     def acquire(self, requests: Sequence[Request], consumer: Consumer, inventory: Inventory | None = None
                 ) -> tuple[Grant, ...]:
-        """Make ``owner`` hold all the devices, prepared as asked, or none. What it holds already it keeps.
+        """Make ``consumer`` hold all the devices, prepared as asked, or none. What it holds already it keeps.
 
         :param inventory: the caller's own look at the host, a moment old
         :returns: one grant for each request, in order
@@ -77,14 +79,20 @@ class DeviceAllocator:
         self._refuse_foreign(inventory, wanted, consumer)
         for device, options in wanted:
             make_grant(device, options)  # whatever cannot be granted is refused before anything changes
-        with Rollback(f"acquisition by {consumer}") as undo:
-            self._store.claim([device for device, _ in wanted], consumer, inventory.related)
-            for device, _ in wanted:
+        chosen = [device for device, _ in wanted]
+        # What another consumer has is refused at once, not after a wait for the locks.
+        self._store.require_claimable(chosen, consumer, inventory.related)
+        with (self._store.working(device.id for device in chosen),
+              Rollback(f"acquisition by {consumer}") as undo):
+            mine = self._records(consumer)
+            self._store.claim(chosen, consumer, inventory.related)
+            for device in chosen:
                 if device.id not in mine:
                     undo.on_error(f"allocation of {device.id}", self._undo, device.id, consumer)
-            with self._store.working(device.id for device, _ in wanted if device.kind is Kind.NET):
-                changed = [self._prepare(device, options, consumer, inventory) for device, options in wanted]
-            return self._grants(self._inventory() if any(changed) else inventory, requests, consumer)
+            changed = [self._prepare(device, options, consumer, inventory) for device, options in wanted]
+            grants = self._grants(self._inventory() if any(changed) else inventory, requests, consumer)
+            self._store.attach([device.id for device in chosen], consumer)
+            return grants
 
     def grants(self, requests: Sequence[Request], consumer: Consumer) -> tuple[Grant, ...]:
         """What the consumer has, as grants; changes nothing.
@@ -207,20 +215,21 @@ class DeviceAllocator:
             record = self._store.records().get(device.id)
             if record is None:
                 self._take_for_cleaning(device, inventory)
-            elif record.blocked is None:
+            elif not is_cleanable(record):
                 raise DeviceHeld(f"device {device.id} is not cleaned: {record.consumer} holds it; detach it or end its "
                                  "container first, and it is cleaned then")
+            record = self._store.begin_cleaning(device.id)
             try:
-                done = self._scrub(device, record.restore if record else {}, inventory, None)
+                done = self._scrub(device, record.restore, inventory, None)
                 self._require_well(device.id)
             except (ScrubFailed, DeviceUnhealthy) as error:
                 self._store.block(device.id, str(error))
                 raise
-            self._store.free(device.id)
+            self._store.release(device.id, record.consumer)
             return done
 
     def _take_for_cleaning(self, device: Device, inventory: Inventory) -> None:
-        """Blocked at once: whoever is killed on the way leaves a device that nobody is given."""
+        """It is blocked at once, so that a crash on the way leaves a device that nobody is given."""
         refuse_host_use(device)
         if device.netdev_away:
             raise DeviceHeld(f"device {device.id} is not cleaned: its interface is in another network namespace, so a "
@@ -230,17 +239,20 @@ class DeviceAllocator:
         self._store.block(device.id, "`containerhost scrub` has begun to clean it")
 
     def rebind_driver(self, consumer: Consumer) -> None:
-        """Bind the drivers of the owner's functions that somebody unbound to clean them, and was killed.
+        """Bind the drivers of the consumer's functions that a killed process unbound to clean them.
 
         :raises HostActionFailed: one does not come back
         :raises DeviceBusy: another process is at work on it
         """
         for device_id in self._unbound(self._records(consumer)):
             with self._store.working([device_id]):
-                mine, inventory = self._records(consumer), self._inventory()
-                for found in self._unbound({name: record for name, record in mine.items() if name == device_id},
-                                           inventory):
-                    self._function(inventory.get(found), inventory).rebind(driver=mine[found].restore.get("driver"))
+                record = self._records(consumer).get(device_id)
+                if record is not None:
+                    self._rebind(record, self._inventory())
+
+    def _rebind(self, record: Allocation, inventory: Inventory) -> None:
+        for device_id in self._unbound({record.device_id: record}, inventory):
+            self._function(inventory.get(device_id), inventory).rebind(driver=record.restore.get("driver"))
 
     def _unbound(self, records: Mapping[str, Allocation], inventory: Inventory | None = None) -> tuple[str, ...]:
         if not records:
@@ -250,10 +262,11 @@ class DeviceAllocator:
                      and device.id in records and not records[device.id].blocked)
 
     def reconcile(self, driver: str, engine: str, alive: Collection[str]) -> tuple[str, ...]:
-        """Finish what somebody began who was killed, of this driver and engine only: what containers had that are not
-        among ``alive`` any more is given back, what the others have is mended. A container that a look left frozen is
-        thawed.
+        """Finish or undo what a crash interrupted, of this driver and engine only: see
+        :data:`containerhost.allocation.states.RECOVERY`. A container that a look left frozen is thawed.
 
+        :param alive: containers that are known to exist. The caller has made sure by a second source that all others
+            are gone; here the engine's configurations are asked as well
         :returns: complaints
         """
         complaints: list[str] = []
@@ -261,18 +274,51 @@ class DeviceAllocator:
             self._privileged.thaw_left()
         except HostActionFailed as error:
             complaints.append(f"a container may be frozen: {error}")
+        look = functools.cache(self._inventory)
         for consumer in sorted(self.consumers_of(driver, engine), key=str):
-            if consumer.container not in alive:
-                complaints += self.release(consumer)
-                continue
-            try:
-                self.rebind_driver(consumer)
-            except (HostActionFailed, DeviceBusy) as error:
-                complaints.append(f"a device of {consumer} does not come back: {error}")
+            exists = consumer.container in alive
+            for device_id, record in self._records(consumer).items():
+                action = self._action(record, exists, None)
+                if action is Action.KEEP or (action is Action.REBIND
+                                             and not self._unbound({device_id: record}, look())):
+                    continue
+                try:
+                    complaints += self._recover(device_id, consumer, exists)
+                except (HostActionFailed, DeviceBusy) as error:
+                    complaints.append(f"a device of {consumer} does not come back: {error}")
         return tuple(complaints)
 
-    def set_link_state(self, consumer: Consumer, silent: bool) -> tuple[str, ...]:
-        """Let the virtual functions of a frozen container have no link, or let them have it again. Its kernel part,
+    def _recover(self, device_id: str, consumer: Consumer, exists: bool) -> tuple[str, ...]:
+        """:returns: complaints"""
+        with self._store.working([device_id]):
+            record = self._records(consumer).get(device_id)
+            if record is None:
+                return ()
+            inventory = self._inventory()
+            user = self._configured(device_id, inventory)
+            action = self._action(record, exists, user)
+            if action in (Action.DROP, Action.CLEAN):
+                complaint = self._release_record(record, inventory, None)
+                return (complaint,) if complaint else ()
+            if action is Action.REBIND:
+                self._rebind(record, inventory)
+            if not exists:
+                return (f"device {device_id} is kept for {consumer}, which is gone: the configuration of container "
+                        f"{user} has it",)
+        return ()
+
+    def _action(self, record: Allocation, exists: bool, user: str | None) -> Action:
+        """:param user: the container whose configuration has the device"""
+        return recovery(record.state, same_boot=self._store.in_this_boot(record), exists=exists,
+                        configured=user is not None)
+
+    def _configured(self, device_id: str, inventory: Inventory) -> str | None:
+        """Return the container whose configuration has the device; None also for one that left the host."""
+        device = next((device for device in inventory.devices if device.id == device_id), None)
+        return self._foreign(concerned(device, inventory)).get(device_id) if device else None
+
+    def set_link_state(self, consumer: Consumer, up: bool) -> tuple[str, ...]:
+        """Take the link from the consumer's virtual functions while its container is frozen, or restore it: the kernel,
         which is not frozen, would go on answering.
 
         :returns: complaints, one for each function whose link is as it was
@@ -284,8 +330,8 @@ class DeviceAllocator:
                 device = inventory.get(device_id)
                 if device.kind is Kind.NET and device.role is Role.VF:
                     with self._store.working([device_id]):
-                        self._store.remember(device_id, consumer, {"link": "auto"})
-                        self._function(device, inventory).set_link(not silent)
+                        self._store.prepare(device_id, consumer, {"link": "auto"})
+                        self._function(device, inventory).set_link(up)
             except (DeviceNotFound, DeviceHeld, HostActionFailed) as error:
                 complaints.append(str(error))
         return tuple(complaints)
@@ -305,10 +351,8 @@ class DeviceAllocator:
 
     def _refuse_foreign(self, inventory: Inventory, wanted: Sequence[tuple[Device, GrantOptions]],
                         consumer: Consumer) -> None:
-        # With the other parts of the same GPU: whoever has one of those by its nodes names the GPU's node, too.
-        concerned = {other.id: other for device, _ in wanted
-                     for other in (device, *inventory.related(device), *inventory.by_address(device.address))}
-        users = self._foreign(concerned.values())
+        users = self._foreign({other.id: other for device, _ in wanted
+                               for other in concerned(device, inventory)}.values())
         for device, _ in wanted:
             for other in (device, *inventory.related(device)):
                 user = users.get(other.id)
@@ -334,7 +378,7 @@ class DeviceAllocator:
         if guids != now:
             restore |= {"node_guid": now[0], "port_guid": now[1]}
         restore |= port_before(options, function)
-        self._store.remember(device.id, consumer, restore)
+        self._store.prepare(device.id, consumer, restore)
         changed = guids != now
         if changed:
             function.set_guids(*guids)
@@ -365,12 +409,12 @@ class DeviceAllocator:
     # After
 
     def _undo(self, device_id: str, consumer: Consumer) -> None:
-        """An acquisition failed: the device, which no container ever had, becomes what it was."""
+        """An acquisition failed, under the device's lock: the device, which no container had, becomes what it was."""
         record = self._records(consumer).get(device_id)
-        if record is not None and not record.restore:
-            return self._store.release(device_id, consumer)
-        for complaint in self.release_device(device_id, consumer, None):
-            LOG.error("After a failed acquisition: %s", complaint)
+        if record is not None:
+            complaint = self._release_record(record, self._inventory(), None)
+            if complaint:
+                LOG.error("After a failed acquisition: %s", complaint)
 
     def _release_all(self, device_ids: Collection[str], consumer: Consumer, container: int | None
                        ) -> tuple[str, ...]:
@@ -381,21 +425,25 @@ class DeviceAllocator:
             with self._store.working(device_ids):
                 records = [record for name, record in self._records(consumer).items() if name in device_ids]
                 inventory = self._inventory() if records else Inventory(())
-                complaints = [self._release(record, inventory, container) for record in records]
+                complaints = [self._release_record(record, inventory, container) for record in records]
         except DeviceBusy as error:
             return (str(error),)
         return tuple(complaint for complaint in complaints if complaint)
 
-    def _release(self, record: Allocation, inventory: Inventory, container: int | None) -> str | None:
-        try:
-            device = inventory.get(record.device_id)
-            self._scrub(device, record.restore, inventory, holders_of(container))
-            self._require_well(record.device_id)
-        except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
-            self._store.block(record.device_id, str(error))
-            return str(error)
-        if record.blocked:
-            self._store.unblock(record.device_id)
+    def _release_record(self, record: Allocation, inventory: Inventory, container: int | None) -> str | None:
+        """Clean a device and free it, under its lock, or block it. One that is only claimed was not changed.
+
+        :returns: why it is blocked; None when it is free
+        """
+        if record.state is not State.CLAIMED:
+            record = self._store.begin_cleaning(record.device_id)
+            try:
+                device = inventory.get(record.device_id)
+                self._scrub(device, record.restore, inventory, holders_of(container))
+                self._require_well(record.device_id)
+            except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
+                self._store.block(record.device_id, str(error))
+                return str(error)
         self._store.release(record.device_id, record.consumer)
         return None
 
@@ -412,6 +460,18 @@ class DeviceAllocator:
         parents = inventory.by_address(device.parent) if device.parent else ()
         netdev = parents[0].netdev if parents else None
         return NetFunction(device, netdev, self._privileged, self._host)
+
+
+def concerned(device: Device, inventory: Inventory) -> tuple[Device, ...]:
+    """Return the device and those by which a container's configuration may name it. With the other parts of the same
+    GPU: a container that has one of those by its nodes names the GPU's node, too."""
+    return tuple({other.id: other for other in (
+        device, *inventory.related(device), *inventory.by_address(device.address))}.values())
+
+
+def is_cleanable(record: Allocation) -> bool:
+    """Whether the operator may clean the device, under its lock: no container has it, and nobody is cleaning it."""
+    return record.state in (State.BLOCKED, State.CLEANING) or record.consumer == OPERATOR
 
 
 def holders_of(container: int | None) -> tuple[int, ...]:

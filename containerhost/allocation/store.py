@@ -1,8 +1,9 @@
-"""Who holds what on this host: one small file per device, a lock around every change, and no guessing.
+"""Store the allocations of this host's devices: one small file per device, and a lock around every change.
 
 The records are the host's own truth, whatever the clouds believe. They survive a kill at any instruction: a file
-changes as a whole or not at all, and a claim of several devices is announced in a journal first, so that whoever takes
-the lock next takes an interrupted claim back. A record that cannot be read makes every claim fail (fail closed).
+changes as a whole or not at all, and a claim of several devices is announced in a journal first, so that the next
+process that takes the lock undoes an interrupted claim. A record that cannot be read makes every claim fail (fail
+closed). Fields and versions of other releases: :mod:`containerhost.linux.records`.
 """
 
 import contextlib
@@ -14,15 +15,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from containerhost.allocation.states import State, require_transition
 from containerhost.devices.model import Device
 from containerhost.errors import AllocationsUnreadable, DeviceBusy, DeviceHeld, DeviceNotFound
+from containerhost.linux import records
 from containerhost.linux.files import Directory
 from containerhost.linux.lock import FileLock
 from containerhost.rollback import Rollback
+from containerhost.sysfs import Host
 
 FOLDER = Path("/var/lib/containerhost/owners")
 LOCK_LIMIT = 30.0  # seconds; a holder of the lock writes a few small files
 WORK_LIMIT = 300.0  # seconds; a holder of a device's lock may reset several devices, each of which has time limits
+VERSION = 2  # 1 has neither version nor state nor boot_id
+OF_BOOT = frozenset({"netdev"})  # settings of ``restore`` that end with the host's boot: the next one names interfaces
 _LOCK, _JOURNAL = ".lock", ".claim"
 _SUFFIX = ".json"
 # A device id is a PCI address and perhaps a part; as a file name its slashes are pluses.
@@ -48,13 +54,19 @@ class Consumer:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocation:
     """:ivar restore: what the device must be set back to before it is free, by the name of the setting
-    :ivar blocked: why nobody may have the device, not even its last owner; None when it is not blocked
+    :ivar blocked: why nobody may have the device, not even its last consumer; None when it is not blocked. It stays
+        while the device is cleaned once more
+    :ivar boot_id: the host's boot in which the state was written; None if unknown
+    :ivar rest: what other releases wrote of it
     """
 
     device_id: str
     consumer: Consumer
     restore: Mapping[str, str] = dataclasses.field(default_factory=dict)
     blocked: str | None = None
+    state: State = State.CLAIMED
+    boot_id: str | None = dataclasses.field(default=None, compare=False)
+    rest: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
 
 class AllocationStore:
@@ -63,10 +75,13 @@ class AllocationStore:
     :param root: the folder; made when first needed
     :param lock_limit: seconds to wait for another process that changes the records
     :param work_limit: seconds to wait for another process that prepares or cleans a device
+    :param host: whose boot id the records get
     """
 
-    def __init__(self, root: Path = FOLDER, lock_limit: float = LOCK_LIMIT, work_limit: float = WORK_LIMIT) -> None:
+    def __init__(self, root: Path = FOLDER, lock_limit: float = LOCK_LIMIT, work_limit: float = WORK_LIMIT,
+                 host: Host | None = None) -> None:
         self._root = root
+        self._host = host or Host()
         self._work_limit = work_limit
         self._lock = FileLock(root / _LOCK, lock_limit)
 
@@ -82,39 +97,70 @@ class AllocationStore:
         for device in devices:
             _file_name(device.id)  # an id that cannot be a file's name is refused before anything changes
         with self._locked():
-            records = self._read()
-            for device in devices:
-                _refuse_if_taken(records, device, consumer, related(device))
-            wanted = {device.id: Allocation(device.id, consumer) for device in devices if device.id not in records}
+            held = self._claimable(devices, consumer, related)
+            wanted = {device.id: Allocation(device.id, consumer, boot_id=self._host.boot_id)
+                      for device in devices if device.id not in held}
             self._add(list(wanted.values()))
 
-    def remember(self, device_id: str, consumer: Consumer, restore: Mapping[str, str]) -> None:
-        """Note what the device must be set back to; call it *before* changing anything.
+    def require_claimable(self, devices: Sequence[Device], consumer: Consumer,
+                          related: Callable[[Device], Iterable[Device]]) -> None:
+        """Refuse what :meth:`claim` would refuse now. Takes no lock.
 
-        What was noted first stays: a repeated attempt would otherwise note the changed values as the former ones.
+        :raises DeviceHeld, AllocationsUnreadable: as :meth:`claim`
+        """
+        self._claimable(devices, consumer, related)
+
+    def _claimable(self, devices: Sequence[Device], consumer: Consumer,
+                   related: Callable[[Device], Iterable[Device]]) -> dict[str, Allocation]:
+        """:returns: all allocations"""
+        held = self._read()
+        for device in devices:
+            _refuse_if_taken(held, device, consumer, related(device))
+        return held
+
+    def prepare(self, device_id: str, consumer: Consumer, restore: Mapping[str, str]) -> None:
+        """Record what the device must be set back to; call it *before* changing anything.
+
+        What was recorded first in this boot stays: a repeated attempt would otherwise record the changed values as the
+        former ones. A device that a container may have had stays ATTACHED.
 
         :raises DeviceNotFound: nobody holds the device
         :raises DeviceHeld: another consumer does
         """
         with self._locked():
             record = self._owned(device_id, consumer)
-            self._write(dataclasses.replace(record, restore={**restore, **record.restore}))
+            merged = {**restore, **record.restore} if self.in_this_boot(record) else {**record.restore, **restore}
+            state = State.PREPARED if record.state is State.CLAIMED else record.state
+            self._write(self._moved(record, state, restore=merged))
+
+    def attach(self, device_ids: Iterable[str], consumer: Consumer) -> None:
+        """Record that the consumer's container may have the devices; call it before the container is given them.
+
+        :raises DeviceNotFound: nobody holds one of them
+        :raises DeviceHeld: another consumer does, or it is blocked
+        """
+        with self._locked():
+            for device_id in device_ids:
+                self._write(self._moved(self._owned(device_id, consumer), State.ATTACHED))
+
+    def begin_cleaning(self, device_id: str) -> Allocation:
+        """Record that the device is being cleaned; its container is detached from it.
+
+        :returns: the record as it is now
+        :raises DeviceNotFound: nobody holds the device
+        """
+        with self._locked():
+            record = self._moved(self._record(device_id), State.CLEANING)
+            self._write(record)
+            return record
 
     def block(self, device_id: str, reason: str) -> None:
-        """Keep the device from everybody until :meth:`unblock` or :meth:`free`, because it could not be cleaned.
+        """Keep the device from everybody until it is cleaned, or :meth:`free`, because it could not be cleaned.
 
         :raises DeviceNotFound: nobody holds the device
         """
         with self._locked():
-            self._write(dataclasses.replace(self._record(device_id), blocked=reason))
-
-    def unblock(self, device_id: str) -> None:
-        """The device was cleaned after all: its last consumer may release it.
-
-        :raises DeviceNotFound: nobody holds the device
-        """
-        with self._locked():
-            self._write(dataclasses.replace(self._record(device_id), blocked=None))
+            self._write(self._moved(self._record(device_id), State.BLOCKED, blocked=reason))
 
     def free(self, device_id: str) -> None:
         """Release a blocked device whatever consumer it had, because somebody cleaned it by hand.
@@ -129,17 +175,18 @@ class AllocationStore:
             self._remove([device_id])
 
     def release(self, device_id: str, consumer: Consumer) -> None:
-        """The device is clean and free. Nothing happens when it is free already.
+        """Free a device that was cleaned, or that nobody was given. Idempotent: does nothing if it is free.
 
-        :raises DeviceHeld: another consumer has it, or it is blocked
+        :raises DeviceHeld: another consumer has it, it is blocked, or it is not clean
         """
         with self._locked():
-            records = self._read()
-            if device_id in records:
-                self._refuse_other(records[device_id], consumer)
-                if records[device_id].blocked is not None:
-                    raise DeviceHeld(f"device {device_id} is not free: {records[device_id].blocked}; clean it, then "
+            record = self._read().get(device_id)
+            if record is not None:
+                self._refuse_other(record, consumer)
+                if record.state is State.BLOCKED:
+                    raise DeviceHeld(f"device {device_id} is not free: {record.blocked}; clean it, then "
                                      f"`containerhost unblock {device_id}`")
+                require_transition(device_id, record.state, State.FREE)
                 self._remove([device_id])
 
     def held_by(self, consumer: Consumer) -> tuple[Allocation, ...]:
@@ -152,6 +199,10 @@ class AllocationStore:
         :raises AllocationsUnreadable: a record cannot be read
         """
         return self._read()
+
+    def in_this_boot(self, record: Allocation) -> bool:
+        """Return whether the host has not restarted since the record was written; True if that is unknown."""
+        return record.boot_id is None or self._host.boot_id in (None, record.boot_id)
 
     # Reading
 
@@ -207,6 +258,14 @@ class AllocationStore:
                 self._write(record)
             if len(ids) > 1:
                 self._forget_journal()
+
+    def _moved(self, record: Allocation, state: State, **more: Any) -> Allocation:
+        """:raises DeviceHeld: there is no such transition"""
+        require_transition(record.device_id, record.state, state)
+        if not self.in_this_boot(record):
+            kept = {name: value for name, value in record.restore.items() if name not in OF_BOOT}
+            record = dataclasses.replace(record, restore=kept)
+        return dataclasses.replace(record, state=state, boot_id=self._host.boot_id, **more)
 
     def _write(self, record: Allocation) -> None:
         self._put(_file_name(record.device_id), json.dumps(_content(record), indent=1))
@@ -301,25 +360,46 @@ def _file_name(device_id: str) -> str:
 
 
 def _content(record: Allocation) -> dict[str, Any]:
-    return {"device_id": record.device_id, "owner": dataclasses.asdict(record.consumer),
-            "restore": dict(record.restore), "blocked": record.blocked}
+    return records.content({
+        "device_id": record.device_id, "owner": {**record.rest.get("owner", {}), **dataclasses.asdict(record.consumer)},
+        "restore": dict(record.restore), "blocked": record.blocked, "state": record.state, "boot_id": record.boot_id,
+    }, VERSION, record.rest)
 
 
 def _parse(path: Path) -> Allocation:
-    """:raises AllocationsUnreadable: it is not exactly what ``_write`` makes"""
+    """:raises AllocationsUnreadable: it is not what ``_content`` makes, in this version or another"""
     data = _load(path)
     try:
-        record = Allocation(device_id=data["device_id"], consumer=Consumer(**data["owner"]), restore=data["restore"],
-                        blocked=data["blocked"])
-        texts = [record.device_id, *dataclasses.astuple(record.consumer), *record.restore, *record.restore.values()]
-        sound = all(isinstance(text, str) for text in texts) and isinstance(record.blocked, str | None)
-        sound = sound and set(data) == {"device_id", "owner", "restore", "blocked"}
+        rest = records.unknown(data, ("device_id", "owner", "restore", "blocked", "state", "boot_id"))
+        consumer = Consumer(**{field.name: data["owner"][field.name] for field in dataclasses.fields(Consumer)})
+        more = {name: value for name, value in data["owner"].items() if name not in dataclasses.asdict(consumer)}
+        record = Allocation(
+            device_id=data["device_id"], consumer=consumer, restore=data["restore"], blocked=data["blocked"],
+            state=_state(data), boot_id=data.get("boot_id"), rest=rest | ({"owner": more} if more else {}))
+        texts = [record.device_id, *dataclasses.astuple(consumer), *record.restore, *record.restore.values()]
+        sound = all(isinstance(text, str) for text in texts)
+        sound = sound and isinstance(record.blocked, str | None) and isinstance(record.boot_id, str | None)
+        sound = sound and (record.state is not State.BLOCKED or record.blocked is not None)
         sound = sound and _file_name(record.device_id) == path.name
-    except (KeyError, TypeError, AttributeError, DeviceNotFound) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, DeviceNotFound) as error:
         raise _unreadable(path, repr(error)) from error
     if not sound:
         raise _unreadable(path, "its content is not that of an allocation record of this name")
     return record
+
+
+def _state(data: Mapping[str, Any]) -> State:
+    """Return the state; that of a record without one, or with one of a later release, is inferred: a container may have
+    had the device."""
+    blocked = data["blocked"] is not None
+    inferred = State.BLOCKED if blocked else State.ATTACHED
+    found = data.get("state", inferred)
+    if not isinstance(found, str):
+        raise TypeError(f"the state is {found!r}")
+    known = set(State) - {State.FREE}
+    if blocked:
+        known &= {State.BLOCKED, State.CLEANING}
+    return State(found) if found in known else inferred
 
 
 def _parse_journal(path: Path) -> list[str]:

@@ -70,11 +70,11 @@ class DirectPorts:
         """
         self._allocator.require_unused([grant], container)
 
-    def set_link_state(self, instance: objects.Instance, silent: bool) -> None:
+    def set_link_state(self, instance: objects.Instance, up: bool) -> None:
         """Take the link from all virtual functions of the server, those of its flavor too, or give it back."""
-        for complaint in self._allocator.set_link_state(consumer(instance), silent):
+        for complaint in self._allocator.set_link_state(consumer(instance), up):
             LOG.warning("A function of server %s %s: %s", instance.uuid,
-                        "goes on answering while it is paused" if silent else "did not get its link back", complaint)
+                        "did not get its link back" if up else "goes on answering while it is paused", complaint)
 
     def release(self, instance: objects.Instance, vif: model.VIF, container: int | None) -> None:
         """Return one function of a container that lives on; done already when the server does not have it. One that

@@ -197,7 +197,7 @@ class Ports(Supplier):
     def _set_up(self, instance: objects.Instance, up: bool) -> None:
         for host_end in self._veths.marked(vifconfig.owners_mark(instance.uuid)):
             self._veths.set_up(host_end, up)
-        self._direct.set_link_state(instance, not up)
+        self._direct.set_link_state(instance, up)
 
 
 def described(instance: objects.Instance) -> InstanceInfo:

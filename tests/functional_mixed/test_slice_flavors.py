@@ -84,6 +84,7 @@ class SliceFlavorTest(base.LxdServers):
         self._stop_server(server)
         store = AllocationStore(self.state / "owners")
         (record,) = store.records().values()
+        store.begin_cleaning(record.device_id)
         store.release(record.device_id, record.consumer)
         self._start_server(server)
         (held,) = self.of(server)

@@ -46,7 +46,8 @@ def methods(target: type, *excluded: str) -> tuple[str, ...]:
 
 
 OUTSIDE = (
-    (LxdClient, ("request",)), (AllocationStore, ("claim", "remember", "release", "block", "free")),
+    (LxdClient, ("request",)), (AllocationStore, ("claim", "prepare", "attach", "begin_cleaning", "release",
+                                                  "block", "free")),
     (configdrive, ("write",)), (folders, ("remove",)), (connections, ("keep", "forget")),
     (Connectors, ("connect", "disconnect")), (privileged.Privileged, methods(privileged.Privileged)),
     (Peers, ("fetch", "fetch_disk", "forget")),

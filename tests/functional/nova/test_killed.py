@@ -40,7 +40,7 @@ conf.register()
 
 FINISHED = 0
 FEWEST_STEPS, MOST_STEPS = 30, 400  # a boot takes more than the first, or its steps are not seen; the loop must end
-OUTSIDE = ((LxdClient, ("request",)), (AllocationStore, ("claim", "remember", "release")),
+OUTSIDE = ((LxdClient, ("request",)), (AllocationStore, ("claim", "prepare", "attach", "begin_cleaning", "release")),
            (configdrive, ("write",)), (folders, ("remove",)), (connections, ("keep", "forget")),
            (Connectors, ("connect", "disconnect")), (glance.API, ("download",)),
            (privileged.Privileged, tuple(name for name, _ in inspect.getmembers(privileged.Privileged, callable)

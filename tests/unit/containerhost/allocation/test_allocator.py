@@ -127,26 +127,26 @@ class TestSilence(AllocatorTestCase):
         self.vf = self.vfs[0]
         self.acquire("c1", self.gpus[0].id, self.vf.id)
 
-    def set_link_state(self, privileged, silent):
+    def set_link_state(self, privileged, up):
         allocator = DeviceAllocator(self.store, lambda: scan(self.host), privileged, host=self.host)
-        return allocator.set_link_state(consumer("c1"), silent)
+        return allocator.set_link_state(consumer("c1"), up)
 
     def test_only_functions_of_the_owner_lose_their_link(self):
         privileged = Linked()
-        for silent in (True, False):
-            self.assertEqual((), self.set_link_state(privileged, silent))
-            self.assertEqual({self.vf.vf_index: not silent}, privileged.links)
+        for up in (False, True):
+            self.assertEqual((), self.set_link_state(privileged, up))
+            self.assertEqual({self.vf.vf_index: up}, privileged.links)
         self.assertEqual("auto", self.store.records()[self.vf.id].restore["link"])
 
     def test_one_that_ended_silenced_has_its_link_when_it_is_used_again(self):
         privileged = Linked()
-        self.set_link_state(privileged, True)
+        self.set_link_state(privileged, False)
         DeviceAllocator(self.store, lambda: scan(self.host), privileged, host=self.host).acquire(
             [Request(self.vf.id)], consumer("c1"))
         self.assertEqual({self.vf.vf_index: True}, privileged.links)
 
     def test_hardware_that_cannot_is_told(self):
-        self.assertEqual(("there is no such device here",), self.set_link_state(Willing(), True))
+        self.assertEqual(("there is no such device here",), self.set_link_state(Willing(), False))
 
 
 class TestAcquire(AllocatorTestCase):
@@ -379,7 +379,8 @@ class MendTest(AllocatorTestCase):
         vf, other = self.vfs[:2]
         vfs = {device.id: device for device in (vf, other)}
         self.store.claim([vf, other], consumer("c"), lambda device: ())
-        self.store.remember(vf.id, consumer("c"), {"driver": vf.driver})
+        self.store.prepare(vf.id, consumer("c"), {"driver": vf.driver})
+        self.store.attach([vf.id, other.id], consumer("c"))
         devices = [dataclasses.replace(device, driver=None) if device.id == vf.id else device
                    for device in scan(self.host).devices]
         for mend in (lambda allocator: allocator.rebind_driver(consumer("c")),

@@ -16,6 +16,7 @@ import testtools
 
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
@@ -31,7 +32,7 @@ EXPECTED = (errors.DeviceHeld, errors.DeviceNotFound, errors.DeviceUnhealthy, er
 class Watching(Privileged):
     """Resets GPUs, which takes a while, and notes what the records say of a GPU meanwhile.
 
-    :ivar wrong: resets of GPUs that had no record, or another one at their end
+    :ivar wrong: resets of GPUs that had no record, another one at their end, or one that does not tell of the reset
     """
 
     def __init__(self, store: AllocationStore, chance: random.Random) -> None:
@@ -51,7 +52,7 @@ class Watching(Privileged):
         time.sleep(self._chance.uniform(0, 0.03))
         after = self._owners.records().get(address)
         self.resets += 1
-        if before is None or before != after:
+        if before is None or before != after or before.state not in (State.CLEANING, State.ATTACHED):
             self.wrong.append(f"{address}: {before} -> {after}")
         if self._chance.random() < 0.4:
             raise errors.HostActionFailed("it does not want to")
@@ -73,7 +74,9 @@ def race(root: str, folder: str, name: str) -> None:
             functools.partial(allocator.acquire, [Request(gpu)], consumer),
             functools.partial(allocator.release, consumer),
             functools.partial(allocator.release_device, gpu, consumer, None), functools.partial(allocator.clean, gpu),
-            functools.partial(allocator.reset_devices, consumer)))
+            functools.partial(allocator.reset_devices, consumer),
+            functools.partial(allocator.reconcile, "test", "lxd",
+                              [each.container for each in chance.sample(names, 2)])))
         try:
             act()
         except EXPECTED:

@@ -63,7 +63,7 @@ class Claims(StoreTestCase):
 
     def test_claiming_again_changes_nothing(self):
         self.store.claim([GPU], ANNA, related)
-        self.store.remember(GPU.id, ANNA, {"mac": "00:00:00:00:00:01"})
+        self.store.prepare(GPU.id, ANNA, {"mac": "00:00:00:00:00:01"})
         before = self.store.records()
         self.store.claim([GPU], ANNA, related)
         self.assertEqual(before, self.store.records())
@@ -123,14 +123,14 @@ class Restoring(StoreTestCase):
         self.store.claim([GPU], ANNA, related)
 
     def test_the_first_value_is_the_former_one(self):
-        self.store.remember(GPU.id, ANNA, {"guid": "first"})
-        self.store.remember(GPU.id, ANNA, {"guid": "changed meanwhile", "mac": "new"})
+        self.store.prepare(GPU.id, ANNA, {"guid": "first"})
+        self.store.prepare(GPU.id, ANNA, {"guid": "changed meanwhile", "mac": "new"})
         self.assertEqual({"guid": "first", "mac": "new"}, self.store.records()[GPU.id].restore)
 
     def test_only_the_owner_remembers_and_releases(self):
-        self.assertRaises(DeviceHeld, self.store.remember, GPU.id, BERT, {})
+        self.assertRaises(DeviceHeld, self.store.prepare, GPU.id, BERT, {})
         self.assertRaises(DeviceHeld, self.store.release, GPU.id, BERT)
-        self.assertRaises(DeviceNotFound, self.store.remember, OTHER.id, ANNA, {})
+        self.assertRaises(DeviceNotFound, self.store.prepare, OTHER.id, ANNA, {})
         self.assertEqual({GPU.id: ANNA.container}, self.held())
 
     def test_releasing_what_is_free_is_no_error(self):
@@ -139,7 +139,7 @@ class Restoring(StoreTestCase):
         self.store.release(OTHER.id, BERT)
 
     def test_a_blocked_device_is_nobodys_until_unblocked(self):
-        self.store.remember(GPU.id, ANNA, {"guid": "first"})
+        self.store.prepare(GPU.id, ANNA, {"guid": "first"})
         self.store.block(GPU.id, "its memory could not be cleared")
         for attempt in (lambda: self.store.claim([GPU], ANNA, related),
                         lambda: self.store.claim([GPU], BERT, related),
@@ -147,7 +147,7 @@ class Restoring(StoreTestCase):
                         lambda: self.store.release(GPU.id, ANNA)):
             self.assertIn("could not be cleared", str(self.assertRaises(DeviceHeld, attempt)))
         self.assertEqual({"guid": "first"}, self.store.held_by(ANNA)[0].restore)
-        self.store.unblock(GPU.id)
+        self.store.begin_cleaning(GPU.id)
         self.store.release(GPU.id, ANNA)
         self.store.claim([GPU], BERT, related)
 
@@ -159,7 +159,7 @@ class Restoring(StoreTestCase):
 
     def test_only_held_devices_are_blocked(self):
         self.assertRaises(DeviceNotFound, self.store.block, OTHER.id, "why")
-        self.assertRaises(DeviceNotFound, self.store.unblock, OTHER.id)
+        self.assertRaises(DeviceNotFound, self.store.begin_cleaning, OTHER.id)
 
 
 class FailClosed(StoreTestCase):
@@ -172,11 +172,13 @@ class FailClosed(StoreTestCase):
         sound = json.loads(self.file.read_text())
         for content in (
             b"", b"{", b"null", b"[]", b"\xff\xfe", b"[" * 100_000, json.dumps(sound | {"owner": None}).encode(),
-            json.dumps(sound | {"owner": sound["owner"] | {"more": "x"}}).encode(),
             json.dumps(sound | {"owner": sound["owner"] | {"container": 7}}).encode(),
             json.dumps(sound | {"restore": ["mac"]}).encode(), json.dumps(sound | {"restore": {"mac": 1}}).encode(),
             json.dumps(sound | {"blocked": 1}).encode(), json.dumps(sound | {"device_id": OTHER.id}).encode(),
-            json.dumps(sound | {"device_id": "../x"}).encode(), json.dumps(sound | {"more": 1}).encode(),
+            json.dumps(sound | {"device_id": "../x"}).encode(),
+            json.dumps(sound | {"version": "2"}).encode(), json.dumps(sound | {"version": 0}).encode(),
+            json.dumps(sound | {"version": True}).encode(), json.dumps(sound | {"state": 1}).encode(),
+            json.dumps(sound | {"state": "blocked"}).encode(), json.dumps(sound | {"boot_id": 1}).encode(),
             json.dumps({key: sound[key] for key in sound if key != "restore"}).encode(),
         ):
             self.file.write_bytes(content)

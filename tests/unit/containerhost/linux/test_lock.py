@@ -128,7 +128,7 @@ class OtherUserTest(testtools.TestCase):
 
         def work() -> None:
             self.assertEqual({"0000:17:00.0"}, set(store.records()))
-            store.unblock("0000:17:00.0")
+            store.begin_cleaning("0000:17:00.0")
             store.release("0000:17:00.0", gpu[0])
 
         self.as_service(work)

@@ -1,0 +1,106 @@
+"""The states of a device's allocation, the transitions between them, and recovery after a crash. Pure.
+
+::
+
+    FREE ──claim──▶ CLAIMED ──prepare──▶ PREPARED ──attach──▶ ATTACHED
+     ▲                 └─────────────────────┴────────┬───────────┘
+     ├──────────────── release ──────────────────▶ CLEANING
+     └──────────────── operator ────────────────── BLOCKED
+
+The record has the new state before the host changes, so a state says the most that can have happened to the device.
+"""
+
+import enum
+from collections.abc import Mapping
+
+from containerhost.errors import DeviceHeld
+
+
+class State(enum.StrEnum):
+    """:cvar FREE: no record
+    :cvar CLAIMED: nothing of the device was changed, and no container was given it
+    :cvar PREPARED: its settings may have been changed, and no container was given it
+    :cvar ATTACHED: a container may have it, or had it
+    :cvar CLEANING: its container was detached from it; being cleaned, or to be cleaned once more
+    :cvar BLOCKED: it could not be cleaned; the record has the reason
+    """
+
+    FREE = "free"
+    CLAIMED = "claimed"
+    PREPARED = "prepared"
+    ATTACHED = "attached"
+    CLEANING = "cleaning"
+    BLOCKED = "blocked"
+
+
+# Every state may also be written again: each step is repeatable.
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    State.FREE: frozenset({State.CLAIMED}),
+    # A device without settings is attached as it is.
+    State.CLAIMED: frozenset({State.PREPARED, State.ATTACHED, State.CLEANING, State.BLOCKED, State.FREE}),
+    State.PREPARED: frozenset({State.ATTACHED, State.CLEANING, State.BLOCKED}),
+    State.ATTACHED: frozenset({State.CLEANING, State.BLOCKED}),
+    # Its last consumer may take it back before it is clean; nobody else.
+    State.CLEANING: frozenset({State.FREE, State.BLOCKED, State.ATTACHED}),
+    # To FREE only by the operator, who has cleaned it by hand.
+    State.BLOCKED: frozenset({State.CLEANING, State.FREE}),
+}
+
+
+def require_transition(device_id: str, old: State, new: State) -> None:
+    """:raises DeviceHeld: the state machine has no such transition"""
+    if new is not old and new not in TRANSITIONS[old]:
+        raise DeviceHeld(f"device {device_id} is {old}, so it cannot become {new}")
+
+
+class Action(enum.StrEnum):
+    """:cvar KEEP: the consumer keeps the device as it is
+    :cvar REBIND: it keeps the device; its driver is bound again if a crash left it unbound
+    :cvar DROP: remove the record; the device was not changed
+    :cvar CLEAN: clean the device, then free it, or block it with the reason
+    """
+
+    KEEP = "keep"
+    REBIND = "rebind"
+    DROP = "drop"
+    CLEAN = "clean"
+
+
+# (state, same boot, consumer exists) -> action
+RECOVERY: Mapping[tuple[State, bool, bool], Action] = {
+    # The grants never left the allocator: whatever the consumer is, it has not got the device.
+    (State.CLAIMED, True, True): Action.DROP,
+    (State.CLAIMED, True, False): Action.DROP,
+    (State.CLAIMED, False, True): Action.DROP,
+    (State.CLAIMED, False, False): Action.DROP,
+    (State.PREPARED, True, True): Action.CLEAN,
+    (State.PREPARED, True, False): Action.CLEAN,
+    (State.PREPARED, False, True): Action.CLEAN,
+    (State.PREPARED, False, False): Action.CLEAN,
+    (State.ATTACHED, True, True): Action.REBIND,
+    (State.ATTACHED, True, False): Action.CLEAN,
+    (State.ATTACHED, False, True): Action.KEEP,  # the boot bound the drivers; the container's start prepares it anew
+    (State.ATTACHED, False, False): Action.CLEAN,
+    # The consumer gave it up before the cleaning began.
+    (State.CLEANING, True, True): Action.CLEAN,
+    (State.CLEANING, True, False): Action.CLEAN,
+    (State.CLEANING, False, True): Action.CLEAN,
+    (State.CLEANING, False, False): Action.CLEAN,
+    (State.BLOCKED, True, True): Action.KEEP,  # for the operator, or until the consumer ends
+    (State.BLOCKED, True, False): Action.CLEAN,
+    (State.BLOCKED, False, True): Action.CLEAN,  # what kept it from being cleaned may have ended with that boot
+    (State.BLOCKED, False, False): Action.CLEAN,
+}
+
+
+def recovery(state: State, *, same_boot: bool, exists: bool, configured: bool = False) -> Action:
+    """Return what to do about an allocation that no process is working on.
+
+    :param same_boot: the host has not restarted since the state was written; also if that is unknown
+    :param exists: the consumer's container is known to exist
+    :param configured: the configuration of a container on the engine names the device. It outweighs every other sign:
+        nothing is taken from a container that may have it
+    """
+    if configured:
+        return Action.KEEP if state is State.BLOCKED else RECOVERY[State.ATTACHED, same_boot, True]
+    return RECOVERY[state, same_boot, exists]
