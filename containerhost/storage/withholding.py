@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from containerhost.errors import DeviceInUse, HostActionFailed
-from containerhost.linux import files
+from containerhost.linux import files, records
 from containerhost.privileged import Privileged
 from containerhost.process.processes import began
 from containerhost.spec import BlockDevice
@@ -21,6 +21,7 @@ from containerhost.spec import BlockDevice
 LOG = logging.getLogger(__name__)
 
 RECORD = ".fenced"
+VERSION = 2  # of the records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Fenced:
     def parse(cls, text: str) -> "Fenced":
         """:raises ValueError, TypeError, KeyError: it is no such record"""
         data = json.loads(text)
+        records.version(data)
         major, minor = data["number"]
         return cls(Process(**data["by"]), Process(**data["container"]), str(data["path"]), (int(major), int(minor)),
                    int(data["mode"]))
@@ -97,7 +99,7 @@ def recorded(folder: Path, fenced: Fenced) -> Iterator[None]:
     name = hashlib.sha256(f"{fenced.container.pid} {fenced.path}".encode()).hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
     record = folder / f"{name}{RECORD}"
-    files.atomic_write(record, json.dumps(dataclasses.asdict(fenced)).encode())
+    files.atomic_write(record, records.replacing(record, dataclasses.asdict(fenced), VERSION).encode())
     try:
         yield
     except HostActionFailed:

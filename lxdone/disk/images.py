@@ -7,7 +7,6 @@ made of stands in a record beside its folder, so that whatever was interrupted i
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import shutil
@@ -16,6 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux import records
 from containerhost.linux.files import UNFINISHED, atomic_write
 from containerhost.rollback import Rollback
 from containerhost.spec import FolderDisk
@@ -34,6 +34,7 @@ LOG = logging.getLogger(__name__)
 
 FOLDER = "disks"
 RECORD, COPY = ".json", ".raw"
+VERSION = 2  # of the records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,12 +341,13 @@ class Images:
         return folder.with_suffix(RECORD)
 
     def _write(self, folder: Path, record: Record) -> None:
-        atomic_write(self._record(folder), json.dumps(dataclasses.asdict(record)).encode())
+        file = self._record(folder)
+        atomic_write(file, records.replacing(file, dataclasses.asdict(record), VERSION).encode())
 
     def _read(self, folder: Path) -> Record | None:
         file = self._record(folder)
         try:
-            return Record(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+            return records.parsed(Record, file.read_text(encoding="utf-8")) if file.exists() else None
         except (ValueError, TypeError) as error:
             raise DriverError(f"{file} is no record of this driver ({error}): find out which disk {folder} shows, take "
                               "it away by hand and remove the file") from error

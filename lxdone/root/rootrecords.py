@@ -10,17 +10,18 @@ else: OpenNebula moved, reverted or enlarged it, or the VM ran on another node.
 """
 
 import dataclasses
-import json
 import os
 import re
 import secrets
 from pathlib import Path
 
+from containerhost.linux import records
 from containerhost.linux.files import Directory, atomic_write
 from onedriver.errors import DriverError
 from onedriver.node import datastores
 
 FILE = "root.json"  # in the VM's folder on the node
+VERSION = 2  # of that file
 RUNNING = "lxdone.running"  # in its folder in the datastore: which node has a newer root
 STORE = ".lxdone"  # in the datastore's own folder: who sees it sees the datastore, not the place where it is to be
 IDENTITY = re.compile(r"[0-9a-f]{32}")  # what it has; a place where none is mounted may have a file of that name too
@@ -65,7 +66,7 @@ def read(home: Path) -> RootRecord | None:
     """
     file = home / FILE
     try:
-        return RootRecord(**json.loads(file.read_text(encoding="utf-8")))
+        return records.parsed(RootRecord, file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
@@ -74,7 +75,8 @@ def read(home: Path) -> RootRecord | None:
 
 
 def write(home: Path, record: RootRecord) -> None:
-    atomic_write(home / FILE, json.dumps(dataclasses.asdict(record)).encode())
+    file = home / FILE
+    atomic_write(file, records.replacing(file, dataclasses.asdict(record), VERSION).encode())
 
 
 def stamp(file: Path) -> str:

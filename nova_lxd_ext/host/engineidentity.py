@@ -12,9 +12,11 @@ from nova import exception
 from oslo_config import cfg
 
 from containerhost.engines import ServerInfo
-from containerhost.linux import files
+from containerhost.linux import files, records
 
 LOG = logging.getLogger(__name__)
+
+VERSION = 2  # of the file
 
 
 def require_same(conf: cfg.ConfigOpts, server: ServerInfo, in_use: bool) -> None:
@@ -26,7 +28,9 @@ def require_same(conf: cfg.ConfigOpts, server: ServerInfo, in_use: bool) -> None
     path = Path(conf.instances_path) / f"lxd-{conf.host}.engine.json"
     now = {"project": conf.lxd.project, "certificate": server.certificate}
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        records.version(found)
+        before = {name: found.get(name) for name in now}
     except FileNotFoundError:
         before = None
     except ValueError as error:
@@ -43,4 +47,4 @@ def require_same(conf: cfg.ConfigOpts, server: ServerInfo, in_use: bool) -> None
             f"the daemon with certificate {now['certificate']!r}. Set them back. If the same containers really are "
             f"there now (a renewed certificate, a moved project), remove {path} and start nova-compute again")
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.atomic_write(path, json.dumps(now).encode())
+    files.atomic_write(path, records.replacing(path, now, VERSION).encode())

@@ -228,7 +228,7 @@ def remembered(name: str, text: str) -> tuple[str, model.VIF]:
     :raises SpecError: the mark was not made by :func:`mark`
     """
     try:
-        _, owner, port, how, bridge, path = text.split(" ")
+        _, owner, port, how, bridge, path, *_ = text.split(" ")  # a later release may have more to tell
         network = model.Network(id=port, bridge=None if bridge == "-" else bridge)
         details: dict[str, Any] = {model.VIF_DETAILS_OVS_HYBRID_PLUG: Kind(how) is Kind.HYBRID}
         if path != "-":

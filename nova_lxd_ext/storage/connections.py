@@ -5,7 +5,6 @@ may hold the backend's secrets: nobody but nova-compute and root may read it.
 """
 
 import dataclasses
-import json
 import logging
 import os
 import re
@@ -13,11 +12,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from containerhost.linux import records
 from nova_lxd_ext.storage import folders
 
 LOG = logging.getLogger(__name__)
 
 FOLDER = "volumes"
+VERSION = 2  # of the files
 ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
@@ -52,7 +53,7 @@ def keep(server: str, connection: Connection) -> None:
     draft = target.with_suffix(".new")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(dataclasses.asdict(connection), file)
+        file.write(records.replacing(target, dataclasses.asdict(connection), VERSION))
     draft.replace(target)
 
 
@@ -92,7 +93,7 @@ def _name(volume: str) -> str:
 
 def _read(file: Path) -> Connection | None:
     try:
-        return Connection(**json.loads(file.read_text(encoding="utf-8")))
+        return records.parsed(Connection, file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:

@@ -6,7 +6,6 @@ that died.
 """
 
 import dataclasses
-import json
 import logging
 import os
 import socket
@@ -17,6 +16,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from containerhost.errors import ContainerHostError
+from containerhost.linux import records
 from onedriver import graphics
 from onedriver.graphics import Vnc
 from onedriver.node import names, onlyone
@@ -26,6 +26,7 @@ from onedriver.vm import Vm
 LOG = logging.getLogger(__name__)
 
 FILE = "console.json"
+VERSION = 2  # of that file
 HOLDER, VISIT = "one-console/", "one-console-visit/"
 END_LIMIT = 10  # s
 BACKLOG = 8  # visitors
@@ -127,9 +128,9 @@ def serve(module: str, name: str, record: Record) -> None:
 def read(file: Path) -> Record | None:
     """None where there is none that this program wrote."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return Record(Vnc(**found["vnc"]), found["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
+        found = records.parsed(Record, file.read_text(encoding="utf-8"))
+        return dataclasses.replace(found, vnc=Vnc(**found.vnc))  # type: ignore[arg-type]
+    except (OSError, ValueError, TypeError):
         return None
 
 
@@ -138,8 +139,9 @@ def write(file: Path, record: Record) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished = file.with_name(f".{FILE}")
     unfinished.unlink(missing_ok=True)
+    content = records.replacing(file, dataclasses.asdict(record), VERSION)
     with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-        json.dump(dataclasses.asdict(record), stream)
+        stream.write(content)
     os.replace(unfinished, file)
 
 

@@ -341,7 +341,8 @@ class DockerEngine:
                 raise errors.EngineConflict(f"container {name} runs: stop it before its parts are exchanged")
             require_made_for(container, grants_of(parts))
             self._records.write(container["Id"],
-                                dataclasses.replace(wanted, volumes_in_root=record.volumes_in_root))
+                                dataclasses.replace(wanted, volumes_in_root=record.volumes_in_root,
+                                                    container=record.container))
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """Look into the running container from the host, through its first process; nothing of it is run."""

@@ -5,7 +5,6 @@ all, and holds only names and numbers.
 """
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,9 +12,11 @@ from typing import Any
 
 from containerhost import recordfiles
 from containerhost.errors import EngineError
+from containerhost.linux import records
 from containerhost.network.nicsetup import NicSetup
 
 FOLDER = Path(recordfiles.FOLDER)
+VERSION = 2  # of the files
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -76,14 +77,14 @@ class Record:
         return Record(self.devices - other.devices, self.nodes - other.nodes, self.netdevs - other.netdevs,
                       self.libraries, self.volumes_in_root, self.container)
 
-    def to_json(self) -> str:
-        return json.dumps({"devices": sorted(self.devices),
-                           "nodes": [dataclasses.asdict(node) for node in sorted(self.nodes)],
-                           "netdevs": [{"host_name": netdev.host_name, "name": netdev.name,
-                                        "setup": netdev.setup and netdev.setup._asdict()}
-                                       for netdev in sorted(self.netdevs)],
-                           "libraries": sorted(self.libraries), "volumes_in_root": self.volumes_in_root,
-                           "container": self.container}, indent=1)
+    def fields(self) -> dict[str, Any]:
+        """Return the record's fields as JSON has them."""
+        return {"devices": sorted(self.devices),
+                "nodes": [dataclasses.asdict(node) for node in sorted(self.nodes)],
+                "netdevs": [{"host_name": netdev.host_name, "name": netdev.name,
+                             "setup": netdev.setup and netdev.setup._asdict()} for netdev in sorted(self.netdevs)],
+                "libraries": sorted(self.libraries), "volumes_in_root": self.volumes_in_root,
+                "container": self.container}
 
 
 class Records:
@@ -108,7 +109,7 @@ class Records:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with unfinished.open("w", encoding="utf-8") as file:
-                file.write(record.to_json() + "\n")
+                file.write(records.replacing(path, record.fields(), VERSION) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.rename(path)
@@ -131,6 +132,7 @@ class Records:
 
 
 def parsed(data: Any) -> Record:
+    records.version(data)
     return Record(frozenset(map(str, data["devices"])),
                   frozenset(Node(str(node["path"]), int(node["major"]), int(node["minor"])) for node in data["nodes"]),
                   frozenset(Netdev(str(item["host_name"]), str(item["name"]), recordfiles.nic_setup(item.get("setup")))
@@ -138,8 +140,8 @@ def parsed(data: Any) -> Record:
                   bool(data.get("volumes_in_root", False)), str(data.get("container", "")))
 
 
-def union(records: Iterable[Record]) -> Record:
+def union(parts: Iterable[Record]) -> Record:
     result = Record()
-    for record in records:
-        result |= record
+    for part in parts:
+        result |= part
     return result

@@ -11,6 +11,7 @@ from containerhost.errors import DeviceInUse
 from containerhost.privileged import Privileged
 from containerhost.spec import BlockDevice
 from containerhost.storage.withholding import restore_all, withheld
+from tests.unit.containerhost.linux.test_records import of_first_release, of_later_release
 
 DISK = BlockDevice("v", "/dev/null", "/dev/vdb")  # any node will do
 
@@ -78,6 +79,15 @@ class WithheldTest(testtools.TestCase):
         for _ in range(2):
             self.assertEqual((), restore_all(root, self.folder))
         self.assertEqual(["restore /dev/vdb (1, 3) 600"], root.done)
+
+    def test_what_another_release_left_fenced_is_restored(self) -> None:
+        for release in (of_first_release, of_later_release):
+            root = Root()
+            self.killed(root)
+            (record,) = self.folder.iterdir()
+            release(record)
+            self.assertEqual((), restore_all(root, self.folder))
+            self.assertEqual(["restore /dev/vdb (1, 3) 600"], root.done)
 
     def test_a_container_that_started_anew_has_nothing_to_restore(self) -> None:
         root = Root()

@@ -12,6 +12,7 @@ from containerhost.storage import fsfreeze
 from lxdone.disk import images
 from lxdone.disk.images import Images, Record
 from onedriver.errors import BadInput, DriverError, NotSupported
+from tests.unit.containerhost.linux.test_records import lease, of_first_release, of_later_release
 from tests.unit.lxdone.machines import machine
 
 
@@ -40,6 +41,16 @@ class CopyTest(testtools.TestCase):
         self.record()
         self.copy()
         self.assertEqual(("content", 0o600), (self.target.read_text(), self.target.stat().st_mode & 0o777))
+
+    def test_records_of_other_releases_are_used_and_their_fields_kept(self) -> None:
+        folder, record = self.state / "5", Record(str(self.file), copied=False, read_only=False)
+        self.disks._write(folder, record)
+        for release in (of_first_release, of_later_release):
+            release(self.state / "5.json")
+            self.assertEqual(record, self.disks._read(folder))
+        self.disks._write(folder, dataclasses.replace(record, held="stamp"))
+        self.assertEqual((9, [1]), lease(self.state / "5.json"))
+        self.assertEqual("stamp", self.disks._read(folder).held)
 
     def test_what_is_no_file_is_refused(self) -> None:
         self.record("/dev/vg-one-0/lv-one-1-5")

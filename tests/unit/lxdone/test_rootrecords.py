@@ -8,6 +8,7 @@ import testtools
 from lxdone.root import rootrecords
 from lxdone.root.rootrecords import RootRecord
 from onedriver.errors import DriverError
+from tests.unit.containerhost.linux.test_records import lease, of_first_release, of_later_release
 
 
 class RecordsTest(testtools.TestCase):
@@ -32,6 +33,16 @@ class RecordsTest(testtools.TestCase):
         for content in ("", "[]", '{"file": "x"}', "{"):
             (self.home / rootrecords.FILE).write_text(content)
             self.assertRaises(DriverError, rootrecords.read, self.home)
+
+    def test_records_of_other_releases_are_used_and_their_fields_kept(self) -> None:
+        file = self.home / rootrecords.FILE
+        rootrecords.write(self.home, self.record)
+        for release in (of_first_release, of_later_release):
+            release(file)
+            self.assertEqual(self.record, rootrecords.read(self.home))
+        rootrecords.write(self.home, self.saved())
+        self.assertEqual((9, [1]), lease(file))
+        self.assertEqual(self.saved(), rootrecords.read(self.home))
 
     def test_another_content_has_another_stamp(self) -> None:
         self.assertTrue(self.record.is_of(rootrecords.stamp(self.disk)))

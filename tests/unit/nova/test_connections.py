@@ -8,6 +8,7 @@ from oslo_config import fixture as config_fixture
 
 from nova_lxd_ext.storage import connections, folders
 from nova_lxd_ext.storage.connections import Connection
+from tests.unit.containerhost.linux.test_records import lease, of_first_release, of_later_release
 from tests.unit.nova import records
 
 BEGUN = Connection("vol-1", "iscsi", {"auth_password": "hush"}, "/dev/vdb")
@@ -31,6 +32,16 @@ class ConnectionsTest(testtools.TestCase):
             connections.forget(records.UUID, "vol-1")
             self.assertIsNone(connections.find(records.UUID, "vol-1"))
         self.assertEqual((), connections.of(records.UUID))
+
+    def test_records_of_other_releases_are_used_and_their_fields_kept(self) -> None:
+        connections.keep(records.UUID, BEGUN)
+        (file,) = Path(folders.of(records.UUID)).rglob("*.json")
+        for release in (of_first_release, of_later_release):
+            release(file)
+            self.assertEqual(BEGUN, connections.find(records.UUID, "vol-1"))
+        connections.keep(records.UUID, dataclasses.replace(BEGUN, path="/dev/vdc"))
+        self.assertEqual((9, [1]), lease(file))
+        self.assertEqual("/dev/vdc", connections.of(records.UUID)[0].path)
 
     def test_secrets_are_for_nova_compute_alone(self) -> None:
         connections.keep(records.UUID, BEGUN)

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import fixtures
 import nova.conf
 import testtools
@@ -9,6 +11,7 @@ from containerhost import errors
 from containerhost.engines import PoolUsage
 from nova_lxd_ext import conf
 from nova_lxd_ext.host import startup
+from tests.unit.containerhost.linux.test_records import of_first_release, of_later_release
 from tests.unit.nova.fakes import FakeEngine
 
 
@@ -66,6 +69,16 @@ class CheckTest(testtools.TestCase):
         self.check(in_use=True)
         self.engine.certificate = "another"
         self.assertRaises(exception.InvalidConfiguration, self.check, in_use=True)
+
+    def test_the_record_of_another_release_names_the_same_engine(self) -> None:
+        self.check(in_use=True)
+        (file,) = Path(nova.conf.CONF.instances_path).glob("*.engine.json")
+        for release in (of_first_release, of_later_release):
+            release(file)
+            self.check(in_use=True)
+            self.options.config(project="other", group="lxd")
+            self.assertRaises(exception.InvalidConfiguration, self.check, in_use=True)
+            self.options.config(project="default", group="lxd")
 
     def test_an_empty_host_takes_another_project(self) -> None:
         self.check()

@@ -81,6 +81,10 @@ class MarkTest(testtools.TestCase):
                                  (owner, found["id"], vifconfig.kind(found), vifconfig.host_end(found),
                                   found["network"]["bridge"], vifconfig.datapath(found)))
 
+    def test_a_mark_of_a_later_release_may_have_more_words(self) -> None:
+        text = vifconfig.mark(records.UUID, ports.vif())
+        self.assertEqual(vifconfig.remembered("tap1", text), vifconfig.remembered("tap1", f"{text} more words"))
+
     def test_a_mark_that_is_none(self) -> None:
         for text in ("", "nova-lxd-ext x y", "nova-lxd-ext a b strange br-int -"):
             self.assertRaises(errors.SpecError, vifconfig.remembered, "tap1", text)

@@ -3,9 +3,11 @@ from pathlib import Path
 import fixtures
 import testtools
 
+from containerhost import recordfiles
 from containerhost.engines.docker.record import Netdev, Node, Record, Records
 from containerhost.errors import EngineError, EngineNotFound
 from containerhost.spec import NicSetup
+from tests.unit.containerhost.linux.test_records import lease, of_first_release, of_later_release
 
 ID = "ab" * 32
 FULL = Record(frozenset({"0000:3b:00.0"}), frozenset({Node("/dev/nvidia0", 195, 0)}),
@@ -22,11 +24,22 @@ class RecordsTest(testtools.TestCase):
     def test_written_and_read(self):
         for record in (FULL, Record(), Record(netdevs=frozenset({Netdev("a", "b", SETUP)}))):
             self.records.write(ID, record)
-            self.assertEqual(record.to_json(), self.records.read(ID).to_json())
+            self.assertEqual(record.fields(), self.records.read(ID).fields())
         self.assertEqual([f"{ID}.json"], [path.name for path in self.folder.iterdir()])
         self.records.remove(ID)
         self.records.remove(ID)
         self.assertRaises(EngineNotFound, self.records.read, ID)
+
+    def test_records_of_other_releases_are_used_and_their_fields_kept(self):
+        self.records.write(ID, FULL)
+        file = self.folder / f"{ID}.json"
+        for release in (of_first_release, of_later_release):
+            release(file)
+            self.assertEqual(FULL, self.records.read(ID))
+            self.assertEqual([("/dev/nvidia0", 195, 0)], recordfiles.nodes(str(self.folder), ID))
+        self.records.write(ID, Record(container="c1"))
+        self.assertEqual((9, [1]), lease(file))
+        self.assertEqual(Record(container="c1"), self.records.read(ID))
 
     def test_of_two_setups_of_one_interface_the_newer_counts(self):
         old, new = (Record(netdevs=frozenset({Netdev("a", "b", setup)})) for setup in (None, SETUP))
