@@ -65,12 +65,12 @@ class DeviceAllocator:
 
     def acquire(self, requests: Sequence[Request], consumer: Consumer, inventory: Inventory | None = None
                 ) -> tuple[Grant, ...]:
-        """Make ``consumer`` hold all the devices, prepared as asked, or none. What it holds already it keeps.
+        """Claim, prepare and attach all the devices, or none. Idempotent: what the consumer has already it keeps.
 
-        :param inventory: the caller's own look at the host, a moment old
+        :param inventory: the caller's own scan of the host, a moment old
         :returns: one grant for each request, in order
         :raises DeviceNotFound, DeviceUnhealthy, DeviceHeld, AllocationsUnreadable, SpecError: nothing was changed
-        :raises HostActionFailed: preparing failed; what was newly taken is given back
+        :raises HostActionFailed: preparing failed; what was newly claimed is released
         """
         inventory = inventory or self._inventory()
         mine = self._records(consumer)
@@ -95,17 +95,17 @@ class DeviceAllocator:
             return grants
 
     def grants(self, requests: Sequence[Request], consumer: Consumer) -> tuple[Grant, ...]:
-        """What the consumer has, as grants; changes nothing.
+        """Return what the consumer has, as grants. Changes nothing.
 
-        :raises DeviceHeld: it does not hold one of them
+        :raises DeviceHeld: it does not have one of them
         """
         return self._grants(self._inventory(), requests, consumer)
 
     def preview(self, requests: Sequence[Request], consumer: Consumer, inventory: Inventory | None = None
                   ) -> tuple[Grant, ...]:
-        """What :meth:`acquire` would give, as far as a look tells; changes nothing. GUIDs and MACs are not prepared.
+        """Return the grants of :meth:`acquire`, without GUIDs and MACs, which are not prepared. Changes nothing.
 
-        :param inventory: the caller's own look at the host, a moment old
+        :param inventory: the caller's own scan of the host, a moment old
         :raises DeviceNotFound, DeviceUnhealthy, SpecError:
         """
         inventory, mine = inventory or self._inventory(), self._records(consumer)
@@ -127,7 +127,7 @@ class DeviceAllocator:
         return self._privileged.users(own, holders_of(container)) if own else ()
 
     def faults(self, consumer: Consumer) -> tuple[str, ...]:
-        """What is wrong with the devices the consumer has, one text each; see :func:`containerhost.faults.of`."""
+        """Return what is wrong with the consumer's devices, one text each; see :func:`containerhost.faults.of`."""
         records = self._store.held_by(consumer)
         return faults.of(records, self._inventory()) if records else ()
 
@@ -153,19 +153,19 @@ class DeviceAllocator:
         return self._grants(inventory, requests, consumer)
 
     def held_by(self, consumer: Consumer) -> frozenset[str]:
-        """Ids of the devices that the consumer has; blocked ones too."""
+        """Return the ids of the devices that the consumer has; blocked ones too."""
         return frozenset(self._records(consumer))
 
     def consumers_of(self, driver: str, engine: str) -> frozenset[Consumer]:
-        """The containers of this driver and engine that have devices.
+        """Return the containers of this driver and engine that have devices.
 
         :raises AllocationsUnreadable: a record cannot be read
         """
-        store = {record.consumer for record in self._store.records().values()}
-        return frozenset(consumer for consumer in store if (consumer.driver, consumer.engine) == (driver, engine))
+        consumers = {record.consumer for record in self._store.records().values()}
+        return frozenset(consumer for consumer in consumers if (consumer.driver, consumer.engine) == (driver, engine))
 
     def release(self, consumer: Consumer) -> tuple[str, ...]:
-        """Clean and free everything a deleted or stopped container had. May be repeated at any time.
+        """Clean and free all devices of a deleted or stopped container. Idempotent.
 
         :returns: complaints, one for each device that could not be cleaned: it stays blocked with that reason, and the
             next call tries again
@@ -173,14 +173,14 @@ class DeviceAllocator:
         return self._release_all(self.held_by(consumer), consumer, None)
 
     def release_device(self, device_id: str, consumer: Consumer, container: int | None) -> tuple[str, ...]:
-        """Likewise for one device, after it was detached from a container that lives on.
+        """Clean and free one device that was detached from a container, which may run on. Idempotent.
 
         :param container: its first process; None when it does not run
         """
         return self._release_all(self.held_by(consumer) & {device_id}, consumer, container)
 
     def reset_devices(self, consumer: Consumer) -> tuple[str, ...]:
-        """Reset the owner's sick GPUs, which stay its own; its container is stopped.
+        """Reset the consumer's unhealthy GPUs, which stay its own. Its container is stopped.
 
         :returns: complaints, one for each that could not be reset
         """
@@ -202,9 +202,9 @@ class DeviceAllocator:
                      if device.id in device_ids and device.kind is Kind.GPU and not device.healthy)
 
     def clean(self, device_id: str) -> tuple[str, ...]:
-        """For the operator: clean a device that is blocked, or that nobody has; then it is free.
+        """Clean a device for the operator, and free it: one that is blocked or free, or whose cleaning was interrupted.
 
-        :returns: what was done, in words
+        :returns: what was done, one text each
         :raises DeviceNotFound, DeviceHeld, AllocationsUnreadable: nothing was changed
         :raises ScrubFailed, DeviceUnhealthy: it is blocked for that reason
         """
