@@ -83,6 +83,18 @@ class TestFormats(RebuildCase):
             joined = compress(content[:half]) + compress(content[half:])
             self.assertEqual(self.inspect(joined).unpacked, self.unpacked(), compress)
 
+    def test_zeros_behind_the_image_are_ignored(self):
+        """A disk that was enlarged to its SIZE ends in them."""
+        for suffix, compress in imagekit.COMPRESSORS.items():
+            packed = compress(imagekit.unified())
+            found = self.inspect(packed + bytes((1 << 20) - len(packed)))
+            self.assertEqual(Rebuilt(Format.UNIFIED, self.unpacked(), "x86_64"), found, suffix)
+
+    def test_other_bytes_behind_a_zst_image_are_damage(self):
+        packed = zstandard.compress(imagekit.unified())
+        for tail in (b"x" * 4096, bytes(4096) + b"x" * 512):
+            self.assert_bad("damaged: unsupported format", packed + tail)
+
     def test_not_bootable(self):
         for words, content in (
                 ("QCOW2", b"QFI\xfb" + bytes(4096)),
