@@ -1,6 +1,5 @@
 """What the probes report, measured: one request to the engine for any number of containers."""
 
-import dataclasses
 import json
 import os
 import time
@@ -83,21 +82,23 @@ class Measure:
                                    host.nodes)
 
     def vm_status(self) -> str:
-        states = probes.vm_status(self._settled())
-        return "\n".join(filter(None, (probes.complete() if self._is_time_for_all() else "", states)))
+        found, are_all = self._idle()
+        whole = probes.complete() if are_all and self._is_time_for_all() else ""
+        return "\n".join(filter(None, (whole, probes.vm_status(found))))
 
-    def _settled(self) -> tuple[ContainerState, ...]:
-        """Return the containers, of which those run that an action has stopped to start them again: OpenNebula would
-        take their VMs for powered off. They are read once more after the look at who works on them."""
+    def _idle(self) -> tuple[tuple[ContainerState, ...], bool]:
+        """Return the containers without those of VMs that an action works on, and whether there are none of these.
+
+        oned takes a container that is stopped to be started again for a VM that is powered off, and one that exists
+        before the end of a deploy for the success of that, which may still fail. So their VMs are not in the list, and
+        the list is not marked as complete. Containers are read once more after the look at who works on them.
+        """
         found = self._engine.containers()
-        stopped = [int(state.labels[LABEL]) for state in found
-                   if state.status is Status.STOPPED and state.labels.get(LABEL, "").isdecimal()]
-        if not stopped:
-            return found
-        busy = {str(vm_id) for vm_id in stopped if vmlock.is_held(self._state, vm_id)}
-        return tuple(dataclasses.replace(state, status=Status.RUNNING)
-                     if state.status is Status.STOPPED and state.labels.get(LABEL) in busy else state
-                     for state in self._engine.containers())
+        busy = {label for state in found if (label := state.labels.get(LABEL, "")).isdecimal()
+                and vmlock.is_held(self._state, int(label))}
+        if busy or any(state.status is Status.STOPPED and LABEL in state.labels for state in found):
+            found = self._engine.containers()
+        return tuple(state for state in found if state.labels.get(LABEL) not in busy), not busy
 
     def vm_monitor(self) -> str:
         """One request; without devices in use neither they nor vendors' libraries are looked at."""
