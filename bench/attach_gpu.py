@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Giving a running server a GPU through the driver (a live resize), and taking it, against LXD's own client: aim for
 giving <= 1.2 x ``lxc config device add``.
 

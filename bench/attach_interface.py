@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Attaching a port to a running server, and detaching it, against raw LXD calls with the same interface: aim <= 1.2 x.
 
     sudo .venv/bin/python bench/attach_interface.py [--runs N] [--json]

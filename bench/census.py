@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is there at a moment that a device given and taken must not leave more of: on the host, in one container, and in
 this process."""
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Ten thousand times a GPU and a VF for a running server and back, through the driver: does anything stay, does its
 process grow, does it become slower?
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the benchmarks run: on an emulated host, with this repository first in the path. Imports nothing of nova."""
 
 import os

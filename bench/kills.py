@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """nova-compute and LXD killed at random steps of random operations of a server with a GPU: nothing may be left.
 
     sudo .venv/bin/python bench/kills.py [--kills N] [--seed N] [--only OPERATION ...] [--json]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A live resize through nova's API, scheduler, Placement and compute manager, from the request until the server has its
 new size with a GPU and a VF more, and the way back: aim <= 3 s each.
 

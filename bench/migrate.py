@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Moving a running server to another host through the driver, against LXD's own copy by raw calls: aim <= 1.2 times.
 
     sudo .venv/bin/python bench/migrate.py [--runs N] [--mib N] [--json]

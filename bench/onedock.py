@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """OpenNebula's driver for Docker: what its start costs, a deployment, a device for a running VM, a round of monitoring.
 
     sudo .venv/bin/python bench/onedock.py [--containers N] [--running N] [--runs N] [--json]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """OpenNebula's driver: what its start costs, a deployment, and one round of monitoring.
 
     sudo .venv/bin/python bench/opennebula.py [--containers N] [--running N] [--runs N] [--json]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """OpenNebula's own driver for LXC beside lxdone and onedock, in one oned on two nodes: what people wait for.
 
     sudo .venv/bin/python bench/opennebula_peer.py --source DIR [--count N] [--rounds N] [--keep] [--json FILE]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Ten boots at once through the driver, image cached, against the same work at once by raw LXD calls: aim >= 0.9 times
 its throughput.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LXD's REST API with nothing around it: what the driver's time is compared with."""
 
 import http.client

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Rebuilding an image and importing the result, against importing the image as it is: aim <= 3 times, <= 128 MiB.
 
     sudo .venv/bin/python bench/rebuild.py [--runs N] [--files N] [--mib N] [--json]

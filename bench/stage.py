@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The driver on a real LXD and an emulated host, without nova's services around it."""
 
 import uuid

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Character nodes of a running container: given and taken in its control group and in its /dev.
 
 The control group decides: by a file of it in version 1 (Documentation/admin-guide/cgroup-v1/devices.rst), by a program

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command ``containerhost``: look at a host the way the drivers do. Needs no privileges but to change something."""
 
 import dataclasses

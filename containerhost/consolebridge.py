@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Carries bytes between a visitor's socket and a container's console."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which devices processes of a control group of version 2 may open: the kernel asks programs of the group's, all of
 which must agree (cgroup-v2.rst, "Device controller"; bpf(2)). Engines give a container one, systemd perhaps another.
 

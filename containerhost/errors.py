@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every error containerhost raises, told for the person who reads it.
 
 A message says what was asked, what was found and what to do about it. Drivers map these classes onto their

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong with the devices a container has, for whoever looks after it. Pure."""
 
 from collections.abc import Iterable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files in which an operator says something of single GPUs: YAML, one mapping of PCI addresses.
 
 Every scalar is read as the text that stands there: YAML 1.1 would take 0000:17:00.0 for a number in base sixty.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Grant: what it means for a container to have a device, in no engine's words.
 
 A vendor plug-in turns a :class:`~containerhost.devices.model.Device` into a Grant; an engine turns the Grant into

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel's list format for cores and nodes, ``0-3,8`` (Documentation/admin-guide/cputopology.rst). Pure."""
 
 from collections.abc import Iterable

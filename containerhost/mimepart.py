@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Documents for cloud-init that configuration, which is text, cannot hold as they are. Pure."""
 
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How near devices are to each other: what lies between two of them, in the words that GPUs' tools have for it.
 
 GPUDirect RDMA is fast between a GPU and a network function behind the same PCIe switch (``PIX``, ``PXB``), works over

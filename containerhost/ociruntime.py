@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The OCI runtime that Docker runs for this project's containers: runc, and with it what a container's record says.
 
 Docker fixes a container's devices when it makes it. Here they are added each time it starts, before its first program

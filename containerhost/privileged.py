@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The few things only root may do, each one tiny: a driver whose process is not root puts its helper in this place.
 
 Arguments are checked here, because a helper's caller may be the weaker side: an address, an interface or a GUID that

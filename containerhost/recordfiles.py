@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of the records that :mod:`containerhost.engines.docker.record` describes, as JSON.
 
 The OCI runtime reads them at each start of a container, which waits for it: nothing large is loaded here.

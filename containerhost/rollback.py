@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Undo of multi-step actions: each step leaves how to take it back, and an error runs them in reverse."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bring a returned device into the state it was given away in, or say why it cannot be.
 
 A tenant was root over the device: what can be reset is reset, and nothing a tenant set may reach the next one. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ContainerSpec: what a cloud wants a container to be, in no engine's words.
 
 Clouds translate into it, engines translate out of it; both translations are pure functions. Every value here is

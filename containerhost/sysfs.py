@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The only reader of /sys, /proc and /dev, of this host or of a captured copy of another's.
 
 What a kernel file holds is never trusted: a file that is missing, unreadable or odd reads as None or as nothing, so

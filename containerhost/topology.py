@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The host's processors, memory and NUMA nodes, and how busy they are.
 
 Sources: Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopology.rst and

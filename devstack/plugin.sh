@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # DevStack's plug-in of the Nova driver for LXD and Incus. DevStack sources it at each of its phases.
 
 NOVA_LXD_EXT_DIR=${GITDIR[nova-lxd-ext]}

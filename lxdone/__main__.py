@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command ``lxdone``, also as ``python -m lxdone``: see :mod:`lxdone.cli`."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts the parts of the driver together from the node's options. Nothing here talks to LXD yet."""
 
 from pathlib import Path

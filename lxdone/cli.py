@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command ``lxdone``: what the scripts that oned calls run.
 
     lxdone vmm ACTION ARGUMENT…     an action, with oned's own arguments and standard input

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A context for guests that have cloud-init instead of OpenNebula's context packages. Pure.
 
 LXD hands these documents to cloud-init in the guest (its LXD datasource). The tenant's own document, USER_DATA, stays

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The administrator's options of a node: a TOML file, ``/etc/lxdone.toml`` unless $LXDONE_CONF names another."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The program for a visitor of a container's console. Called with the container's name and the handle of the visitor's
 socket; the password is in the VM's folder, not for the eyes of others on the host."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copies of disks of VMs that run, on the front-end, as oneadmin: what OpenNebula's own transfer drivers hand over.
 
 Their scripts call this first (:mod:`onedriver.setup.transferdrivers`) and go on where it is not about such a VM. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What depends on what OpenNebula is doing with the VM: what goes with it, and what is refused, and why. Pure."""
 
 from lxdone import translate

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A VM of OpenNebula as a container's spec. Pure: the same VM, options and host give the same spec."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What oned can have done with a VM's container on LXD: what of it LXD alone has."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts the parts of the driver together from the operator's options. Nothing here talks to the engine yet."""
 
 import dataclasses

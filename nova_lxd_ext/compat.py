@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where nova has no public way, and where its releases differ: the one place that knows."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operator's options, group ``[lxd]`` of nova.conf; nova's own options are used wherever nova has one."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LXDDriver: nova's contract of a virt driver (nova.virt.driver.ComputeDriver) and nothing else.
 
 Every method hands over to the module that knows how. Errors reach nova through :mod:`nova_lxd_ext.errors` only.

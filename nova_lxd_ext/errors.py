@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What containerhost raises, in nova's words: the one place where the two meet.
 
 Nova decides by the class what happens next, and the tenant reads the message as the server's fault. What this host

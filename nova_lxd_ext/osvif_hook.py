@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes ``compute_driver = lxd.LXDDriver`` find this package, whatever way it was installed.
 
 Nova imports drivers from below ``nova.virt`` only, and ``nova`` is a regular package that nobody else's files can join

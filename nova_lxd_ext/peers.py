@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The drivers of different compute hosts talk to each other over nova's own message bus.
 
 A server must be on its new host before nova is told that it left the old one: nova cannot undo a move whose second half

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """containerhost's root actions through oslo.privsep, so that nova-compute itself need not be root.
 
 The daemon that oslo.privsep starts keeps only the capabilities below. It checks every argument once more, because

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all providers that this driver writes into nova's view of Placement have in common. Pure."""
 
 from typing import Any

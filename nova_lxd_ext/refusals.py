@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is asked of nova's drivers and cannot be done for a container, each with its reason.
 
 The words are those of doc/source/support-matrix.yaml. Where nova passes a driver's own words on to the person who

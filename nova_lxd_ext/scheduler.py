@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For nova-scheduler: a resized server stays on its host where that has room, so that it can be resized while it runs.
 
     [filter_scheduler]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A limit on calls that know none: a storage backend that is gone must not hold a server's lock for ever."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command ``onedock``, also as ``python -m onedock``: see :mod:`onedock.cli`."""
 
 import sys

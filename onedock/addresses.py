@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What OpenNebula's context says of a VM's interfaces, for setting it from outside. Pure.
 
 An application's image has nothing that reads a context. The context's ``ETHn_*`` are found by the interface's MAC;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A template's attributes that begin with DOCKER_, typed. Pure.
 
 Words are split as a shell would split them, quotes and backslashes included, but nothing is expanded and no shell sees

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command ``onedock``: what the scripts that oned calls run.
 
     onedock datastore ACTION ID      an action of the datastore driver, on the front-end

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that this driver's file work needs, each with a limit, none through a shell."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data and volatile disks: files with one file system and nothing else, which the host can mount for a container."""
 
 import contextlib

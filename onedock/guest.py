@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a container finds from the host's side: its context, its name servers, its disks beside the root."""
 
 import os

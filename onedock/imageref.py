@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file ``disk.0`` of a VM on Docker: which image of the engine its root is made of, as a few words of JSON.
 
 The transfer driver writes it into the VM's folder of the system datastore, and the deployment reads it::

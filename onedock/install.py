@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command ``onedock-install``: puts the driver on a front-end, and checks a node."""
 
 from onedock import nodecheck

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A VM's network interfaces: pairs of which one end is a port of OpenNebula's bridge and the other is the container's.
 
 The host's end has the name that OpenNebula gave it, by which its security groups find it. Addresses are set from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the command ``onedock`` does on a node. What an action of a VM does not need, others load when they do."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a node can run VMs on Docker: what is wrong, each with what to do."""
 
 from collections.abc import Iterable, Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images of a node's engine, for the transfer driver: ``onedock image …``, as root.
 
 An image that a VM's disk names has a name of that disk's in Docker (``onedock/one-12:disk.0``) from before the disk is

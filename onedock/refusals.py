@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is refused because of what OpenNebula is doing with the VM, and why. Pure.
 
 A container's root follows its VM as an image; its memory cannot.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Root disks: the images that containers are made of, and the images that are made of containers.
 
 Every image that a VM needs has a name of the VM's in Docker (``onedock/one-12:…``) for as long as the VM is on this

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A VM of OpenNebula as the spec of a container on Docker. Pure: the same VM, options and host give the same spec."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What oned can have done with a VM's container on Docker: what of it Docker alone has.
 
 What a VM has on this host is found by its id: also its disks' mounts, its interfaces, its images.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How oned calls a VMM script: the arguments of every action and the document on its standard input.
 
 Arguments come as oned writes them; VMID and HOST end them, except for exec, where the command follows. Standard input

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encryption of monitor messages, where monitord.conf names a pair of keys: RSA, PKCS #1 v1.5, block by block."""
 
 import re

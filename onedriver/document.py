@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpenNebula's XML, read with suspicion: tenants write much of it, and a line in a template can cut it short.
 
 No entity is expanded, no network or file is touched, and what is not one complete document is refused.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a driver of OpenNebula can fail with, each with the exit status of its program."""
 
 

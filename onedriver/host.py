@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts and datastores as OpenNebula describes them to a driver, typed. Pure."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Monitor messages: what a probe's client sends to onemonitord, and the answer to the action that starts it. Pure.
 
 A message is ``TYPE SUCCESS|FAILURE host-id epoch base64(zlib(text))`` and a line's end, in a UDP datagram, or over TCP

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What onemonitord tells a node's client at its start: where to send what, and how often. Pure."""
 
 import dataclasses

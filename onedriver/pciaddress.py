@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpenNebula's names for PCI devices, and the host's.
 
 The core writes a function's ADDRESS with a colon before the function (``0000:17:00:0``) and takes any string for one:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where disks are, as oned says it to a transfer driver: ``HOST:FOLDER/DATASTORE/VM/disk.N``. Pure."""
 
 import posixpath

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one place where a script's failure becomes what oned understands.
 
 oned takes a line of standard error that begins with ``ERROR: ``, ``INFO: ``, ``WARN: `` or ``DEBUG: `` for the log,

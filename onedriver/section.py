@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Typed reading of one element's attributes. Tenant text leaves here only as a number, a word of a set, or text whose
 form was checked; every refusal names the attribute and what it may be."""
 

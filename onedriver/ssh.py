@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run commands on nodes from the front-end, over ssh, as oneadmin."""
 
 from onedriver.program import reason

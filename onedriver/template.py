@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpenNebula's template syntax, as probes write it: ``KEY="value"`` and ``NAME=[ KEY="value", … ]``. Pure."""
 
 import base64

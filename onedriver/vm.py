@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A VM as OpenNebula describes it to a driver, typed. Pure.
 
 MEMORY and SIZE are MiB in OpenNebula and bytes here; CPU is a share of cores in hundredths.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that the tests put in the path of what they test."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The vendor plug-in of examples/vendor, installed as an administrator installs it, for the time of a test."""
 
 import functools

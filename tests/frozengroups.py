@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A container that is made of namespaces and of a control group, for tests that freeze it."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images that a hostile tenant would upload, as uncompressed tarballs. Needs the standard library only."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A viewer of VNC, as small as it can be: RFB 3.8 (RFC 6143), pixels of 32 bits, no encoding."""
 
 import socket

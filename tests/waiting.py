@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waiting for a condition: tests never sleep for a time that is hoped to suffice."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shows a subunit stream from standard input as it comes: a line for each test that ended, and why one failed.
 
     stestr run --subunit | tee FILE | python tools/progress.py NAME

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes doc/source/support-matrix.md from doc/source/support-matrix.yaml; Sphinx does the same at each build.
 
     .venv/bin/python tools/supportmatrix.py

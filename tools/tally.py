@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adds up subunit streams: prints why each skipped test was skipped, and a last line with the true count.
 
 Exits 1 when a test failed or when there was none at all.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Allocate devices of this host to containers, and release them.
 
 The states of an allocation and their order: :mod:`containerhost.allocation.states`. A process that changes a device

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPUs that several containers may have at a time, by their operator's choice: ``/etc/containerhost/sharing.yaml``.
 
 ::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The states of a device's allocation, the transitions between them, and recovery after a crash. Pure.
 
 ::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Store the allocations of this host's devices: one small file per device, and a lock around every change.
 
 The records are the host's own truth, whatever the clouds believe. They survive a kill at any instruction: a file

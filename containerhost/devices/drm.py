@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The graphics nodes of a PCI function: /dev/dri/cardN and renderDN, as its ``drm`` folder in sysfs names them."""
 
 import re

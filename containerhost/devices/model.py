@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a device is: plain frozen records that every part of the project passes around.
 
 Nothing here reads a file or knows a cloud or an engine. Addresses are written as the kernel writes them

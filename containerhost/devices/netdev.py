@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The network interface of a PCI function, and whether the host itself needs it.
 
 Sources: Documentation/ABI/testing/sysfs-class-net; /proc/net/route and /proc/net/if_inet6 of the reader's namespace.

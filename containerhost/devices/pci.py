@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PCI functions as sysfs tells them (Documentation/ABI/testing/sysfs-bus-pci), before any vendor has had a look."""
 
 import re

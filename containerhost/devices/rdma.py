@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The RDMA side of a PCI function: its InfiniBand device, GUIDs, port and character nodes.
 
 Sources: Documentation/ABI/stable/sysfs-class-infiniband and Documentation/infiniband/user_{verbs,mad}.rst.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ports of RDMA devices in detail, and how the host shares RDMA devices between network namespaces.
 
 Sources: Documentation/ABI/stable/sysfs-class-infiniband; module parameter ``netns_mode`` of ib_core, which ``rdma

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scan: from a host's kernel files to the inventory of what its containers can be given."""
 
 import logging

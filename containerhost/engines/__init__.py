@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every container engine offers, in no engine's words.
 
 A driver codes against :class:`Containers`, or :class:`Engine` where it needs more, and the records here;

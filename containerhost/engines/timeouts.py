@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Telling a request that got no answer in time from one that failed, for every engine that is reached by HTTP."""
 
 import requests

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does a container see exactly what it was granted? Pure: from what its first process sees to complaints in words."""
 
 import fnmatch

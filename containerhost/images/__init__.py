@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rebuild images that tenants made, so that no engine parses an archive or metadata that a tenant wrote.
 
 ``rebuild`` starts ``worker`` in a process without privileges, network or unlimited memory. There ``source`` turns any

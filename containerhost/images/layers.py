@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rebuild an archive of a container image (`docker save`) for the engine that loads it.
 
 The image's id is the digest of its configuration, and that names the digest of each layer. So an archive's own words

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parse a tar stream into validated members, with bounded memory. This is the only parser of a tenant's archive.
 
 It is the standard library's ``tarfile``, over a stream that counts what it reads: ``tarfile`` alone takes a damaged

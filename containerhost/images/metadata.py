@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metadata of images: validate what a tenant wrote, and write what LXD reads (LXD doc, "Image format").
 
 Nothing of a tenant's document but the architecture is used. The rest is validated all the same: an image whose metadata

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start the worker that rebuilds an image, and read its result. Nothing of a tenant's file is parsed here."""
 
 import contextlib

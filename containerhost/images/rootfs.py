@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decide what each member of an image becomes, so that a new archive of it can only fill one root file system.
 
 The new archive holds the root file system alone: every name is relative to it, and no member lies below a link. An

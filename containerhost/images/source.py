@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turn an image file of any accepted form into a tar stream.
 
 What the file is, is found in its bytes, never in its name. Each packed form is unpacked by its own maintained program,

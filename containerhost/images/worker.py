@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rebuild the image on standard input to standard output: ``rootfs LIMIT SECONDS`` or ``layers IMAGE SECONDS``.
 
 Runs with no more rights than it needs, see :func:`confine`. The last words on standard error are its result as JSON.

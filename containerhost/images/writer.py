@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write tar archives of validated members.
 
 Formats: POSIX pax (pax(1), "pax Header Block"); sparse files as GNU tar's "PAX Format, Version 1.0".

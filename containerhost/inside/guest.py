@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """containerhost-guest: runs in a container and follows what the host gives it and takes.
 
     containerhost-guest show                  the resources, as JSON

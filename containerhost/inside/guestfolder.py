@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files in /run/containerhost of a running container, read and written from the host by root.
 
 All of it is the tenant's: every component is opened by itself and without following a link, and what is opened is a

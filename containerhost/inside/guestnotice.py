@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells a running container of its resources, and asks it before it loses some: announce, then wait until the guest
 acknowledges or the time is over, then take.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a container is told of its resources: the document behind /run/containerhost/resources.json. Pure.
 
 A JSON object:

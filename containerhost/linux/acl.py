@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """POSIX ACLs (acl(5)), which a file's owner may set without being root."""
 
 import os

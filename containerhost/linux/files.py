@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Safe file operations: atomic writes, and access below directories that other users can write.
 
 Names are relative to an open directory and never resolved as paths, so that nobody can lead an operation elsewhere by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Freeze the control group of a container while the host looks at its processes.
 
 A process that forks and exits faster than /proc is read, or passes its files on by a socket, is never where the walk

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lock that all processes and threads of the host take through one file, and that a killed one lets go.
 
 The file belongs to the owner of its folder, also where root is the first to need it: a service that is not root would

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Versions of the small JSON records that this project keeps on a host.
 
 A record outlives the release that wrote it: hosts are upgraded and downgraded while containers run, and releases share

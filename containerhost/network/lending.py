@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A container's interfaces at its start and its end, for the OCI runtime: in, with their addresses, and back."""
 
 import os

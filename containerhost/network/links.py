@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel's network links by netlink: pairs of virtual interfaces and what is set on them. Needs CAP_NET_ADMIN.
 
 Only :mod:`containerhost.privileged` calls this; it has checked every argument.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network function's way between host and container: GUIDs, driver, reset, and its interface under its own name.
 
 Used before a container gets the function and after it had it. Every wait has a limit: the kernel returns the interface

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an interface is set to: by itself, because the OCI runtime reads it, for which a container's start waits."""
 
 from typing import NamedTuple

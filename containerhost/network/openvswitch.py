@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ports of Open vSwitch, by its own tool. Needs root."""
 
 from collections.abc import Collection

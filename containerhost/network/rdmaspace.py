@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RDMA devices on a host that keeps each of them in one network namespace (``rdma system set netns exclusive``).
 
 A container's verbs see its function's RDMA device only if the device is in the container's namespace, so that is where

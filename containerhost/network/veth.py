@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A container's virtual interface: a pair whose one end stays on the host as a switch's port and whose other end moves
 into the container.
 

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes of the host and of containers, and their limits."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All processes that a command in a container began, to end them: an engine may know only the first.
 
 One of them is in the first one's session, has a mark in its environment, or was begun by one that is found so, also by

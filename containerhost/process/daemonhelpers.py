@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Helper processes of LXD or Incus that wait for a container's tenant.
 
 The daemon reaches the files of a running container by ``lxd forkfile``, and gives it a device by ``lxd forkmount``;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nodes that LXD or Incus has made for containers' devices (device_utils_unix.go): character nodes
 ``unix.DEVICE.PATH`` in a folder ``devices/CONTAINER`` of the daemon's own, where ``-`` is ``--`` and ``/`` is ``-``,
 each shown in the container at its path."""

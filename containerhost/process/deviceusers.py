@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find the processes of containers that use a device: it is open, mapped, or in a file that they can get.
 
 A container that may have been given the device is frozen meanwhile (:mod:`containerhost.linux.freezer`): its processes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that hold something until their standard input ends, so also when the process that started them is killed.
 
 They print :data:`HELD` once they hold it, and otherwise the reason why they do not.

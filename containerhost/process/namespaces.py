@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Acting in a container's namespace, or as its root, in a thread of its own: the caller's never leaves its own."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Device nodes that a process has open, has mapped, or mounts that it sees, whichever of its threads has them.
 
 Each thread can have a table of open files and a mount namespace of its own (unshare(2)), and the first thread may have

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The host's processes, and a safe way into the root folder of one that belongs to a tenant."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernel resource limits (setrlimit(2)) of a container's processes while they run."""
 
 import os

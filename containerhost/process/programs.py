@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run programs of the host: each with a time limit, none through a shell."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `containerhost rdma` tells: every RDMA function of the host with its ports, nodes and neighbours."""
 
 import dataclasses

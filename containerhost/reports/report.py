@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How devices and topology look on a terminal. JSON is for programs; this is for people."""
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copying pieces of one block device to another."""
 
 import os

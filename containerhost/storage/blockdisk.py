@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which whole disk of the host holds a folder: the kernel limits the speed of disks, not of their partitions.
 
 Sources: Documentation/admin-guide/cgroup-v1/blkio-controller.rst; Documentation/ABI/testing/sysfs-block.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A container's block device nodes: who uses one, and taking it out of use before it is taken away.
 
 Engines take a node out of /dev, but who bound it to another place before keeps it, and with it the device. Without

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the processes of a container have read from disks and written to them, from its control group.
 
 Formats: the kernel's cgroup-v1/blkio-controller and cgroup-v2 documents. With version 1 the kernel counts what is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Freeze a mounted file system.
 
 A process of its own does it. Where a tenant's write does not end (its buffer may be on a file system that the tenant

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """File systems of files and block devices, mounted on the host, whose files belong to a container's own users.
 
 An engine can give a container a folder of the host, and here that folder is the root of such a mount. Nothing of a

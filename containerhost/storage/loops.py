@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loop devices: files as block devices (loop(4)).
 
 One made here goes by itself (LO_FLAGS_AUTOCLEAR) with its last user: the process that made it, or a mount of it. So a

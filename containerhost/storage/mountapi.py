@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel's mount interface of file descriptors (fsopen(2), fsmount(2), open_tree(2), mount_setattr(2),
 move_mount(2)).
 

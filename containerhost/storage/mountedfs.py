@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Thaw, shut down or enlarge a mounted file system, by its mount point.
 
 Numbers of the requests are of <linux/fs.h>, <linux/loop.h>, ext4's and xfs's own headers; ext4 took over xfs's for its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fence a block device of a running container, if nothing in the container uses it.
 
 What is fenced is recorded first, so that a killed process leaves nothing fenced: :func:`restore_all` reads the records.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find the vendor plug-ins: those of this package, then those that installed packages register.
 
 Packages register theirs as entry points of the group ``containerhost.vendors``. The plug-ins of this package are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a vendor plug-in is, and what all plug-ins for GPUs share.
 
 A plug-in turns a PCI function into devices and a device into a grant. It lives for one scan, so it may keep what it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A vendor plug-in outside the tree: an accelerator with nodes in a directory of its own and a reset of its own.
 
 Its (fictitious) driver gives each card /dev/exampleaccel/accel<N>, all cards /dev/exampleaccel/control, and in sysfs,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Disks of type BLOCK: links of OpenNebula's ``fs_lvm`` and ``dev`` transfer drivers to block devices of the host.
 
 The links are oneadmin's. Which devices they may lead to is the administrator's decision (option ``block_devices``):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images of Ceph as block devices of the node, by the ``rbd`` program and the node's own /etc/ceph/ceph.conf.
 
 Names are those of OpenNebula's ``ceph`` transfer driver: a persistent image is used itself, of another one a clone that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a disk file is, from its first bytes. Pure."""
 
 import enum

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The root file system in a disk file, plain or in a partition, as a tarball, which is read while it is made.
 
 The kernel reads it through a loop device, mounted in a mount namespace that only the command has. When the command

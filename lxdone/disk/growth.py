@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Disks that become larger, and the file systems in them that become as large as their disks.
 
 An ext file system that nothing uses is grown by its own tools (e2fsprogs), which also check it first; one that is

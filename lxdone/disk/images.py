@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A VM's disks beside its root, images and volatile ones, each a folder on the host that the container sees.
 
 A file system is mounted there; its block device never comes into the container. Of a qcow2 image a raw copy is mounted,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of an ISO image, in a folder.
 
 An ISO image may be a tenant's, and an archive of another format that ``bsdtar`` knows as well, of which one is a list

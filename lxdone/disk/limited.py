@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program that reads or writes a stream, and may not take forever."""
 
 import contextlib

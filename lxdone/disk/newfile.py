@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file's new content, which takes the old one's place as a whole and on the disk, or not at all."""
 
 import contextlib

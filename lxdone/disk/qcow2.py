@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A qcow2 disk as a raw one and back, by ``qemu-img``.
 
 A qcow2 file names other files whose content shows through it, and a tenant may have written those names, and may know

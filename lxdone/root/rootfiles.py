@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The disk that a VM's root is of: a file of a datastore, or an image of Ceph, which is a device while it is used."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A container's root, packed by LXD, on its way into a disk.
 
 LXD packs it as one of its images, with the ids that its files have inside. That is written as it is, or unpacked into a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this node knows of a VM's root: which disk it is of, and which of both is newer.
 
 While a container runs, its root is newer than the disk in OpenNebula's datastore. The node's own record in the VM's

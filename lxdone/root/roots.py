@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Root disks: the content of a VM's disk file in LXD's image store for as long as a container of it lives.
 
 Whatever it is, its root file system is written anew first: LXD reads nothing that a tenant packed. The image has an

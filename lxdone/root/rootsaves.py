@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Roots brought back into the disks they came from, whenever their containers do not run.
 
 OpenNebula moves, copies and ends a VM that is off without asking a script: what it finds then is the VM's disk in its

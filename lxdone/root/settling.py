@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the node does by itself: OpenNebula sees a VM off only when the node is done with its disks, and of a VM that it
 ended or moved without asking this node nothing stays here. Consoles that died come back.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a server printed on its console.
 
 The daemon hands out a running container's output only once: what was read is gone from its buffer. Of a stopped one it

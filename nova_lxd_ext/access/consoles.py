@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serial consoles: one TCP port of this host, at which nova's serial proxy gets the console of any server.
 
 Nova tells the proxy the port and, as the path to ask for, a ticket. Whoever else reaches the port gets nothing.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One visitor of a console: the proxy's greeting with its ticket, then bytes both ways until either end is gone.
 
 Nova's proxies greet with ``CONNECT <path> HTTP/1.1`` where a console has a path, and wait for a 200

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sets the password of a server's administrator, by the guest's own chpasswd.
 
 The password goes to its standard input: not onto a command line, which everybody in the container could read, and not

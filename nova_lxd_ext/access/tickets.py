@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tickets: who may have which server's console. A ticket is a secret that nova gives to its proxy alone."""
 
 import dataclasses

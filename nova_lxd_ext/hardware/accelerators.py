@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cyborg's accelerator requests (ARQs) of a server, as PCI addresses of this host. Pure.
 
 Cyborg binds an ARQ before nova boots the server and says with its attach handle what the driver is to attach

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Placement's allocations of slices become on this host."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server's accelerator requests (ARQs), also where nova does not pass them (resume, a start with the host)."""
 
 from collections.abc import Mapping, Sequence

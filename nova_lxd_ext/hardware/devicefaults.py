@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells the log of servers whose devices break or recover: nova shows it to who asks for diagnostics only."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Placement is told of this host's devices beside what nova tells it: parts of GPUs, and functions that nobody may
 have now."""
 

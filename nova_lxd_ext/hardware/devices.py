@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The devices nova claimed for a server, as allocation requests. Pure, apart from the inventory it is given.
 
 Nova's claim says which; here it is decided what each is called in the container and which GUIDs it gets.

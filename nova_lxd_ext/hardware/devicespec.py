@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ``[pci]device_spec`` says of a device."""
 
 from collections.abc import Mapping

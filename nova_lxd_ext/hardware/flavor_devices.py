@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server's devices on this host: from nova's claim to grants, and back to the host."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices that nova hands out once (``[pci]device_spec`` with ``one_time_use``): whose reservation must survive.
 
 Nova reserves such a device in Placement when a server gets it, and somebody outside nova frees it once it is clean. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The inventory in the words of nova's PCI tracker (``pci_passthrough_devices``, nova/objects/pci_device.py). Pure."""
 
 import enum

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps nova's PCI tracker up to date: nova itself hands it the host's devices only when nova-compute starts.
 
 A card that breaks later would be given to server after server, one that comes back to none. The tracker has a method

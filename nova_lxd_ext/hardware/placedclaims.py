@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Claims of PCI devices follow Placement's allocations.
 
 With PCI devices in Placement the scheduler allocates the provider of a device, and nova's PCI tracker takes that device

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts of GPUs in Placement: one provider per GPU that is cut into slices (MIG) or shared, below the host, counting
 slices by profile and places by model. Pure.
 

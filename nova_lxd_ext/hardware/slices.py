@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which slices of a GPU a server gets: those it holds already, then free ones. Pure."""
 
 import collections

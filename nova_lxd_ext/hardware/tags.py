@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tags that a tenant gave ports and volumes, as the guest finds them: section ``devices`` of its metadata."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole functions that nova must give to nobody now, in Placement: reserved, with the reason as a trait.
 Pure, apart from nova's configuration.
 

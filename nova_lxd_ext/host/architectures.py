@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One name for each processor architecture: nova's."""
 
 from nova import exception

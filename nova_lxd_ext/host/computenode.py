@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """This host's record in nova's database."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of the host's CPUs nova may use, and for what: ``[compute] cpu_shared_set`` and ``cpu_dedicated_set``."""
 
 import dataclasses

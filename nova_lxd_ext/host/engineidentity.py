@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Remember which engine and project hold this host's servers, and refuse to serve with another one.
 
 Every clean-up compares the host's records with the engine's containers. An engine that never had them answers with an

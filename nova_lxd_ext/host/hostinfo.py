@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What nova asks about the host itself: uptime, CPU times, version numbers, names of architectures."""
 
 import datetime

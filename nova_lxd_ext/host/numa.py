@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The host's NUMA nodes in nova's words. Pure."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds containers of servers that nova does not place on this host, and tells the operator. It touches none.
 
 Who may remove them: nova itself, where it has a record that the server was deleted, was evacuated or is still being

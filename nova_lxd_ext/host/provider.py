@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The host as a resource provider in Placement: its inventory and its traits.
 
 PCI devices are not here: nova puts them into Placement itself (``[pci] report_in_placement``).

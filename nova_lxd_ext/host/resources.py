@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this host has and how much of it is used: the resource tracker's view of the host.
 
 One look (:meth:`Resources.look`) reads the kernel's files and asks the engine two short questions, however many

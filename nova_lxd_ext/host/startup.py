@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must be right before nova-compute serves: the options make sense and the engine has what they name."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The image cache's upkeep: images fetched ahead of boots, and unused ones removed when they are old."""
 
 import datetime

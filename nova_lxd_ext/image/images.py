@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Glance's images on this host: fetched once, rebuilt, and kept in the engine's own image store.
 
 The store is the cache: an image is there under the alias ``nova-<image id>`` with what was found out about it, so the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server's root as an image in Glance, without stopping the server and without a copy of it on this host's disk but
 the engine's packed one."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Neutron port, as nova describes it (a VIF), in the words of containerhost and os-vif. Pure.
 
 What Neutron bound the port to decides: the host end of a pair of interfaces becomes a port of Open vSwitch, a plain

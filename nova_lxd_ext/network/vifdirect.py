@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ports with a network function of their own (``--vnic-type direct``).
 
 The function that nova claimed for the port comes to the container as a device, with the port's MAC and VLAN set where

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waits until neutron has wired a server's ports, so that no server starts without its network."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server's Neutron ports as interfaces of its container: before its start, while it runs, after its end."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers that come from another host: their containers are fetched here, wait for nova, or are removed again.
 
 From the fetch until nova finishes the move the container is marked with the move's id. A marked container is no

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server's identity and the tenant's user data as cloud-init documents. Pure.
 
 LXD and Incus images read these from the keys the engine puts them under; the daemon itself prepends ``instance-id``

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server's diagnostics, in both of nova's forms. Pure.
 
 The engine counts CPU time per container, not per CPU, and tells of a disk only what it holds.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flavor and claims into the CPU, memory, disk and security of a container. Pure: reads nothing but its arguments.
 
 The keys are nova's own (doc/source/configuration/extra-specs of nova) and, where nova has none, those of

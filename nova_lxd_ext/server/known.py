@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a server is to have by nova's records, for the calls to which nova passes less than that."""
 
 from typing import Any

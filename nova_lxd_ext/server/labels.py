@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The marks that tell nova's containers from all others of the engine, and whose they are. Pure."""
 
 from collections.abc import Mapping

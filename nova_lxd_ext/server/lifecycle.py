@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a server's container comes to be and how it ends, in an order that survives being killed at any step.
 
 What is on the host in the server's name can be found after every step: the allocation records name the container

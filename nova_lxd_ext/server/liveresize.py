@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Live resize: a server that stays on its host gets another size while its processes go on.
 
 Nova's flow is that of every resize: it claims what the new flavor asks for before, and on confirm or revert frees one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find the requests of nova that a nova-compute which ended did not finish.
 
 Nova writes an event to the server's action when a method of nova-compute begins, and its end when that ends. An event

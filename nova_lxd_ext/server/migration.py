@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers that change their size or their host: nova's resize and migration.
 
 What a running server on its host can become without a stop is done by :mod:`nova_lxd_ext.server.liveresize`; all else

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Outfit: everything a container has beside its root disk, put on before it starts and taken off after it is gone.
 
 Each kind of part has a supplier, which alone knows where its parts come from. Whoever boots, starts, resizes, rescues

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starting, stopping, rebooting and freezing a server's container."""
 
 import functools

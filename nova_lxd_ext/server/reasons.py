@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps why something failed where it can be read when nova does not tell.
 
 After a boot's failure that concerns one host nova tries the next one; the server's fault tells of one host at most, and

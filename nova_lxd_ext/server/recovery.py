@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finish or undo what nova-compute was doing for servers when it was killed. Nova itself does so for boots, reboots,
 power and deletions only; every other server would stay in its task state, with the allocations of both sizes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rescue: the server runs from another image for a while, with its own, broken root at hand.
 
 The server's container is set aside under another name, and one of the rescue image takes its place, its name and all

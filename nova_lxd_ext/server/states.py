@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of nova's containers there are and what they do, for one server or for the whole host.
 
 Nova's periodic tasks ask about every server of the host one after the other. They allow an answer that is a few seconds

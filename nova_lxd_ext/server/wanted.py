@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wanted: what nova says a server is to have beside its root disk. One value instead of four arguments."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells nova at once what happens to its containers, so that it need not find out by its next periodic look.
 
 A container that a guest ends shall be SHUTOFF, and one that it reboots shall not, of which LXD tells as of two things:

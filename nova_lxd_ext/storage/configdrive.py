@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The config drive: nova's metadata as plain files in a folder of the host that the container sees read-only.
 
 The server's folder is closed on the host (:mod:`nova_lxd_ext.storage.folders`). The drive has passwords, which in a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The host's memory of which volumes are connected for which server, one file each in the server's folder.
 
 A file is written before its volume is connected, so that what a killed driver left can be found and disconnected. It

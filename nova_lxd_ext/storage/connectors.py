@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The host's side of a volume's connection, which os-brick makes: one place for its calls, its errors and their time.
 
 os-brick's steps as root go through its own oslo.privsep context (``[privsep_osbrick]``); a nova-compute that is root

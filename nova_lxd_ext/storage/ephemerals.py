@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server's ephemeral disks: further disks of the storage pool that live as long as its container.
 
 The container sees them as the folders /ephemeral0, /ephemeral1 and so on. A container cannot make or mount file systems

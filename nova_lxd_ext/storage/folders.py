@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The folder of the host that keeps what belongs to one server: its config drive, its console's output.
 
 It is ``<instances_path>/<server uuid>/lxd-<compute host>``, closed to everybody but nova-compute and root. The host is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From what nova and Cinder say about a volume to what is connected and where the container sees it. Pure.
 
 Everything that can never be is refused here, before anything changes.

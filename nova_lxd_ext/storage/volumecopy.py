@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copying a block device to another, in pieces that each have a limit."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cinder volumes of a server: connected on the host, seen in the container as block devices."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The actions that oned asks of a datastore's driver, on the front-end, as the user oneadmin.
 
 Called as ``ACTION ID`` with a ``<DS_DRIVER_ACTION_DATA>`` document on standard input; what an action returns is its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Archives of images: what `docker save` writes, and OCI layouts (image-layout.md), in a tarball or in a folder."""
 
 import contextlib

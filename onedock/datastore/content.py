@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A container image as a datastore takes it in: its configuration and its layers, wherever they come from.
 
 The configuration is the OCI image specification's config.md, which Docker's own is a subset of. Its digest is the id

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Digests as registries and the OCI image specification write them: ``sha256:`` and 64 hexadecimal digits."""
 
 import hashlib

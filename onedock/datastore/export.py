@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An image as an archive of the form of `docker save`, which an engine loads."""
 
 import io

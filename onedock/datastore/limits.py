@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limit the time and the memory of an action on the front-end: images and servers are a tenant's choice."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A datastore's own attributes (ONEDOCK_…), which only its administrators write."""
 
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where an image comes from: what a tenant wrote as its PATH."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams that may be packed, read unpacked. How one is packed its first bytes tell, not its name or media type."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a datastore has in the place of a disk file for an image: a few words of JSON. ``SOURCE`` names that file."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Image references: ``docker://[HOST[:PORT]/]NAME[:TAG][@DIGEST]``. Pure.
 
 The grammar is that of the `distribution` project, which Docker uses: a name without a host is Docker Hub's, one without

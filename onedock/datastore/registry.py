@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images of a registry, over its HTTP API (the OCI distribution specification, "Pull").
 
 Every answer has a limit, every content is checked against its digest, and credentials go only where they belong: to the

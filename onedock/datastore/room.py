@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much an image may take in a datastore. What is packed tells nobody beforehand how large it is."""
 
 from typing import BinaryIO

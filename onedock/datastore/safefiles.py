@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of the front-end that tenants may name as the source of an image: only what is in the datastore's SAFE_DIRS.
 
 The check looks at the file that is open, so that no link, and nobody who changes one meanwhile, leads elsewhere.

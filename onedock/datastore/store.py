@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The folder of a datastore: images of containers, whose layers are there once, and files of data.
 
     <name>.image             what ``SOURCE`` names: a record, see record.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The actions that oned asks of a transfer driver, on the front-end, as the user oneadmin.
 
 Arguments come as in a transfer script (OpenNebula's TransferManager.cc); the last two are always the VM's number and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes as the front-end's transfer driver reaches them: over ssh, one command for each request (see nodeside.py)."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the transfer driver does on a node, as the user oneadmin: the front-end runs ``onedock node`` there over ssh.
 
 Its command line says nothing; all is in a line of JSON on standard input, which content may follow: so nothing that

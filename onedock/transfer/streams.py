@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files and folders as a stream between hosts: what `tar` writes, so that zeros need not travel."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How large the disks in a system datastore are, in the words of OpenNebula's own `monitor_ds`."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What of a VM's changes is refused, the same with every engine. Pure."""
 
 import re

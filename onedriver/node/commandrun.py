@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process beside a command in a container: begins it, waits for its end, and leaves what came of it.
 
 Called with the container's name and the handle of a socket that holds the place of the container's one command; who

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that OpenNebula has run in containers (``onevm exec``): one at a time in each.
 
 oned waits only until a command has begun. A process of its own on the host stays with it and leaves what came of it in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Consoles over VNC of a node's VMs: which have one, its beginning and its end.
 
 A console is a process of its own, which holds a name as long as it lives (``onlyone``) and ends with its container.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guest's context: a folder with ``context.sh``, which the container sees read-only at /context."""
 
 import os

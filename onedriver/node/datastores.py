@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Disks and folders of VMs in OpenNebula's system datastores, opened by root.
 
 They belong to the user of OpenNebula (oneadmin), who may rename, replace and link everything in them at any time, also

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The PCI devices the core chose for a VM, as allocation requests. Pure, apart from the inventory it is given.
 
 The core can hand out a device twice, or none where one was asked for: what has no address, or one that this host does

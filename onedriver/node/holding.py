@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a VM holds on its node, and which of its parts an action is about: the same with every engine."""
 
 import logging

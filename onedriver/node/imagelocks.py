@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Locks of images, one for each: what takes long with one of them keeps only those waiting who want the same one."""
 
 import contextlib

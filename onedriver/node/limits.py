@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CPUs, memory and disk speed of a VM as a container's limits. Pure."""
 
 import re

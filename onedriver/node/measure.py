@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the probes report, measured: one request to the engine for any number of containers."""
 
 import json

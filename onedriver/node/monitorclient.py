@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands ``lxdone-monitor`` and ``onedock-monitor``: what OpenNebula starts and stops on a node to have it
 monitored.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a VM is called on its node, the same with every engine."""
 
 from onedriver.vm import Vm

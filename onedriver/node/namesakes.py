@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Containers of older VMs whose numbers OpenNebula gives again, after its database was restored.
 
 The time at which OpenNebula made a VM (STIME) tells the two apart. Some of the transfer driver's requests, and the end

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One process of a name: the holder listens on a socket in a directory that only its user can enter.
 
 Root's is in /run, and that of another user in the user's home, so that nobody else can take a name first; each has one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The administrator's options of a node: a TOML file whose keys are the fields of a driver's dataclass.
 
 No file means all defaults. An option that does not exist, or is of the wrong type, is refused: a misspelt restriction

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A folder of probes: every program in it is run, and what they print is one message."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What OpenNebula's monitoring reads about a node and its VMs, as text in its template syntax. Pure.
 
 Memory of hosts and VMs is in KiB, of GPUs in MiB, CPU in hundredths of a CPU, as OpenNebula has it.

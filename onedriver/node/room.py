@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copy disks within a datastore without taking the room that the disks of running VMs grow into.
 
 Such a disk is a sparse file behind a loop device. If its datastore is full, the kernel aborts the journal of its file

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rounds of monitoring: every folder of probes on its own period, its message sent, until the end."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Carries messages to onemonitord: datagrams, and a connection of its own for what may not be lost."""
 
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One at a time for each VM: an action of oned, or what the node does by itself for a VM that stopped."""
 
 import contextlib

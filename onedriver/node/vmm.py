@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What oned can have done with a VM's container, as far as it is the same with every engine: one method for each
 action, each of which may be repeated. A driver adds what its engine alone has: images, disks, interfaces.
 

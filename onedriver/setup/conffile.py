@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes a configuration file as a whole or not at all; what it was before stays beside it."""
 
 import os

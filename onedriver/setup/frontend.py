@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command ``<driver>-install``: puts a driver on a front-end, and checks a node."""
 
 import json

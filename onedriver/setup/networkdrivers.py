@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Let OpenNebula's network drivers know the interfaces of a driver's VMs.
 
 Theirs is a class for each virtualisation driver that tells an interface's name on the host (``vnm/nic.rb``). One that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every driver's check of a node looks at: complaints, each with what to do."""
 
 import pwd

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scripts that OpenNebula copies from its front-end to every node."""
 
 import contextlib

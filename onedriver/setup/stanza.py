@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A driver's part of a configuration file of the front-end: a section between two lines that mark it, and its name in
 lists that others are in too, and words in such lists. Pure."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Let OpenNebula's own transfer drivers hand over the disks of a driver's VMs that run.
 
 Their scripts copy the disk of a running VM with libvirt's help, or that of LXC, and refuse others. A marked line behind

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Emulated hosts: GPUs and SR-IOV network cards that are not there, under the real daemons.
 
 ``tree`` writes a described host as plain folders for unit tests; ``tools/fakehost`` (``cli``) runs a command on it in

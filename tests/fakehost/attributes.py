@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attributes that act: a tiny FUSE file system, so that a write to ``sriov_numvfs`` returns when it is done or fails.
 
 The kernel's sysfs answers a write with success or an errno; a plain file cannot, and whoever writes would have to

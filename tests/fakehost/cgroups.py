@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control groups of an emulated host's own, so that what engines leave in them goes with the host.
 
 Both kinds are handled (cgroups(7)): version 1 hierarchies, where the host's groups lie below those of the process that

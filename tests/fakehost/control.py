@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Talking to a running emulated host: the socket it listens on, and the client for tests and shims.
 
 A request is one line of JSON ``{"call": NAME, "arguments": {...}}``; the answer one line ``{"result": ...}`` or

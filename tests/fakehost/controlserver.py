@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The emulated host's side of its control socket (:mod:`tests.fakehost.control`)."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an emulated host is made of: a YAML file read into frozen records, with errors that name the line to mend.
 
 Every key is explained in ``hosts/small.yaml``. Sizes are bytes inside the records and ``40GiB`` in the file; addresses

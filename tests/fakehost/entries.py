@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a tree is made of: files, links and nodes as plain values, and how to put them under a root folder.
 
 Paths are relative to the root (``sys/bus/pci/devices/...``). Because entries are values, the difference between two

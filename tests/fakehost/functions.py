@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The PCI functions of an emulated host as they are at one moment.
 
 A record here says everything that the folders of a function in /sys, /proc and /dev follow from, so a change of the

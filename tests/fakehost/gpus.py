@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What GPUs show: DRM minors, and per vendor /proc/driver/nvidia, /dev/kfd and amdgpu's own attributes.
 
 Formats: kernel Documentation/gpu (drm, amdgpu) and ABI/testing/sysfs-amdkfd; for NVIDIA the driver's README ("The /proc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shows the interface of a function where a real one is: in the function's folder and, with a PCI device behind it,
 in /sys/class/net.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel's log of an emulated host: /dev/kmsg shows what its own hardware would have made the kernel say, and what
 root wrote there.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The system calls and ioctls that Python's standard library does not offer (3.11), one function each.
 
 Numbers are those of the kernel's headers: linux/mount.h, linux/sched.h, linux/if_tun.h, linux/sockios.h.

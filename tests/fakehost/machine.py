@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The emulated host while it runs: functions are bound, reset, removed and configured, and the tree follows at once.
 
 Every change replaces a function's record; what the old one showed and the new one does not is removed from the tree,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the private /sys, /proc and /dev of an emulated host: the real ones with the emulated hardware in place of
 what hardware of that kind the machine has.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real network interfaces for emulated functions: TAPs, and the fabric between them in user space.
 
 A TAP can be moved into a container like the interface of a real function, and its descriptor tells where it is and

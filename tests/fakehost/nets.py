@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What network functions show: their RDMA side (infiniband, infiniband_verbs, infiniband_mad) and their interface.
 
 Formats: kernel Documentation/ABI/stable/sysfs-class-infiniband and ABI/testing/sysfs-class-net.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NUMA nodes and CPUs: /sys/devices/system/{node,cpu} and /proc/cpuinfo.
 
 Formats: kernel Documentation/ABI/stable/sysfs-devices-node and sysfs-devices-system-cpu.

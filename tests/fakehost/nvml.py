@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVIDIA's management library for the emulated host: what it tells of GPUs and MIG, and changing how they are cut.
 
 It stands where pynvml calls the C library, so that pynvml's own code runs, with its structures and errors. Numbers are

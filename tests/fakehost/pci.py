@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every PCI function and driver shows in /sys/bus/pci.
 
 Formats: kernel Documentation/ABI/testing/sysfs-bus-pci; the first bytes of ``config`` as in the PCI specification's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Emulated hosts that have a name: found, joined and stopped by it.
 
 A file ``/run/fakehost/NAME`` holds two process ids and is locked as long as the host lives; a file that nobody locks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a command on an emulated host, whose namespaces end with it and leave nothing behind.
 
 The process that was started stays outside and waits; its child is PID 1 of a PID namespace, so that everything that

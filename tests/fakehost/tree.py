@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes an emulated host as plain folders ``{sys,proc,dev}``: for unit tests and benchmarks, without privileges.
 
     tree.write(description.load("small"), tmp_path)

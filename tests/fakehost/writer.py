@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes entries into the /sys, /proc and /dev of the emulated host's namespace: nodes are nodes, attributes act."""
 
 import os

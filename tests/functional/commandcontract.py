@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What commands in containers (onevm exec) must do alike under every driver, from their begin to the message that tells
 their end. A test case mixes this in beside its driver's own.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every container engine must do alike: the same lines, run on a real LXD and on a real Docker.
 
 A test case mixes these in beside its engine's own, which bring the daemon and say how things are done there. Import

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folders that outlive no test run: one that a killed run left is removed by the next."""
 
 import fcntl

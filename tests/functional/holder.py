@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process of some container that has a device's node open."""
 
 import subprocess

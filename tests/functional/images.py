@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One small root file system (busybox) as an image in every format that is accepted."""
 
 import platform

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A GPU that leaves the host while a VM of OpenNebula has it: the same lines for every driver.
 
 A test case mixes this in beside its driver's own. Import the module, not its class.

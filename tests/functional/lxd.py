@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real LXD (or Incus) daemon for the functional tests: one per test process, in a folder of its own, gone at its end.
 
 Root is needed, and a network namespace nobody else uses: tools/fakehost gives both. The environment variable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVIDIA's management library for the emulated host, which has the kernel's files only: it names MIG profiles."""
 
 from collections.abc import Mapping

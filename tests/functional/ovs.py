@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real Open vSwitch for the functional tests, in user space, so that it needs no module of the kernel: one per test
 process, in a folder of its own, gone at its end.
 

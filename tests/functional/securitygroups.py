@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Security groups: rules as OpenNebula's network drivers write them, for the name that the core gives a NIC, and what
 they do to the interface that the container really has. The same lines for either of OpenNebula's drivers.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every entry point that the package registers, used as its owner uses it."""
 
 import subprocess

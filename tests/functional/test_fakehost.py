@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The emulated host itself: it reacts as the kernel does, the real LXD can give its devices, and nothing is left of it.
 
 Runs under tools/fakehost with the small host.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nova-compute finds lxd.LXDDriver whether the package was installed from a wheel or editable."""
 
 import os

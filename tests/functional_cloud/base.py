@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every test of the real cloud does: boot a server on a network, look into it, wait for what must come true."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cloud of these tests: a real OpenStack with Neutron's agents, brought up once for all tests of a process.
 
 Root is needed, and a network namespace that nobody else uses: tools/fakehost gives both.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers that move between two compute hosts, and the networks that go with them."""
 
 from tests.functional_cloud import stage

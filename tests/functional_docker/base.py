@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests on Docker share: the daemon, and a small container's spec."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A registry that says what a test wants it to say, as far as the OCI distribution specification's "Pull" goes."""
 
 import http.server

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices in real containers on Docker, on emulated hardware: exactly what is granted, and everything given back."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images of containers that run, on a real dockerd: whatever is killed meanwhile, the container runs on."""
 
 import os

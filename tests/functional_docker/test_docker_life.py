@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Containers on a real dockerd: their life, their limits, and what cannot be."""
 
 

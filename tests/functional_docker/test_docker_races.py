@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes of a container beside starts of it: in the end its record and what it has agree."""
 
 import concurrent.futures

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The host's side of further disks: places to mount at, whatever an earlier call left."""
 
 import os

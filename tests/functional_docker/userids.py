@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ids of users for a daemon that maps them (userns-remap), on the emulated host alone."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operator's file about shared GPUs, on the emulated host alone."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices that come and go again and again leave nothing; bench/cycles.py does it ten thousand times."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ports with a network function of their own through nova's API; neutron's answers are nova's own fixture."""
 
 from tests.functional.nova import base  # isort: skip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slices of a GPU come to a running container and go again, under every driver; its processes go on."""
 
 from tests.functional.nova.test_live_resize import LiveServers  # isort: skip (decides how nova runs)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``containerhost mig apply`` on the emulated host: containers get the new slices, and Placement is told."""
 
 from tests.functional.nova import base  # isort: skip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpenNebula's NICs that are virtual functions of an Ethernet card (PCI with TYPE=NIC)."""
 
 import json

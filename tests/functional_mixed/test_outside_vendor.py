@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An accelerator whose vendor plug-in is another package (examples/vendor), under every driver and engine."""
 
 from tests.functional.nova import base  # isort: skip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A GPU that several containers have at a time, under every driver and engine."""
 
 from tests.functional.nova.test_live_resize import LiveServers  # isort: skip (decides how nova runs)

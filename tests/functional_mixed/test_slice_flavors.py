@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MIG slices by flavor (``resources:CUSTOM_MIG_…``) through nova's API, Placement included."""
 
 from tests.functional.nova import base  # isort: skip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MIG slices of one GPU in two real containers."""
 
 from containerhost import errors

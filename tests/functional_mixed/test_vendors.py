@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole GPUs of every vendor and functions of every kind of network card, by flavor, in real containers."""
 
 from tests.functional.nova import base  # isort: skip

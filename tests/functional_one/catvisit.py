@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The program for a visitor, where the container's console is a ``cat``: what is typed is printed."""
 
 import os

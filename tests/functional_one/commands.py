@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of commands in containers share: beginning one as oned does, and what comes of it."""
 
 import base64

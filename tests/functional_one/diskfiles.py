@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Disk files with a small root file system, as a transfer driver leaves them in a system datastore."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The side of the front-end that listens: onemonitord's port, on loopback."""
 
 import socket

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node of OpenNebula as its front-end sees it: a folder with the scripts that are copied to nodes, called as oned
 calls them, over a shell, on the real LXD."""
 

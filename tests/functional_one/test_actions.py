@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The installed scripts, called as oned calls them, on the real LXD and emulated devices."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Consoles over VNC: from GRAPHICS of a template to a command that is typed in a viewer and done in the container."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The user of OpenNebula owns the datastores and may change everything in them at any time: he decides which of his
 files are a VM's disks, but root opens nothing else for him, writes nothing elsewhere and gives no file away."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Root disks that are no tarballs, with real loop devices and mounts, and volatile disks."""
 
 import contextlib

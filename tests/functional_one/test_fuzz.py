@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sequences of actions as chance has them, sensible and not, some killed half-way: two VMs at once, which want the same
 devices.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sick devices, and devices that are interrupted on their way into or out of a VM."""
 
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Root disks that attack the node, from the deployment to the container's end."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images as a VM's further disks: real file systems, mounted for containers of the real LXD."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Disks of a VM that runs become snapshots and images, through OpenNebula's transfer drivers, on the real LXD."""
 
 import contextlib

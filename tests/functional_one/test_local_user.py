@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user of the node who has nothing to do with OpenNebula cannot hinder it."""
 
 import json

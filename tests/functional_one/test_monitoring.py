@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Monitoring of a node from its start to its stop, as the front-end does both, with a front-end that listens."""
 
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A VM's life beyond one node and one run: what OpenNebula does with its folder while it does not run, on two nodes."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NICs on bridges as OpenNebula's network drivers make them before a deployment, and what they do after it."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Persistent roots: what a VM wrote is in its disk file whenever OpenNebula may use it."""
 
 import os

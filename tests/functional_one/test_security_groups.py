@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Security groups of VMs on LXD."""
 
 from tests.functional import securitygroups

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """VMs as oned writes them, small."""
 
 import dataclasses

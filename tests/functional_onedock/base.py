@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of OpenNebula's driver for Docker share: actions, and a look at what is left after them."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A front-end beside the node: its datastore, and its drivers' scripts called as one_datastore and one_tm call them."""
 
 import base64

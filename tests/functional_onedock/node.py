@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node of OpenNebula with Docker: its scripts, called as oned calls them, on a real dockerd."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debian's registry for images, on loopback, in a folder that goes with it."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The templates that an operator copies, read as OpenNebula reads them, as the VMs that the core makes of them."""
 
 import re

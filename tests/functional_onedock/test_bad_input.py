@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad input, by the installed scripts on a real engine: refused with a reason for oned to show, and nothing is left."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What changes about VMs on Docker that are there, and what monitoring tells of them."""
 
 import base64

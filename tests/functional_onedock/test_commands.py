@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands in containers on Docker (onevm exec)."""
 
 import base64

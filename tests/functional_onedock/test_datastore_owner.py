@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The user of OpenNebula owns the datastores: root follows none of his links and opens no file that is not his."""
 
 import os

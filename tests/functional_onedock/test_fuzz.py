@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any order of actions, allowed or not, ends with nothing left behind: a bounded walk, the same one every time."""
 
 import random

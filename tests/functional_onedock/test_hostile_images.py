@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an image's configuration asks Docker for, and what a tenant writes, beside the container's limits."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A VM on Docker from its first deployment to its end, by the scripts that oned calls."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits of disks and interfaces of VMs on Docker, held by the kernel."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NICs on Open vSwitch, with what OpenNebula's network driver does after a deployment and after the end."""
 
 from typing import NoReturn

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices, network interfaces and disks of VMs on Docker, at their start and while they run."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What VMs on Docker cannot have, whatever a template says: refused with a reason, and nothing is changed."""
 
 import hashlib

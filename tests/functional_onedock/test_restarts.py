@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Docker is restarted while an action runs: the action is done, or fails for that reason, and can be repeated."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The templates that come with the driver: each is one, and a VM of it runs and has what it says."""
 
 import io

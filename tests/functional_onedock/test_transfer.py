@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a datastore to a VM and back, by the installed scripts, on a real dockerd."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A VM that is off moves from one engine to another, each with its own images, state and records."""
 
 import contextlib

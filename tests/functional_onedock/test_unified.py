@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """VMs on a host that has control groups of version 2 alone: devices come and go while they run."""
 
 import subprocess

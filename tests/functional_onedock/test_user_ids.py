@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """VMs on a daemon that maps their users to others of the host (userns-remap): everything as without."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A card's own virtual functions in containers: at boot and hot, given back, and gone from under one."""
 
 from pathlib import Path

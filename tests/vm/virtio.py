@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A vendor plug-in for the GPUs of virtual machines, as an outside package would bring one."""
 
 from typing import ClassVar

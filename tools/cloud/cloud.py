@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole cloud: prepare it once, bring it up, take it down."""
 
 import concurrent.futures

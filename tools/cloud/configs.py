@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The services' configuration files as data: pure functions, one for each service.
 
 Options that are left at their defaults are not written, so that a reader sees what an all-in-one cloud really needs.

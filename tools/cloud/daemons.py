@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start, watch and end the cloud's processes; a later command finds them again by the notes kept beside their logs."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cloud's MariaDB: an instance of its own, reached over a unix socket only."""
 
 import signal

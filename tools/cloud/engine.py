@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cloud's container daemon: LXD or, where a distribution has no package of it, Incus; with a folder of its own."""
 
 import dataclasses

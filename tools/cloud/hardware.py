@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which devices of this machine the cloud offers, and under which alias."""
 
 import dataclasses

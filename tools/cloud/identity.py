@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Users, roles, services and endpoints: what keystone must know before the other services start."""
 
 from typing import Any

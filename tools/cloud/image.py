@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A container image small enough to build in a moment: busybox as a unified LXD tarball (metadata.yaml and rootfs/)."""
 
 import contextlib

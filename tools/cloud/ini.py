@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files as oslo.config reads them."""
 
 from collections.abc import Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where everything of the cloud lies, and which ports it uses."""
 
 import dataclasses

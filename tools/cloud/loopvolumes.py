@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A backend of Cinder for a cloud that is for tests only: volumes are files, shown to this machine as loop devices.
 
 It stands in for LVM and iSCSI where the kernel has neither. What a driver of Nova does with a volume, it does with any

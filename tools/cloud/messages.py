@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cloud's RabbitMQ: a node of its own."""
 
 from pathlib import Path

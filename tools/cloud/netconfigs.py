@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The configuration of Neutron with its agents, as data: pure functions."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Neutron with its agents: how they are started, and the networks that every tenant of the cloud finds.
 
 The agents make network namespaces and interfaces, so all of it is in a network and a mount namespace of the cloud's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small questions to a starting service; each answers at once and never raises for a service that is not there yet."""
 
 import http.client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A second compute host on this machine: network interfaces, a loopback and a view of /sys of its own.
 
 Two cables lead to it. By the first it asks the cloud's services and its engine sends and fetches servers; the second

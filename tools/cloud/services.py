@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpenStack's own processes: how each is started and how its database is made."""
 
 import shutil

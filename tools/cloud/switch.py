@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Open vSwitch in user space: it forwards by itself, so the kernel needs no module of it.
 
 Its files lie in the cloud's run folder. Its bridges, and the namespaces of Neutron's agents, end with the network

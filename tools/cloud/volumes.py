@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cinder with a backend of files on loop devices (:mod:`tools.cloud.loopvolumes`): its configuration and daemons."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole cloud: brought up, used, taken down."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The front-end: oned from a source tree, configured for a small cloud, with both drivers installed by their manual."""
 
 import os

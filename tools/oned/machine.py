@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine of the cloud: an emulated host with files, a name and a cable of its own. It ends with its namespaces."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node: LXD, Docker, sshd and both drivers, as their manual has them."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the scenarios ask of OpenNebula: its own commands on the front-end for all that is done, and for what is only
 looked at, time and again, a program that stays there and uses OpenNebula's own library."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts, datastores, images and networks of the cloud, made by OpenNebula's commands; templates of VMs."""
 
 import subprocess

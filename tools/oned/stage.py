@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What scenarios have: VMs of both drivers, what is in them and on their nodes, and what they leave behind."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The short form for people: what the drivers are for, each fact looked up when it is told."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the host itself says: its devices, who holds them, its NUMA nodes. Asked of the same code as operators ask."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looking from inside a server: every question is a command of the guest's own shell."""
 
 from tools.cloud.engine import Engine, Output

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The chapter of the story in which a running server gains a GPU and a virtual function, and loses them again."""
 
 import itertools

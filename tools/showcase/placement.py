@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Placement says about the host: providers, what they have and what of it is used."""
 
 import dataclasses

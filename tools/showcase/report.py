@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the reader sees while the demo works and at its end, and the same as JSON."""
 
 import contextlib

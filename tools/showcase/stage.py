@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the demo plays: on this machine's own devices, or in a namespace with emulated ones."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The story of the demo. Each method is one chapter; what it shows is checked and noted in the report."""
 
 import time

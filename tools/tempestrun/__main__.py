@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands of tools/tempest, inside the namespace that the cloud is in."""
 
 import json

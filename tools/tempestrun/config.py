@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tempest's configuration as data: a pure function of what was prepared in the cloud."""
 
 import dataclasses

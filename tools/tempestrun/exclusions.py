@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tests that are left out, or run by themselves, each with its reason: ``tools/tempest.d/excluded.yaml``."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What came out: counted from the stream of results, told in a few lines and as JSON."""
 
 import dataclasses

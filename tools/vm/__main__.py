@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the guest unless it is there, runs the tests of tests/vm in it, and keeps what they told.
 
     python -m tools.vm RESULTS [FILTER]    RESULTS: the file to write, a subunit stream

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """QEMU with the hardware of the tests.
 
 Two NUMA nodes. On the first a GPU; on the second, behind a host bridge of its own, the network card and another GPU.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """This checkout as a tar archive: the tests' guest reads it from a disk."""
 
 import io

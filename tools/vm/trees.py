@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debian trees by mmdebstrap, and a disk image of one: QEMU in one of them, the guest in the other.
 
 Packages come from where this machine's apt has Debian's from. The tree with QEMU also asks that place's backports,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can be wrong with a device. Rules are data (:mod:`containerhost.devices.health.rules`); here they are applied.
 
 A finding of a rule either makes a device sick, so that nobody new is given it, or is a note that is only shown. Nothing

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The PCI Express link of a card and the errors that the kernel counts on it."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read what drivers said of devices since the kernel started, and which devices were reset since.
 
 Read from /dev/kmsg (Documentation/ABI/testing/dev-kmsg), whose messages are those of this boot: nothing need be

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A connection to Docker that has become a command's streams."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Docker's Engine API: one method per call. Every request and every wait has a limit."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ContainerSpec and Grant as Docker writes them. Pure functions: the same input gives the same configuration.
 
 Keys and values: Docker's Engine API, ``POST /containers/create``. Nothing here widens what Docker gives a container:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Freeze a running container while its root is copied.
 
 The kernel freezes its control group; Docker is not told. What the kernel has frozen and Docker calls running is thus

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DockerEngine: containers on Docker. Thin: configuration is made in ``config``, requests in ``client``.
 
 Of :class:`containerhost.engines.Engine` it has :class:`containerhost.engines.Containers`: no pools, pool disks, block

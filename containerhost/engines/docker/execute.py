@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A command in a container, with bytes for its standard input.
 
 Docker's exec (Engine API, "Exec"): the connection that begins it carries the input one way, and the other way both

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Freeze containers, also where Docker was killed between the kernel's freeze and its own record of it.
 
 Docker then says that the container runs, and refuses to pause it (it is paused) and to unpause it (it is not).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find out whether the kernel has frozen a container, and let one process at a time change that."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which devices a container on Docker that others made names: a pure reading of its host configuration.
 
 What is configured counts, running or not. Docker's own ways to a device are nodes, folders of nodes, a vendor's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images of Docker: by their ids alone, because a name may mean another image tomorrow."""
 
 import contextlib

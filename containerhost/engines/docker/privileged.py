@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What only root may do to a running container on Docker, beside what it may do for any engine."""
 
 import re

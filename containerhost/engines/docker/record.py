@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a container on Docker has beside its image: one small file per container, which the runtime reads at each start.
 
 Docker fixes a container's devices when it makes it; the record is what may change. It is written as a whole or not at

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Docker's answers that are no successes mean: this project's errors, by their words and statuses."""
 
 import re

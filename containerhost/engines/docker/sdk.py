@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The docker SDK (docker-py): requests of Docker's Engine API, and their failures as this project's errors.
 
 Paths, queries and answers: https://docs.docker.com/reference/api/engine/.

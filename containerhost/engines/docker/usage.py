@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a running container uses, as the kernel tells it: of one container a few small files, so that of many none of
 Docker's requests is needed. Control groups of version 1 and 2, under either of Docker's cgroup drivers.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Further disks of a container on Docker: file systems in plain files, which the host mounts and the container sees
 below one folder, also when they come or go while it runs. The container needs no right to mount for that.
 

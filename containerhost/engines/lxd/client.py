@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The LXD and Incus REST API: one method per call, and one place where its failures get this project's names.
 
 One session per thread, because a requests session must not be shared. Formats: LXD's rest-api document; Incus serves

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ContainerSpec and Grant as LXD writes them. Pure functions: the same input gives the same configuration.
 
 Keys and values: LXD's instance options and device options documents; Incus has the same. No ``raw.*`` key and no

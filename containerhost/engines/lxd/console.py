@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The console of a running container, both ways. LXD's console: a websocket of an operation."""
 
 from containerhost.engines.lxd.client import LxdClient, document

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which CPUs a running container's processes are on: LXD moves them beside the request that changes the limit, and now
 and then looks at the limit of before when it does (lxc/incus#1936). Then they stay where they were until a limit is
 written again.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes containers so that no two of them are given the same user and group ids of the host.
 
 LXD chooses the id range of an isolated container from those that its database shows taken, and writes the choice down

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Further disks of a storage pool that go from one daemon to another, as containers do: see
 :mod:`containerhost.engines.lxd.migration`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LxdEngine: containers on LXD or Incus. Thin: configuration is made in ``config``, requests in ``client``."""
 
 import contextlib

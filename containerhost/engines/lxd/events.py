@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens to containers, told by the daemon at once. LXD's events of type lifecycle."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A command in a container, with bytes for its standard input.
 
 LXD's exec: each of the command's streams is a websocket of the operation; the command begins when all are connected.

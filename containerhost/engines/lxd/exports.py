@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A container's root as one file: LXD packs it into its image store, from where it is read piece by piece.
 
 A running container is packed from a snapshot of it, which LXD makes without stopping it. What LXD packs carries the

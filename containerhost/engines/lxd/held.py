@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which devices LXD's instances name, ours and other people's: a pure reading of one instance list.
 
 What is configured counts, running or not: an instance that is stopped now takes its device when somebody starts it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of the host's user ids are a container's: LXD keeps them in the instance's configuration."""
 
 import json

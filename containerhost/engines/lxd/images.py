@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LXD's image store: find, import and remove images. Imports are streamed; no image is ever whole in memory.
 
 Formats: LXD's image-format document (split: a metadata tarball, and a root file system as a tarball) and its rest-api

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a daemon that was killed in the middle of an attachment has put into a container and knows nothing of.
 
 LXD makes a device's nodes, allows them and moves its interface, and notes the device last. Killed in between, it does

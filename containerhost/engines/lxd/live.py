@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changing CPUs, memory, root disk and devices of a container while its processes go on.
 
 LXD applies a configuration that is written to a running container at once, but of one that it fails to apply it does

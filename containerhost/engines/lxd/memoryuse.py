@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much memory a container cannot do without, which tells how small it may become while it runs.
 
 What its control group uses (cgroup v1, Documentation/admin-guide/cgroup-v1/memory.rst; v2, cgroup-v2.rst) holds files

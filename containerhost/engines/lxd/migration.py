@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Containers that go from one daemon to another by LXD's own migration protocol: the receiver fetches.
 
 The daemons do not trust each other. The sender begins an operation that waits some seconds for whoever knows its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What LXD's running operations are about. Pure."""
 
 from collections.abc import Mapping

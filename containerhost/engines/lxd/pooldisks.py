@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Further disks of a storage pool: LXD's custom volumes, each a file system with a size."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The root disk of a stopped container, seen and writable in another one.
 
 LXD has no device for it, but a disk device takes any folder of the host, and on pools that are folders the roots of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HTTP to the daemon: over its socket, or with the one certificate that it may have.
 
 pylxd has the same and much more, which every short command of a driver would spend most of its time with.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Snapshots of a container's root disk that stay in LXD's pool (LXD's rest-api document, ``/snapshots``).
 
 LXD's snapshots also hold the container's configuration and devices of that time; whoever restores one brings both up to

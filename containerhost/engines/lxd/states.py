@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Translate LXD's documents of instances and of their states. Pure."""
 
 import datetime

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Websockets to the daemon: what an operation or the list of events sends and takes while it goes on.
 
 The protocol is the websockets package's, without its own input and output: those block in a way that holds up the whole

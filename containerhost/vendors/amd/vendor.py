@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AMD GPUs under amdgpu: their DRM nodes, and /dev/kfd that every ROCm user shares.
 
 Source: Documentation/gpu/amdgpu/driver-misc.rst (unique_id, product_name, mem_info_vram_total).

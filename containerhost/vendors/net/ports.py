@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a network function reaches its network.
 
 An InfiniBand VF's own port stays down until it has a driver and GUIDs that the subnet manager knows, and the card may

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Network functions: InfiniBand and RoCE cards, and any Ethernet card, with or without SR-IOV.
 
 A virtual function is made to be given away, so it is refused only if the host has addresses or routes on it. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the Container Device Interface names a device (CNCF CDI specification, "Fully qualified device names").
 
 Engines that take CDI names bring an NVIDIA GPU with its driver's libraries; the specifications behind the names are

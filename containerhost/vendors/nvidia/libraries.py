@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bring the libraries of NVIDIA's driver into a container that Docker starts: an engine of 20.10 knows no CDI.
 
 As NVIDIA's container toolkit does it: a hook before the container's first program (OCI runtime specification,

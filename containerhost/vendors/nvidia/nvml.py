@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What only NVIDIA's management library tells: memory, how busy a GPU is, and the names of MIG slices.
 
 The library is asked in a thread of its own with a time limit: a call for a card that has died may never come back.

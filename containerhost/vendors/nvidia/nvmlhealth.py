@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What NVIDIA's management library tells of a GPU's health.
 
 Sources: the NVML API reference; NVIDIA, "GPU Memory Error Management", chapters "Error Recovery and Response Flags" and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reset a whole GPU under its driver, which only NVIDIA's own tool does in safety."""
 
 import shutil

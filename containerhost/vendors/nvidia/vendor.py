@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVIDIA GPUs and their MIG slices, from sysfs and /proc/driver/nvidia; NVML adds what those do not tell.
 
 Sources: the NVIDIA driver's README, chapters "/proc interface" and "Device files"; the MIG User Guide, chapter "Device

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read Xids from the kernel's log, where NVIDIA's driver writes them."""
 
 import re

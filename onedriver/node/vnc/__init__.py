@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A container's console over VNC: a terminal, drawn, for the viewers that OpenNebula's web interfaces have.
 
 ``server`` listens and does nothing else. For each visitor it starts a program of the driver, which is ``visit``: as

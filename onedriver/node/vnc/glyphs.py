@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Letters as dots: a font, and one letter of it in a viewer's pixels."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a key of a viewer is to a terminal. Pure.
 
 Keys are numbered as by X11 (keysymdef.h); what a terminal sends is that of the Linux console and of xterm.

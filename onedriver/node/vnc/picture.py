@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A terminal as the picture that a viewer has: what of it changed since, in the viewer's pixels."""
 
 import struct

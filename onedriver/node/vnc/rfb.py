@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The protocol of VNC, RFB 3.8 (RFC 6143): its greeting, and what a viewer sends. Pure.
 
 A viewer is nobody who can be trusted: every message has a limit, and what is none of the protocol ends the connection.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The port of a container's console. Small, because it waits as long as its container runs: it reads nothing, and
 starts a program for each visitor.
 

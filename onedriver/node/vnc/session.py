@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One viewer, served by a process that has no rights: its greeting, then keys one way and the picture the other."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A terminal of 80 columns and 24 lines: what a guest prints, as cells with a letter and two colours."""
 
 import unicodedata

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A visitor of a console. This process has the console and knows nothing of the visitor but a socket's bytes; the
 process that talks with the visitor can reach nothing but that socket.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plug-ins of this project, and one of another package, against the suite."""
 
 from containerhost.devices.health import kernellog

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers ``ip link`` for what emulated functions have and TAPs have not: settings of VFs, addresses of twenty octets.
 
 Output as that of iproute2 6.1. Runs without site-packages, so it imports nothing but the client of the control socket.

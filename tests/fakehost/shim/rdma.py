@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the emulated host understands of ``rdma``: the mode of namespaces, and moving a device into one.
 
 Runs without site-packages, so it imports nothing but the client of the control socket.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the functional tests of containerhost share: the daemon, and a small container's spec."""
 
 import os

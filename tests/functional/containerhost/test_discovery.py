@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Discovery on a host whose hardware changes under it, with real device nodes and real network namespaces."""
 
 import multiprocessing

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Containers made at the same time have no id of the host in common."""
 
 import concurrent.futures

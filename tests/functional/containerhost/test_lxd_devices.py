@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices in real containers, on emulated hardware: exactly what is granted, allocation safe, everything given back."""
 
 import os

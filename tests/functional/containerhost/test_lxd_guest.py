@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What reaches into a container: commands and its console; and what is heard of it: events."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A hostile tenant of LXD: what it puts in the way of the host holds nothing up and leads nowhere."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images of every format through LXD's store into a running container."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running containers that change: what LXD says and what they have, kernel limits, files for the guest."""
 
 import contextlib

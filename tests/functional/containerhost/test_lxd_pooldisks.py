@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Further disks of the pool, in real containers."""
 
 from containerhost import errors

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RDMA functions on LXD beyond what every engine can: limits of running containers, namespaces, functions that go."""
 
 import os

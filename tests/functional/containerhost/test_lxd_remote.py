@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemon over TLS, in projects, and with several writers at once."""
 
 import datetime

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nova's own fixtures and the driver, on a real LXD."""
 
 # First of all imports of nova: it decides how nova runs its threads, and registers nova's objects.

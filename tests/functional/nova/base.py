@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cloud of nova's own services in this process (API, scheduler, conductor, Placement, nova-compute with our driver)
 over the real LXD, on the emulated host that tools/fakehost made."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nova's fixture for Glance forgets what is uploaded to it; this lets it keep that, read in pieces as Glance does."""
 
 from collections.abc import Callable

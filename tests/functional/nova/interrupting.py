@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Something happens in the middle of what the driver does."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nova-compute killed (-9) in this process: from one step on, no thread of it changes anything any more.
 
 A step is either edge of what nova-compute does to the outside: its database (by way of the conductor), Placement, the

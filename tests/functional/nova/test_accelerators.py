@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices that Cyborg hands out (``accel:device_profile``), through nova's API and its own fake of Cyborg."""
 
 from tests.functional.nova import base  # isort: skip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RabbitMQ restarts while one host's driver waits for another's: the wait ends, and the next one is served."""
 
 import tests.functional.nova.base  # noqa: F401  # isort: skip (decides how nova runs)

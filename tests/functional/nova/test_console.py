@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serial consoles through nova's own websocket proxy."""
 
 from tests.functional.nova import base  # isort: skip

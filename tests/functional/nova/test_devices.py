@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices by flavor through nova's API: exactly those, on the right NUMA node, and given back clean."""
 
 from typing import Any

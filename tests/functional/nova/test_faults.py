@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes wrong between nova's claim and a running container, each fault caused for real."""
 
 import threading

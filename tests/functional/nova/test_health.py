@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices that still answer and are sick all the same: who is given them, who is told, and how they become well."""
 
 from tests.functional.nova.test_pci_health import HealthServers  # isort: skip (decides how nova runs)

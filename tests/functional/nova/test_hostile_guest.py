@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tenant who puts things in the way of nova-compute: nothing waits for it, and its server goes when it is deleted."""
 
 from tests.functional.nova.test_live_resize import LiveServers  # isort: skip (decides how nova runs)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images that attack the host, through the cache and the real LXD into a container that starts."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nova's upkeep of the image cache on a real image store."""
 
 import gzip

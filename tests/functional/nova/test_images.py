@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The image cache on a real image store: every format boots, nothing is fetched twice, nothing is left behind."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nova-compute killed (-9) at every step of a boot and of an end: the next start and the server's end leave nothing.
 
 The victim is a forked process that kills itself before or after the n-th thing it does to the outside: a request to the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nova-compute killed (-9) while it attaches a volume for nova: nova keeps its record of it, and a detachment removes
 all there is."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nova-compute killed (-9) in the middle of a live resize: its next start puts the old size back; nothing stopped."""
 
 from tests.functional.nova.test_killed import MOST_STEPS, KilledCase, killed_at  # isort: skip (decides how nova runs)

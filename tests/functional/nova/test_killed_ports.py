@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nova-compute killed (-9) at every step of a port's attachment and of its detachment: the container runs on, the
 function is its own or the host's, and the next try does what the first one began."""
 

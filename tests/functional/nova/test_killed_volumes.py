@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nova-compute killed (-9) at every step of attaching and of detaching a volume: detaching it then leaves nothing."""
 
 import contextlib

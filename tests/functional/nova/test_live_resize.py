@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A running server's size changes on its host: its processes go on, its interfaces stay, its devices come and go."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cold migration, with and without another size, and evacuation, between two hosts with an LXD each."""
 
 from tests.functional.nova import twohosts  # isort: skip (decides how nova runs)

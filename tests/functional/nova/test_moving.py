@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server with all that a server can have goes to another host: everything is there, and nothing is left behind."""
 
 from tests.functional.nova import twohosts  # isort: skip (decides how nova runs)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from tests.functional.nova import base  # isort: skip
 
 from typing import Any

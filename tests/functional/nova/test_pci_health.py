@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices that break and recover while nova-compute runs, and such as may be used once."""
 
 from tests.functional.nova import base  # isort: skip

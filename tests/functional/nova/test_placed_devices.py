@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Placement, nova's PCI tracker, the host's records and the container name the same devices after every move."""
 
 from tests.functional.nova import twohosts  # isort: skip (decides how nova runs)

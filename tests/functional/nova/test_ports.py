@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Neutron ports through nova's API on a real Open vSwitch in user space; neutron's answers are nova's own fixture."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The root actions through oslo.privsep's real daemon, with its few capabilities, on the emulated host."""
 
 from tests.functional.nova import base  # isort: skip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that no host boots says in its fault why the last one refused it."""
 
 from tests.functional.nova import twohosts  # isort: skip (decides how nova runs)

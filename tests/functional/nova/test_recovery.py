@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nova-compute is killed during whatever it does to a server: its next start finishes or undoes it, and frees what
 nobody uses."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nova-compute of a host is killed while a server leaves it for another one."""
 
 from tests.functional.nova import twohosts  # isort: skip (decides how nova runs)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server runs from a rescue image with its broken root at hand, and then from its own root again."""
 
 import json

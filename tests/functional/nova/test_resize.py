@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server's size changes on its own host, for good or not, and it keeps its files."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemon restarts in the middle of what is done to a server: it is done all the same, or all is as it was."""
 
 from tests.functional.nova import base  # isort: skip

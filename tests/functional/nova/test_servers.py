@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server's life by nova's API on the real LXD."""
 
 import base64

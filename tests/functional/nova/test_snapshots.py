@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images of servers: what was in the server is in whatever boots from them, and the server does not notice."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tags of devices, as the guest finds them in its metadata."""
 
 from tests.functional.nova import base  # isort: skip

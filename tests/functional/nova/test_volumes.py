@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Volumes by nova's API: loop devices of this machine in real containers, connected by os-brick's local connector."""
 
 from tests.functional.nova import base  # isort: skip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nova is told at once what happens to containers without its doing."""
 
 from tests.functional.nova import base  # isort: skip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two compute hosts in this process, each with a real LXD daemon of its own and its own half of the devices."""
 
 from tests.functional.nova import base  # isort: skip (decides how nova runs)

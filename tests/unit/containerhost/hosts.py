@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Emulated hosts as folders: one copy of each for tests that only look, a fresh one for tests that break it."""
 
 import atexit

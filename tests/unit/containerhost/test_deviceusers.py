@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Users of devices in containers that are made of namespaces and real control groups."""
 
 import os

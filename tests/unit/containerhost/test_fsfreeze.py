@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """With programs in the place of the one that freezes, and, where this host can mount, with real file systems."""
 
 import contextlib

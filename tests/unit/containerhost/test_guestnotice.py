@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a container is told: the document, the announcement, and the helper in the guest that reads both."""
 
 import json

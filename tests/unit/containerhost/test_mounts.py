@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Without mounts: what the kernel is handed, and what it refuses anybody."""
 
 import queue

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever a host's files hold, looking at it ends with devices and complaints, never with an exception."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tenant's process can have what it opened in places where nobody looks for it."""
 
 import errno

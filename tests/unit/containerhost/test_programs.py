@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the host may lack or refuse is told as the error that callers know, with the remedy."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pairs of interfaces over a folder that stands for /sys/class/net."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import os
 
 # Thousands of small files take seconds on a disk and milliseconds in memory.

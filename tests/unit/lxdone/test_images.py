@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copies of disks beside the root, without mounts; those that are mounted are tried with real ones."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Try who waits for whom while images are imported and removed; the imports themselves are tried on a real LXD."""
 
 import contextlib

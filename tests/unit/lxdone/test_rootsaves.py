@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known of a root, without LXD; the saving itself is tried on a real one."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of the manual say what the driver does: nothing is missing in them, and nothing in them is untrue."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An engine in memory, and the driver's parts over it: what LXD cannot be made to do on demand is done here.
 
 Everything else is real: the allocation records, the allocator and the inventory of an emulated host's tree.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine in memory with what reaches into a container: consoles, commands, events."""
 
 import queue

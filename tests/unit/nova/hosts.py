@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Emulated hosts as static trees, for unit tests of what the driver reports about a host."""
 
 import fixtures

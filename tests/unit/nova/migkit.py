@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A host with MIG slices, for unit tests: no sysfs and no Placement behind it."""
 
 import dataclasses

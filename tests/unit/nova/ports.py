@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Neutron ports as nova hands them to a driver, and recorders of what is done with them."""
 
 from typing import Any

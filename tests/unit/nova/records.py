@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nova's objects as a compute host has them in memory, for tests: no database behind them."""
 
 from typing import Any

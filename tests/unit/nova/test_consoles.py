@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Consoles without a daemon: tickets, greetings, and what visitors are told."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The driver against nova's own description of a driver."""
 
 import inspect

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a resize is live, and that an error leaves the old size; LXD's part is played."""
 
 import json

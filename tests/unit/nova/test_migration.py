@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server between two hosts in memory; LXD's part and the message bus are played."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two drivers on a message bus in memory."""
 
 import threading

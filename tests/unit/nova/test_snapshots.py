@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

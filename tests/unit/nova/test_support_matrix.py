@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The support matrix in the manual says what the driver does: nothing is missing in it, and nothing in it is untrue."""
 
 import inspect

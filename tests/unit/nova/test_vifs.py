@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ports over an engine in memory and a folder that stands for /sys/class/net; what root and os-vif would do is
 written down."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small images of containers, whole and damaged, in every form that a datastore takes them in."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """VMs for the tests of translations: the recorded deployment, changed."""
 
 from onedock.attributes import PREFIX

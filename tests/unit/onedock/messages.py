@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What oned tells a datastore's driver: the recorded message, with another image and datastore."""
 
 from pathlib import Path

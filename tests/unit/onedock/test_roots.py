@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Try who waits for whom while images are loaded and removed; the loads themselves are tried on a real Docker."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of what onedock supports says what the driver does: nothing is missing in it, and nothing is untrue."""
 
 from collections.abc import Mapping

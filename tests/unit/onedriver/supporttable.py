@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of what a driver of OpenNebula supports, held against the driver: a mixin for its unit tests.
 
 A row is ``| `name` | this driver | in-tree LXC | in-tree KVM | remark |``, each answer one of :data:`ANSWERS`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Room in a datastore, with the answers of a file system in the place of a real one's."""
 
 import errno

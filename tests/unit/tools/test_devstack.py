@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DevStack's plug-in, sourced as DevStack does it, with DevStack's own functions and commands recorded."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the manual and the code say of themselves: modules that exist, docstrings that are docstrings."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tools/oned makes of OpenNebula's configuration, and of scenarios."""
 
 from pathlib import Path

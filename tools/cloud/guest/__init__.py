@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A guest that one can log in to: busybox with dropbear, DHCP, the key and the name from the metadata service.
 
 Built in a moment from programs of this machine, as a unified LXD tarball. Files of the guest lie in ``files/`` under

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is tried with the real oned. A scenario is a function that raises where something is not as it should be, and
 returns what was seen; what it leaves on the nodes or in oned fails it too."""
 

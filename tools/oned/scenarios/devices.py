@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PCI devices, and network interfaces, of VMs that run."""
 
 from tools.oned.scenarios import for_each_driver, scenario

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Disks beside the root, growth, copies."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where images come from."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tenants write: values that make no sense, words for a shell, lines that end a message early."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a VM goes through, on both nodes."""
 
 from tools.oned.machine import Machine, MachineFailed

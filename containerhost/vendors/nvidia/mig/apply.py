@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cutting GPUs anew: everything is looked at first, then done under a lock, and taken back on an error.
 
 While it is at work the operator holds what is to change, by the host's own records, so that no driver hands it out.

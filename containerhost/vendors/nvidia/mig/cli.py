@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``containerhost mig``: how this host's GPUs are cut into slices, and cutting them as a file says."""
 
 import json

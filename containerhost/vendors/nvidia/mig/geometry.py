@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How one GPU is cut, and how it could be: plain records.
 
 Words and rules are those of NVIDIA's MIG user guide ("Concepts", "Supported MIG Profiles"): a *GPU instance* has a

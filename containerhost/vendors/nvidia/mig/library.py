@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MIG as NVIDIA's management library reads and changes it. Changing needs root.
 
 Every call runs in a thread of its own with a time limit: one for a card that has died may never come back. Sources: the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is to be done so that a GPU is cut as wanted, and nothing else. Pure.
 
 Whatever of the present geometry can stay does: an instance that somebody holds always, the others as far as there is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How GPUs are cut and could be, on a terminal and for programs. Pure."""
 
 from collections.abc import Iterable, Mapping

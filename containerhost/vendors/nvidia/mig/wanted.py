@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the operator's file to the GPU instances that are wanted. Pure.
 
 ::

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Images for the samples beside this file, in the datastore "containers". SIZE is the root's, in MiB.
 oneimage create --datastore containers --name nginx --type OS --path docker://nginx:1.27 --size 1024
 oneimage create --datastore containers --name pytorch --type OS --path docker://pytorch/pytorch:latest --size 20480

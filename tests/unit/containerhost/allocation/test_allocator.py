@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Possession on a described host without privileges: all that happens before and after a device is touched."""
 
 import atexit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several processes claim, release and clean the same devices at once: none is cleaned while another one has it."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a crash leaves is finished or undone from the record alone, whatever the state it was found in."""
 
 import os

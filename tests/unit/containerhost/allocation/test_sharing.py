@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPUs that containers share: what the file may say, and what the host then has."""
 
 from pathlib import Path

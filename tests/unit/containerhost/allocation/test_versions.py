@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Upgrade and downgrade of a host with allocated devices: records of older and of later releases are used and freed."""
 
 import json

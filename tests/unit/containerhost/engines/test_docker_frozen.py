@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Freezer files of both versions of control groups, as captured trees."""
 
 from pathlib import Path

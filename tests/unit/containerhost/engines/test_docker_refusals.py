@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Docker refuses becomes an error whose reason is not cut."""
 
 import testtools

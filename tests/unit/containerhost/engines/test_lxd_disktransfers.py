@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is told to the two daemons of a disk that goes from one to the other."""
 
 from unittest import mock

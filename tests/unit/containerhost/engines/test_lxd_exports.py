@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packing against a daemon in memory; the real one packs in tests/functional/nova/test_snapshots.py."""
 
 from types import SimpleNamespace

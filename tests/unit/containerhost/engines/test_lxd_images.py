@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Uploads to a server that reads and answers as LXD does."""
 
 import contextlib

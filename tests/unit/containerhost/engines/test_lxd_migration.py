@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is told to the two daemons, and who is told what when a transfer is over."""
 
 from typing import Any

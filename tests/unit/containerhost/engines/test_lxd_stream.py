@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams to a websocket server of another make."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What LXD's events and commands mean; the connections themselves are tried on a real daemon."""
 
 import threading

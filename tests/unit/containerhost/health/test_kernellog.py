@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is read from the kernel's log, message by message."""
 
 import testtools

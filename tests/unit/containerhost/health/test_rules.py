@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every rule: what it finds bad, what it only notes, what it finds well."""
 
 import types

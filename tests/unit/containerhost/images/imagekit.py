@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small image files of every kind, made in memory."""
 
 import bz2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Headers of archives that are made to crash a parser, or to keep it busy, and good ones that it misread."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Archives of container images are rebuilt by the digests of their parts, whatever they say about themselves."""
 
 import bz2

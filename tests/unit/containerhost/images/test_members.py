@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever members an archive has, what is written lies below one folder, and no program is needed to be careful."""
 
 import io

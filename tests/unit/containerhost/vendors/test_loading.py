@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Discovery of the plug-ins that installed packages register."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A datastore in a folder of its own, and its driver's actions as oned calls them."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tarballs of images that were made to keep the front-end busy, and links as older `docker save` writes them."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers that send a byte now and then, and images that take all memory."""
 
 import contextlib

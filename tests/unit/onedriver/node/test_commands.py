@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What of commands needs no container: words, input, and how outcomes are told."""
 
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a running OpenNebula 7.4 handed to drivers, as recorded; and ways to change it for a test."""
 
 import json

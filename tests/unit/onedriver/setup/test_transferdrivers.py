@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines in OpenNebula's own transfer drivers: where they are, and what they do, with scripts in their place."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``containerhost mig`` on emulated GPUs, whose NVML stands below pynvml."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of geometries, wishes and what comes of them. The profiles are an A100's (MIG user guide)."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import testtools
 from hypothesis import given, settings
 from hypothesis import strategies as st
