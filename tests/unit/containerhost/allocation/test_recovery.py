@@ -49,7 +49,7 @@ class Logged(Willing):
     def steps(self) -> list[str]:
         return self.log.read_text().splitlines()
 
-    def reset_nvidia_gpu(self, address):
+    def reset_gpu(self, vendor, address):
         self.step(f"reset {address}")
         return True
 
@@ -130,7 +130,7 @@ class TestEveryState(RecoveryTestCase):
         for state in (State.PREPARED, State.ATTACHED, State.CLEANING):
             self.in_state(str(state), state)
             store = self.store(str(state))
-            with mock.patch.object(Logged, "reset_nvidia_gpu", return_value=False), \
+            with mock.patch.object(Logged, "reset_gpu", return_value=False), \
                     mock.patch("containerhost.allocation.allocator.DeviceAllocator._require_well",
                                side_effect=self.unhealthy):
                 (complaint,) = self.allocator(store).reconcile("test", "lxd", [])
