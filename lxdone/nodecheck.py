@@ -12,6 +12,9 @@ from onedriver.node.vnc import glyphs
 from onedriver.setup import nodechecks
 
 COMMANDS = ("lxdone", "lxdone-monitor")
+# OpenNebula's transfer drivers enlarge a disk to its SIZE with qemu-img on the node; without it they only say that they
+# cannot resize.
+TOOLS = (*rebuild.TOOLS, "qemu-img")
 USES = (("vmm", "deploy"), ("probe", "host/system"))
 OLDEST = {"lxd": (5, 0), "incus": (6, 0)}
 
@@ -22,7 +25,7 @@ def check(user: str) -> dict[str, list[str]]:
     """
     return nodechecks.run({
         "options": options, "engine": engine, "devices": lambda: nodechecks.devices(Path(conf.load().owners)),
-        "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: programs.missing(rebuild.TOOLS),
+        "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: programs.missing(TOOLS),
         "consoles": consoles,
         "datastores": lambda: nodechecks.datastores(Path(conf.load().datastores), user), "memlock": memlock,
         "sudo": lambda: nodechecks.sudo(user, "lxdone", USES)})

@@ -179,14 +179,14 @@ class NodeTest(testtools.TestCase):
 
         self.assertEqual(["not so"], nodechecks.complaints(fail))
 
-    def test_programs_that_unpack_images_are_named_with_their_package(self) -> None:
+    def test_missing_programs_are_named_with_their_package(self) -> None:
         with mock.patch.object(nodechecks, "run", lambda checks: checks):
             checks = nodecheck.check("oneadmin")
         with mock.patch("shutil.which", lambda name, **_: name if name in ("gzip", "unshare") else None):
             found = list(checks["tools"]())
         self.assertEqual({f"there is no program {name}; install package {package}" for name, package in (
             ("zstd", "zstd"), ("xz", "xz-utils (xz)"), ("bzip2", "bzip2"),
-            ("sqfs2tar", "squashfs-tools-ng"))}, set(found))
+            ("sqfs2tar", "squashfs-tools-ng"), ("qemu-img", "qemu-utils (qemu-img)"))}, set(found))
 
     def test_a_user_that_there_is_not(self) -> None:
         (complaint,) = nodechecks.sudo("no-such-user", "lxdone", nodecheck.USES)
