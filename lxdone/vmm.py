@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What oned can have done with a VM's container on LXD: what of it LXD alone has."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +14,7 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.snapshots import Snapshots
-from containerhost.errors import EngineBusy, EngineConflict, EngineNotFound, EngineTimeout
+from containerhost.errors import EngineBusy, EngineConflict, EngineError, EngineNotFound, EngineTimeout
 from containerhost.network import openvswitch
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
@@ -35,13 +36,15 @@ from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
 from onedriver.node.holding import attached_disk, complain, own_name
 from onedriver.node.vmm import SNAPSHOT, BaseVmm
-from onedriver.vm import OVS, Disk, Nic, Vm
+from onedriver.vm import MIB, OVS, Disk, Nic, Vm
 
 LOG = logging.getLogger(__name__)
 
 AWAY = (Status.STOPPED, Status.FROZEN)
 BUSY_INTERVAL = 1.0  # s from one look at a busy container to the next
 COPY = "lxdone.copy."  # begins the name of a disk's copy, in the VM's folder in the datastore
+#: What LXD says on btrfs and ZFS when it copies an image into a root, or shifts the owners of its files.
+QUOTA_EXCEEDED = ("Disk quota exceeded", "Failed to change ownership")
 IMAGE_TRIES = 3  # an image may be removed between its import and its use
 
 
@@ -323,14 +326,15 @@ class Vmm(BaseVmm):
             grants = self._acquire(vm, requests)
             folder = self._write_context(vm, None)
             parts: tuple[Part, ...] = (*translate.nics(vm), *grants)
-            with rootfiles.opened(rootfiles.restored(rootfiles.of(vm, file))) as disk:
+            with rootfiles.opened(rootfiles.restored(rootfiles.of(vm, file))) as disk, naming_size(vm, spec):
                 self._saves.require_possible(vm, file, disk)
                 self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)),
                              disk, home, vm)
             self._write_context(vm, self._engine.root_ids(spec.name))
             for part in self._disks.provide(vm):
                 self._engine.attach(spec.name, part)
-            self._start(vm, parts)
+            with naming_size(vm, spec):
+                self._start(vm, parts)
 
     def _create(self, spec: ContainerSpec, disk: Path, folder: Path, vm: Vm) -> None:
         """:param folder: the VM's own"""
@@ -401,3 +405,18 @@ class Vmm(BaseVmm):
         self._contexts.remove(name)
         clear(vm_id)
         self._roots.release(state.labels.get(translate.IMAGE_LABEL) if state else None, self._engine.containers)
+
+
+@contextlib.contextmanager
+def naming_size(vm: Vm, spec: ContainerSpec) -> Iterator[None]:
+    """Name SIZE where LXD tells that the root's quota is too small in words of its storage pool.
+
+    :raises DriverError: it is too small
+    """
+    try:
+        yield
+    except EngineError as error:
+        if spec.root.size is None or not any(words in str(error) for words in QUOTA_EXCEEDED):
+            raise
+        raise DriverError(f"the root may have {spec.root.size // MIB} MiB, too little for its content: give disk "
+                          f"{translate.root(vm).id} a larger SIZE ({error})") from error

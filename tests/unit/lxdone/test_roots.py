@@ -14,12 +14,13 @@ import testtools
 
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.images import Image
-from containerhost.errors import EngineNotFound
+from containerhost.errors import EngineError, EngineNotFound
 from lxdone.disk.qcow2 import Origin
 from lxdone.root import roots
 from lxdone.root.roots import PREFIX, Roots
 from lxdone.translate import IMAGE_LABEL
-from lxdone.vmm import Vmm
+from lxdone.vmm import Vmm, naming_size
+from onedriver.errors import DriverError
 from onedriver.node.imagelocks import Busy
 from tests.unit.lxdone.machines import machine
 
@@ -155,3 +156,17 @@ class RemovalTest(testtools.TestCase):
         self.calls.engine.create.assert_called_once_with(
             {"image": held.return_value.__enter__.return_value,
              "labels": {IMAGE_LABEL: held.return_value.__enter__.return_value}})
+
+    def test_root_that_is_too_small_names_size(self) -> None:
+        spec = SimpleNamespace(root=SimpleNamespace(size=70 << 20))
+
+        def failing(words: str) -> None:
+            with naming_size(machine(), spec):  # type: ignore[arg-type]  # the spec is a stand-in
+                raise EngineError(words)
+
+        for words in ("btrfs qgroup limit: Disk quota exceeded", "idmapped storage: Failed to change ownership of x"):
+            error = str(self.assertRaises(DriverError, failing, words))
+            self.assertTrue(error.startswith("the root may have 70 MiB"), error)
+            self.assertIn("give disk 0 a larger SIZE", error)
+            self.assertIn(words, error)
+        self.assertRaises(EngineError, failing, "the daemon is away")
