@@ -51,6 +51,13 @@ class FrontEndTest(testtools.TestCase):
         for file in remotes.files("lxdone"):
             self.assertTrue(os.access(self.remotes / file, os.X_OK))
 
+    def test_backup_belongs_to_the_owner_of_the_file(self) -> None:
+        if os.geteuid() == 0:
+            os.chown(self.oned, 12, 34)
+        self.install("--apply")
+        before, kept = self.oned.stat(), conffile.backup(self.oned, "lxdone").stat()
+        self.assertEqual((before.st_uid, before.st_gid, before.st_mode), (kept.st_uid, kept.st_gid, kept.st_mode))
+
     def test_apply_is_done_once_and_taken_back(self) -> None:
         first = json.loads(self.install("--apply", "--json"))
         self.assertEqual([str(self.oned), str(self.monitord)], first["configured"])
