@@ -22,7 +22,8 @@ from pathlib import Path
 from onedriver import document, monitor, program
 from onedriver.errors import BadInput
 from onedriver.monitorconfig import MonitorConfig, monitor_config
-from onedriver.node import onlyone
+from onedriver.node import onlyone, options
+from onedriver.node.options import NodeOptions
 from onedriver.node.rounds import Rounds
 from onedriver.node.sender import Sender
 
@@ -65,7 +66,16 @@ def rounds(folder: Path, argv: Sequence[str], stdin: bytes) -> Rounds:
     if not probes.is_dir():
         raise BadInput(f"there is no folder {probes} of probes; were the driver's files copied to this node "
                        "(onehost sync --force)?")
-    return Rounds(probes, argv, stdin)
+    return Rounds(probes, argv, stdin, allocations_of(argv[0]))
+
+
+def allocations_of(driver: str) -> Path:
+    """Return the folder of the records of this host's allocations, which the driver's options name.
+
+    :raises BadOptions: the options cannot be read
+    """
+    file = Path(os.environ.get(f"{driver.upper()}_CONF", f"/etc/{driver}.toml"))
+    return Path(options.values_of(file).get("owners", NodeOptions.owners))
 
 
 def stop(name: str) -> None:

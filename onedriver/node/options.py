@@ -62,13 +62,22 @@ def load(kind: type[Options], path: Path) -> Options:
     :raises BadOptions: the file cannot be read, or says something that is no option
     """
     try:
-        return read(kind, tomllib.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return kind()
-    except (OSError, ValueError) as error:
-        raise BadOptions(f"the options in {path} cannot be read: {error}") from error
+        return read(kind, values_of(path))
     except BadOptions as error:
         raise BadOptions(f"{path}: {error}") from error
+
+
+def values_of(path: Path) -> dict[str, Any]:
+    """Return what a file of options says; without a file that is nothing.
+
+    :raises BadOptions: it cannot be read
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise BadOptions(f"the options cannot be read: {error}") from error
 
 
 def read(kind: type[Options], values: dict[str, Any]) -> Options:

@@ -17,6 +17,7 @@ LOG = logging.getLogger(__name__)
 FIRST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.STATE_VM, Type.MONITOR_VM)  # of the answer to the start
 OF_HOST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.BEACON_HOST)
 LAST_ROUND = 10  # seconds for probes that run when the end comes
+WATCH_INTERVAL = 2.0  # s
 
 Send = Callable[[Type, bool, str], None]
 
@@ -29,10 +30,12 @@ class Rounds:
     """:param folder: of the driver's probes
     :param argv: every probe's arguments
     :param stdin: every probe's input
+    :param allocations: folder of the records of this host's allocations
     """
 
-    def __init__(self, folder: Path, argv: Sequence[str], stdin: bytes) -> None:
+    def __init__(self, folder: Path, argv: Sequence[str], stdin: bytes, allocations: Path) -> None:
         self._folder = folder
+        self._allocations = allocations
         self._argv = argv
         self._stdin = stdin
 
@@ -54,6 +57,7 @@ class Rounds:
         """All rounds, until ``ended``."""
         threads = [threading.Thread(target=self._repeat, args=(kind, config.periods[kind], send, ended), name=kind,
                                     daemon=True) for kind in FOLDERS]
+        threads.append(threading.Thread(target=self._watch, args=(send, ended), name="allocations", daemon=True))
         for thread in threads:
             thread.start()
         ended.wait()
@@ -66,6 +70,15 @@ class Rounds:
             self.once(kind, send)
             ended.wait(period)
 
+    def _watch(self, send: Send, ended: threading.Event) -> None:
+        """Report the host's devices when an allocation changes: oned does not know of those of the other driver."""
+        seen = modified(self._allocations)
+        while not ended.wait(WATCH_INTERVAL):
+            now = modified(self._allocations)
+            if now != seen:
+                seen = now
+                self.once(Type.SYSTEM_HOST, send)
+
     def once(self, kind: Type, send: Send) -> None:
         """A folder with nothing to say sends nothing; a front-end that is away is tried again in the next round."""
         found = self.found(kind)
@@ -75,3 +88,11 @@ class Rounds:
             send(kind, found.success, found.text)
         except OSError as error:
             LOG.warning("%s cannot be sent: %s", kind.value, error)
+
+
+def modified(folder: Path) -> int | None:
+    """Return when an entry of a folder came, went or was replaced, in ns; None if the folder cannot be read."""
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return None

@@ -14,7 +14,8 @@ class RoundsTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.rounds = Rounds(self.folder, ["lxdone", "3", "node1"], b"")
+        self.allocations = Path(self.useFixture(fixtures.TempDir()).path)
+        self.rounds = Rounds(self.folder, ["lxdone", "3", "node1"], b"", self.allocations)
         self.sent: list[tuple[Type, bool, str]] = []
         for kind in ("host/system", "host/monitor", "host/beacon", "vm/status"):
             self.probe(kind, f"echo {kind}")
@@ -64,3 +65,19 @@ class RoundsTest(testtools.TestCase):
 
         self.rounds.run(MonitorConfig("x", 1, 3, dict.fromkeys(FOLDERS, 1000)), send, ended)
         self.assertEqual({"SYSTEM_HOST", "MONITOR_HOST", "BEACON_HOST", "STATE_VM"}, {kind for kind, *_ in self.sent})
+
+    def test_devices_are_reported_when_an_allocation_changes(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("onedriver.node.rounds.WATCH_INTERVAL", 0.01))
+        ended = threading.Event()
+        begun: list[str] = []
+
+        def send(*message: object) -> None:
+            self.sent.append(message)
+            if len(self.sent) == 4:  # the first round of every folder
+                begun.append("record")
+                (self.allocations / "0000:17:00.0.json").write_text("{}")
+            elif begun:
+                ended.set()
+
+        self.rounds.run(MonitorConfig("x", 1, 3, dict.fromkeys(FOLDERS, 1000)), send, ended)
+        self.assertEqual((Type.SYSTEM_HOST, True, "host/system"), self.sent[4])
