@@ -12,6 +12,10 @@ from containerhost.privileged import Inside
 from containerhost.sysfs import Host
 
 
+class InterfaceMissing(HostActionFailed):
+    """An interface is neither in its container nor on the host."""
+
+
 def complaints(seen: Inside, grants: Sequence[Grant]) -> tuple[str, ...]:
     return (*missing(seen, grants), *excess(seen, grants))
 
@@ -20,10 +24,10 @@ def require_interface(name: str, host_name: str, seen: Inside, host: Host) -> No
     """Refuse to take an interface from a container whose guest renamed or moved it: an engine finds it by its name.
 
     :param host_name: of the interface when it is back on the host, where an interrupted detachment leaves it
-    :raises HostActionFailed:
+    :raises InterfaceMissing:
     """
     if name not in seen.netdevs and not host.is_folder(f"/sys/class/net/{host_name}"):
-        raise HostActionFailed(f"the container has no interface {name}: its guest renamed it, or moved it into another "
+        raise InterfaceMissing(f"the container has no interface {name}: its guest renamed it, or moved it into another "
                                f"network namespace. In the guest call it {name} again, or stop the container, then try "
                                "again")
 

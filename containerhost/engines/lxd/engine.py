@@ -19,7 +19,7 @@ from containerhost.engines.lxd.creation import Creation
 from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.leavings import Leavings
 from containerhost.engines.lxd.states import STATUSES, container_state, metrics
-from containerhost.engines.verify import complaints, require_interface
+from containerhost.engines.verify import InterfaceMissing, complaints, require_interface
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
 from containerhost.network import rdmaspace
@@ -342,10 +342,12 @@ class LxdEngine:
 
         try:
             self.change(name, change)
-        except NodeMissing:
+        except (NodeMissing, InterfaceMissing):
+            # LXD may be about to take it out for a caller that was killed.
             self.await_changes(name)
             if not self.client.instance(name).instance["devices"].keys().isdisjoint(go):
                 raise
+            self.change(name, change)
 
     def _require_interfaces(self, name: str, devices: Sequence[Mapping[str, str]]) -> None:
         pid = self.pid(name)

@@ -6,8 +6,11 @@ from unittest import mock
 
 import testtools
 
+from containerhost.engines.lxd import config, operations
 from containerhost.engines.lxd.client import LxdClient, Seen
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.verify import InterfaceMissing
+from containerhost.grants import Grant
 
 
 class Client(LxdClient):
@@ -39,6 +42,35 @@ class Refit(testtools.TestCase):
             LxdEngine(client).refit("c1", ())
             changed = [call.args[1]["config"] for call in client.replace_instance.call_args_list] or [config]
             self.assertEqual([{"limits.cpu": "1", "limits.processes": after}], changed)
+
+
+class DetachTest(testtools.TestCase):
+    """LXD is detaching the device for a caller that was killed."""
+
+    def detached(self, *devices: dict[str, Any]) -> list[str]:
+        """Detach a device of which the interface is neither in the container nor on the host.
+
+        :param devices: of the container, each time that they are read
+        :returns: what LXD was asked
+        """
+        client = mock.Mock(extensions=frozenset())
+        client.operations.return_value = [{"status_code": 103, "description": "Updating instance"}]
+        client.instance.side_effect = [Seen({"config": {}, "devices": found}, "etag") for found in devices]
+        engine = LxdEngine(client)
+        with mock.patch.object(engine.leavings, "clear"), \
+                mock.patch.object(operations, "changes", return_value=True), \
+                mock.patch.object(config, "devices_of", return_value={"vf": {}}), \
+                mock.patch.object(config, "devices_of_all", return_value={}), \
+                mock.patch.object(engine, "_require_interfaces", side_effect=InterfaceMissing("no interface ib1")):
+            engine.detach("c1", mock.Mock(spec=Grant))
+        return [call[0] for call in client.mock_calls]
+
+    def test_interface_on_its_way_out_is_awaited(self) -> None:
+        self.assertEqual(["instance", "operations", "wait", "instance", "instance"], self.detached(
+            {"vf": {}}, {}, {}))
+
+    def test_interface_that_a_guest_renamed_is_refused(self) -> None:
+        self.assertRaises(InterfaceMissing, self.detached, {"vf": {}}, {"vf": {}})
 
 
 class FirstProcess(testtools.TestCase):
