@@ -260,7 +260,8 @@ class SshTest(MovesCase):
     def _stays(self, machine: Machine) -> None:
         for _ in range(2):
             self.node.probe("vm/status")
-            self.assertEqual(0, self.node.command("lxdone settle").status)
+            result = self.node.command("lxdone settle")
+            self.assertEqual(0, result.status, result.err)
         self.assertTrue(self.engine.exists(machine.name))
 
     def test_a_node_without_room_leaves_it_as_it_was(self) -> None:
