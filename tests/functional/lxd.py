@@ -26,6 +26,7 @@ from containerhost.engines.lxd.images import Images
 from containerhost.engines.lxd.pooldisks import PoolDisks
 from tests.functional import images
 from tests.functional.folder import RunFolder
+from tests.waiting import await_that
 
 POOL = "default"
 POOL_SIZE = "6GiB"  # sparse
@@ -112,6 +113,9 @@ class Daemon:
         """Let the daemon neither answer nor hang up."""
         if self._process:
             self._process.send_signal(signal.SIGSTOP if paused else signal.SIGCONT)
+            if paused:  # each thread stops when it gets there, and one may be about to answer
+                tasks = Path("/proc", str(self._process.pid), "task")
+                await_that(lambda: all(") T " in task.read_text() for task in tasks.glob("*/stat")), "LXD is stopped")
 
     def client(self, **settings: object) -> LxdClient:
         return LxdClient(Settings(endpoint=self.socket, **settings))
