@@ -6,7 +6,6 @@ OpenNebula may end, move or copy a VM that it sees off or suspended, and asks no
 has to do may take long, so that a process of its own does it, and until then a VM that stopped is told to run.
 """
 
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -82,9 +81,7 @@ class Settler:
         for name in self.without_console(containers):
             self._revive(name)
         for vm_id in self.unsettled(containers):
-            with self._alone(vm_id, "the node is not done with its disks") as state:
-                if state and self._is_unsettled(vm_id, state):
-                    self._save(vm_id, state)
+            self._alone(vm_id, "the node is not done with its disks", self._save)
 
     def _revive(self, name: str) -> None:
         try:
@@ -94,6 +91,8 @@ class Settler:
             LOG.error("%s runs without its console: %s", name, error)
 
     def _save(self, vm_id: int, state: ContainerState) -> None:
+        if not self._is_unsettled(vm_id, state):
+            return
         if state.status is Status.FROZEN:
             self._disks.hold_all(vm_id)
         self._saves.save(state.name, self._home(vm_id))
@@ -106,10 +105,12 @@ class Settler:
         for vm_id in self.abandoned(seen):
             self._clean_abandoned(vm_id)
         for vm_id in self.over(seen):
-            with self._alone(vm_id, "something of it is left here") as state:
-                if state and self._saves.is_over(self._home(vm_id)):
-                    LOG.info("VM %s is over or elsewhere: what is left of it is removed", vm_id)
-                    self._forget(vm_id)
+            self._alone(vm_id, "something of it is left here", self._forget_over)
+
+    def _forget_over(self, vm_id: int, state: ContainerState) -> None:
+        if self._saves.is_over(self._home(vm_id)):
+            LOG.info("VM %s is over or elsewhere: what is left of it is removed", vm_id)
+            self._forget(vm_id)
 
     def _clean_abandoned(self, vm_id: int) -> None:
         """Two witnesses: LXD has no container of the VM, and its folder is gone from a datastore that is there."""
@@ -125,13 +126,16 @@ class Settler:
             if self._home(vm_id).is_dir():
                 (self._home(vm_id) / FAILED).touch()
 
-    @contextlib.contextmanager
-    def _alone(self, vm_id: int, trouble: str) -> Iterator[ContainerState | None]:
-        """The container as it is while no action works on the VM, if it does not run; what fails is told."""
+    def _alone(self, vm_id: int, trouble: str, act: Callable[[int, ContainerState], None]) -> None:
+        """Act on a VM that does not run, while no action works on it; a failure is logged.
+
+        :param act: called with the container as it is under the VM's lock
+        """
         try:
             with vmlock.held(self._state, vm_id, 0):
                 state = self._engine.container(names.name(vm_id))
-                yield state if state.status in AWAY and state.labels.get(LABEL) == str(vm_id) else None
+                if state.status in AWAY and state.labels.get(LABEL) == str(vm_id):
+                    act(vm_id, state)
         except vmlock.Busy:
             LOG.info("VM %s is worked on", vm_id)
         except (ContainerHostError, DriverError) as error:
