@@ -57,7 +57,8 @@ class Rounds:
         """All rounds, until ``ended``."""
         threads = [threading.Thread(target=self._repeat, args=(kind, config.periods[kind], send, ended), name=kind,
                                     daemon=True) for kind in FOLDERS]
-        threads.append(threading.Thread(target=self._watch, args=(send, ended), name="allocations", daemon=True))
+        threads.append(threading.Thread(target=self._watch, args=(modified(self._allocations), send, ended),
+                                        name="allocations", daemon=True))
         for thread in threads:
             thread.start()
         ended.wait()
@@ -70,9 +71,8 @@ class Rounds:
             self.once(kind, send)
             ended.wait(period)
 
-    def _watch(self, send: Send, ended: threading.Event) -> None:
+    def _watch(self, seen: int | None, send: Send, ended: threading.Event) -> None:
         """Report the host's devices when an allocation changes: oned does not know of those of the other driver."""
-        seen = modified(self._allocations)
         while not ended.wait(WATCH_INTERVAL):
             now = modified(self._allocations)
             if now != seen:
