@@ -117,6 +117,7 @@ def mv(call: Call) -> None:
         Node(source.host).ask("move", source.folder, to=str(target.folder))
         return
     if is_shared(source, target):
+        Node(source.host).ask("release", source.folder)
         return
     with Node(source.host).reading("send", source.folder) as stream:
         Node(target.host).ask("receive", target.folder, copied(stream), name=source.folder.name)

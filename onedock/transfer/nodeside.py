@@ -173,8 +173,7 @@ def delete(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Req
     if disk is None:
         if engine_is_there():
             as_root(["drop", str(vm)])
-            for left in sorted(found for found in path.glob("disk.*") if found.suffix[1:].isdecimal()):
-                as_root(["release", str(vm), left.name])
+        release(path, request, source, out)
         datafiles.remove(path)
         return {}
     archive = archive_of(path)
@@ -182,6 +181,15 @@ def delete(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Req
         as_root(["release", str(vm), disk])
     for one in (path, datafiles.snapshots(path), *([archive] if archive else [])):
         datafiles.remove(one)
+    return {}
+
+
+def release(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    """Release this host's names of the images that a VM's disks need; the folder stays, perhaps for another host."""
+    _, _, vm = places.inside(str(path))
+    if engine_is_there():
+        for disk in sorted(found for found in path.glob("disk.*") if found.suffix[1:].isdecimal()):
+            as_root(["release", str(vm), disk.name])
     return {}
 
 
@@ -325,4 +333,4 @@ def engine_is_there() -> bool:
 ACTIONS: Mapping[str, Callable[[Path, Request, BinaryIO, BinaryIO], Request | None]] = {
     "make": make, "write": write, "read": read, "receive": receive, "send": send, "send_root": send_root,
     "send_archive": send_archive, "mark": mark, "look": look, "unmark": unmark, "leave": leave, "move": move,
-    "delete": delete, "grow": grow, "snapshot": snapshot, "hold": hold, "load": load, "pull": pull}
+    "release": release, "delete": delete, "grow": grow, "snapshot": snapshot, "hold": hold, "load": load, "pull": pull}

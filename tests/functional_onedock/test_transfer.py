@@ -183,6 +183,19 @@ class ImagesTest(TransferCase):
         for one in (machine, other):
             self.ok("cancel", one, lcm=CLEANUP)
 
+    def test_a_vm_moves_to_another_host_in_a_shared_folder(self) -> None:
+        """Each host releases the image when the VM leaves it, though the folder stays."""
+        machine = self.run_vm(self.registered(self.fresh()))
+        self.shell(machine, "echo moved > /moved")
+        for here, there in (("node1", "node2"), ("node2", "node1")):
+            self.ok("cancel", machine, lcm=UNDEPLOY)
+            folders = [self.front.place("").replace("node1:", f"{host}:") for host in (here, there)]
+            self.did(self.front.tm("mv", *folders))
+            self.assertEqual(set(), self.held())
+            self.ok("deploy", machine, lcm=32)
+            self.assertEqual("moved\n", self.inside(machine, "cat", "/moved"))
+        self.ok("cancel", machine, lcm=CLEANUP)
+
     def test_a_vm_moves_to_another_host_with_what_it_wrote(self) -> None:
         machine = self.run_vm(self.registered(self.fresh()))
         self.shell(machine, "echo moved > /moved")
