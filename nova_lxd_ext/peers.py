@@ -6,7 +6,6 @@ fails. So the old host's driver asks the new host's to fetch the container, and 
 controls every compute host anyway, so it is safe to carry a transfer's one-time secrets.
 """
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ import oslo_messaging as messaging
 from nova import exception, objects, rpc
 from nova.objects import base
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from containerhost import errors
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A limit on calls that know none: a storage backend that is gone must not hold a server's lock for ever."""
 
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ Nova tells the proxy the port and, as the path to ask for, a ticket. Whoever els
 """
 
 import contextlib
-import logging
 import socket
 import threading
 import time
@@ -13,6 +12,7 @@ import time
 from nova import exception, objects
 from nova.console import type as console_type
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from containerhost import consolebridge, errors
 from containerhost.engines import Console, Engine, Status

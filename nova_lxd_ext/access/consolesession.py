@@ -6,11 +6,12 @@ Nova's proxies greet with ``CONNECT <path> HTTP/1.1`` where a console has a path
 """
 
 import contextlib
-import logging
 import re
 import socket
 import time
 from collections.abc import Callable
+
+from oslo_log import log as logging
 
 from containerhost import consolebridge, errors
 from containerhost.engines import Console

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells the log of servers whose devices break or recover: nova shows it to who asks for diagnostics only."""
 
-import logging
 from collections.abc import Mapping
+
+from oslo_log import log as logging
 
 from containerhost import faults
 from containerhost.allocation.store import Allocation
@@ -21,7 +22,7 @@ class DeviceFaults:
         present = dict(self._now(records, inventory))
         for device_id, fault in present.items():
             if self._known.get(device_id) != fault:
-                LOG.warning("A device of server %s is broken: %s", records[device_id].consumer.uuid, fault)
+                LOG.warning("A device is broken: %s", fault, instance_uuid=records[device_id].consumer.uuid)
         for device_id in self._known.keys() - present.keys():
             LOG.info("Device %s is well again, or its server gave it back", device_id)
         self._known = present

@@ -2,11 +2,11 @@
 """What Placement is told of this host's devices beside what nova tells it: parts of GPUs, and functions that nobody may
 have now."""
 
-import logging
 from collections.abc import Callable
 
 import nova.conf
 from nova.compute.provider_tree import ProviderTree
+from oslo_log import log as logging
 
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import Inventory

@@ -2,12 +2,12 @@
 """A server's devices on this host: from nova's claim to grants, and back to the host."""
 
 import functools
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from nova import objects
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator, Request
@@ -96,7 +96,7 @@ class FlavorDevices(Supplier):
     def reset_devices(self, instance: objects.Instance) -> None:
         """One that cannot be reset is refused at the start that follows, with its own reason."""
         for complaint in self._allocator.reset_devices(consumer(instance)):
-            LOG.error("A broken GPU of server %s is not reset: %s", instance.uuid, complaint)
+            LOG.error("A broken GPU is not reset: %s", complaint, instance=instance)
 
     def rebind_driver(self, instance: objects.Instance) -> None:
         """Bring back what somebody was cleaning when it was killed."""
@@ -123,7 +123,7 @@ class FlavorDevices(Supplier):
         kept = {grant.device.id for grant in grants_of(parts)}
         for device_id in sorted(self._allocator.held_by(consumer(instance)) - kept):
             for complaint in self._allocator.release_device(device_id, consumer(instance), container):
-                LOG.error("Device of server %s came back, but is not used again: %s", instance.uuid, complaint)
+                LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
 
     def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         """Return every device of a server whose container is gone or stopped.
@@ -132,7 +132,7 @@ class FlavorDevices(Supplier):
         for the repair of a device.
         """
         for complaint in self._allocator.release(consumer(instance)):
-            LOG.error("Device of server %s came back, but is not used again: %s", instance.uuid, complaint)
+            LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
 
     def any_held(self) -> bool:
         """Whether any server has a device of this host, as far as the records can be read."""

@@ -6,13 +6,13 @@ for that ("called periodically", says its class), but nobody calls it again.
 """
 
 import json
-import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
 from nova import exception, objects
 from nova.compute import vm_states
 from nova.objects import fields
+from oslo_log import log as logging
 
 from containerhost import errors
 
@@ -101,8 +101,8 @@ class PciTracker:
             wanted = {request.request_id for request in requests}
             for device in mine:
                 if device.request_id and device.request_id not in wanted:
-                    LOG.warning("PCI device %s was claimed for a move of server %s that did not happen, or for a port "
-                                "that has left it: it is freed", device.address, uuid)
+                    LOG.warning("PCI device %s was claimed for a move that did not happen, or for a port that has left "
+                                "the server: it is freed", device.address, instance_uuid=uuid)
                     tracker.free_device(device, instance)
 
     def _drop_left_requests(self, instance: objects.Instance, devices: Collection[objects.PciDevice]) -> None:

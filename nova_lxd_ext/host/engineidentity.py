@@ -6,11 +6,11 @@ empty list, which would condemn everything that live servers use.
 """
 
 import json
-import logging
 from pathlib import Path
 
 from nova import exception
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from containerhost.engines import ServerInfo
 from containerhost.linux import files, records

@@ -5,10 +5,10 @@ Who may remove them: nova itself, where it has a record that the server was dele
 moved; otherwise the operator, who knows whether nova's database was restored or purged.
 """
 
-import logging
 from collections.abc import Iterable
 
 from nova import objects
+from oslo_log import log as logging
 
 from containerhost.engines import ContainerState
 from nova_lxd_ext.server import labels

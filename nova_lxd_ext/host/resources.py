@@ -7,12 +7,12 @@ counted here.
 """
 
 import dataclasses
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from nova.objects.fields import HVType
 from nova.virt import hardware
+from oslo_log import log as logging
 from oslo_serialization import jsonutils
 from oslo_utils import units
 

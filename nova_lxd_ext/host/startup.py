@@ -2,12 +2,12 @@
 """What must be right before nova-compute serves: the options make sense and the engine has what they name."""
 
 import collections
-import logging
 import re
 import time
 
 from nova import exception
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.engines import Engine, ServerInfo

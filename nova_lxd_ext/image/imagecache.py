@@ -2,12 +2,12 @@
 """The image cache's upkeep: images fetched ahead of boots, and unused ones removed when they are old."""
 
 import datetime
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from nova import objects
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.engines.lxd.images import Image

@@ -8,7 +8,6 @@ one file of it, in ``folder``, which an interrupted nova-compute leaves behind a
 
 import functools
 import hashlib
-import logging
 import tempfile
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO, Protocol, cast
 from nova import exception
 from nova.objects.image_meta import ImageMeta
 from oslo_concurrency import lockutils
+from oslo_log import log as logging
 from oslo_utils import units, uuidutils
 
 from containerhost.engines.lxd.images import Image, Images

@@ -2,13 +2,13 @@
 """A server's root as an image in Glance, without stopping the server and without a copy of it on this host's disk but
 the engine's packed one."""
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from nova import exception, objects
 from nova.compute import task_states
+from oslo_log import log as logging
 from oslo_utils import excutils
 
 from containerhost import errors

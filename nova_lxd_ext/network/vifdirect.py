@@ -6,12 +6,12 @@ the tenant cannot change them.
 """
 
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from nova import objects
 from nova.network import model
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from containerhost.allocation.allocator import DeviceAllocator, Request
 from containerhost.errors import DeviceNotFound
@@ -74,8 +74,8 @@ class DirectPorts:
     def set_link_state(self, instance: objects.Instance, up: bool) -> None:
         """Take the link from all virtual functions of the server, those of its flavor too, or give it back."""
         for complaint in self._allocator.set_link_state(consumer(instance), up):
-            LOG.warning("A function of server %s %s: %s", instance.uuid,
-                        "did not get its link back" if up else "goes on answering while it is paused", complaint)
+            LOG.warning("A function %s: %s", "did not get its link back" if up else "goes on answering while paused",
+                        complaint, instance=instance)
 
     def release(self, instance: objects.Instance, vif: model.VIF, container: int | None) -> None:
         """Return one function of a container that lives on; done already when the server does not have it. One that
@@ -85,8 +85,7 @@ class DirectPorts:
         """
         address = (vif["profile"] or {}).get("pci_slot", "")
         for complaint in self._allocator.release_device(address, consumer(instance), container):
-            LOG.error("The function of a port of server %s came back, but is not used again: %s", instance.uuid,
-                      complaint)
+            LOG.error("The function of a port came back, but is not used again: %s", complaint, instance=instance)
 
 
 def options(vif: model.VIF, name: str, memlock: str, management_nodes: bool) -> GrantOptions:

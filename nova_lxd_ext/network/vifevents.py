@@ -2,13 +2,13 @@
 """Waits until neutron has wired a server's ports, so that no server starts without its network."""
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from typing import Any
 
 from nova import exception, objects
 from nova.network import model
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from nova_lxd_ext.network import vifconfig
 
@@ -44,9 +44,9 @@ class VifEvents:
                 raise exception.VirtualInterfaceCreateException(
                     f"Neutron did not wire all of the ports {ports} within {self._conf.vif_plugging_timeout} s "
                     f"([DEFAULT]vif_plugging_timeout): see the log of this host's network agent") from error
-            LOG.warning("Server %s starts although neutron has not wired all of its ports", instance.uuid)
+            LOG.warning("The server starts although neutron has not wired all of its ports", instance=instance)
 
     def _failed(self, event: str, instance: objects.Instance) -> None:
-        LOG.error("Neutron could not do its part (%s) for server %s", event, instance.uuid)
+        LOG.error("Neutron could not do its part: %s", event, instance=instance)
         if self._conf.vif_plugging_is_fatal:
             raise exception.VirtualInterfaceCreateException(f"Neutron failed to do its part: {event}")

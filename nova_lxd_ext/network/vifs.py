@@ -2,7 +2,6 @@
 """A server's Neutron ports as interfaces of its container: before its start, while it runs, after its end."""
 
 import contextlib
-import logging
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from nova import exception, objects
 from nova.network import model, os_vif_util
 from os_vif.objects.instance_info import InstanceInfo
+from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.engines import ContainerState, Engine, Status, first_process
@@ -86,7 +86,8 @@ class Ports(Supplier):
         for name, mark in self._veths.marked(f"{vifconfig.MARK} ").items():
             owner = vifconfig.remembered(name, mark)[0]
             if owner not in owners:
-                LOG.warning("Interface %s is left of server %s, which has no container: it is removed", name, owner)
+                LOG.warning("Interface %s is left of a server that has no container: it is removed", name,
+                            instance_uuid=owner)
                 self._remove_marked(mark)
 
     def _remove_marked(self, beginning: str) -> None:
@@ -161,8 +162,8 @@ class Ports(Supplier):
         """
         part, remaining = self._held(instance, vif)
         if part is None and not vifconfig.has_pair(vif) and self._direct.lost(instance, vif):
-            LOG.warning("The function of port %s of server %s is gone from this host: the port is detached without it",
-                        vif["id"], instance.uuid)
+            LOG.warning("The function of port %s is gone from this host: the port is detached without it", vif["id"],
+                        instance=instance)
         if isinstance(part, Grant):
             self._direct.require_unused(part, self._engine.pid(instance.name))
         if part is not None:

@@ -6,12 +6,12 @@ server's yet: the server is still whole on the host it comes from.
 """
 
 import dataclasses
-import logging
 from typing import Any
 
 from nova import context as nova_context
 from nova import exception, objects
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from containerhost.engines import Engine
 from containerhost.engines.lxd.disktransfers import DiskOffer
@@ -84,7 +84,7 @@ class Arrivals:
         """Remove what arrived for a move that will not be finished; nothing else of the server's."""
         state = self._states.find(instance)
         if state is not None and labels.ARRIVAL in state.labels:
-            LOG.warning("The move of server %s to this host failed: what arrived is removed", instance.uuid)
+            LOG.warning("The move to this host failed: what arrived is removed", instance=instance)
             self._lifecycle.discard(instance.name, instance.uuid)
 
     def purge(self) -> None:
@@ -93,7 +93,7 @@ class Arrivals:
         for state in self._states.all():
             uuid, move = labels.uuid(state.labels), state.labels.get(labels.ARRIVAL)
             if uuid and move and not is_under_way(context, int(move)):
-                LOG.warning("The move of server %s to this host was broken off: what arrived is removed", uuid)
+                LOG.warning("The move to this host was broken off: what arrived is removed", instance_uuid=uuid)
                 self._lifecycle.discard(state.name, uuid)
 
 

@@ -7,13 +7,13 @@ repeated, so the work of a driver that was killed is undone by doing the end onc
 """
 
 import dataclasses
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nova import exception, objects
 from nova.compute import task_states, vm_states
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.engines import ContainerState, Engine, Status
@@ -165,9 +165,9 @@ class Lifecycle:
         placed = [instance for instance in instances if instance.uuid not in uuids]
         missing = [instance for instance in placed if is_established(instance)]
         for instance in missing:
-            LOG.error("Nova places server %s here, but the engine has no container %s: what the server has on this "
-                      "host stays. Restore the container, or rebuild or delete the server", instance.uuid,
-                      instance.name)
+            LOG.error("Nova places the server here, but the engine has no container %s: what the server has on this "
+                      "host stays. Restore the container, or rebuild or delete the server", instance.name,
+                      instance=instance)
         if missing and not uuids:
             LOG.error("The engine has no server at all in project %s, and nova counts on %d here: nothing is cleaned "
                       "up. Check [lxd]endpoint and [lxd]project, and whether the engine's database was restored",
@@ -177,7 +177,7 @@ class Lifecycle:
                              for instance in placed))
         self._outfit.reconcile(alive)
         for uuid in folders.remove_all_but(uuids | {instance.uuid for instance in placed}):
-            LOG.warning("Removed the folder of server %s, which has no container", uuid)
+            LOG.warning("Removed the folder of a server that has no container", instance_uuid=uuid)
 
     def end_interrupted_boots(self, context: Any, instances: Iterable[objects.Instance]) -> None:
         """At the driver's start: remove containers whose boot a killed nova-compute left unfinished.
@@ -186,12 +186,12 @@ class Lifecycle:
         """
         for instance in instances:
             if instance.vm_state == vm_states.BUILDING or instance.task_state in BEING_BUILT:
-                LOG.warning("The boot of server %s was interrupted: what there is of it is removed", instance.uuid)
+                LOG.warning("The boot was interrupted: what there is of the server is removed", instance=instance)
                 try:
                     self.remove(context, instance)
                 except (errors.ContainerHostError, OSError):
                     # The other servers must not wait for this one; nova's deletion of it tries again.
-                    LOG.exception("Server %s could not be removed", instance.uuid)
+                    LOG.exception("The server could not be removed", instance=instance)
 
 
 def is_established(instance: objects.Instance) -> bool:

@@ -8,13 +8,13 @@ next start of nova-compute after it was killed) brings the container in line wit
 """
 
 import dataclasses
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from nova import exception, objects
 from nova.compute import vm_states
 from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_utils import units
 
 from containerhost import errors
@@ -88,7 +88,7 @@ class LiveResize:
                     undo.on_error("its former size", self._take_back, context, instance, wanted)
                     self._converge(context, coming, then, spec, seen)
                     return True
-        LOG.info("Server %s is resized while it is off: %s", instance.uuid, "; ".join(obstacles))
+        LOG.info("The server is resized while it is off: %s", "; ".join(obstacles), instance=instance)
         return False
 
     def revert(self, context: Any, instance: objects.Instance, wanted: Wanted, move: objects.Migration) -> bool:
@@ -102,7 +102,7 @@ class LiveResize:
         try:
             return self.settle(context, as_it_was(instance), self.wanted(wanted, instance.old_flavor, move.uuid))
         except errors.ContainerHostError:
-            LOG.exception("Server %s has to stop to be what it was", instance.uuid)
+            LOG.exception("The server has to stop to be what it was", instance=instance)
             return False
 
     def settle(self, context: Any, instance: objects.Instance, wanted: Wanted) -> bool:
@@ -125,7 +125,7 @@ class LiveResize:
         obstacles = (*volumes, *self._live.obstacles(seen, spec), *self._users(instance, spec),
                      *self._shortage(instance))
         if obstacles:
-            LOG.warning("Server %s must stop to have its size: %s", instance.uuid, "; ".join(obstacles))
+            LOG.warning("The server must stop to have its size: %s", "; ".join(obstacles), instance=instance)
             return False
         self._converge(context, instance, wanted, spec, seen)
         self._tell(instance)

@@ -11,13 +11,13 @@ the server left, leaves it as it was.
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Iterator
 from typing import Any
 
 from nova import exception, objects
 from nova.compute import task_states
 from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_utils import units
 
 from containerhost.engines import Engine, Status

@@ -6,12 +6,12 @@ or moves a server talks to the outfit, so that no kind is forgotten anywhere.
 """
 
 import contextlib
-import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from nova import objects
+from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.engines import ContainerState, Engine, first_process
@@ -132,7 +132,7 @@ class Outfit:
             try:
                 supplier.take_off(context, instance, wanted)
             except Exception as error:
-                LOG.exception("%s of server %s are not all returned", type(supplier).__name__, instance.uuid)
+                LOG.exception("%s are not all returned", type(supplier).__name__, instance=instance)
                 failures.append(error)
         if failures:
             raise failures[0]

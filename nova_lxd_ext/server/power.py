@@ -2,7 +2,6 @@
 """Starting, stopping, rebooting and freezing a server's container."""
 
 import functools
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
@@ -10,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec
 from nova import objects
 from nova.compute import utils as compute_utils
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.engines import Engine, Status
@@ -89,9 +89,9 @@ class Power:
                 self._engine.stop(instance.name, timeout=min(retry_interval or left, left))
                 return True
             except errors.EngineTimeout:
-                LOG.debug("Server %s still runs, %d s before it is ended", instance.uuid, left)
+                LOG.debug("The server still runs, %d s before it is ended", left, instance=instance)
         if timeout:
-            LOG.warning("Server %s did not shut down within %d s and is ended", instance.uuid, timeout)
+            LOG.warning("The server did not shut down within %d s and is ended", timeout, instance=instance)
         return False
 
     def reboot(self, context: Any, instance: objects.Instance, wanted: Wanted, soft: bool) -> None:

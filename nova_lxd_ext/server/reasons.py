@@ -10,12 +10,12 @@ takes microversion 2.84 and the policy ``os_compute_api:os-instance-actions:even
 """
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from typing import Any
 
 import nova.conf
 from nova import exception, objects
+from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
 CLAIM, SPAWN, ATTACH, DETACH = "lxd_claim", "lxd_spawn", "lxd_attach_interface", "lxd_detach_interface"
@@ -42,5 +42,4 @@ def _record(context: Any, instance: objects.Instance, name: str, error: Exceptio
                                         want_result=False)
     except exception.NovaException as failure:
         # The server was deleted meanwhile, or the database is away: the error itself matters more.
-        LOG.warning("The reason of %s's failure for server %s could not be kept (%s): %s", name, instance.uuid, failure,
-                    error)
+        LOG.warning("The reason of %s's failure could not be kept (%s): %s", name, failure, error, instance=instance)

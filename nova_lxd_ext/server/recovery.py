@@ -9,7 +9,6 @@ nova-compute was killed between the queue and its first event: it is sent once m
 """
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from nova.compute import power_state, rpcapi, task_states, vm_states
 from nova.compute import utils as compute_utils
 from nova.scheduler.client import report
 from nova.virt import hardware
+from oslo_log import log as logging
 
 from containerhost import errors
 from nova_lxd_ext.server import known, lostrequests
@@ -171,8 +171,7 @@ class Recovery:
         return (instance, lost) if second.first in lost.ended and second.method not in begun else None
 
     def _send_second(self, instance: objects.Instance, lost: Lost, move: objects.Migration) -> None:
-        LOG.warning("A request for server %s was lost (task state %s): it is sent once more", instance.uuid,
-                    instance.task_state)
+        LOG.warning("A request was lost (task state %s): it is sent once more", instance.task_state, instance=instance)
         if instance.task_state == task_states.RESIZE_MIGRATED:
             self._finish_move(instance, move, lost)
         else:
@@ -200,8 +199,8 @@ class Recovery:
                 self._forget_move(context, instance, move)
             return
         if state is not None:
-            LOG.warning("nova-compute ended during %s of server %s (task state %s): it is finished or undone",
-                        ", ".join(sorted(lost.methods)), instance.uuid, state)
+            LOG.warning("nova-compute ended during %s (task state %s): it is finished or undone",
+                        ", ".join(sorted(lost.methods)), state, instance=instance)
         if state in (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING) and move is not None:
             self._undo_move(context, instance, move, lost)
         elif state in (task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH) and move is not None:
@@ -317,8 +316,8 @@ class Recovery:
         lost = lostrequests.of(context, uuid, host)
         if not lost.methods:
             return
-        LOG.warning("nova-compute ended during %s of server %s, which is on %s: it is finished or undone",
-                    ", ".join(sorted(lost.methods)), uuid, instance.host)
+        LOG.warning("nova-compute ended during %s of a server that is on %s: it is finished or undone",
+                    ", ".join(sorted(lost.methods)), instance.host, instance=instance)
         if "rebuild_instance" in lost.methods and move.migration_type == "evacuation":
             self._undo_evacuation(context, host, instance, move, lost)
         elif "prep_resize" in lost.methods and instance.task_state == task_states.RESIZE_PREP:
@@ -356,8 +355,8 @@ class Recovery:
     def _end_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
         """Once the server runs nova deletes its image: then the container alone has the data."""
         if instance.progress == WHOLE and self._states.find(instance) is not None:
-            LOG.warning("Server %s was unshelved already; if image %s is still there it can be deleted", instance.uuid,
-                        instance.system_metadata.get("shelved_image_id"))
+            LOG.warning("The server was unshelved already; if image %s is still there it can be deleted",
+                        instance.system_metadata.get("shelved_image_id"), instance=instance)
             restore_unshelved(instance)
             compute_utils.remove_shelved_keys_from_system_metadata(instance)
             save(instance, vm_state=vm_states.ACTIVE, power_state=self._states.info(instance).state, task_state=None)
@@ -405,7 +404,7 @@ class Recovery:
     def _tell(context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
         """As the server's fault and as the end of the action that was lost."""
         error = Killed(host=known.host(), outcome=outcome)
-        LOG.warning("Server %s: %s", instance.uuid, error)
+        LOG.warning("%s", error, instance=instance)
         compute_utils.add_instance_fault_from_exc(context, instance, error)
         for method in lost.methods:
             objects.InstanceActionEvent.event_finish_with_failure(
@@ -429,8 +428,8 @@ class Recovery:
             for move in objects.MigrationList.get_by_filters(context, {"uuid": list(strangers)}):
                 # Nova calls a move reverted before the server is back on its old host.
                 if move.status in OVER and not is_in_flight(context, move.instance_uuid):
-                    LOG.warning("Move %s of server %s is over (%s), and held resources in Placement: they are freed",
-                                move.uuid, move.instance_uuid, move.status)
+                    LOG.warning("Move %s is over (%s), and held resources in Placement: they are freed", move.uuid,
+                                move.status, instance_uuid=move.instance_uuid)
                     self._placement().delete_allocation_for_instance(context, move.uuid, consumer_type="migration",
                                                                      force=True)
 
@@ -445,8 +444,8 @@ def kept_going(uuid: str) -> Iterator[None]:
         yield
     except (exception.NovaException, errors.ContainerHostError, keystone.ClientException, messaging.MessagingException,
             OSError):
-        LOG.exception("What was interrupted for server %s could not be finished or undone, and is tried again at the "
-                      "next start of nova-compute", uuid)
+        LOG.exception("What was interrupted could not be finished or undone, and is tried again at the next start of "
+                      "nova-compute", instance_uuid=uuid)
 
 
 def is_under_way(instance: objects.Instance, move: objects.Migration) -> bool:
@@ -468,7 +467,7 @@ def request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpe
     try:
         return objects.RequestSpec.get_by_instance_uuid(context, instance.uuid)
     except exception.NovaException as error:
-        LOG.warning("The scheduling of server %s cannot be read: %s", instance.uuid, error)
+        LOG.warning("The server's scheduling cannot be read: %s", error, instance=instance)
         return None
 
 

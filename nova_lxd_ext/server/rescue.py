@@ -7,13 +7,13 @@ killed in between leaves the container set aside, from which the next start or t
 """
 
 import dataclasses
-import logging
 from collections.abc import Iterable
 from typing import Any
 
 from nova import exception, objects
 from nova.compute import vm_states
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.engines import Engine
@@ -87,12 +87,12 @@ class Rescue:
             instance = known[name]
             if name in names and instance.vm_state == vm_states.RESCUED:
                 continue
-            LOG.warning("The rescue of server %s was interrupted: it has its own container again", instance.uuid)
+            LOG.warning("The rescue was interrupted: the server has its own container again", instance=instance)
             try:
                 self._bring_back(instance)
             except errors.ContainerHostError:
                 # The other servers must not wait for this one; its next rescue or unrescue tries again.
-                LOG.exception("Server %s did not get its own container back", instance.uuid)
+                LOG.exception("The server did not get its own container back", instance=instance)
 
     def _rescuing(self, context: Any, instance: objects.Instance, spec: ContainerSpec, password: str | None,
                   wanted: Wanted) -> None:
@@ -108,8 +108,8 @@ class Rescue:
         try:
             passwords.set_admin(self._engine, instance.name, image_meta, password)
         except (exception.SetAdminPasswdNotSupported, errors.ContainerHostError) as error:
-            LOG.warning("The rescued server %s does not have the password that its owner was told: %s", instance.uuid,
-                        error)
+            LOG.warning("The rescued server does not have the password that its owner was told: %s", error,
+                        instance=instance)
 
     def _recover(self, instance: objects.Instance) -> None:
         """A daemon that restarts is waited for."""

@@ -5,7 +5,6 @@ Nova's periodic tasks ask about every server of the host one after the other. Th
 old (``use_cache``), so all of them together cost one request to the engine.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from collections.abc import Callable, Mapping
 from nova import exception, objects
 from nova.compute import power_state
 from nova.virt.hardware import InstanceInfo
+from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.engines import ContainerState, Engine, Status
@@ -74,8 +74,8 @@ class States:
         state = self._lookup(instance.name)
         if state is None or labels.uuid(state.labels) == instance.uuid:
             return False
-        LOG.warning("Container %s belongs to %s, not to server %s: it is left alone", state.name,
-                    labels.uuid(state.labels) or "nobody that nova knows", instance.uuid)
+        LOG.warning("Container %s belongs to %s: it is left alone", state.name,
+                    labels.uuid(state.labels) or "nobody that nova knows", instance=instance)
         return True
 
     def require(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState:

@@ -5,12 +5,12 @@ A container that a guest ends shall be SHUTOFF, and one that it reboots shall no
 an end and a beginning. So a container counts as stopped only when it has been for a moment.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
 
 from nova.virt import event
+from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.engines import Change, ContainerState, Engine, Events, Status

@@ -9,7 +9,6 @@ nova-lxd had it, and at the seed folder where cloud-init's ConfigDrive data sour
 """
 
 import errno
-import logging
 import shutil
 from collections.abc import Sequence
 
@@ -17,6 +16,7 @@ from nova import objects
 from nova.api.metadata import base as metadata
 from nova.network import model
 from nova.virt import configdrive
+from oslo_log import log as logging
 
 from containerhost.linux import acl
 from containerhost.spec import Mount

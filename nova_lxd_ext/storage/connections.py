@@ -6,12 +6,13 @@ may hold the backend's secrets: nobody but nova-compute and root may read it.
 """
 
 import dataclasses
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from oslo_log import log as logging
 
 from containerhost.linux import records
 from nova_lxd_ext.storage import folders

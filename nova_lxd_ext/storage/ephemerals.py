@@ -5,12 +5,12 @@ The container sees them as the folders /ephemeral0, /ephemeral1 and so on. A con
 of its own on a block device, so they come with the pool's.
 """
 
-import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from nova import objects
 from nova.virt import driver
+from oslo_log import log as logging
 from oslo_utils import units
 
 from containerhost import errors
@@ -88,7 +88,7 @@ class Ephemerals(Supplier):
         for disk in self._disks.all():
             owner = labels.uuid(disk.labels)
             if owner and owner not in present and not disk.used:
-                LOG.warning("Removed disk %s of server %s, which has no container", disk.name, owner)
+                LOG.warning("Removed disk %s of a server that has no container", disk.name, instance_uuid=owner)
                 self._disks.delete(disk.name)
 
 

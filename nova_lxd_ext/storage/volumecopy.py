@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copying a block device to another, in pieces that each have a limit."""
 
-import logging
+
+from oslo_log import log as logging
 
 from containerhost.errors import HostActionFailed
 from containerhost.privileged import Privileged

@@ -4,13 +4,13 @@
 import contextlib
 import dataclasses
 import functools
-import logging
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from nova import exception, objects
 from nova.virt import block_device
 from oslo_concurrency import lockutils
+from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.engines import ContainerState, Engine
@@ -170,8 +170,8 @@ class Volumes(Supplier):
             try:
                 self._disconnect(server, connection.volume, force=True)
             except exception.NovaException as error:
-                LOG.error("Volume %s of server %s may still be connected to this host: %s", connection.volume, server,
-                          error)
+                LOG.error("Volume %s may still be connected to this host: %s", connection.volume, error,
+                          instance_uuid=server)
 
 
 def part(connection: Connection) -> BlockDevice:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
 
-import fixtures
 import testtools
 
 from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.scan import Inventory, scan
-from nova_lxd_ext.hardware.devicefaults import DeviceFaults
+from nova_lxd_ext.hardware.devicefaults import LOG, DeviceFaults
 from tests.unit.containerhost.hosts import shared
 
 GPU, OTHER = "0000:3b:00.0", "0000:af:00.0"
@@ -27,17 +26,20 @@ class TestDeviceFaults(testtools.TestCase):
         self.faults = DeviceFaults()
 
     def told(self, records: dict[str, Allocation], inventory: Inventory) -> list[str]:
-        with fixtures.FakeLogger("nova_lxd_ext.hardware.devicefaults") as log:
+        """Return the messages, each after the UUID of its server, if it has one."""
+        with self.assertLogs("nova_lxd_ext.hardware.devicefaults") as log:
+            LOG.info("looking")  # assertLogs fails if there is none
             self.faults.look(records, inventory)
-        return log.output.splitlines()
+        return [" ".join([*([each.instance_uuid] if hasattr(each, "instance_uuid") else []), each.getMessage()])
+                for each in log.records[1:]]
 
     def test_each_fault_is_told_once_and_its_end_too(self) -> None:
         held = record(GPU)
         self.assertEqual([], self.told(held, with_health()))
-        self.assertEqual([f"A device of server uuid-1 is broken: {GPU}: Xid 48"],
+        self.assertEqual([f"uuid-1 A device is broken: {GPU}: Xid 48"],
                          self.told(held, with_health("Xid 48")))
         self.assertEqual([], self.told(held, with_health("Xid 48")))
-        self.assertEqual([f"A device of server uuid-1 is broken: {GPU}: Xid 48; Xid 79"],
+        self.assertEqual([f"uuid-1 A device is broken: {GPU}: Xid 48; Xid 79"],
                          self.told(held, with_health("Xid 48", "Xid 79")))
         self.assertEqual([f"Device {GPU} is well again, or its server gave it back"], self.told(held, with_health()))
         self.assertEqual([], self.told(held, with_health()))
