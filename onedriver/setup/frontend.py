@@ -15,6 +15,9 @@ from onedriver.setup import conffile, networkdrivers, remotes, stanza, transferd
 CONFIGURED = ("oned.conf", "monitord.conf")
 LIVE_FILE, LIVE_LIST = "vmm_exec/vmm_execrc", "LIVE_DISK_SNAPSHOTS"  # pairs of drivers: VMM-TM
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+EXEC_WARNING = ("warning: {path} lets the owner of a VM call exec, by which he can run a command as oneadmin on this "
+                "front-end (OpenNebula 7.4, with every hypervisor): move exec from VM_MANAGE_OPERATIONS to "
+                "VM_ADMIN_OPERATIONS; see the manual, Reports for OpenNebula")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -74,12 +77,14 @@ def commands(driver: Driver) -> click.Group:
         files += (transferdrivers.uninstall if to_remove else transferdrivers.install)(folder, driver.name,
                                                                                        driver.others)
         write(driver, changes)
+        warnings = [] if to_remove else warnings_of(configuration)
         by_hand = {} if to_apply else {name: by_hand_in(driver, name) for name in (*CONFIGURED, LIVE_FILE)}
         if as_json:
             click.echo(json.dumps({"files": [str(folder / file) for file in files],
-                                   "configured": [str(path) for path in changes], "by_hand": by_hand}))
+                                   "configured": [str(path) for path in changes], "by_hand": by_hand,
+                                   "warnings": warnings}))
         else:
-            click.echo(told(driver, folder, len(files), changes, by_hand, to_remove))
+            click.echo("\n".join([told(driver, folder, len(files), changes, by_hand, to_remove), *warnings]))
 
     @main.command()
     def sample() -> None:
@@ -101,6 +106,14 @@ def commands(driver: Driver) -> click.Group:
             raise SystemExit(1)
 
     return main
+
+
+def warnings_of(configuration: Path) -> list[str]:
+    """Return what of OpenNebula's configuration endangers the front-end."""
+    path = configuration / CONFIGURED[0]
+    if path.exists() and stanza.lets_owners_exec(path.read_text(encoding="utf-8")):
+        return [EXEC_WARNING.format(path=path)]
+    return []
 
 
 def stanza_of(driver: Driver, name: str) -> str:

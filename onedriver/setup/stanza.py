@@ -102,3 +102,12 @@ def words_of(text: str, variable: str) -> re.Match[str] | None:
 
 def replaced(text: str, found: re.Match[str], words: Sequence[str]) -> str:
     return text if words == found[1].split() else text[:found.start(1)] + " ".join(words) + text[found.end(1):]
+
+
+OWNERS_OPERATIONS = re.compile(r'^[ \t]*VM_MANAGE_OPERATIONS\s*=\s*"([^"]*)"', re.M)
+
+
+def lets_owners_exec(text: str) -> bool:
+    """Return whether ``oned.conf`` lets the owner of a VM call ``exec``, as OpenNebula does where nothing is set."""
+    found = OWNERS_OPERATIONS.findall(text)
+    return not found or "exec" in re.split(r"[\s,]+", found[-1])

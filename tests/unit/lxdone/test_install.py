@@ -66,7 +66,8 @@ class FrontEndTest(testtools.TestCase):
         self.assertEqual((CONTENT, 0o640), (conffile.backup(self.oned, "lxdone").read_text(),
                                             self.oned.stat().st_mode & 0o777))
         before = self.tree()
-        self.assertEqual({"files": [], "configured": [], "by_hand": {}}, json.loads(self.install("--apply", "--json")))
+        again = json.loads(self.install("--apply", "--json"))
+        self.assertEqual(([], [], {}), tuple(again[key] for key in ("files", "configured", "by_hand")))
         self.assertEqual(before, self.tree())
         own = self.remotes / "im/lxdone-probes.d/host/system/mine"
         own.write_text("x")
@@ -77,6 +78,16 @@ class FrontEndTest(testtools.TestCase):
         self.install("--apply")
         self.install("--uninstall")
         self.assertEqual([], list(self.remotes.iterdir()))
+
+    def test_warning_while_owners_may_exec_on_the_front_end(self) -> None:
+        """A line break in the command leads out of oned's quotation."""
+        cases = {"": True, 'VM_MANAGE_OPERATIONS = "stop, rename,\n    exec, vmgroup"\n': True,
+                 '# VM_MANAGE_OPERATIONS = "exec"\nVM_MANAGE_OPERATIONS = "stop, exec-retry"\n': False}
+        for text, warned in cases.items():
+            self.oned.write_text(text)
+            self.assertEqual(warned, "warning: " in self.install("--apply"), text)
+            self.assertEqual(warned, len(json.loads(self.install("--json"))["warnings"]) == 1, text)
+        self.assertNotIn("warning: ", self.install("--uninstall"))
 
     def test_a_changed_script_is_brought_back(self) -> None:
         self.install()
