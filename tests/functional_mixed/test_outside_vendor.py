@@ -11,11 +11,11 @@ import testtools
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
 from onedriver.pciaddress import from_device_id
-from tests.examplevendor import ExampleVendor
 from tests.fakehost.control import FakeHostControl
 from tests.functional_one.test_actions import CLEANUP, ActionsCase
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import OnedockCase
+from tests.outsidevendor import OutsideVendor
 
 FIRST, SECOND = "0000:c1:00.0", "0000:c2:00.0"
 NODES = {FIRST: "/dev/exampleaccel/accel0", SECOND: "/dev/exampleaccel/accel1"}
@@ -25,7 +25,7 @@ LISTED = "find /dev/exampleaccel -type c 2>/dev/null || true"
 
 class OutsideCase(testtools.TestCase):
     def setUp(self) -> None:
-        self.useFixture(ExampleVendor())
+        self.useFixture(OutsideVendor())
         self.control = FakeHostControl.from_environment()
         super().setUp()
 

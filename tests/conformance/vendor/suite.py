@@ -2,7 +2,7 @@
 """What every vendor plug-in must do, on an emulated host.
 
 A plug-in passes when a test case mixes in :class:`VendorConformance` (:class:`GpuConformance` for accelerators) and
-names two of its devices in a host of tests/fakehost/hosts.
+names two of its devices in an emulated host.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ DAEMONS = (frozenset({"kernel_limits", "nvidia_runtime"}), frozenset({"kernel_li
 class VendorConformance(testtools.TestCase):
     """:cvar plugin: name of the plug-in
     :cvar first, second: ids of two of its devices, healthy and free, each with a node of its own
-    :cvar host_name: the emulated host that has them
+    :cvar host_name: the emulated host that has them, or the path of its description
     :cvar any_vendor: whether it describes functions of a class whoever made them
     """
 
@@ -53,7 +53,9 @@ class VendorConformance(testtools.TestCase):
 
     @property
     def vendor(self) -> type[Vendor]:
-        return next(vendor for vendor in vendors.load() if vendor.name == self.plugin)
+        found = {vendor.name: vendor for vendor in vendors.load()}
+        self.assertIn(self.plugin, found, "no such plug-in is installed; OutsideVendor installs a package")
+        return found[self.plugin]
 
     def scan(self) -> Inventory:
         return scan(self.tree.host)

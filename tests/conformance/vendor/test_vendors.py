@@ -3,7 +3,7 @@
 
 from containerhost.devices.health import kernellog
 from tests.conformance.vendor import suite
-from tests.examplevendor import ExampleVendor
+from tests.outsidevendor import OutsideVendor
 from tests.unit.containerhost.health.test_kernellog import marked, record
 
 
@@ -42,7 +42,7 @@ class ExampleTest(suite.GpuConformance):
     resets = True
 
     def setUp(self) -> None:
-        self.useFixture(ExampleVendor())
+        self.useFixture(OutsideVendor())
         super().setUp()
 
     def test_status_of_its_own_makes_it_sick(self) -> None:
