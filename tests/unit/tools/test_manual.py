@@ -17,7 +17,7 @@ NAME = re.compile(rf"`({MODULE})`")
 ROW = re.compile(r"^\| *(`[^|]*?) *\|", re.M)
 LISTED = re.compile(rf"\((`{MODULE}`(?:, `{MODULE}`)*)\)")
 DOTTED = re.compile(rf"\b(?:{'|'.join(PACKAGES)})(?:\.[a-z_]+)+\b(?!\()")
-PATH = re.compile(rf"\b(?:{'|'.join(PACKAGES)})(?:/[a-z_]+)+(?:\.py)?\b")
+PATH = re.compile(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})(?:/[a-z_]+)+(?:\.py)?\b")
 
 
 def sources(*folders: str) -> Iterator[Path]:
