@@ -59,18 +59,21 @@ class RunTest(testtools.TestCase):
         def fails(stage: object) -> None:
             raise AssertionError("not as it should be")
 
+        def mistaken(stage: object) -> None:
+            raise KeyError("FREE_DISK")
+
         def leaves(stage: FakeStage) -> str:
             stage.there.add("node1: mount one-2")
             return "seen"
 
         said: list[str] = []
         stage = FakeStage()
-        results = scenarios.run({"one": fails, "other": leaves, "third": lambda stage: None},  # type: ignore[dict-item]
-                                stage, said.append)  # type: ignore[arg-type]
-        self.assertEqual([("one", "not as it should be", [], False), ("other", "", ["node1: mount one-2"], False),
-                          ("third", "", [], True)],
+        results = scenarios.run({"one": fails, "wrong": mistaken, "other": leaves,  # type: ignore[dict-item]
+                                 "last": lambda stage: None}, stage, said.append)  # type: ignore[arg-type]
+        self.assertEqual([("one", "not as it should be", [], False), ("wrong", "KeyError: 'FREE_DISK'", [], False),
+                          ("other", "", ["node1: mount one-2"], False), ("last", "", [], True)],
                          [(result.name, result.problem, result.left, result.passed) for result in results])
-        self.assertEqual(1, stage.cleared)
+        self.assertEqual(2, stage.cleared)
         self.assertIn("not as it should be", said[1])
 
     def test_names_of_drivers_and_scenarios_choose(self) -> None:

@@ -77,6 +77,8 @@ def one(name: str, function: Scenario, stage: Stage) -> Result:
         seen = function(stage) or ""
     except (AssertionError, MachineFailed) as error:
         problem = " ".join(str(error).split()) or "failed"
+    except Exception as error:  # a mistake in one scenario must not hide what the others came to
+        problem = f"{type(error).__name__}: {error}"
     seconds = time.monotonic() - started
     if problem:
         stage.clear()

@@ -150,7 +150,8 @@ def monitored(stage: Stage, driver: Driver) -> str:
     vm = stage.vm(driver, "monitored")
     found = stage.await_that(lambda: known(stage, vm), "memory and network are told")
     host = json.loads(stage.one("onehost", "show", "--json", stage.one.host(vm)))["HOST"]["HOST_SHARE"]
-    require(int(host["FREE_DISK"]) > 0 and len(host["PCI_DEVICES"]["PCI"]) >= 4, f"the host has {host['FREE_DISK']}")
+    free = host["DATASTORES"]["FREE_DISK"]
+    require(int(free) > 0 and len(host["PCI_DEVICES"]["PCI"]) >= 4, f"the host has {free} MiB")
     stage.end(vm)
     return f"MEMORY {found['MEMORY']}, {len(host['PCI_DEVICES']['PCI'])} PCI devices"
 
