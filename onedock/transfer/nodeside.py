@@ -177,7 +177,7 @@ def delete(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Req
         datafiles.remove(path)
         return {}
     archive = archive_of(path)
-    if engine_is_there():
+    if engine_is_there() and may_name_image(path):
         as_root(["release", str(vm), disk])
     for one in (path, datafiles.snapshots(path), *([archive] if archive else [])):
         datafiles.remove(one)
@@ -189,8 +189,14 @@ def release(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Re
     _, _, vm = places.inside(str(path))
     if engine_is_there():
         for disk in sorted(found for found in path.glob("disk.*") if found.suffix[1:].isdecimal()):
-            as_root(["release", str(vm), disk.name])
+            if may_name_image(disk):
+                as_root(["release", str(vm), disk.name])
     return {}
+
+
+def may_name_image(disk: Path) -> bool:
+    """Return whether a name in the engine may be a disk's: what is longer than a reference is data."""
+    return not disk.exists() or disk.stat().st_size <= imageref.LIMIT
 
 
 def archive_of(path: Path) -> Path | None:

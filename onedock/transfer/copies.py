@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copy disks from a datastore to nodes and back. Loaded only for actions that do: it needs the client of registries."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from onedock import datafiles
+from onedock.datastore import archives, content, export, options
+from onedock.datastore.record import Record
+from onedock.datastore.store import IMAGE, Store
+from onedock.transfer import streams
+from onedock.transfer.actions import Call
+from onedock.transfer.nodes import Node
+from onedock.transfer.nodeside import Request
+from onedriver import places
+from onedriver.errors import BadInput, NotSupported
+from onedriver.places import Place
+
+NO_SNAPSHOT = "-1"
+
+
+# To a node.
+
+
+def clone(call: Call) -> None:
+    source, target = places.source(call.arguments[0]), call.disk(1)
+    node = Node(target.host)
+    known = Store(source.parent).known(str(source))
+    if known.suffix == IMAGE:
+        bring_image(Store(source.parent), Record.read(known), node, target)
+        return
+    node.ask("receive", target.path, lambda out: streams.send(known, out), name=known.name)
+
+
+def bring_image(store: Store, record: Record, node: Node, target: Place) -> None:
+    what: Request = {"vm": target.vm, "image": record.image}
+    if not node.ask("hold", target.path, **what)["held"]:
+        if record.folder is None:
+            node.ask("pull", target.path, lambda out: pulling(record, out), **what)
+        else:
+            node.ask("load", target.path, lambda out: export.write(store.folder(record), None, out), **what)
+    node.ask("write", target.path, ref={"image": record.image, "reference": record.reference})
+
+
+def pulling(record: Record, out: BinaryIO) -> None:
+    """What the node's engine needs to fetch an image: its reference, and the registry's credentials, if any."""
+    out.write(options.pulling(record.reference, record.credentials).encode() + b"\n")
+
+
+# Back to a datastore.
+
+
+def mvds(call: Call) -> None:
+    """A persistent image becomes what the VM made of it."""
+    save(call.disk(0), places.source(call.arguments[1]), "send_archive")
+
+
+def cpds(call: Call) -> None:
+    """Its arguments are disk, source and snapshot; some versions of oned say a format before the snapshot."""
+    disk, snapshot = call.disk(0), call.arguments[-1]
+    save(disk, places.source(call.arguments[1]), "send_root",
+         None if snapshot == NO_SNAPSHOT else places.number(snapshot, "the snapshot"))
+
+
+def save(disk: Place, source: Path, how: str, snapshot: int | None = None) -> None:
+    """Let an image be what is on a disk, perhaps of a VM that runs.
+
+    :param how: in which way the node tells what is in a container
+    """
+    store, node = Store(source.parent), Node(disk.host)
+    place = store.known(str(source))
+    if place.suffix != IMAGE:
+        path = disk.path if snapshot is None else datafiles.snapshots(disk.path) / str(snapshot)
+        with node.reading("send", disk.path, frozen=snapshot is None) as stream:
+            keep(stream, path.relative_to(disk.folder), disk, place, store)
+        return
+    if snapshot is not None:
+        raise NotSupported("the root of a container has no disk snapshots, but those of its VM (onevm snapshot-create)")
+    if how == "send_archive":
+        node.ask("leave", disk.folder)  # of a VM that was off, its container alone has what it wrote
+    found = node.ask("read", disk.path)
+    if how == "send_archive" and found["vm"] is None:
+        return  # the VM never wrote to it, or it is already there
+    room = store.room()
+    with store.scratch() as scratch:
+        archive = scratch / "archive"
+        with node.reading(how, disk.path, vm=disk.vm) as stream, archive.open("xb") as file:
+            room.copy(stream, file)
+        with archive.open("rb") as file:
+            tarball = archives.Tarball(file, f"what VM {disk.vm} wrote")
+            image = archives.read(tarball, content.own_architecture(), f"what VM {disk.vm} wrote")
+            store.put(place, dataclasses.replace(image, reference=found["reference"]), room)
+
+
+def keep(stream: BinaryIO, wanted: Path, disk: Place, place: Path, store: Store) -> None:
+    """:param wanted: of what comes: the disk itself, with its snapshots, or one of these"""
+    with store.scratch() as scratch:
+        streams.receive(stream, str(disk.disk), scratch / str(disk.disk))
+        found = scratch / wanted
+        if not found.is_file():
+            raise BadInput(f"{disk.path} has no snapshot {wanted.name}")
+        snapshots = datafiles.snapshots(found)
+        datafiles.remove(datafiles.snapshots(place))
+        if snapshots.is_dir():
+            os.replace(snapshots, datafiles.snapshots(place))
+        os.replace(found, place)
