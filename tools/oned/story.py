@@ -33,7 +33,10 @@ class Story:
         stage = self._stage
         before = stage.things()
         self._tell("A container of Docker and a container of LXD, both VMs of OpenNebula, each with a GPU:")
-        vms = {driver: stage.vm(driver, f"demo-{driver.name}", NETWORK + GPU) for driver in (ONEDOCK, LXDONE)}
+        vms = {}
+        for driver, node in zip((ONEDOCK, LXDONE), stage.cloud.nodes, strict=True):  # a node has two GPUs
+            (vms[driver],) = stage.vms_on(driver, node, NETWORK + GPU)
+            stage.fill(vms[driver])
         for driver, vm in vms.items():
             self.fact(f"VM {vm} runs by {driver.name} on {stage.one.host(vm)} and sees one GPU", gpus(stage, vm) == 1)
         self._tell("The one on Docker gets a second GPU while it runs, and more memory:")
