@@ -45,7 +45,7 @@ def bring_image(store: Store, record: Record, node: Node, target: Place) -> None
 
 
 def pulling(record: Record, out: BinaryIO) -> None:
-    """What the node's engine needs to fetch an image: its reference, and the registry's credentials, if any."""
+    """Write what the node's engine needs to pull an image: its reference, and the registry's credentials, if any."""
     out.write(options.pulling(record.reference, record.credentials).encode() + b"\n")
 
 
@@ -53,19 +53,19 @@ def pulling(record: Record, out: BinaryIO) -> None:
 
 
 def mvds(call: Call) -> None:
-    """A persistent image becomes what the VM made of it."""
+    """Save the disk of a persistent image: the image becomes what the VM made of it."""
     save(call.disk(0), places.source(call.arguments[1]), "send_archive")
 
 
 def cpds(call: Call) -> None:
-    """Its arguments are disk, source and snapshot; some versions of oned say a format before the snapshot."""
+    """Save a disk, or a snapshot of it, as an image. Some versions of oned pass a format before the snapshot."""
     disk, snapshot = call.disk(0), call.arguments[-1]
     save(disk, places.source(call.arguments[1]), "send_root",
          None if snapshot == NO_SNAPSHOT else places.number(snapshot, "the snapshot"))
 
 
 def save(disk: Place, source: Path, how: str, snapshot: int | None = None) -> None:
-    """Let an image be what is on a disk, perhaps of a VM that runs.
+    """Write what is on a disk, perhaps of a running VM, to an image.
 
     :param how: in which way the node tells what is in a container
     """
@@ -95,7 +95,10 @@ def save(disk: Place, source: Path, how: str, snapshot: int | None = None) -> No
 
 
 def keep(stream: BinaryIO, wanted: Path, disk: Place, place: Path, store: Store) -> None:
-    """:param wanted: of what comes: the disk itself, with its snapshots, or one of these"""
+    """Replace the data of an image by a disk that a node sends.
+
+    :param wanted: of what comes: the disk itself, with its snapshots, or one of these
+    """
     with store.scratch() as scratch:
         streams.receive(stream, str(disk.disk), scratch / str(disk.disk))
         found = scratch / wanted

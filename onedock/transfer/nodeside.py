@@ -177,8 +177,8 @@ def delete(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Req
         datafiles.remove(path)
         return {}
     archive = archive_of(path)
-    if engine_is_there() and may_name_image(path):
-        as_root(["release", str(vm), disk])
+    if engine_is_there():
+        release_disk(path, vm)
     for one in (path, datafiles.snapshots(path), *([archive] if archive else [])):
         datafiles.remove(one)
     return {}
@@ -189,14 +189,14 @@ def release(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Re
     _, _, vm = places.inside(str(path))
     if engine_is_there():
         for disk in sorted(found for found in path.glob("disk.*") if found.suffix[1:].isdecimal()):
-            if may_name_image(disk):
-                as_root(["release", str(vm), disk.name])
+            release_disk(disk, vm)
     return {}
 
 
-def may_name_image(disk: Path) -> bool:
-    """Return whether a name in the engine may be a disk's: what is longer than a reference is data."""
-    return not disk.exists() or disk.stat().st_size <= imageref.LIMIT
+def release_disk(disk: Path, vm: int) -> None:
+    """Release the engine's name of a disk's image. What is longer than a reference is data, which has none."""
+    if not disk.exists() or disk.stat().st_size <= imageref.LIMIT:
+        as_root(["release", str(vm), disk.name])
 
 
 def archive_of(path: Path) -> Path | None:

@@ -104,6 +104,8 @@ def replaced(text: str, found: re.Match[str], words: Sequence[str]) -> str:
     return text if words == found[1].split() else text[:found.start(1)] + " ".join(words) + text[found.end(1):]
 
 
+# Operations in ``oned.conf``: words that commas or line breaks part.
+
 OWNERS_OPERATIONS = re.compile(r'^[ \t]*VM_MANAGE_OPERATIONS\s*=\s*"([^"]*)"', re.M)
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from lxdone import nodecheck
 from lxdone.install import main
 from onedriver.errors import BadInput
-from onedriver.setup import conffile, networkdrivers, nodechecks, remotes
+from onedriver.setup import conffile, frontend, networkdrivers, nodechecks, remotes
 
 NOBODY = 65534
 CONTENT = "LOG = [ SYSTEM = \"file\" ]\n"
@@ -66,8 +66,9 @@ class FrontEndTest(testtools.TestCase):
         self.assertEqual((CONTENT, 0o640), (conffile.backup(self.oned, "lxdone").read_text(),
                                             self.oned.stat().st_mode & 0o777))
         before = self.tree()
-        again = json.loads(self.install("--apply", "--json"))
-        self.assertEqual(([], [], {}), tuple(again[key] for key in ("files", "configured", "by_hand")))
+        self.assertEqual({"files": [], "configured": [], "by_hand": {},
+                          "warnings": [frontend.EXEC_WARNING.format(path=self.oned)]},
+                         json.loads(self.install("--apply", "--json")))
         self.assertEqual(before, self.tree())
         own = self.remotes / "im/lxdone-probes.d/host/system/mine"
         own.write_text("x")

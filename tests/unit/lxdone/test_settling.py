@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a VM that cannot be worked on is to the others."""
+"""A VM that an action has locked, or whose container is gone, delays no other VM."""
 
 import contextlib
 import subprocess

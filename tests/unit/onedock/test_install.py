@@ -12,7 +12,7 @@ from onedock import nodecheck
 from onedock.datastore.actions import ACTIONS as DATASTORE
 from onedock.install import main
 from onedock.transfer.actions import ACTIONS as TRANSFER
-from onedriver.setup import remotes
+from onedriver.setup import frontend, remotes
 
 ONED = """TM_MAD = [
     EXECUTABLE = "one_tm",
@@ -49,8 +49,9 @@ class FrontEndTest(testtools.TestCase):
                      "VM_MAD", 'DATASTORE_ENCRYPTED_ATTR = "ONEDOCK_CREDENTIALS"'):
             self.assertIn(part, text)
         self.assertIn("IM_MAD", self.monitord.read_text())
-        again = json.loads(self.install("--apply", "--json"))
-        self.assertEqual(([], [], {}), tuple(again[key] for key in ("files", "configured", "by_hand")))
+        self.assertEqual({"files": [], "configured": [], "by_hand": {},
+                          "warnings": [frontend.EXEC_WARNING.format(path=self.oned)]},
+                         json.loads(self.install("--apply", "--json")))
         self.install("--apply", "--uninstall")
         self.assertEqual((ONED, ""), (self.oned.read_text(), self.monitord.read_text()))
         self.assertEqual([], list(self.remotes.iterdir()))

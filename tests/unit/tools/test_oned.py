@@ -2,6 +2,7 @@
 """What tools/oned makes of OpenNebula's configuration, and of scenarios."""
 
 from pathlib import Path
+from typing import Any
 
 import testtools
 
@@ -67,9 +68,9 @@ class RunTest(testtools.TestCase):
             return "seen"
 
         said: list[str] = []
-        stage = FakeStage()
-        results = scenarios.run({"one": fails, "wrong": mistaken, "other": leaves,  # type: ignore[dict-item]
-                                 "last": lambda stage: None}, stage, said.append)  # type: ignore[arg-type]
+        stage: Any = FakeStage()
+        tried: dict[str, Any] = {"one": fails, "wrong": mistaken, "other": leaves, "last": lambda stage: None}
+        results = scenarios.run(tried, stage, said.append)
         self.assertEqual([("one", "not as it should be", [], False), ("wrong", "KeyError: 'FREE_DISK'", [], False),
                           ("other", "", ["node1: mount one-2"], False), ("last", "", [], True)],
                          [(result.name, result.problem, result.left, result.passed) for result in results])

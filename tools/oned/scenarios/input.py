@@ -30,8 +30,8 @@ def shell_metacharacters(stage: Stage, driver: Driver) -> str:
     with data_image(stage, driver) as image:
         vm = stage.vm(driver, "metacharacters", f'{NETWORK}DESCRIPTION="{WORDS}"\nLOGO="{WORDS}"\n'
                       f'DISK=[IMAGE_ID="{image}"]\n', context=f',FREE="{CONTEXT_WORDS}",START_SCRIPT="{CONTEXT_WORDS}"')
-        free = stage.inside(vm, ". /context/context.sh; echo \"$FREE\"")
-        require(WORDS.replace("\\", "") in free.replace("\\", ""), f"the variable became {free}")
+        free = stage.inside(vm, ". /context/context.sh; printf '%s\\n' \"$FREE\"")
+        require(CONTEXT_WORDS.replace('\\"', '"') in free, f"the variable became {free}")
         stage.do(vm, "snapshot-create", WORDS)
         stage.do(vm, "exec", f'echo "{EXEC_WORDS}"')
         stage.off(vm)
