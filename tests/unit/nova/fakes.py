@@ -370,6 +370,8 @@ class World:
     outfit: Outfit
     lifecycle: Lifecycle
     power: Power
+    ports: Ports
+    flavor_devices: FlavorDevices
     live: FakeLive
     resize: LiveResize
     files: "FakeFiles"
@@ -382,21 +384,21 @@ class World:
         return {device: record.consumer.container for device, record in self.owners.records().items()}
 
 
-def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None = None) -> World:
+def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None = None,
+          root: Privileged | None = None) -> World:
     """The driver's parts on the emulated host ``small``, as a process that just started has them.
 
     :param folder: keeps the host and its allocation records; a second world in it is the process after a restart
     """
-    root = folder / "host"
-    if not root.exists():
-        tree.write(description.load("small"), root)
-    host = Host(root)
+    if not (folder / "host").exists():
+        tree.write(description.load("small"), folder / "host")
+    host, root = Host(folder / "host"), root or NoPrivileges()
     engine, owners = FakeEngine(), AllocationStore(folder / "owners")
-    allocator = DeviceAllocator(owners, lambda: scan(host), NoPrivileges(), engine.held, host)
+    allocator = DeviceAllocator(owners, lambda: scan(host), root, engine.held, host)
     states = States(engine, *[clock] if clock else [])
     slices = HostSlices("host", owners, Placement(lambda: None))
     flavor_devices = FlavorDevices(conf, allocator, lambda: scan(host), slices, lambda: records.NODE)
-    veths = Veths(NoPrivileges(), host)
+    veths = Veths(root, host)
     ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, allocator, lambda: records.NODE),
                   VifEvents(conf, None))
     volumes = Volumes(engine, states, FakeConnectors(), FakeCopier())
@@ -408,7 +410,7 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
     lifecycle = Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus, lambda *_: None)
     live, files = FakeLive(engine), FakeFiles()
     return World(engine, owners, states, outfit, lifecycle,
-                 Power(conf, engine, states, outfit, *[clock] if clock else []), live,
+                 Power(conf, engine, states, outfit, *[clock] if clock else []), ports, flavor_devices, live,
                  LiveResize(conf, engine, live, GuestNotice(files, conf.lxd.shrink_notice), states, outfit,
                             flavor_devices, lifecycle), files, ephemerals, disks, disk_transfers)
 

@@ -71,13 +71,6 @@ class LiveResizeTest(LiveCase):
         self.assertEqual((1024, {GPU_1: self.server.name}), (self.memory(), self.one.held()))
         self.assert_never_stopped()
 
-    def test_it_looks_no_more_than_it_must(self) -> None:
-        """At the host: before anything, for what comes, for what goes, when it is claimed, and before and after the
-        cleaning. At the container: whose it is, and what it has."""
-        with mock.patch.object(fakes, "scan", wraps=fakes.scan) as scan:
-            self.leave()
-        self.assertEqual((6, 2), (scan.call_count, self.one.engine.asked.count("container")))
-
     def stays(self, wanted: Wanted = NOTHING) -> bool:
         """What nova does first when a resize is reverted: it ends the server, unless that stays."""
         self.server.old_flavor, self.server.task_state = records.flavor(), task_states.RESIZE_REVERTING

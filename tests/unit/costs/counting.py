@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Count what an operation asks, and compare that with the limits of all operations.
+
+A container has a GPU and an InfiniBand virtual function, unless the operation says otherwise. The host is an emulated
+one. Of the engine, which is emulated too, calls are counted: each stands for one request or a few.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import fixtures
+import testtools
+
+from containerhost.allocation.store import AllocationStore
+from containerhost.devices import pci
+from containerhost.sysfs import Host
+from containerhost.vendors.nvidia import nvml
+from containerhost.vendors.nvidia.vendor import Nvidia
+from tests.unit.nova import fakes
+
+GPU_0, GPU_1 = fakes.GPU_0, fakes.GPU_1
+VF_0, VF_1 = "0000:5e:00.1", "0000:5e:00.2"
+
+
+class Cost(NamedTuple):
+    """:ivar scans: of all devices of the host
+    :ivar vendors: queries of NVML; this host's NVIDIA driver would be asked wherever one is counted
+    :ivar records: reads of the allocation records
+    :ivar engine: calls of the engine
+    """
+
+    scans: int
+    vendors: int
+    records: int
+    engine: int
+
+
+LIMITS = {
+    "nova: boot": Cost(3, 3, 10, 5),
+    "nova: delete": Cost(3, 3, 6, 3),
+    "nova: boot with a direct port, too": Cost(5, 5, 19, 6),
+    "nova: get_available_resource": Cost(1, 1, 1, 1),
+    "nova: update_provider_tree": Cost(1, 1, 1, 0),
+    "nova: get_diagnostics": Cost(1, 1, 1, 0),
+    "nova: attach a direct port": Cost(2, 2, 9, 3),
+    "nova: detach a direct port": Cost(3, 3, 6, 3),
+    "nova: live resize": Cost(9, 9, 23, 7),
+    "nova: live resize, finished": Cost(2, 2, 3, 5),
+    "nova: live resize, reverted": Cost(9, 9, 24, 9),
+    "nova: pause": Cost(1, 1, 2, 2),
+    "nova: unpause": Cost(1, 1, 2, 2),
+    "nova: power off": Cost(0, 0, 0, 2),
+    "nova: power on": Cost(1, 1, 11, 6),
+    "nova: hard reboot": Cost(2, 2, 12, 8),
+    "nova: resize while off": Cost(4, 4, 6, 3),
+    "nova: resize while off, finished": Cost(3, 3, 11, 6),
+    "nova: boot without devices": Cost(0, 0, 0, 3),
+    "nova: delete without devices": Cost(0, 0, 1, 3),
+    "lxdone: deploy": Cost(3, 3, 10, 7),
+    "lxdone: attach_nic": Cost(5, 5, 11, 5),
+    "lxdone: detach_nic": Cost(6, 6, 9, 4),
+    "lxdone: reset": Cost(3, 3, 12, 8),
+    "lxdone: cancel": Cost(3, 3, 6, 4),
+    "lxdone: host_system": Cost(1, 1, 1, 2),
+    "lxdone: host_monitor": Cost(0, 0, 0, 0),
+    "lxdone: vm_status": Cost(0, 0, 0, 1),
+    "lxdone: vm_monitor": Cost(1, 2, 1, 1),
+    "lxdone: deploy without devices": Cost(0, 0, 0, 5),
+    "lxdone: cancel without devices": Cost(0, 0, 1, 4),
+    "onedock: deploy": Cost(3, 3, 10, 9),
+    "onedock: attach_nic": Cost(5, 5, 11, 5),
+    "onedock: detach_nic": Cost(6, 6, 9, 4),
+    "onedock: reset": Cost(3, 3, 12, 9),
+    "onedock: cancel": Cost(3, 3, 6, 6),
+    "onedock: host_system": Cost(1, 1, 1, 2),
+    "onedock: host_monitor": Cost(0, 0, 0, 0),
+    "onedock: vm_status": Cost(0, 0, 0, 1),
+    "onedock: vm_monitor": Cost(1, 2, 1, 1),
+    "onedock: deploy without devices": Cost(0, 0, 0, 6),
+    "onedock: cancel without devices": Cost(0, 0, 1, 6),
+}
+
+
+class Hardware(fakes.NoPrivileges):
+    """Root's part, as far as it shows: GUIDs that a virtual function is given."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def set_vf_guids(self, netdev: str, index: int, node_guid: str, port_guid: str) -> None:
+        function = Path(self._host.root, "sys/class/net", netdev).resolve().parents[1]
+        (ibdev,) = (function / f"virtfn{index}/infiniband").iterdir()
+        (ibdev / "node_guid").write_text(f"{node_guid}\n")
+        (ibdev / "ports/1/gids/0").write_text(f"fe80:0000:0000:0000:{port_guid}\n")
+
+    def _nothing(self, *arguments: Any) -> None:
+        """Nothing of it shows."""
+
+    unbind = bind = rename_netdev = quieten_netdev = mark_reset = thaw_left = reset = _nothing
+
+
+class CostCase(testtools.TestCase):
+    """:ivar engine: whose calls are counted; made by the test, after this class was set up"""
+
+    engine: fakes.FakeEngine
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.scans = self.counted(pci, "functions")
+        self.vendors = self.counted(nvml, "query", lambda: {})
+        self.records = self.counted(AllocationStore, "_read")
+        self.questions = [self.counted(fakes.FakeEngine, name) for name in ("held", "pid")]
+        # A tree of files is no live host, of which alone the plug-in asks NVML.
+        asked = functools.cached_property(lambda plugin: nvml.query())
+        asked.__set_name__(Nvidia, "_nvml")
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.vendor.Nvidia._nvml", asked))
+
+    def counted(self, owner: Any, name: str, act: Callable[..., Any] | None = None) -> mock.Mock:
+        return self.useFixture(fixtures.MockPatchObject(
+            owner, name, autospec=True, side_effect=act or getattr(owner, name))).mock
+
+    def cost(self) -> Cost:
+        engine = len(self.engine.asked) + sum(question.call_count for question in self.questions)
+        return Cost(self.scans.call_count, self.vendors.call_count, self.records.call_count, engine)
+
+    @contextlib.contextmanager
+    def costing(self, operation: str) -> Iterator[None]:
+        """Enclose the operation, whose cost must be that of the table."""
+        before = self.cost()
+        yield
+        found = Cost(*(now - then for now, then in zip(self.cost(), before, strict=True)))
+        self.assertEqual(LIMITS[operation], found, operation)

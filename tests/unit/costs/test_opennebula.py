@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the actions and probes of OpenNebula's drivers cost, on LXD and on Docker."""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+from unittest import mock
+
+import fixtures
+
+import lxdone.conf
+import lxdone.vmm
+import onedock.conf
+import onedock.vmm
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore
+from containerhost.devices.scan import scan
+from containerhost.engines import Metrics
+from containerhost.sysfs import Host
+from onedriver.actions import Call
+from onedriver.node.measure import Measure
+from onedriver.node.vmm import BaseVmm
+from onedriver.pciaddress import from_opennebula
+from onedriver.vm import Pci, Vm
+from tests.fakehost import description, tree
+from tests.unit.containerhost.hosts import MEMORY
+from tests.unit.costs.counting import GPU_0, VF_0, VF_1, CostCase, Hardware
+from tests.unit.lxdone import machines as lxd_machines
+from tests.unit.nova import fakes
+from tests.unit.onedock import machines as docker_machines
+
+
+class NodeEngine(fakes.FakeEngine):
+    """What OpenNebula's drivers ask beside."""
+
+    client = mock.Mock()
+
+    def exists(self, name: str) -> bool:
+        self._called("exists")
+        return name in self.specs
+
+    def create(self, spec: Any, beside: Any = None) -> None:
+        super().create(spec)
+
+    def await_begin(self, name: str, limit: float) -> int:
+        self._called("await_begin", name)
+        return 0
+
+    def measured(self) -> tuple[Any, ...]:
+        self._called("measured")
+        return tuple((self._state(name), Metrics(self.statuses[name], 1, 0, 0, 0, 0, 0, {}, ())) for name in self.specs)
+
+
+class Operations:
+    """:cvar driver: begins the names of its operations"""
+
+    driver: ClassVar[str]
+    vmm: BaseVmm
+    vm: Vm
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path)
+        tree.write(description.load("small"), self.folder / "host")
+        self.host, self.engine = Host(self.folder / "host"), NodeEngine()
+        self.engine.name = {"lxdone": "lxd", "onedock": "docker"}[self.driver]
+        self.allocator = DeviceAllocator(AllocationStore(self.folder / "owners"), lambda: scan(self.host),
+                                         Hardware(self.host), self.engine.held, self.host)
+        self.vm = dataclasses.replace(self.vm, nics=(), pcis=(self.pci(0, GPU_0), self.pci(1, VF_0)))
+        self.plugged = self.pci(2, VF_1, nic_id=2, attach=True)
+
+    @staticmethod
+    def pci(number: int, address: str, **more: Any) -> Pci:
+        guid = f"0200:0000:0000:000{number}"
+        return Pci(number, from_opennebula(address), None, None, None, node_guid=guid, port_guid=guid, **more)
+
+    def do(self, action: str, *more: Pci, which: str = "") -> None:
+        vm = dataclasses.replace(self.vm, pcis=(*self.vm.pcis, *more))
+        with self.costing(f"{self.driver}: {action}{which}"):
+            getattr(self.vmm, action)(Call(action, {}, vm.id, "host", vm))
+
+    def held(self) -> set[str]:
+        return set(self.allocator.held_by(self.vmm._consumer(self.vm.id)))
+
+    def test_life(self) -> None:
+        self.do("deploy")
+        self.assertEqual({GPU_0, VF_0}, self.held())
+        self.do("attach_nic", self.plugged)
+        self.assertEqual({GPU_0, VF_0, VF_1}, self.held())
+        self.do("detach_nic", self.plugged)
+        self.assertEqual({GPU_0, VF_0}, self.held())
+        self.do("reset")
+        self.assertEqual({GPU_0, VF_0}, self.held())
+        self.do("cancel")
+        self.assertEqual(set(), self.held())
+
+    def test_vm_without_devices_costs_no_look(self) -> None:
+        self.vm = dataclasses.replace(self.vm, pcis=())
+        for action in ("deploy", "cancel"):
+            self.do(action, which=" without devices")
+
+    def test_monitoring(self) -> None:
+        self.vmm.deploy(Call("deploy", {}, self.vm.id, "host", self.vm))
+        told = Measure(self.driver, self.engine, self.folder / "owners", self.folder, ("*:*:*",), self.host,
+                       self.folder)
+        for probe in ("host_system", "host_monitor", "vm_status", "vm_monitor"):
+            with self.costing(f"{self.driver}: {probe}"):
+                getattr(told, probe)()
+
+
+class LxdoneTest(Operations, CostCase):
+    driver = "lxdone"
+
+    def setUp(self) -> None:
+        self.vm = lxd_machines.machine()
+        super().setUp()
+        self.useFixture(fixtures.MockPatchObject(lxdone.vmm, "rootfiles"))
+        self.useFixture(fixtures.MockPatchObject(lxdone.vmm.Vmm, "_is_packed", return_value=False))
+        options = lxdone.conf.Options(state=str(self.folder), owners=str(self.folder / "owners"))
+        played = SimpleNamespace(**{name: mock.MagicMock() for name in (
+            "roots", "saves", "disks", "contexts", "commands", "consoles")})
+        played.disks.provide.return_value = played.disks.parts.return_value = ()
+        self.vmm = lxdone.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host)
+
+
+class OnedockTest(Operations, CostCase):
+    driver = "onedock"
+
+    def setUp(self) -> None:
+        self.vm = docker_machines.machine()
+        super().setUp()
+        options = onedock.conf.Options(state=str(self.folder), owners=str(self.folder / "owners"))
+        played = SimpleNamespace(**{name: mock.MagicMock() for name in (
+            "roots", "snapshots", "commands", "guests", "nics")})
+        played.nics.provide.return_value = ()
+        self.vmm = onedock.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host)
+
