@@ -14,7 +14,7 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import FOLDER, Allocation, AllocationStore
 from containerhost.devices import rdmaports
 from containerhost.devices.model import Device
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView, scan
 from containerhost.errors import AllocationsUnreadable, ContainerHostError
 from containerhost.privileged import Privileged
 from containerhost.reports import doctor as diagnosis
@@ -140,7 +140,7 @@ def scrub(device: str, as_json: bool, owners_folder: Path | None) -> None:
     be cleaned, or one that is free and sick. Needs root. One that a container has is refused."""
     store = AllocationStore(_folder(Path("/"), owners_folder))
     before = store.records().get(device.lower())
-    done = DeviceAllocator(store, scan, Privileged()).clean(device)
+    done = DeviceAllocator(store, HostView, Privileged()).clean(device)
     if as_json:
         click.echo(json.dumps({"device": device, "done": done, "was_blocked": before.blocked if before else None}))
     else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.idmap import idmap
@@ -35,7 +35,7 @@ def engine(options: Options) -> LxdEngine:
 def vmm(options: Options) -> Vmm:
     lxd, host = engine(options), Host()
 
-    allocator = DeviceAllocator(AllocationStore(Path(options.owners)), lambda: scan(host), Privileged(), lxd.held)
+    allocator = DeviceAllocator(AllocationStore(Path(options.owners)), lambda: HostView(host), Privileged(), lxd.held)
     state, disks = Path(options.state), disks_of(options, lxd)
     roots = Roots(lxd.client, state, options.operation_timeout)
     return Vmm(options, lxd, allocator, roots, saves_of(options, lxd), disks, Contexts(state),

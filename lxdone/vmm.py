@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.devices.scan import HostView
 from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.snapshots import Snapshots
@@ -112,9 +113,10 @@ class Vmm(BaseVmm):
         if not self._saves.is_current(self._contexts.home(own), vm, self._root_file(vm)) or (
                 state.status is Status.FROZEN and not self._disks.is_held(vm.id)):
             self._spec(vm)  # what cannot be made is refused while the old one is there
-            self._requests(vm, vm.pcis)
+            view = self._allocator.view()
+            self._requests(vm, vm.pcis, view)
             LOG.info("Container %s is made anew: the VM's disk was changed since it stopped", own)
-            self.forget(vm.id)
+            self.forget(vm.id, view)
         elif state.status is Status.STOPPED:
             self._leave_old_snapshots(vm, own)
 
@@ -258,23 +260,24 @@ class Vmm(BaseVmm):
         name, snapshot, spec = self._existing(call).name, self._snapshot(call), self._spec(call.vm)
         if snapshot not in self._snapshots.names(name):
             raise BadInput(f"container {name} has no snapshot {snapshot}")
-        self._requests(call.vm, call.vm.pcis)  # without one of its devices it could not start again
+        view = self._allocator.view()
+        self._requests(call.vm, call.vm.pcis, view)  # without one of its devices it could not start again
         running = self._is_running(name)
         self._saves.begin(self._contexts.home(name), call.vm, self._root_file(call.vm))
         with Rollback(f"revert of {name} to {snapshot}") as undo:
             if running:
-                undo.on_error("let it run", self._run_again, call.vm, spec)
+                undo.on_error("let it run", self._run_again, call.vm, spec, view)
             self._stop(name, force=True)
             self._snapshots.restore(name, snapshot)
             if running:
-                self._run_again(call.vm, spec)
+                self._run_again(call.vm, spec, view)
 
-    def _run_again(self, vm: Vm, spec: ContainerSpec) -> None:
+    def _run_again(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         """Idempotent: does nothing if the container runs. Waits for what LXD has not finished with it."""
         end = time.monotonic() + self._options.operation_timeout
         while not self._is_running(spec.name):
             try:
-                self._restart(vm, spec)
+                self._restart(vm, spec, view)
             except EngineBusy:
                 if time.monotonic() > end:
                     raise
@@ -315,15 +318,15 @@ class Vmm(BaseVmm):
             return found in diskformat.PACKED or (
                 found in diskformat.FILE_SYSTEMS and disk.path.stat().st_size > cast(int, root.size))
 
-    def _boot(self, vm: Vm, spec: ContainerSpec) -> None:
+    def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         home, file = self._contexts.home(spec.name), self._root_file(vm)
         self._saves.require_whole(home, vm, file)
         self._saves.end(home)
         self._disks.recover_all(vm.id)
-        requests = self._requests(vm, vm.pcis)
+        requests = self._requests(vm, vm.pcis, view)
         with Rollback(f"boot of VM {vm.id}") as undo:
             undo.on_error("remove the container", self.remove, vm.id)
-            grants = self._acquire(vm, requests)
+            grants = self._acquire(vm, requests, view)
             folder = self._write_context(vm, None)
             parts: tuple[Part, ...] = (*translate.nics(vm), *grants)
             with rootfiles.opened(rootfiles.restored(rootfiles.of(vm, file))) as disk, naming_size(vm, spec):
@@ -351,8 +354,8 @@ class Vmm(BaseVmm):
                     raise
                 self._engine.delete(spec.name)
 
-    def _restart(self, vm: Vm, spec: ContainerSpec) -> None:
-        grants = self._acquire_anew(vm)
+    def _restart(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
+        grants = self._acquire_anew(vm, view)
         self._write_context(vm, self._engine.root_ids(spec.name))
         self._disks.provide(vm)
         fitted = self._fitted(vm, spec, grants)
@@ -380,7 +383,7 @@ class Vmm(BaseVmm):
         """End the container and return what it had; from every state, also when parts of it are gone."""
         self._remove(vm_id, self._disks.release_all)
 
-    def forget(self, vm_id: int) -> None:
+    def forget(self, vm_id: int, view: HostView | None = None) -> None:
         """Remove what is here of a VM that OpenNebula ended or has elsewhere: nothing is written to its disks."""
         name = translate.name(vm_id)
         state = self._find(name)
@@ -389,9 +392,9 @@ class Vmm(BaseVmm):
         if state is not None and state.status not in AWAY:
             raise EngineConflict(f"container {name} is {state.status.value}: it is not removed")
         self._disks.abandon_all(vm_id)
-        self._remove(vm_id, self._disks.discard_all)
+        self._remove(vm_id, self._disks.discard_all, view)
 
-    def _remove(self, vm_id: int, clear: Callable[[int], None]) -> None:
+    def _remove(self, vm_id: int, clear: Callable[[int], None], view: HostView | None = None) -> None:
         """:param clear: takes its disks from the host"""
         name = translate.name(vm_id)
         state = self._find(name)
@@ -399,7 +402,7 @@ class Vmm(BaseVmm):
         self._consoles.end(name)
         self._disks.let_go_all(vm_id)
         self._engine.delete(name)
-        complain(self._allocator.release(self._consumer(vm_id)))
+        complain(self._allocator.release(self._consumer(vm_id), view))
         self._saves.discard(name)
         self._saves.end(self._contexts.home(name))
         self._contexts.remove(name)

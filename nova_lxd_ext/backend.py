@@ -14,7 +14,7 @@ from containerhost import topology
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.health import kernellog
-from containerhost.devices.scan import Inventory, scan
+from containerhost.devices.scan import HostView, Inventory
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.disktransfers import DiskTransfers
 from containerhost.engines.lxd.engine import LxdEngine
@@ -97,10 +97,13 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     engine = LxdEngine(client, root_actions, locks=Path(conf.lxd.owners_dir), restart_limit=conf.lxd.ready_timeout)
     store = AllocationStore(Path(conf.lxd.owners_dir))
 
-    def inventory() -> Inventory:
-        return scan(host, functools.partial(kernel_log, root_actions))
+    def view() -> HostView:
+        return HostView(host, functools.partial(kernel_log, root_actions))
 
-    allocator = DeviceAllocator(store, inventory, root_actions, engine.held)
+    def inventory() -> Inventory:
+        return view().inventory
+
+    allocator = DeviceAllocator(store, view, root_actions, engine.held)
     image_api = glance.API()
     images = Cache(Images(client), image_api, Path(conf.instances_path) / DOWNLOADS,
                    lambda: engine.server().architectures)
@@ -108,7 +111,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     placement = Placement()
     slices = HostSlices(conf.host, store, placement)
     node = ComputeNode(conf.host)
-    flavor_devices = FlavorDevices(conf, allocator, inventory, slices, lambda: node.id)
+    flavor_devices = FlavorDevices(conf, allocator, slices, lambda: node.id)
     veths = Veths(root_actions, host)
     ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, allocator, lambda: node.id),
                   VifEvents(conf, virtapi))
@@ -116,7 +119,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     volumes = Volumes(engine, states, connectors, Copier(root_actions, conf.lxd.volume_timeout))
     pool = conf.lxd.storage_pool
     ephemerals = Ephemerals(PoolDisks(client, pool), DiskTransfers(client, pool))
-    outfit = Outfit(engine, (flavor_devices, ports, volumes, ephemerals))
+    outfit = Outfit(engine, (flavor_devices, ports, volumes, ephemerals), view)
     lifecycle = Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host))
     power = Power(conf, engine, states, outfit)
     notice = GuestNotice(GuestFiles(engine.pid, root_actions), conf.lxd.shrink_notice)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView
 from containerhost.engines.docker.client import DockerClient, Settings
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.images import Images
@@ -32,7 +32,7 @@ def engine(options: Options) -> DockerEngine:
 def vmm(options: Options) -> Vmm:
     docker, host, privileged = engine(options), Host(), DockerPrivileged()
 
-    allocator = DeviceAllocator(AllocationStore(Path(options.owners)), lambda: scan(host), privileged, docker.held)
+    allocator = DeviceAllocator(AllocationStore(Path(options.owners)), lambda: HostView(host), privileged, docker.held)
     state, datastores = Path(options.state), Path(options.datastores)
     images = Images(docker.client)
     roots = Roots(images, datastores, state, options.operation_timeout)

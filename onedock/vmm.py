@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Status
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.errors import EngineConflict, EngineNotFound
@@ -170,21 +171,22 @@ class Vmm(BaseVmm):
         if image is None:
             raise BadInput(f"container {own} has no snapshot {snapshot}")
         spec = self._spec(call.vm)
-        self._requests(call.vm, call.vm.pcis)  # without one of its devices it could not start again
+        view = self._allocator.view()
+        self._requests(call.vm, call.vm.pcis, view)  # without one of its devices it could not start again
         # Made anew with all it may have, it gets at its start what it is to have then.
-        parts: tuple[Part, ...] = (*self._nics.parts(call.vm), *self._held(call.vm))
+        parts: tuple[Part, ...] = (*self._nics.parts(call.vm), *self._held(call.vm, view))
         running = self._is_running(own)
         self._delete_aside(own)  # of an earlier revert that was killed
         with Rollback(f"revert of {own} to {snapshot}") as undo:
             if running:
-                undo.on_error("let it run", self._run_again, call.vm, spec)
+                undo.on_error("let it run", self._run_again, call.vm, spec, view)
             undo.on_error("the old container", self._bring_back, own)
             self._stop(own, force=True)
             self._create(call.vm, dataclasses.replace(spec, name=f"{own}-{ANEW}", parts=parts), image)
             self._engine.rename(own, f"{own}-{OLD}")
             self._engine.rename(f"{own}-{ANEW}", own)
             if running:
-                self._restart(call.vm, spec)
+                self._restart(call.vm, spec, view)
         self._roots.hold(call.vm_id, image)
         self._engine.delete(f"{own}-{OLD}")
 
@@ -197,9 +199,9 @@ class Vmm(BaseVmm):
             self._engine.rename(f"{own}-{OLD}", own)
         self._engine.delete(f"{own}-{ANEW}")
 
-    def _run_again(self, vm: Vm, spec: ContainerSpec) -> None:
+    def _run_again(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         if not self._is_running(spec.name):
-            self._restart(vm, spec)
+            self._restart(vm, spec, view)
 
     # Steps.
 
@@ -208,13 +210,13 @@ class Vmm(BaseVmm):
         self._guests.require_possible(vm)
         return translate.spec(vm, chosen, self._options, self._node_cpus(vm))
 
-    def _boot(self, vm: Vm, spec: ContainerSpec) -> None:
+    def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         changes.of_a_new_container(vm, self._roots.is_kept(vm))
-        requests = self._requests(vm, vm.pcis)
+        requests = self._requests(vm, vm.pcis, view)
         with Rollback(f"boot of VM {vm.id}") as undo:
             undo.on_error("remove the container", self.remove, vm.id)
             image = self._roots.ensure(vm)
-            grants = self._acquire(vm, requests)
+            grants = self._acquire(vm, requests, view)
             self._guests.write(vm)
             self._guests.provide(vm)
             parts: tuple[Part, ...] = (*self._nics.provide(vm, running=False), *grants)
@@ -225,8 +227,8 @@ class Vmm(BaseVmm):
         beside = attributes.raw(vm.own, self._options.raw_options)
         self._engine.create(dataclasses.replace(spec, image=image, mounts=self._guests.mounts(vm.id)), beside)
 
-    def _restart(self, vm: Vm, spec: ContainerSpec) -> None:
-        grants = self._acquire_anew(vm)
+    def _restart(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
+        grants = self._acquire_anew(vm, view)
         self._guests.write(vm)
         self._guests.provide(vm)
         parts: tuple[Part, ...] = (*self._nics.provide(vm, running=False), *grants)

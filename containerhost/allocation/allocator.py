@@ -7,15 +7,16 @@ writes the new state first. After a crash the record alone tells how to finish o
 """
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from containerhost import faults
 from containerhost.allocation.states import Action, State, recovery
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
+from containerhost.devices import pci
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, Role
-from containerhost.devices.scan import Inventory
+from containerhost.devices.netdev import Netdevs
+from containerhost.devices.scan import HostView, Inventory
 from containerhost.errors import (
     DeviceBusy,
     DeviceHeld,
@@ -51,86 +52,87 @@ class Request:
 
 
 class DeviceAllocator:
-    """:param inventory: scans the host; called at each question, because hardware changes
+    """Methods that read the host take the view of the operation that they are a part of; without one, a call is an
+    operation of its own. Below a device's lock they read that device anew.
+
+    :param view: makes the view of a new operation
     :param foreign: device id -> container, for what containers of the engine use by their configuration, in any
         project; an engine's ``held``
     """
 
-    def __init__(self, store: AllocationStore, inventory: Callable[[], Inventory], privileged: Privileged,
+    def __init__(self, store: AllocationStore, view: Callable[[], HostView], privileged: Privileged,
                  foreign: Foreign = lambda devices: {}, host: Host | None = None) -> None:
         self._store = store
-        self._inventory = inventory
+        self.view = view
         self._privileged = privileged
         self._foreign = foreign
         self._host = host or Host()
 
-    def acquire(self, requests: Sequence[Request], consumer: Consumer, inventory: Inventory | None = None
+    def acquire(self, requests: Sequence[Request], consumer: Consumer, view: HostView | None = None
                 ) -> tuple[Grant, ...]:
         """Claim, prepare and attach all the devices, or none. Idempotent: what the consumer has already it keeps.
 
-        :param inventory: the caller's own scan of the host, a moment old
         :returns: one grant for each request, in order
         :raises DeviceNotFound, DeviceUnhealthy, DeviceHeld, AllocationsUnreadable, SpecError: nothing was changed
         :raises HostActionFailed: preparing failed; what was newly claimed is released
         """
-        inventory = inventory or self._inventory()
-        mine = self._records(consumer)
-        wanted = [(self._usable(inventory, request, mine), request.options) for request in requests]
-        require_distinct(wanted, mine)
-        self._refuse_foreign(inventory, wanted, consumer)
-        for device, options in wanted:
-            make_grant(device, options)  # whatever cannot be granted is refused before anything changes
-        chosen = [device for device, _ in wanted]
-        # What another consumer has is refused at once, not after a wait for the locks.
-        self._store.require_claimable(chosen, consumer, inventory.related)
+        view = view or self.view()
+        chosen = [view.inventory.get(request.address) for request in requests]
+        self._refuse_held(chosen, requests, consumer, view)
         with (self._store.working(device.id for device in chosen),
               Rollback(f"acquisition by {consumer}") as undo):
-            mine = self._records(consumer)
-            self._store.claim(chosen, consumer, inventory.related)
-            for device in chosen:
+            mine, inventory = self._records(consumer), view.refresh(device.id for device in chosen)
+            wanted = self._wanted(inventory, requests, mine)
+            self._refuse_foreign(inventory, wanted, consumer)
+            for device, options in wanted:
+                make_grant(device, options)  # whatever cannot be granted is refused before anything changes
+            self._store.claim([device for device, _ in wanted], consumer, inventory.related)
+            for device, _ in wanted:
                 if device.id not in mine:
-                    undo.on_error(f"allocation of {device.id}", self._undo, device.id, consumer)
-            changed = [self._prepare(device, options, consumer, inventory) for device, options in wanted]
-            grants = self._grants(self._inventory() if any(changed) else inventory, requests, consumer)
-            self._store.attach([device.id for device in chosen], consumer)
+                    undo.on_error(f"allocation of {device.id}", self._undo, device.id, consumer, view)
+            changed = [device.id for device, options in wanted
+                       if self._prepare(device, options, consumer, mine.get(device.id))]
+            grants = self._grants(view.refresh(changed), requests, self._records(consumer), consumer)
+            self._store.attach([device.id for device, _ in wanted], consumer)
             return grants
 
-    def grants(self, requests: Sequence[Request], consumer: Consumer) -> tuple[Grant, ...]:
+    def grants(self, requests: Sequence[Request], consumer: Consumer, view: HostView | None = None
+               ) -> tuple[Grant, ...]:
         """Return what the consumer has, as grants. Changes nothing.
 
         :raises DeviceHeld: it does not have one of them
         """
-        return self._grants(self._inventory(), requests, consumer)
+        return self._grants((view or self.view()).inventory, requests, self._records(consumer), consumer)
 
-    def preview(self, requests: Sequence[Request], consumer: Consumer, inventory: Inventory | None = None
+    def preview(self, requests: Sequence[Request], consumer: Consumer, view: HostView | None = None
                   ) -> tuple[Grant, ...]:
         """Return the grants of :meth:`acquire`, without GUIDs and MACs, which are not prepared. Changes nothing.
 
-        :param inventory: the caller's own scan of the host, a moment old
         :raises DeviceNotFound, DeviceUnhealthy, SpecError:
         """
-        inventory, mine = inventory or self._inventory(), self._records(consumer)
+        inventory, mine = (view or self.view()).inventory, self._records(consumer)
         wanted = [(self._usable(inventory, request, mine), request.options) for request in requests]
         require_distinct(wanted)
         return tuple(make_grant(device, options) for device, options in wanted)
 
-    def users(self, grants: Iterable[Grant], container: int | None = None) -> tuple[str, ...]:
+    def users(self, grants: Iterable[Grant], container: int | None = None, view: HostView | None = None
+              ) -> tuple[str, ...]:
         """The processes in containers that have a device of ``grants`` open, in words. Of a place on a shared GPU: the
         whole GPU, because nobody can tell by which place a process has it.
 
         :param container: first process of the one that has the devices
         """
-        nodes = list[CharNode]()
+        nodes, view = list[CharNode](), view or self.view()
         for grant in grants:
             shared = grant.device.kind is Kind.GPU_SHARE and grant.device.parent
-            nodes += own_nodes(self._inventory().get(shared)) if shared else grant.own_nodes
+            nodes += own_nodes(view.inventory.get(shared)) if shared else grant.own_nodes
         own = [(node.major, node.minor) for node in nodes]
         return self._privileged.users(own, holders_of(container)) if own else ()
 
     def faults(self, consumer: Consumer) -> tuple[str, ...]:
         """Return what is wrong with the consumer's devices, one text each; see :func:`containerhost.faults.of`."""
         records = self._store.held_by(consumer)
-        return faults.of(records, self._inventory()) if records else ()
+        return faults.of(records, self.view().inventory) if records else ()
 
     def require_unused(self, grants: Iterable[Grant], container: int | None = None) -> None:
         """Of a place on a shared GPU, which others use too, nobody can tell.
@@ -145,13 +147,12 @@ class DeviceAllocator:
                 raise DeviceInUse(f"device {grant.device.id} is in use by {', '.join(users)}: end what uses it, or "
                                   "stop the container, then try again")
 
-    def held(self, consumer: Consumer) -> tuple[Grant, ...]:
+    def held(self, consumer: Consumer, view: HostView | None = None) -> tuple[Grant, ...]:
         """Everything the consumer has that is still on this host, as grants without options: they tell which nodes and
         which interface come with each. Changes nothing."""
-        inventory = self._inventory()
+        inventory, mine = (view or self.view()).inventory, self._records(consumer)
         there = {device.id for device in inventory.devices}
-        requests = [Request(device) for device in self._records(consumer) if device in there]
-        return self._grants(inventory, requests, consumer)
+        return self._grants(inventory, [Request(device) for device in mine if device in there], mine, consumer)
 
     def held_by(self, consumer: Consumer) -> frozenset[str]:
         """Return the ids of the devices that the consumer has; blocked ones too."""
@@ -165,41 +166,44 @@ class DeviceAllocator:
         consumers = {record.consumer for record in self._store.records().values()}
         return frozenset(consumer for consumer in consumers if (consumer.driver, consumer.engine) == (driver, engine))
 
-    def release(self, consumer: Consumer) -> tuple[str, ...]:
+    def release(self, consumer: Consumer, view: HostView | None = None) -> tuple[str, ...]:
         """Clean and free all devices of a deleted or stopped container. Idempotent.
 
         :returns: complaints, one for each device that could not be cleaned: it stays blocked with that reason, and the
             next call tries again
         """
-        return self._release_all(self.held_by(consumer), consumer, None)
+        return self._release_all(self.held_by(consumer), consumer, None, view or self.view())
 
-    def release_device(self, device_id: str, consumer: Consumer, container: int | None) -> tuple[str, ...]:
+    def release_device(self, device_id: str, consumer: Consumer, container: int | None, view: HostView | None = None
+                       ) -> tuple[str, ...]:
         """Clean and free one device that was detached from a container, which may run on. Idempotent.
 
         :param container: its first process; None when it does not run
         """
-        return self._release_all(self.held_by(consumer) & {device_id}, consumer, container)
+        return self._release_all(self.held_by(consumer) & {device_id}, consumer, container, view or self.view())
 
-    def reset_devices(self, consumer: Consumer) -> tuple[str, ...]:
+    def reset_devices(self, consumer: Consumer, view: HostView | None = None) -> tuple[str, ...]:
         """Reset the consumer's unhealthy GPUs, which stay its own. Its container is stopped.
 
         :returns: complaints, one for each that could not be reset
         """
-        complaints = []
-        for device_id in self._sick_gpus(self._records(consumer)):
+        complaints, view = [], view or self.view()
+        for device_id in self._sick_gpus(self._records(consumer), view):
             try:
                 with self._store.working([device_id]):
-                    mine, inventory = self._records(consumer), self._inventory()
-                    for device in self._sick_gpus({device_id} & mine.keys(), inventory):
-                        self._scrub(inventory.get(device), mine[device].restore, inventory, holders_of(None))
+                    mine, inventory = self._records(consumer), view.refresh([device_id])
+                    for device in self._sick_gpus({device_id} & mine.keys(), view):
+                        self._scrub(inventory.get(device), mine[device].restore, holders_of(None))
+                        view.refresh([device])
             except (ScrubFailed, DeviceBusy) as error:
                 complaints.append(str(error))
         return tuple(complaints)
 
-    def _sick_gpus(self, device_ids: Collection[str], inventory: Inventory | None = None) -> tuple[str, ...]:
+    @staticmethod
+    def _sick_gpus(device_ids: Collection[str], view: HostView) -> tuple[str, ...]:
         if not device_ids:
             return ()
-        return tuple(device.id for device in (inventory or self._inventory()).devices
+        return tuple(device.id for device in view.inventory.devices
                      if device.id in device_ids and device.kind is Kind.GPU and not device.healthy)
 
     def clean(self, device_id: str) -> tuple[str, ...]:
@@ -209,9 +213,10 @@ class DeviceAllocator:
         :raises DeviceNotFound, DeviceHeld, AllocationsUnreadable: nothing was changed
         :raises ScrubFailed, DeviceUnhealthy: it is blocked for that reason
         """
-        device_id = self._inventory().get(device_id).id
+        view = self.view()
+        device_id = view.inventory.get(device_id).id
         with self._store.working([device_id]):
-            inventory = self._inventory()
+            inventory = view.refresh([device_id])
             device = inventory.get(device_id)
             record = self._store.records().get(device.id)
             if record is None:
@@ -221,8 +226,8 @@ class DeviceAllocator:
                                  "container first, and it is cleaned then")
             record = self._store.begin_cleaning(device.id)
             try:
-                done = self._scrub(device, record.restore, inventory, None)
-                self._require_well(device.id)
+                done = self._scrub(device, record.restore, None)
+                self._require_well(device.id, view)
             except (ScrubFailed, DeviceUnhealthy) as error:
                 self._store.block(device.id, str(error))
                 raise
@@ -239,26 +244,30 @@ class DeviceAllocator:
         self._store.claim([device], OPERATOR, inventory.related)
         self._store.block(device.id, "`containerhost scrub` has begun to clean it")
 
-    def rebind_driver(self, consumer: Consumer) -> None:
+    def rebind_driver(self, consumer: Consumer, view: HostView | None = None) -> None:
         """Bind the drivers of the consumer's functions that a killed process unbound to clean them.
 
         :raises HostActionFailed: one does not come back
         :raises DeviceBusy: another process is at work on it
         """
-        for device_id in self._unbound(self._records(consumer)):
+        view = view or self.view()
+        for device_id in self._unbound(self._records(consumer), view):
             with self._store.working([device_id]):
                 record = self._records(consumer).get(device_id)
+                view.refresh([device_id])
                 if record is not None:
-                    self._rebind(record, self._inventory())
+                    self._rebind(record, view)
 
-    def _rebind(self, record: Allocation, inventory: Inventory) -> None:
-        for device_id in self._unbound({record.device_id: record}, inventory):
-            self._function(inventory.get(device_id), inventory).rebind(driver=record.restore.get("driver"))
+    def _rebind(self, record: Allocation, view: HostView) -> None:
+        for device_id in self._unbound({record.device_id: record}, view):
+            self._function(view.inventory.get(device_id)).rebind(driver=record.restore.get("driver"))
+            view.refresh([device_id])
 
-    def _unbound(self, records: Mapping[str, Allocation], inventory: Inventory | None = None) -> tuple[str, ...]:
+    @staticmethod
+    def _unbound(records: Mapping[str, Allocation], view: HostView) -> tuple[str, ...]:
         if not records:
             return ()
-        return tuple(device.id for device in (inventory or self._inventory()).devices
+        return tuple(device.id for device in view.inventory.devices
                      if device.kind is Kind.NET and not device.driver
                      and device.id in records and not records[device.id].blocked)
 
@@ -275,34 +284,33 @@ class DeviceAllocator:
             self._privileged.thaw_left()
         except HostActionFailed as error:
             complaints.append(f"a container may be frozen: {error}")
-        look = functools.cache(self._inventory)
+        view = self.view()
         for consumer in sorted(self.consumers_of(driver, engine), key=str):
             exists = consumer.container in alive
             for device_id, record in self._records(consumer).items():
                 action = self._action(record, exists, None)
                 if action is Action.KEEP or (action is Action.REBIND
-                                             and not self._unbound({device_id: record}, look())):
+                                             and not self._unbound({device_id: record}, view)):
                     continue
                 try:
-                    complaints += self._recover(device_id, consumer, exists)
+                    complaints += self._recover(device_id, consumer, exists, view)
                 except (HostActionFailed, DeviceBusy) as error:
                     complaints.append(f"a device of {consumer} does not come back: {error}")
         return tuple(complaints)
 
-    def _recover(self, device_id: str, consumer: Consumer, exists: bool) -> tuple[str, ...]:
+    def _recover(self, device_id: str, consumer: Consumer, exists: bool, view: HostView) -> tuple[str, ...]:
         """:returns: complaints"""
         with self._store.working([device_id]):
             record = self._records(consumer).get(device_id)
             if record is None:
                 return ()
-            inventory = self._inventory()
-            user = self._configured(device_id, inventory)
+            user = self._configured(device_id, view.refresh([device_id]))
             action = self._action(record, exists, user)
             if action in (Action.DROP, Action.CLEAN):
-                complaint = self._release_record(record, inventory, None)
+                complaint = self._release_record(record, None, view)
                 return (complaint,) if complaint else ()
             if action is Action.REBIND:
-                self._rebind(record, inventory)
+                self._rebind(record, view)
             if not exists:
                 return (f"device {device_id} is kept for {consumer}, which is gone: the configuration of container "
                         f"{user} has it",)
@@ -318,21 +326,20 @@ class DeviceAllocator:
         device = next((device for device in inventory.devices if device.id == device_id), None)
         return self._foreign(concerned(device, inventory)).get(device_id) if device else None
 
-    def set_link_state(self, consumer: Consumer, up: bool) -> tuple[str, ...]:
+    def set_link_state(self, consumer: Consumer, up: bool, view: HostView | None = None) -> tuple[str, ...]:
         """Take the link from the consumer's virtual functions while its container is frozen, or restore it: the kernel,
         which is not frozen, would go on answering.
 
         :returns: complaints, one for each function whose link is as it was
         """
-        inventory = self._inventory()
-        complaints = []
+        complaints, view = [], view or self.view()
         for device_id in self._records(consumer):
             try:
-                device = inventory.get(device_id)
+                device = view.inventory.get(device_id)
                 if device.kind is Kind.NET and device.role is Role.VF:
                     with self._store.working([device_id]):
                         self._store.prepare(device_id, consumer, {"link": "auto"})
-                        self._function(device, inventory).set_link(up)
+                        self._function(device).set_link(up)
             except (DeviceNotFound, DeviceHeld, HostActionFailed) as error:
                 complaints.append(str(error))
         return tuple(complaints)
@@ -341,6 +348,23 @@ class DeviceAllocator:
 
     def _records(self, consumer: Consumer) -> dict[str, Allocation]:
         return {record.device_id: record for record in self._store.held_by(consumer)}
+
+    def _refuse_held(self, devices: Sequence[Device], requests: Sequence[Request], consumer: Consumer, view: HostView
+                     ) -> None:
+        """Refuse what another consumer has, without waiting for its lock."""
+        try:
+            self._store.require_claimable(devices, consumer, view.inventory.related)
+        except DeviceHeld:
+            # That a device is unhealthy, or asked for twice, is told first.
+            self._wanted(view.refresh(device.id for device in devices), requests, self._records(consumer))
+            raise
+
+    def _wanted(self, inventory: Inventory, requests: Iterable[Request], mine: Mapping[str, Allocation]
+                ) -> list[tuple[Device, GrantOptions]]:
+        """:raises DeviceNotFound, DeviceUnhealthy, SpecError: the consumer cannot be given all of them"""
+        wanted = [(self._usable(inventory, request, mine), request.options) for request in requests]
+        require_distinct(wanted, mine)
+        return wanted
 
     def _usable(self, inventory: Inventory, request: Request, mine: Mapping[str, Allocation]) -> Device:
         device = inventory.get(request.address)
@@ -363,23 +387,26 @@ class DeviceAllocator:
 
     # Preparing
 
-    def _prepare(self, device: Device, options: GrantOptions, consumer: Consumer, inventory: Inventory) -> bool:
-        """Give an interface its own name, and a VF its GUIDs, or its MAC and VLAN; whether anything was changed."""
+    def _prepare(self, device: Device, options: GrantOptions, consumer: Consumer, former: Allocation | None) -> bool:
+        """Give an interface its own name, and a VF its GUIDs, or its MAC and VLAN; whether anything was changed.
+
+        :param former: the consumer's record, if it had the device before
+        """
         if device.kind is not Kind.NET:
             return False
-        function = self._function(device, inventory)
-        if "link" in self._records(consumer)[device.id].restore:
+        function = self._function(device)
+        if former and "link" in former.restore:
             function.set_link(True)  # its container ended while it was frozen
         if device.netdev_away:
             return False
-        # By what it is called now: whoever cleaned it just before may have renamed it since the caller looked.
+        # By what it is called now: udev may have renamed it since the lock was taken.
         restore = {"netdev": function.netdev() or device.netdev or "", "driver": device.driver or ""}
         now = function.guids()
         guids = (options.node_guid or now[0], options.port_guid or now[1])
         if guids != now:
             restore |= {"node_guid": now[0], "port_guid": now[1]}
         restore |= port_before(options, function)
-        self._store.prepare(device.id, consumer, restore)
+        name = self._store.prepare(device.id, consumer, restore).restore["netdev"]
         changed = guids != now
         if changed:
             function.set_guids(*guids)
@@ -391,14 +418,14 @@ class DeviceAllocator:
                 changed = True
                 function.rebind()
                 function.await_mac(options.mac)
-        name = self._records(consumer)[device.id].restore["netdev"]
         if function.netdev() != name:
             function.rename(name)
             changed = True
         return changed
 
-    def _grants(self, inventory: Inventory, requests: Iterable[Request], consumer: Consumer) -> tuple[Grant, ...]:
-        mine = self._records(consumer)
+    @staticmethod
+    def _grants(inventory: Inventory, requests: Iterable[Request], mine: Mapping[str, Allocation], consumer: Consumer
+                ) -> tuple[Grant, ...]:
         grants = []
         for request in requests:
             device = inventory.get(request.address)
@@ -409,29 +436,31 @@ class DeviceAllocator:
 
     # After
 
-    def _undo(self, device_id: str, consumer: Consumer) -> None:
+    def _undo(self, device_id: str, consumer: Consumer, view: HostView) -> None:
         """An acquisition failed, under the device's lock: the device, which no container had, becomes what it was."""
         record = self._records(consumer).get(device_id)
         if record is not None:
-            complaint = self._release_record(record, self._inventory(), None)
+            view.refresh([device_id])
+            complaint = self._release_record(record, None, view)
             if complaint:
                 LOG.error("After a failed acquisition: %s", complaint)
 
-    def _release_all(self, device_ids: Collection[str], consumer: Consumer, container: int | None
-                       ) -> tuple[str, ...]:
+    def _release_all(self, device_ids: Collection[str], consumer: Consumer, container: int | None, view: HostView
+                     ) -> tuple[str, ...]:
         """:param device_ids: what the consumer had a moment ago; another process may have cleaned it since"""
         if not device_ids:
             return ()
         try:
             with self._store.working(device_ids):
                 records = [record for name, record in self._records(consumer).items() if name in device_ids]
-                inventory = self._inventory() if records else Inventory(())
-                complaints = [self._release_record(record, inventory, container) for record in records]
+                if records:
+                    view.refresh(record.device_id for record in records)
+                complaints = [self._release_record(record, container, view) for record in records]
         except DeviceBusy as error:
             return (str(error),)
         return tuple(complaint for complaint in complaints if complaint)
 
-    def _release_record(self, record: Allocation, inventory: Inventory, container: int | None) -> str | None:
+    def _release_record(self, record: Allocation, container: int | None, view: HostView) -> str | None:
         """Clean a device and free it, under its lock, or block it. One that is only claimed was not changed.
 
         :returns: why it is blocked; None when it is free
@@ -439,28 +468,27 @@ class DeviceAllocator:
         if record.state is not State.CLAIMED:
             record = self._store.begin_cleaning(record.device_id)
             try:
-                device = inventory.get(record.device_id)
-                self._scrub(device, record.restore, inventory, holders_of(container))
-                self._require_well(record.device_id)
+                self._scrub(view.inventory.get(record.device_id), record.restore, holders_of(container))
+                self._require_well(record.device_id, view)
             except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
                 self._store.block(record.device_id, str(error))
                 return str(error)
         self._store.release(record.device_id, record.consumer)
         return None
 
-    def _scrub(self, device: Device, restore: Mapping[str, str], inventory: Inventory,
-               holders: Collection[int] | None) -> tuple[str, ...]:
-        return scrub(device, restore, self._function(device, inventory), self._privileged, self._host, holders)
+    def _scrub(self, device: Device, restore: Mapping[str, str], holders: Collection[int] | None) -> tuple[str, ...]:
+        return scrub(device, restore, self._function(device), self._privileged, self._host, holders)
 
-    def _require_well(self, device_id: str) -> None:
-        device = self._inventory().get(device_id)
+    @staticmethod
+    def _require_well(device_id: str, view: HostView) -> None:
+        device = view.refresh([device_id]).get(device_id)
         if not device.sound:
             raise DeviceUnhealthy(f"device {device_id} came back, but is not healthy: {'; '.join(device.health)}")
 
-    def _function(self, device: Device, inventory: Inventory) -> NetFunction:
-        parents = inventory.by_address(device.parent) if device.parent else ()
-        netdev = parents[0].netdev if parents else None
-        return NetFunction(device, netdev, self._privileged, self._host)
+    def _function(self, device: Device) -> NetFunction:
+        parent = device.parent if device.role is Role.VF else None
+        netdev = Netdevs(self._host).of(pci.folder(self._host, parent)).netdev if parent else None
+        return NetFunction(device, netdev.name if netdev else None, self._privileged, self._host)
 
 
 def concerned(device: Device, inventory: Inventory) -> tuple[Device, ...]:

@@ -119,20 +119,23 @@ class AllocationStore:
             _refuse_if_taken(held, device, consumer, related(device))
         return held
 
-    def prepare(self, device_id: str, consumer: Consumer, restore: Mapping[str, str]) -> None:
+    def prepare(self, device_id: str, consumer: Consumer, restore: Mapping[str, str]) -> Allocation:
         """Record what the device must be set back to; call it *before* changing anything.
 
         What was recorded first in this boot stays: a repeated attempt would otherwise record the changed values as the
         former ones. A device that a container may have had stays ATTACHED.
 
+        :returns: the record as it is now
         :raises DeviceNotFound: nobody holds the device
         :raises DeviceHeld: another consumer does
         """
         with self._locked():
-            record = self._owned(device_id, consumer)
+            record = self._owned(self._read(), device_id, consumer)
             merged = {**restore, **record.restore} if self.in_this_boot(record) else {**record.restore, **restore}
             state = State.PREPARED if record.state is State.CLAIMED else record.state
-            self._write(self._moved(record, state, restore=merged))
+            record = self._moved(record, state, restore=merged)
+            self._write(record)
+            return record
 
     def attach(self, device_ids: Iterable[str], consumer: Consumer) -> None:
         """Record that the consumer's container may have the devices; call it before the container is given them.
@@ -141,8 +144,9 @@ class AllocationStore:
         :raises DeviceHeld: another consumer does, or it is blocked
         """
         with self._locked():
+            records = self._read()
             for device_id in device_ids:
-                self._write(self._moved(self._owned(device_id, consumer), State.ATTACHED))
+                self._write(self._moved(self._owned(records, device_id, consumer), State.ATTACHED))
 
     def begin_cleaning(self, device_id: str) -> Allocation:
         """Record that the device is being cleaned; its container is detached from it.
@@ -151,7 +155,7 @@ class AllocationStore:
         :raises DeviceNotFound: nobody holds the device
         """
         with self._locked():
-            record = self._moved(self._record(device_id), State.CLEANING)
+            record = self._moved(self._record(self._read(), device_id), State.CLEANING)
             self._write(record)
             return record
 
@@ -161,7 +165,7 @@ class AllocationStore:
         :raises DeviceNotFound: nobody holds the device
         """
         with self._locked():
-            self._write(self._moved(self._record(device_id), State.BLOCKED, blocked=reason))
+            self._write(self._moved(self._record(self._read(), device_id), State.BLOCKED, blocked=reason))
 
     def free(self, device_id: str) -> None:
         """Release a blocked device whatever consumer it had, because somebody cleaned it by hand.
@@ -170,7 +174,7 @@ class AllocationStore:
         :raises DeviceHeld: it is not blocked, so its consumer may be using it
         """
         with self._locked():
-            record = self._record(device_id)
+            record = self._record(self._read(), device_id)
             if record.blocked is None:
                 raise DeviceHeld(f"device {device_id} is not blocked: {record.consumer} holds it")
             self._remove([device_id])
@@ -207,14 +211,15 @@ class AllocationStore:
 
     # Reading
 
-    def _record(self, device_id: str) -> Allocation:
-        record = self._read().get(device_id)
+    @staticmethod
+    def _record(records: Mapping[str, Allocation], device_id: str) -> Allocation:
+        record = records.get(device_id)
         if record is None:
             raise DeviceNotFound(f"no container holds device {device_id}")
         return record
 
-    def _owned(self, device_id: str, consumer: Consumer) -> Allocation:
-        record = self._record(device_id)
+    def _owned(self, records: Mapping[str, Allocation], device_id: str, consumer: Consumer) -> Allocation:
+        record = self._record(records, device_id)
         self._refuse_other(record, consumer)
         return record
 

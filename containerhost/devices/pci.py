@@ -27,12 +27,16 @@ def functions(host: Host, log: Log) -> Iterator[PciFunction]:
     """
     places: dict[str, tuple[str, int]] = {}
     for address in host.names(_FOLDER):
-        if not ADDRESS.fullmatch(address):
-            continue
-        place = folder(host, address)
-        uevent = _UEVENT.search(host.text(f"{place}/uevent") or "")
-        if uevent and uevent["class_code"].zfill(6).startswith(_CLASSES):
-            yield _function(host, address, place, uevent, places, log)
+        found = _read(host, address, places, log)
+        if found:
+            yield found
+
+
+def function(host: Host, address: str, log: Log) -> PciFunction | None:
+    """Return one of :func:`functions`; None if the host has it no more."""
+    parent = host.link(f"{folder(host, address)}/physfn")
+    places = dict(_places(host, parent, folder(host, parent))) if parent else {}
+    return _read(host, address, places, log)
 
 
 def folder(host: Host, address: str) -> str:
@@ -42,13 +46,27 @@ def folder(host: Host, address: str) -> str:
     return f"/sys/{inside}" if inside != target and ".." not in inside else f"{_FOLDER}/{address}"
 
 
+def _read(host: Host, address: str, places: dict[str, tuple[str, int]], log: Log) -> PciFunction | None:
+    """Return the function; None if it is absent, or neither a network card nor an accelerator.
+
+    :param places: see :func:`_function`
+    """
+    if not ADDRESS.fullmatch(address):
+        return None
+    place = folder(host, address)
+    uevent = _UEVENT.search(host.text(f"{place}/uevent") or "")
+    if not uevent or not uevent["class_code"].zfill(6).startswith(_CLASSES):
+        return None
+    return _function(host, address, place, uevent, places, log)
+
+
 def _function(host: Host, address: str, folder: str, uevent: re.Match[str],
               places: dict[str, tuple[str, int]], log: Log) -> PciFunction:
     """:param places: parent and index of the VFs that the PFs before named; a VF's address is never before its PF's"""
     parent, index = places.get(address) or (host.link(f"{folder}/physfn"), None)
     total = 0 if parent else _count(host, f"{folder}/sriov_totalvfs")
     if total:
-        places.update((vf, (address, number)) for vf, number in _virtual_functions(host, folder))
+        places.update(_places(host, address, folder))
     numa_node = host.number(f"{folder}/numa_node")
     driver = uevent["driver"]
     found = health.of_function(host, folder, address, driver, virtual=parent is not None, log=log)
@@ -70,14 +88,17 @@ def _function(host: Host, address: str, folder: str, uevent: re.Match[str],
     )
 
 
-def _virtual_functions(host: Host, folder: str) -> Iterator[tuple[str, int]]:
-    """Address and index of each VF, from a PF's ``virtfn<index>`` links."""
+def _places(host: Host, parent: str, folder: str) -> Iterator[tuple[str, tuple[str, int]]]:
+    """Yield the address of each VF with its parent and index, from the PF's ``virtfn<index>`` links.
+
+    :param folder: the PF's
+    """
     for entry in host.names(folder):
         index = entry.removeprefix("virtfn")
         if entry != index and index.isascii() and index.isdigit():
             address = host.link(f"{folder}/{entry}")
             if address:
-                yield address, int(index[:6])
+                yield address, (parent, int(index[:6]))
 
 
 def _count(host: Host, path: str) -> int:

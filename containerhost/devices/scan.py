@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """scan: from a host's kernel files to the inventory of what its containers can be given."""
 
+import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from containerhost import vendors
 from containerhost.allocation import sharing
@@ -76,9 +77,44 @@ def scan(host: Host | None = None, log: Callable[[Host], Log] = kernellog.read) 
     :param log: reads what the kernel said of devices, which many hosts let only root do
     """
     host = host or Host()
+    return Inventory(_devices(host, pci.functions(host, log(host))))
+
+
+class HostView:
+    """Read the host's devices for one operation: scan once, at the first use, and after that single devices.
+
+    Passed down through the operation. Not thread-safe.
+
+    :param log: as for :func:`scan`
+    """
+
+    def __init__(self, host: Host | None = None, log: Callable[[Host], Log] = kernellog.read) -> None:
+        self._host = host or Host()
+        self._log = log
+
+    @functools.cached_property
+    def inventory(self) -> Inventory:
+        return scan(self._host, self._log)
+
+    def refresh(self, device_ids: Iterable[str]) -> Inventory:
+        """Read these devices anew, and all else at their PCI addresses; if there was no scan so far, scan. To be called
+        under the devices' locks, because another process may have changed them since the scan, and after each change.
+
+        :returns: the inventory, in which all other devices are as they were
+        """
+        addresses = {device_id.partition("/")[0] for device_id in device_ids}
+        if addresses and "inventory" in vars(self):
+            log = self._log(self._host)
+            read = (pci.function(self._host, address, log) for address in sorted(addresses))
+            kept = (device for device in self.inventory.devices if device.address not in addresses)
+            self.inventory = Inventory((*kept, *_devices(self._host, filter(None, read))))
+        return self.inventory
+
+
+def _devices(host: Host, functions: Iterable[PciFunction]) -> tuple[Device, ...]:
     plugins = [vendor(host) for vendor in vendors.load()]
-    found = tuple(device for function in pci.functions(host, log(host)) for device in _describe(plugins, function))
-    return Inventory(sharing.divided(found, sharing.read(host)))
+    found = tuple(device for function in functions for device in _describe(plugins, function))
+    return sharing.divided(found, sharing.read(host))
 
 
 def _describe(plugins: list[Vendor], function: PciFunction) -> tuple[Device, ...]:

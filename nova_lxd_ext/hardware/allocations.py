@@ -10,7 +10,7 @@ from nova import objects
 from nova.scheduler.client import report
 
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.devices.scan import Inventory
+from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceNotFound
 from nova_lxd_ext.hardware import sliceproviders, slices
 
@@ -50,19 +50,18 @@ class HostSlices:
         self._placement = placement
 
     def of(self, instance: objects.Instance, consumer: Consumer, allocations: Mapping[str, Any],
-           look: Callable[[], Inventory]) -> tuple[str, ...]:
+           view: HostView) -> tuple[str, ...]:
         """Ids of the slices a server is to have: those it holds, or as Placement says. Only a server whose flavor asks
         for slices costs a look.
 
         :param allocations: what nova passed; empty where it passes none (start, reboot, revert of a resize)
-        :param look: at the host
         :raises DeviceHeld: there are fewer free slices than Placement counts
         :raises DeviceNotFound: the flavor asks for other slices than Placement gave the server on this host
         """
         asked = sliceproviders.asked(instance.flavor.extra_specs)
         if not asked:
             return ()
-        inventory, records = look(), self._store.records()
+        inventory, records = view.inventory, self._store.records()
         held = slices.held(records, consumer)
         if not allocations and slices.satisfy(held, asked, inventory):
             return held

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server's devices on this host: from nova's claim to grants, and back to the host."""
 
-import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from oslo_log import log as logging
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator, Request
 from containerhost.allocation.store import Consumer
-from containerhost.devices.scan import Inventory
+from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState
 from containerhost.grants import Grant
 from containerhost.spec import Part, grants_of
@@ -34,26 +33,22 @@ class FlavorDevices(Supplier):
     :param node_id: this host, as nova's records of PCI devices name it
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, allocator: DeviceAllocator, inventory: Callable[[], Inventory],
-                 slices: HostSlices, node_id: Callable[[], int]) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, allocator: DeviceAllocator, slices: HostSlices,
+                 node_id: Callable[[], int]) -> None:
         self._conf = conf
         self._allocator = allocator
-        self._inventory = inventory
         self._slices = slices
         self._node_id = node_id
 
-    def require_possible(self, instance: objects.Instance, wanted: Wanted) -> None:
+    def require_possible(self, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
         """:raises DeviceNotFound: when a claimed device is not on this host any more
         :raises SpecError: on a bad flavor key, or an accelerator that no container can be given
         """
-        self._requests(instance, wanted, self._inventory)
+        self._requests(instance, wanted, view)
 
-    def _requests(self, instance: objects.Instance, wanted: Wanted, look: Callable[[], Inventory]
-                  ) -> tuple[Request, ...]:
-        """What the server's claimed devices are to be in its container; changes nothing.
-
-        :param look: at the host; a server without devices costs none
-        """
+    def _requests(self, instance: objects.Instance, wanted: Wanted, view: HostView) -> tuple[Request, ...]:
+        """Return the requests for the server's claimed devices. Changes nothing; scans the host only if there are
+        any."""
         policy = devices.Policy(
             gpu_capabilities=flavor.gpu_capabilities(instance.flavor.extra_specs, self._conf.lxd.gpu_capabilities),
             memlock=self._conf.lxd.rdma_memlock,
@@ -61,20 +56,19 @@ class FlavorDevices(Supplier):
             own_guids=self._conf.lxd.rdma_guid_policy == "instance")
         claimed = devices.claimed(instance, self._node_id()) if instance.get_pci_devices() else ()
         names = (*claimed, *accelerators.addresses(arqs.of(instance, wanted.accel_info)),
-                 *self._slices.of(instance, consumer(instance), wanted.allocations, look))
+                 *self._slices.of(instance, consumer(instance), wanted.allocations, view))
         if not names:
             return ()
         ports = [vifconfig.prefix_of(vif) for vif in wanted.network_info]
-        return devices.requests(instance.uuid, names, look(), policy, ports.count("eth"), ports.count("ib"))
+        return devices.requests(instance.uuid, names, view.inventory, policy, ports.count("eth"), ports.count("ib"))
 
-    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[Part, ...]:
+    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> tuple[Part, ...]:
         """Allocate all or none. What the server holds already stays as it is."""
         tried: tuple[Request, ...] | None = None
         while True:
-            look = functools.cache(self._inventory)
-            requests = self._requests(instance, wanted, look)
+            requests = self._requests(instance, wanted, view)
             try:
-                return self._allocator.acquire(requests, consumer(instance), look()) if requests else ()
+                return self._allocator.acquire(requests, consumer(instance), view) if requests else ()
             except errors.DeviceHeld:
                 # A slice that was free when it was chosen may be another server's by now: then another is chosen.
                 if requests == tried:
@@ -93,45 +87,44 @@ class FlavorDevices(Supplier):
         """What is wrong with the devices the server has, in words."""
         return self._allocator.faults(consumer(instance))
 
-    def reset_devices(self, instance: objects.Instance) -> None:
+    def reset_devices(self, instance: objects.Instance, view: HostView) -> None:
         """One that cannot be reset is refused at the start that follows, with its own reason."""
-        for complaint in self._allocator.reset_devices(consumer(instance)):
+        for complaint in self._allocator.reset_devices(consumer(instance), view):
             LOG.error("A broken GPU is not reset: %s", complaint, instance=instance)
 
-    def rebind_driver(self, instance: objects.Instance) -> None:
+    def rebind_driver(self, instance: objects.Instance, view: HostView) -> None:
         """Bring back what somebody was cleaning when it was killed."""
-        self._allocator.rebind_driver(consumer(instance))
+        self._allocator.rebind_driver(consumer(instance), view)
 
-    def preview(self, instance: objects.Instance, wanted: Wanted) -> tuple[Grant, ...]:
+    def preview(self, instance: objects.Instance, wanted: Wanted, view: HostView) -> tuple[Grant, ...]:
         """What :meth:`put_on` would give, as far as a look tells; changes nothing."""
-        look = functools.cache(self._inventory)
-        requests = self._requests(instance, wanted, look)
-        return self._allocator.preview(requests, consumer(instance), look()) if requests else ()
+        requests = self._requests(instance, wanted, view)
+        return self._allocator.preview(requests, consumer(instance), view) if requests else ()
 
-    def users_of_others(self, instance: objects.Instance, grants: Collection[Grant], container: int | None
-                        ) -> tuple[str, ...]:
+    def users_of_others(self, instance: objects.Instance, grants: Collection[Grant], container: int | None,
+                        view: HostView) -> tuple[str, ...]:
         """The processes that use a device which the server has and which is not among ``grants``, in words.
 
         :param container: the server's first process
         """
         going = self._allocator.held_by(consumer(instance)) - {grant.device.id for grant in grants}
-        held = self._allocator.held(consumer(instance)) if going else ()
-        return self._allocator.users((grant for grant in held if grant.device.id in going), container)
+        held = self._allocator.held(consumer(instance), view) if going else ()
+        return self._allocator.users((grant for grant in held if grant.device.id in going), container, view)
 
-    def trim(self, instance: objects.Instance, parts: Sequence[Part], container: int | None) -> None:
+    def trim(self, instance: objects.Instance, parts: Sequence[Part], container: int | None, view: HostView) -> None:
         """After a resize: the devices of the other flavor."""
         kept = {grant.device.id for grant in grants_of(parts)}
         for device_id in sorted(self._allocator.held_by(consumer(instance)) - kept):
-            for complaint in self._allocator.release_device(device_id, consumer(instance), container):
+            for complaint in self._allocator.release_device(device_id, consumer(instance), container, view):
                 LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
 
-    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
         """Return every device of a server whose container is gone or stopped.
 
         One that cannot be cleaned stays blocked on the host and is reported in the log: the server's end must not wait
         for the repair of a device.
         """
-        for complaint in self._allocator.release(consumer(instance)):
+        for complaint in self._allocator.release(consumer(instance), view):
             LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
 
     def any_held(self) -> bool:

@@ -14,6 +14,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceNotFound
 from containerhost.grants import Grant, GrantOptions
 from nova_lxd_ext.hardware.flavor_devices import consumer
@@ -29,8 +30,9 @@ class DirectPorts:
         self._conf = conf
         self._allocator = allocator
         self._node_id = node_id
+        self.view = allocator.view
 
-    def put_on(self, instance: objects.Instance, vifs: Sequence[model.VIF], names: Mapping[str, str]
+    def put_on(self, instance: objects.Instance, vifs: Sequence[model.VIF], names: Mapping[str, str], view: HostView
                ) -> dict[str, Grant]:
         """Allocate all the ports' functions or of none. What the server holds already stays as it is.
 
@@ -38,7 +40,7 @@ class DirectPorts:
         :returns: by port id
         """
         requests = [self.request(instance, vif, names[vif["id"]]) for vif in vifs]
-        grants = self._allocator.acquire(requests, consumer(instance)) if requests else ()
+        grants = self._allocator.acquire(requests, consumer(instance), view) if requests else ()
         return {vif["id"]: grant for vif, grant in zip(vifs, grants, strict=True)}
 
     def request(self, instance: objects.Instance, vif: model.VIF, name: str) -> Request:
@@ -52,18 +54,19 @@ class DirectPorts:
                                  f"again.")
         return Request(address, options(vif, name, self._conf.lxd.rdma_memlock, self._conf.lxd.rdma_management_nodes))
 
-    def held(self, instance: objects.Instance, vif: model.VIF) -> tuple[Grant | None, tuple[Grant, ...]]:
+    def held(self, instance: objects.Instance, vif: model.VIF, view: HostView
+             ) -> tuple[Grant | None, tuple[Grant, ...]]:
         """What the server has of the port, and all else it has. Only for telling which nodes go and which stay: the
         names of interfaces in them are those of the host."""
-        grants = self._allocator.held(consumer(instance))
+        grants = self._allocator.held(consumer(instance), view)
         address = (vif["profile"] or {}).get("pci_slot")
         return (next((grant for grant in grants if grant.device.id == address), None),
                 tuple(grant for grant in grants if grant.device.id != address))
 
     def lost(self, instance: objects.Instance, vif: model.VIF) -> bool:
-        """Whether the server has the port's function, but this host has it no more."""
-        grant, _ = self.held(instance, vif)
-        return grant is None and (vif["profile"] or {}).get("pci_slot") in self._allocator.held_by(consumer(instance))
+        """Return whether this host has lost a function that :meth:`held` does not return: the records still have
+        it."""
+        return (vif["profile"] or {}).get("pci_slot") in self._allocator.held_by(consumer(instance))
 
     def require_unused(self, grant: Grant, container: int | None) -> None:
         """:param container: its first process
@@ -71,20 +74,20 @@ class DirectPorts:
         """
         self._allocator.require_unused([grant], container)
 
-    def set_link_state(self, instance: objects.Instance, up: bool) -> None:
+    def set_link_state(self, instance: objects.Instance, up: bool, view: HostView) -> None:
         """Take the link from all virtual functions of the server, those of its flavor too, or give it back."""
-        for complaint in self._allocator.set_link_state(consumer(instance), up):
+        for complaint in self._allocator.set_link_state(consumer(instance), up, view):
             LOG.warning("A function %s: %s", "did not get its link back" if up else "goes on answering while paused",
                         complaint, instance=instance)
 
-    def release(self, instance: objects.Instance, vif: model.VIF, container: int | None) -> None:
+    def release(self, instance: objects.Instance, vif: model.VIF, container: int | None, view: HostView) -> None:
         """Return one function of a container that lives on; done already when the server does not have it. One that
         cannot be cleaned stays blocked on the host.
 
         :param container: its first process; None when it does not run
         """
         address = (vif["profile"] or {}).get("pci_slot", "")
-        for complaint in self._allocator.release_device(address, consumer(instance), container):
+        for complaint in self._allocator.release_device(address, consumer(instance), container, view):
             LOG.error("The function of a port came back, but is not used again: %s", complaint, instance=instance)
 
 

@@ -12,6 +12,7 @@ from os_vif.objects.instance_info import InstanceInfo
 from oslo_log import log as logging
 
 from containerhost import errors
+from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Engine, Status, first_process
 from containerhost.grants import Grant
 from containerhost.network.veth import Veths
@@ -39,7 +40,7 @@ class Ports(Supplier):
 
     # As a supplier
 
-    def require_possible(self, instance: objects.Instance, wanted: Wanted) -> None:
+    def require_possible(self, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
         """:raises SpecError: a container cannot have one of the ports, or not with what its flavor says"""
         for vif in wanted.network_info:
             vifconfig.require_holdable(vif, instance.flavor.extra_specs)
@@ -47,10 +48,11 @@ class Ports(Supplier):
     def expecting(self, instance: objects.Instance, wanted: Wanted) -> AbstractContextManager[None]:
         return self._events.expecting(instance, wanted.network_info)
 
-    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[Part, ...]:
+    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> tuple[Part, ...]:
         vifs = tuple(wanted.network_info)
         names = vifconfig.names(vifs)
-        grants = self._direct.put_on(instance, [vif for vif in vifs if vifconfig.kind(vif) is Kind.DIRECT], names)
+        direct = [vif for vif in vifs if vifconfig.kind(vif) is Kind.DIRECT]
+        grants = self._direct.put_on(instance, direct, names, view)
         return tuple(grants.get(vif["id"]) or self._put_on(instance, vif, names[vif["id"]]) for vif in vifs)
 
     def _put_on(self, instance: objects.Instance, vif: model.VIF, name: str) -> Nic:
@@ -74,7 +76,7 @@ class Ports(Supplier):
         if sent is not None:
             self._veths.shape_sent(host_end, sent)
 
-    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
         """Direct ports' functions go back with all other devices of the server."""
         with contextlib.ExitStack() as each:  # one that fails keeps no other from being unplugged
             each.callback(self._remove_marked, vifconfig.owners_mark(instance.uuid))
@@ -115,7 +117,7 @@ class Ports(Supplier):
 
     def unplug(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
         """Disconnect the ports of a server whose container does not run here any more."""
-        self.take_off(None, instance, Wanted.of(network_info))
+        self.take_off(None, instance, Wanted.of(network_info), self._direct.view())
 
     # Hot
 
@@ -125,30 +127,30 @@ class Ports(Supplier):
 
         :param state: the container's
         """
-        network_info = model.NetworkInfo([vif])
-        self.require_possible(instance, Wanted.of(network_info))
+        network_info, view = model.NetworkInfo([vif]), self._direct.view()
+        self.require_possible(instance, Wanted.of(network_info), view)
         name = vifconfig.free_name(vif, state.interfaces)
         with Rollback(f"attaching port {vif['id']} to server {instance.uuid}") as undo:
             if vifconfig.has_pair(vif):
                 self._veths.make(vifconfig.pair(instance.uuid, vif))  # an interface in the way stays
             given: list[Part] = []
-            undo.on_error("the port", self._withdraw, instance, vif, given)
-            part = self._put_on_one(instance, vif, name)
+            undo.on_error("the port", self._withdraw, instance, vif, given, view)
+            part = self._put_on_one(instance, vif, name, view)
             if state.status is Status.FROZEN:
-                self.pause(instance)
+                self._set_up(instance, False, view)
             given.append(part)
             self._engine.attach(instance.name, part)
         return name
 
-    def _withdraw(self, instance: objects.Instance, vif: model.VIF, given: Sequence[Part]) -> None:
+    def _withdraw(self, instance: objects.Instance, vif: model.VIF, given: Sequence[Part], view: HostView) -> None:
         """What cannot be taken from the container stays the server's, and goes to nobody else."""
         for part in given:
             self._engine.detach(instance.name, part)
-        self._take_off_one(instance, vif)
+        self._take_off_one(instance, vif, view)
 
-    def _put_on_one(self, instance: objects.Instance, vif: model.VIF, name: str) -> Part:
+    def _put_on_one(self, instance: objects.Instance, vif: model.VIF, name: str, view: HostView) -> Part:
         if not vifconfig.has_pair(vif):
-            return self._direct.put_on(instance, [vif], {vif["id"]: name})[vif["id"]]
+            return self._direct.put_on(instance, [vif], {vif["id"]: name}, view)[vif["id"]]
         self._plug(instance, vif)
         return vifconfig.nic(vif, name)
 
@@ -160,7 +162,8 @@ class Ports(Supplier):
 
         :raises DeviceInUse: a process in it uses the function of a direct port; nothing was changed
         """
-        part, remaining = self._held(instance, vif)
+        view = self._direct.view()
+        part, remaining = self._held(instance, vif, view)
         if part is None and not vifconfig.has_pair(vif) and self._direct.lost(instance, vif):
             LOG.warning("The function of port %s is gone from this host: the port is detached without it", vif["id"],
                         instance=instance)
@@ -168,12 +171,13 @@ class Ports(Supplier):
             self._direct.require_unused(part, self._engine.pid(instance.name))
         if part is not None:
             self._engine.detach(instance.name, part, remaining)
-        self._take_off_one(instance, vif)
+        self._take_off_one(instance, vif, view)
 
-    def _held(self, instance: objects.Instance, vif: model.VIF) -> tuple[Part | None, tuple[Part, ...]]:
+    def _held(self, instance: objects.Instance, vif: model.VIF, view: HostView
+              ) -> tuple[Part | None, tuple[Part, ...]]:
         """What the container has of the port, and what else it has that could share nodes with it."""
         if not vifconfig.has_pair(vif):
-            return self._direct.held(instance, vif)
+            return self._direct.held(instance, vif, view)
         try:
             interfaces = self._engine.container(instance.name).interfaces
         except errors.EngineNotFound:
@@ -181,25 +185,25 @@ class Ports(Supplier):
         names = [name for name, parent in interfaces.items() if parent == vifconfig.inner_end(vif)]
         return (vifconfig.nic(vif, names[0]) if names else None), ()
 
-    def _take_off_one(self, instance: objects.Instance, vif: model.VIF) -> None:
+    def _take_off_one(self, instance: objects.Instance, vif: model.VIF, view: HostView) -> None:
         if vifconfig.has_pair(vif):
             self._unplug(described(instance), vif)
         else:
-            self._direct.release(instance, vif, first_process(self._engine, instance.name))
+            self._direct.release(instance, vif, first_process(self._engine, instance.name), view)
 
     # Frozen
 
     def pause(self, instance: objects.Instance) -> None:
         """A frozen container's kernel would still answer for it."""
-        self._set_up(instance, False)
+        self._set_up(instance, False, self._direct.view())
 
     def resume(self, instance: objects.Instance) -> None:
-        self._set_up(instance, True)
+        self._set_up(instance, True, self._direct.view())
 
-    def _set_up(self, instance: objects.Instance, up: bool) -> None:
+    def _set_up(self, instance: objects.Instance, up: bool, view: HostView) -> None:
         for host_end in self._veths.marked(vifconfig.owners_mark(instance.uuid)):
             self._veths.set_up(host_end, up)
-        self._direct.set_link_state(instance, up)
+        self._direct.set_link_state(instance, up, view)
 
 
 def described(instance: objects.Instance) -> InstanceInfo:

@@ -49,7 +49,7 @@ class Arrivals:
         :raises MigrationError: this host has a container of that name already
         """
         coming = as_it_will_be(instance)
-        self._outfit.require_possible(coming, NOTHING)
+        self._outfit.require_possible(coming, NOTHING, self._outfit.view())
         spec = self._lifecycle.spec(coming)
         self._require_absent(context, instance)
         self._outfit.end(instance.uuid)  # what a killed driver left of a container that is gone

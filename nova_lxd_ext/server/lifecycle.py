@@ -60,7 +60,8 @@ class Lifecycle:
         On any error nothing of the container is left. A container of a server whose progress is whole was booted: nova
         may have deleted the image that it is from.
         """
-        self._outfit.require_possible(instance, wanted)
+        view = self._outfit.view()
+        self._outfit.require_possible(instance, wanted, view)
         require_config_drive_for(injected_files, instance)
         spec = self.spec(instance)
         if self._states.find(instance) is not None:
@@ -70,7 +71,7 @@ class Lifecycle:
         with Rollback(f"boot of server {instance.uuid}") as undo:
             undo.on_error("remove the container", self._take_back, context, instance, wanted)
             with self._outfit.expecting(instance, wanted):
-                parts = self._outfit.put_on(context, instance, wanted)
+                parts = self._outfit.put_on(context, instance, wanted, view)
                 self._tell_tags(context, instance, wanted.network_info)
                 mounts = self._config_drive(instance, injected_files, admin_password, wanted)
                 spec = dataclasses.replace(spec, image=image, parts=parts, mounts=mounts)
@@ -124,7 +125,7 @@ class Lifecycle:
             self._engine.delete(instance.name)
             self._delete_aside(instance)
         self._states.changed()
-        self._outfit.take_off(context, instance, wanted)
+        self._outfit.take_off(context, instance, wanted, self._outfit.view())
         if not keep_disk:
             self._outfit.end(instance.uuid)
             folders.remove(instance.uuid)

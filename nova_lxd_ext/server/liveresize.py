@@ -18,6 +18,7 @@ from oslo_log import log as logging
 from oslo_utils import units
 
 from containerhost import errors
+from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Engine, Status
 from containerhost.engines.lxd.client import Seen
 from containerhost.engines.lxd.live import Live
@@ -53,7 +54,7 @@ class LiveResize:
         self._lifecycle = lifecycle
 
     def change(self, context: Any, instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted,
-               move: objects.Migration, state: ContainerState) -> bool:
+               move: objects.Migration, state: ContainerState, view: HostView) -> bool:
         """Let a running server be what the move under way makes of it, if it can go on meanwhile.
 
         :param flavor: the new one
@@ -70,9 +71,9 @@ class LiveResize:
         obstacles = self._obstacles_on_the_way(instance, flavor, wanted, move)
         if not obstacles:
             then = self.wanted(wanted, flavor, instance.uuid)
-            self._outfit.require_possible(coming, then)
+            self._outfit.require_possible(coming, then, view)
             seen = self._live.look(coming.name)
-            spec = self._spec(coming, then, seen)
+            spec = self._spec(coming, then, seen, view)
             obstacles = self._live.obstacles(seen, spec)
         require_allowed(flavor, obstacles)
         if not obstacles:
@@ -82,11 +83,11 @@ class LiveResize:
                 for shortage in self._shortage(coming) if flavor.memory_mb < instance.flavor.memory_mb else ():
                     raise exception.ResizeError(reason=f"{shortage}; end some of them, stop the server first, or "
                                                        "choose a larger flavor")
-                obstacles = self._users(coming, spec)
+                obstacles = self._users(coming, spec, view)
                 require_allowed(flavor, obstacles)
                 if not obstacles:
                     undo.on_error("its former size", self._take_back, context, instance, wanted)
-                    self._converge(context, coming, then, spec, seen)
+                    self._converge(context, coming, then, spec, seen, view)
                     return True
         LOG.info("The server is resized while it is off: %s", "; ".join(obstacles), instance=instance)
         return False
@@ -100,12 +101,13 @@ class LiveResize:
                 or fixed_differences(instance.old_flavor, instance.flavor)):
             return False
         try:
-            return self.settle(context, as_it_was(instance), self.wanted(wanted, instance.old_flavor, move.uuid))
+            return self.settle(context, as_it_was(instance), self.wanted(wanted, instance.old_flavor, move.uuid),
+                               self._outfit.view())
         except errors.ContainerHostError:
             LOG.exception("The server has to stop to be what it was", instance=instance)
             return False
 
-    def settle(self, context: Any, instance: objects.Instance, wanted: Wanted) -> bool:
+    def settle(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> bool:
         """Let the running container be what nova's record of the server says, if it is not.
 
         :returns: whether it is; if not, it can be only after a stop
@@ -113,21 +115,21 @@ class LiveResize:
         if direct(wanted):
             return True
         self._live.await_changes(instance.name)
-        self._flavor_devices.rebind_driver(instance)
+        self._flavor_devices.rebind_driver(instance, view)
         seen = self._live.look(instance.name)
-        spec = self._spec(instance, wanted, seen)
+        spec = self._spec(instance, wanted, seen, view)
         if not self._live.differs(seen, spec):
-            self._outfit.trim(instance, spec.grants)  # who was killed may have claimed more
+            self._outfit.trim(instance, spec.grants, view)  # who was killed may have claimed more
             if resources.generation(resources.parse(told(seen))) > 1:
                 self._tell(instance)
             return True
         volumes = ("nova disconnects volumes at a resize",) if volumeconfig.volumes(wanted.block_device_info) else ()
-        obstacles = (*volumes, *self._live.obstacles(seen, spec), *self._users(instance, spec),
+        obstacles = (*volumes, *self._live.obstacles(seen, spec), *self._users(instance, spec, view),
                      *self._shortage(instance))
         if obstacles:
             LOG.warning("The server must stop to have its size: %s", "; ".join(obstacles), instance=instance)
             return False
-        self._converge(context, instance, wanted, spec, seen)
+        self._converge(context, instance, wanted, spec, seen, view)
         self._tell(instance)
         return True
 
@@ -146,13 +148,13 @@ class LiveResize:
             found.append("nova disconnects volumes at a resize")
         return (*found, *fixed_differences(instance.flavor, flavor))
 
-    def _users(self, server: objects.Instance, spec: ContainerSpec) -> tuple[str, ...]:
-        users = self._flavor_devices.users_of_others(server, spec.grants, self._engine.pid(server.name))
+    def _users(self, server: objects.Instance, spec: ContainerSpec, view: HostView) -> tuple[str, ...]:
+        users = self._flavor_devices.users_of_others(server, spec.grants, self._engine.pid(server.name), view)
         return (f"a device it would lose is in use by {', '.join(users)}",) if users else ()
 
-    def _spec(self, server: objects.Instance, wanted: Wanted, seen: Seen) -> ContainerSpec:
+    def _spec(self, server: objects.Instance, wanted: Wanted, seen: Seen, view: HostView) -> ContainerSpec:
         """As the server is to be, with its grants as far as a look tells."""
-        return with_grants(self._lifecycle.spec(server), self._flavor_devices.preview(server, wanted), seen)
+        return with_grants(self._lifecycle.spec(server), self._flavor_devices.preview(server, wanted, view), seen)
 
     def _tell(self, server: objects.Instance) -> None:
         """Write into the container what its marks say."""
@@ -166,29 +168,29 @@ class LiveResize:
         return (f"its processes use {used // units.Mi} MiB of memory, of which flavor {server.flavor.name} gives it "
                 f"{size}",) if used > size * units.Mi else ()
 
-    def _converge(self, context: Any, server: objects.Instance, wanted: Wanted, spec: ContainerSpec, seen: Seen
-                  ) -> None:
+    def _converge(self, context: Any, server: objects.Instance, wanted: Wanted, spec: ContainerSpec, seen: Seen,
+                  view: HostView) -> None:
         """May be repeated. What the server has to give up goes back to the host when its container does not have it
         any more.
 
         :param spec: as the server is to be; its grants are allocated now
         :param seen: the container as it is
         """
-        grants = grants_of(self._flavor_devices.put_on(context, server, wanted))
+        grants = grants_of(self._flavor_devices.put_on(context, server, wanted, view))
         self._live.adapt(seen, with_grants(spec, grants, seen))
         self._engine.verify(server.name, grants)
-        self._outfit.trim(server, grants)
+        self._outfit.trim(server, grants, view)
         self._states.changed()
 
     def _take_back(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
-        seen = self._live.look(instance.name)
-        spec = self._spec(instance, wanted, seen)
+        seen, view = self._live.look(instance.name), self._outfit.view()
+        spec = self._spec(instance, wanted, seen, view)
         try:
-            self._converge(context, instance, wanted, spec, seen)
+            self._converge(context, instance, wanted, spec, seen, view)
         except errors.NotAsGranted:
             self._live.renew(self._live.look(instance.name), spec)
-            self._converge(context, instance, wanted, spec, self._live.look(instance.name))
+            self._converge(context, instance, wanted, spec, self._live.look(instance.name), view)
 
 
 def told(seen: Seen) -> str | None:

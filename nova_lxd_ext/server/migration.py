@@ -20,6 +20,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 from oslo_utils import units
 
+from containerhost.devices.scan import HostView
 from containerhost.engines import Engine, Status
 from containerhost.engines.lxd.migration import Transfers
 from containerhost.inside import resources
@@ -75,10 +76,10 @@ class Moves:
         with unharmed(instance):
             move = objects.Migration.get_by_id(context, instance.migration_context.migration_id)
             state = self._states.require(instance)
-            wanted = self._live.wanted(wanted, instance.flavor, move.uuid)
-            if self._live.change(context, instance, flavor, wanted, move, state):
+            wanted, view = self._live.wanted(wanted, instance.flavor, move.uuid), self._outfit.view()
+            if self._live.change(context, instance, flavor, wanted, move, state, view):
                 return
-            self._require_possible(instance, flavor, wanted, move)
+            self._require_possible(instance, flavor, wanted, move, view)
             with Rollback(f"move of server {instance.uuid}") as undo:
                 if state.status is not Status.STOPPED:
                     undo.on_error("start it again", self._start_again, context, instance, wanted)
@@ -87,16 +88,16 @@ class Moves:
                     undo.on_error("what arrived", self._peers.forget, context, move.dest_compute, instance)
                     self._send(context, instance, move.dest_compute)
                 self._engine.refit(instance.name, ())
-                self._outfit.take_off(context, instance, wanted)
+                self._outfit.take_off(context, instance, wanted, view)
 
     def _require_possible(self, instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted,
-                          move: objects.Migration) -> None:
+                          move: objects.Migration, view: HostView) -> None:
         """Refuse before anything changes, where this host knows; the new one refuses what it knows before the copy."""
         require_no_smaller_ephemerals(instance, flavor, wanted)
         self._require_fits(instance, flavor)
         if is_at_home(move):
             coming = as_it_will_be(instance)
-            self._outfit.require_possible(coming, self._live.wanted(wanted, flavor, instance.uuid))
+            self._outfit.require_possible(coming, self._live.wanted(wanted, flavor, instance.uuid), view)
             self._lifecycle.spec(coming)
         elif self._address is None:
             raise exception.MigrationError(reason=(
@@ -143,29 +144,29 @@ class Moves:
         One that runs has changed already. On an error a container that was stopped stays so, without parts: a hard
         reboot of the server tries again.
         """
-        state = self._states.require(instance)
+        state, view = self._states.require(instance), self._outfit.view()
         if state.status is Status.RUNNING:
-            if self._live.settle(context, instance, wanted):
+            if self._live.settle(context, instance, wanted, view):
                 return
-            self._strip(context, instance, wanted)
-        self._outfit.require_possible(instance, wanted)
+            self._strip(context, instance, wanted, view)
+        self._outfit.require_possible(instance, wanted, view)
         spec = self._lifecycle.spec(instance)
         with Rollback(f"arrival of server {instance.uuid}") as undo:
-            undo.on_error("its parts", self._strip, context, instance, wanted)
+            undo.on_error("its parts", self._strip, context, instance, wanted, view)
             with self._outfit.expecting(instance, wanted):
-                parts = self._outfit.put_on(context, instance, wanted)
+                parts = self._outfit.put_on(context, instance, wanted, view)
                 self._tell_tags(context, instance, wanted.network_info)
                 spec = resources.told(dataclasses.replace(spec, parts=parts), state.labels.get(resources.LABEL))
                 self._engine.reconfigure(instance.name, spec)
-            self._outfit.trim(instance, parts)
+            self._outfit.trim(instance, parts, view)
             if power_on:
                 self._outfit.start(instance, parts)
         self._states.changed()
 
-    def _strip(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+    def _strip(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
         self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
         self._engine.refit(instance.name, ())
-        self._outfit.take_off(context, instance, wanted)
+        self._outfit.take_off(context, instance, wanted, view)
 
     # Going back, or not
 

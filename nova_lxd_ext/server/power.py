@@ -12,6 +12,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost import errors
+from containerhost.devices.scan import HostView
 from containerhost.engines import Engine, Status
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.server.outfit import Outfit
@@ -53,18 +54,21 @@ class Power:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
 
     @outlasting_restart
-    def on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+    def on(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView | None = None) -> None:
         """Start the container with what its server is to have; nothing to do when it runs.
 
         While it was off the host may have restarted and named nodes and interfaces anew, or lost a device: what the
         container is configured with is brought up to date first.
+
+        :param view: of the operation that this is a part of, if it is
         """
         state = self._states.require(instance)
         if state.status is Status.FROZEN:
             self._outfit.resume(instance)
             self._engine.unfreeze(instance.name)
         elif state.status is not Status.RUNNING:
-            self._outfit.start(instance, self._outfit.refit(context, instance, wanted))
+            parts = self._outfit.refit(context, instance, wanted, view or self._outfit.view())
+            self._outfit.start(instance, parts)
         self._states.changed()
 
     @outlasting_restart
@@ -102,9 +106,10 @@ class Power:
         allowed = compute_utils.get_value_from_system_metadata(instance, "image_os_shutdown_timeout", int,
                                                                self._conf.shutdown_timeout)
         self.off(instance, timeout=allowed if soft else 0, retry_interval=self._conf.compute.shutdown_retry_interval)
+        view = self._outfit.view()
         if not soft:
-            self._outfit.reset_devices(instance)
-        self.on(context, instance, wanted)
+            self._outfit.reset_devices(instance, view)
+        self.on(context, instance, wanted, view)
 
     @outlasting_restart
     def freeze(self, instance: objects.Instance) -> None:

@@ -16,6 +16,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost import errors
+from containerhost.devices.scan import HostView
 from containerhost.engines import Engine
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Salvaged
@@ -52,7 +53,8 @@ class Rescue:
 
         :raises SpecError: the storage pool cannot show the broken root
         """
-        self._outfit.require_possible(instance, wanted)
+        view = self._outfit.view()
+        self._outfit.require_possible(instance, wanted, view)
         self._bring_back(instance)
         self._engine.require_salvageable(self._states.require(instance).name)
         image = self._images.ensure(context, image_meta, instance.flavor.root_gb, instance.trusted_certs)
@@ -64,7 +66,7 @@ class Rescue:
             # Two containers must not name one device.
             self._engine.refit(instance.name, ())
             self._engine.rename(instance.name, aside)
-            self._rescuing(context, instance, spec, password, wanted)
+            self._rescuing(context, instance, spec, password, wanted, view)
         self._states.changed()
         if password:
             self._set_password(instance, image_meta, password)
@@ -95,9 +97,9 @@ class Rescue:
                 LOG.exception("The server did not get its own container back", instance=instance)
 
     def _rescuing(self, context: Any, instance: objects.Instance, spec: ContainerSpec, password: str | None,
-                  wanted: Wanted) -> None:
+                  wanted: Wanted, view: HostView) -> None:
         with self._outfit.expecting(instance, wanted):
-            parts = self._outfit.put_on(context, instance, wanted)
+            parts = self._outfit.put_on(context, instance, wanted, view)
             mounts = configdrive.write(instance, (), password, wanted.network_info, configdrive.RESCUE) \
                 if configdrive.required(instance) else ()
             self._engine.create(dataclasses.replace(spec, parts=parts, mounts=mounts))

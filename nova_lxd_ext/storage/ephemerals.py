@@ -14,6 +14,7 @@ from oslo_log import log as logging
 from oslo_utils import units
 
 from containerhost import errors
+from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState
 from containerhost.engines.lxd.disktransfers import DiskOffer, DiskTransfers
 from containerhost.engines.lxd.pooldisks import Disk, PoolDisks
@@ -30,11 +31,11 @@ class Ephemerals(Supplier):
         self._disks = disks
         self._transfers = transfers
 
-    def require_possible(self, instance: objects.Instance, wanted: Wanted) -> None:
+    def require_possible(self, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
         """:raises SpecError:"""
         sizes(instance.flavor, wanted.block_device_info)
 
-    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[PoolDisk, ...]:
+    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> tuple[PoolDisk, ...]:
         parts = []
         for volume, size in self._wanted(instance, wanted).items():
             self._disks.ensure(volume, size, {labels.UUID: instance.uuid})
@@ -42,7 +43,7 @@ class Ephemerals(Supplier):
             parts.append(PoolDisk(name, self._disks.pool, volume, f"/{name}"))
         return tuple(parts)
 
-    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
         """They stay as long as the container, which may be put together again."""
 
     def fit_back(self, instance: objects.Instance, wanted: Wanted) -> None:

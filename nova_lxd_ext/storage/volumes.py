@@ -13,6 +13,7 @@ from oslo_concurrency import lockutils
 from oslo_log import log as logging
 
 from containerhost import errors
+from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Engine
 from containerhost.rollback import Rollback
 from containerhost.spec import BlockDevice
@@ -45,16 +46,17 @@ class Volumes(Supplier):
 
     # At boot, start and end.
 
-    def require_possible(self, instance: objects.Instance, wanted: Wanted) -> None:
+    def require_possible(self, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
         """:raises SpecError:"""
         volumeconfig.require_no_swap(instance.flavor, wanted.block_device_info)
         volumeconfig.volumes(wanted.block_device_info)
 
-    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted) -> tuple[BlockDevice, ...]:
+    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView
+               ) -> tuple[BlockDevice, ...]:
         """:raises VolumeAttachFailed:"""
         return tuple(self._connect(instance.uuid, volume) for volume in volumeconfig.volumes(wanted.block_device_info))
 
-    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
         self._disconnect_all(instance.uuid)
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:

@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import Consumer
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView
 from containerhost.engines import Containers, ContainerState, Status, first_process
 from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound
 from containerhost.grants import Grant
@@ -69,11 +69,11 @@ class BaseVmm(abc.ABC):
         spec = self._spec(vm)
         state = self._find(own, vm)
         if state is None:
-            self._boot(vm, spec)
+            self._boot(vm, spec, self._allocator.view())
         elif state.status is Status.FROZEN:
             self._unfreeze(vm)
         elif state.status is not Status.RUNNING:
-            self._restart(vm, spec)
+            self._restart(vm, spec, self._allocator.view())
         return own
 
     def shutdown(self, call: Call) -> None:
@@ -92,9 +92,10 @@ class BaseVmm(abc.ABC):
     def _stop_and_start(self, call: Call, *, force: bool) -> None:
         own, spec = self._existing(call).name, self._spec(call.vm)
         self._stop(own, force=force)
+        view = self._allocator.view()
         if force:
-            complain(self._allocator.reset_devices(self._consumer(call.vm_id)))
-        self._restart(call.vm, spec)
+            complain(self._allocator.reset_devices(self._consumer(call.vm_id), view))
+        self._restart(call.vm, spec, view)
 
     def save(self, call: Call) -> None:
         self._require_suspendable(call.vm)
@@ -118,11 +119,12 @@ class BaseVmm(abc.ABC):
         if isinstance(part, Nic):
             self._attach_interface(call.vm, part)
             return
-        (request,) = self._requests(call.vm, [part])
-        running, others = self._is_running(own), self._held(call.vm, part)
+        view = self._allocator.view()
+        (request,) = self._requests(call.vm, [part], view)
+        running, others = self._is_running(own), self._held(call.vm, view, part)
         with Rollback(f"attaching {request.address} to {own}") as undo:
-            (grant,) = self._allocator.acquire([request], self._consumer(call.vm_id))
-            undo.on_error("the device", self._take_back, call.vm_id, grant, others)
+            (grant,) = self._allocator.acquire([request], self._consumer(call.vm_id), view)
+            undo.on_error("the device", self._take_back, call.vm_id, grant, others, view)
             self._engine.attach(own, grant)
             if running:
                 self._engine.verify(own, grants_of((*others, grant)))
@@ -136,28 +138,29 @@ class BaseVmm(abc.ABC):
         device_id = part.chosen().device_id
         if device_id not in self._allocator.held_by(self._consumer(call.vm_id)):
             return
+        view = self._allocator.view()
         try:
-            requests = self._requests(call.vm, [part])
+            requests = self._requests(call.vm, [part], view)
         except DeviceNotFound as error:
             # The engine's configuration names it until the next start, which makes that anew.
             LOG.warning("The VM's device is detached without it: %s", error)
-            complain(self._release(call.vm_id, device_id))
+            complain(self._release(call.vm_id, device_id, view))
             return
         consumer = self._consumer(call.vm_id)
-        self._allocator.rebind_driver(consumer)  # an attachment may have been killed at work on a function
-        (grant,) = self._allocator.grants(requests, consumer)
+        self._allocator.rebind_driver(consumer, view)  # an attachment may have been killed at work on a function
+        (grant,) = self._allocator.grants(requests, consumer, view)
         self._allocator.require_unused([grant], self._engine.pid(name(call.vm_id)))
-        self._take_back(call.vm_id, grant, self._others(call.vm_id, grant))
+        self._take_back(call.vm_id, grant, self._others(call.vm_id, grant, view), view)
 
-    def _take_back(self, vm_id: int, grant: Grant, others: Sequence[Grant]) -> None:
+    def _take_back(self, vm_id: int, grant: Grant, others: Sequence[Grant], view: HostView) -> None:
         """What cannot be taken from the container stays the VM's, and goes to nobody else."""
         self._engine.detach(name(vm_id), grant, others)
-        complain(self._release(vm_id, grant.device.id))
+        complain(self._release(vm_id, grant.device.id, view))
 
-    def _release(self, vm_id: int, device_id: str) -> tuple[str, ...]:
+    def _release(self, vm_id: int, device_id: str, view: HostView) -> tuple[str, ...]:
         """:returns: complaints"""
         first = first_process(self._engine, name(vm_id))
-        return self._allocator.release_device(device_id, self._consumer(vm_id), first)
+        return self._allocator.release_device(device_id, self._consumer(vm_id), first, view)
 
     # Changes.
 
@@ -199,11 +202,11 @@ class BaseVmm(abc.ABC):
         """What can be refused without a look at the host's containers is refused here."""
 
     @abc.abstractmethod
-    def _boot(self, vm: Vm, spec: ContainerSpec) -> None:
+    def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         """Make and start its first container. Every step can be undone, and undoes itself on an error."""
 
     @abc.abstractmethod
-    def _restart(self, vm: Vm, spec: ContainerSpec) -> None:
+    def _restart(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         """Start a stopped container with what its VM is to have now. On an error it stays stopped, with its devices:
         what it wrote is in it, and the VM still has them for OpenNebula."""
 
@@ -233,26 +236,26 @@ class BaseVmm(abc.ABC):
     def _stop(self, own: str, *, force: bool) -> None:
         self._engine.stop(own, timeout=self._options.stop_timeout, force=force)
 
-    def _acquire(self, vm: Vm, requests: Sequence[devices.Request]) -> tuple[Grant, ...]:
-        return self._allocator.acquire(requests, self._consumer(vm.id)) if requests else ()
+    def _acquire(self, vm: Vm, requests: Sequence[devices.Request], view: HostView) -> tuple[Grant, ...]:
+        return self._allocator.acquire(requests, self._consumer(vm.id), view) if requests else ()
 
-    def _acquire_anew(self, vm: Vm) -> tuple[Grant, ...]:
+    def _acquire_anew(self, vm: Vm, view: HostView) -> tuple[Grant, ...]:
         """Of a stopped container: while it was powered off, devices may have been detached without a script being
         called."""
-        requests = self._requests(vm, vm.pcis)
+        requests = self._requests(vm, vm.pcis, view)
         wanted = {request.address for request in requests}
         for device_id in sorted(self._allocator.held_by(self._consumer(vm.id)) - wanted):
-            complain(self._release(vm.id, device_id))
-        return self._acquire(vm, requests)
+            complain(self._release(vm.id, device_id, view))
+        return self._acquire(vm, requests, view)
 
     # Questions.
 
     def _consumer(self, vm_id: int) -> Consumer:
         return consumer(self.driver, self._engine.name, vm_id)
 
-    def _requests(self, vm: Vm, pcis: Sequence[Pci]) -> tuple[devices.Request, ...]:
+    def _requests(self, vm: Vm, pcis: Sequence[Pci], view: HostView) -> tuple[devices.Request, ...]:
         """The host's devices are only looked for where some are asked for."""
-        return devices.requests(pcis, scan(self._host), self._device_options(vm)) if pcis else ()
+        return devices.requests(pcis, view.inventory, self._device_options(vm)) if pcis else ()
 
     def _node_cpus(self, vm: Vm) -> Mapping[int, frozenset[int]]:
         """The host's CPUs by NUMA node, for a VM that OpenNebula has placed on some."""
@@ -299,18 +302,18 @@ class BaseVmm(abc.ABC):
     def _is_running(self, own: str) -> bool:
         return self._engine.container(own).status is Status.RUNNING
 
-    def _held(self, vm: Vm, but: Pci | None = None) -> tuple[Grant, ...]:
+    def _held(self, vm: Vm, view: HostView, but: Pci | None = None) -> tuple[Grant, ...]:
         """Return the devices that the VM holds, without that of ``but``.
 
         :raises DeviceNotFound: one of them left the host
         """
         held = self._allocator.held_by(self._consumer(vm.id))
-        requests = self._requests(vm, [pci for pci in vm.pcis if pci != but])
+        requests = self._requests(vm, [pci for pci in vm.pcis if pci != but], view)
         mine = [request for request in requests if request.address in held]
-        return self._allocator.grants(mine, self._consumer(vm.id)) if mine else ()
+        return self._allocator.grants(mine, self._consumer(vm.id), view) if mine else ()
 
-    def _others(self, vm_id: int, grant: Grant) -> tuple[Grant, ...]:
+    def _others(self, vm_id: int, grant: Grant, view: HostView) -> tuple[Grant, ...]:
         """Return what the VM has beside ``grant`` and the host still has, as grants without options: what shares device
         nodes with it."""
-        return tuple(other for other in self._allocator.held(self._consumer(vm_id))
+        return tuple(other for other in self._allocator.held(self._consumer(vm_id), view)
                      if other.device.id != grant.device.id)

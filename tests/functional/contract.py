@@ -23,7 +23,7 @@ from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator, Request
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import CharNode, Device, Kind, Role
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView, scan
 from containerhost.engines import Status
 from containerhost.grants import GpuGrant, Grant, GrantOptions
 from containerhost.network.netfunction import wait_for
@@ -238,7 +238,7 @@ class DeviceFrame(EngineFrame):
     def setUp(self) -> None:
         super().setUp()
         self.store = AllocationStore(Path(self.useFixture(fixtures.TempDir()).path))
-        self.allocator = DeviceAllocator(self.store, scan, self.privileged(), self.engine.held)
+        self.allocator = DeviceAllocator(self.store, HostView, self.privileged(), self.engine.held)
         devices = scan().devices
         self.gpus = [device for device in devices if device.kind is Kind.GPU]
         self.vfs = [device for device in devices if device.role is Role.VF]

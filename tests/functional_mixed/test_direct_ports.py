@@ -16,7 +16,7 @@ from nova.tests.functional.api.client import OpenStackApiException
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device, LinkLayer, NodeUse, Role
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView, scan
 from containerhost.privileged import Privileged
 from tests.fakehost.control import FakeHostControl
 from tests.functional.holder import Holder
@@ -184,7 +184,7 @@ class DirectPortTest(DirectPortServers):
         store = AllocationStore(self.state / "owners")
         self.assertIn("this host has no device", store.records()[held].blocked or "")
         control.set_num_vfs(PF, VFS)
-        DeviceAllocator(store, scan, Privileged()).clean(held)
+        DeviceAllocator(store, HostView, Privileged()).clean(held)
         self.assertEqual({}, self.held())
         self.assertEqual([FREE, FREE], self.of_physical_function())
         self.assertEqual([(vf.id, vf.netdev, ()) for vf in before_vfs],

@@ -9,7 +9,7 @@ from testtools.matchers import Contains
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator, Request
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView, scan
 from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.grants import Grant, GrantOptions
@@ -31,7 +31,7 @@ class FunctionsInContainers(hardware.RealDevices):
         self.lxd = self.useFixture(lxd.Lxd())
         self.engine = LxdEngine(self.lxd.daemon.client(request_timeout=PATIENCE), locks=self.lxd.daemon.base)
         self.store = AllocationStore(Path(self.useFixture(fixtures.TempDir()).path))
-        self.allocator = DeviceAllocator(self.store, scan, Privileged(), self.engine.held)
+        self.allocator = DeviceAllocator(self.store, HostView, Privileged(), self.engine.held)
         self.vf = self.vfs[0]
 
     def granted(self, **options: object) -> Grant:

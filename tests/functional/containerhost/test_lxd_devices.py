@@ -11,7 +11,7 @@ from testtools.matchers import Contains
 
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator, Request
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView, scan
 from containerhost.engines import Status
 from containerhost.network.netfunction import wait_for
 from containerhost.privileged import Privileged
@@ -146,7 +146,7 @@ class TestPossession(DeviceTestCase):
                     raise errors.HostActionFailed("the emulated kernel said no")
 
         failing = [True]
-        allocator = DeviceAllocator(self.store, scan, Failing(), self.engine.held)
+        allocator = DeviceAllocator(self.store, HostView, Failing(), self.engine.held)
         self.assertRaises(errors.HostActionFailed, allocator.acquire,
                           self.requests(0, node_guid=NODE_GUID, port_guid=PORT_GUID), self.consumer("c1"))
         self.assertEqual({}, self.store.records())

@@ -12,7 +12,7 @@ from nova.compute import task_states, vm_states
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, LinkLayer, Role
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView
 from containerhost.engines import Status
 from containerhost.privileged import Privileged
 from nova_lxd_ext import backend
@@ -77,7 +77,8 @@ class KilledLiveResizeTest(KilledCase):
         now = self._devices()
         self.assertEqual([self.before[name] for name in self.before if name not in devices],
                          [now[name] for name in self.before if name not in devices], f"devices after step {step}")
-        allocator = DeviceAllocator(AllocationStore(self.state / "owners"), scan, Privileged(), self.lxd.engine.held)
+        store = AllocationStore(self.state / "owners")
+        allocator = DeviceAllocator(store, HostView, Privileged(), self.lxd.engine.held)
         self.lxd.engine.verify(server.name, [dataclasses.replace(grant, netdev=None, limits={})
                                              for grant in allocator.held(consumer(server))])
         self.assertIn("ib0", Privileged().inside(self.pid).netdevs)

@@ -13,6 +13,7 @@ from nova.tests.fixtures import neutron
 from nova.tests.functional.api.client import OpenStackApiException
 from oslo_utils import uuidutils
 
+from containerhost.devices.scan import HostView
 from containerhost.engines import Status
 from containerhost.network.netfunction import wait_for
 from nova_lxd_ext.server.wanted import Wanted
@@ -228,7 +229,7 @@ class PortsTest(PortServers):
         vif["id"] = uuidutils.generate_uuid()
         vif["devname"] = f"tap{vif['id']}"[:14]
         stray = records.instance(uuid=uuidutils.generate_uuid())
-        self.driver._backend.ports.put_on(None, stray, Wanted.of(model.NetworkInfo([vif])))
+        self.driver._backend.ports.put_on(None, stray, Wanted.of(model.NetworkInfo([vif])), HostView())
         self.assertIn(vif["devname"], self.switch.ports())
         self.driver.init_host(base.HOST)
         self.assert_is_wired(server, port)

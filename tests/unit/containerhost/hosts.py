@@ -6,10 +6,12 @@ import functools
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import fixtures
 
+from containerhost.devices.scan import HostView, Inventory
 from containerhost.sysfs import Host
 from tests.fakehost import description, tree
 
@@ -24,6 +26,16 @@ def shared(name: str) -> Host:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     tree.write(description.load(name), folder)
     return Host(folder)
+
+
+class FixedView(HostView):
+    """Devices that no host has, always the same."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self.inventory = inventory
+
+    def refresh(self, device_ids: Iterable[str]) -> Inventory:
+        return self.inventory
 
 
 class Broken(fixtures.Fixture):

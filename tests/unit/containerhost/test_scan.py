@@ -6,8 +6,9 @@ from unittest import mock
 import testtools
 
 from containerhost import vendors
+from containerhost.devices import pci
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
-from containerhost.devices.scan import Inventory, scan
+from containerhost.devices.scan import HostView, Inventory, scan
 from containerhost.errors import DeviceNotFound
 from containerhost.sysfs import Host
 from containerhost.vendors.base import Vendor
@@ -308,6 +309,46 @@ class Faults(testtools.TestCase):
             inventory = scan(self.tree.host)
         self.assertEqual(22, len(inventory.devices))
         self.assertIn("oops", inventory.get("0000:83:00.0").health[0])
+
+
+class View(testtools.TestCase):
+    """One scan, and single devices read anew."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.tree = self.useFixture(Broken("mixed"))
+        self.view = HostView(self.tree.host)
+
+    def test_host_is_scanned_once_when_first_asked(self) -> None:
+        with mock.patch.object(pci, "functions", wraps=pci.functions) as functions, \
+                mock.patch.object(pci, "function", wraps=pci.function) as function:
+            self.assertEqual(0, functions.call_count)
+            self.view.refresh(["0000:3b:00.0"])
+            self.assertIs(self.view.inventory, self.view.refresh([]))
+            self.assertEqual((1, 0), (functions.call_count, function.call_count))
+            self.view.refresh(["0000:3c:00.0/gi1/ci0", "0000:3c:00.0/gi2/ci0", "0000:5e:00.1"])
+            self.assertEqual((1, 2), (functions.call_count, function.call_count))
+
+    def test_device_read_alone_is_as_in_a_scan(self) -> None:
+        before = self.view.inventory
+        for device in before.devices:
+            self.assertEqual(before.devices, self.view.refresh([device.id]).devices, device.id)
+
+    def test_only_devices_at_the_address_are_read(self) -> None:
+        slices = self.view.inventory.by_address("0000:3c:00.0")
+        self.assertEqual(5, len(slices))
+        for address in ("0000:3c:00.0", "0000:3b:00.0"):
+            self.tree.function(address).joinpath("config").write_bytes(b"\xff" * 64)
+        inventory = self.view.refresh([slices[1].id])
+        self.assertEqual([False] * 5, [device.healthy for device in inventory.by_address("0000:3c:00.0")])
+        self.assertTrue(inventory.get("0000:3b:00.0").healthy)
+
+    def test_device_that_left_the_host_is_there_no_more(self) -> None:
+        before = self.view.inventory.devices
+        self.tree.path("/sys/bus/pci/devices/0000:3c:00.0").unlink()
+        inventory = self.view.refresh(["0000:3c:00.0/gi1/ci0"])
+        self.assertEqual([device for device in before if device.address != "0000:3c:00.0"], list(inventory.devices))
+        self.assertRaises(DeviceNotFound, inventory.get, "0000:3c:00.0/gi1/ci0")
 
 
 class Reading(testtools.TestCase):

@@ -68,7 +68,7 @@ class NovaTest(CostCase):
             self.world.lifecycle.remove(None, self.server)
         self.assertEqual({}, self.world.held())
 
-    def test_server_without_devices_costs_no_look(self) -> None:
+    def test_server_without_devices_scans_nothing(self) -> None:
         self.server = records.instance()
         with self.costing("nova: boot without devices"):
             self.boot()

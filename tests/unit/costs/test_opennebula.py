@@ -15,7 +15,7 @@ import onedock.conf
 import onedock.vmm
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView
 from containerhost.engines import Metrics
 from containerhost.sysfs import Host
 from onedriver.actions import Call
@@ -65,7 +65,7 @@ class Operations:
         tree.write(description.load("small"), self.folder / "host")
         self.host, self.engine = Host(self.folder / "host"), NodeEngine()
         self.engine.name = {"lxdone": "lxd", "onedock": "docker"}[self.driver]
-        self.allocator = DeviceAllocator(AllocationStore(self.folder / "owners"), lambda: scan(self.host),
+        self.allocator = DeviceAllocator(AllocationStore(self.folder / "owners"), lambda: HostView(self.host),
                                          Hardware(self.host), self.engine.held, self.host)
         self.vm = dataclasses.replace(self.vm, nics=(), pcis=(self.pci(0, GPU_0), self.pci(1, VF_0)))
         self.plugged = self.pci(2, VF_1, nic_id=2, attach=True)
@@ -95,7 +95,7 @@ class Operations:
         self.do("cancel")
         self.assertEqual(set(), self.held())
 
-    def test_vm_without_devices_costs_no_look(self) -> None:
+    def test_vm_without_devices_scans_nothing(self) -> None:
         self.vm = dataclasses.replace(self.vm, pcis=())
         for action in ("deploy", "cancel"):
             self.do(action, which=" without devices")

@@ -16,7 +16,7 @@ from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.engines.lxd.client import Seen
 from containerhost.engines.lxd.disktransfers import DiskOffer
@@ -394,10 +394,10 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
         tree.write(description.load("small"), folder / "host")
     host, root = Host(folder / "host"), root or NoPrivileges()
     engine, owners = FakeEngine(), AllocationStore(folder / "owners")
-    allocator = DeviceAllocator(owners, lambda: scan(host), root, engine.held, host)
+    allocator = DeviceAllocator(owners, lambda: HostView(host), root, engine.held, host)
     states = States(engine, *[clock] if clock else [])
     slices = HostSlices("host", owners, Placement(lambda: None))
-    flavor_devices = FlavorDevices(conf, allocator, lambda: scan(host), slices, lambda: records.NODE)
+    flavor_devices = FlavorDevices(conf, allocator, slices, lambda: records.NODE)
     veths = Veths(root, host)
     ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, allocator, lambda: records.NODE),
                   VifEvents(conf, None))
@@ -405,7 +405,7 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
     disks = FakeDisks()
     disk_transfers = FakeDiskTransfers(disks)
     ephemerals = Ephemerals(disks, disk_transfers)
-    outfit = Outfit(engine, (flavor_devices, ports, volumes, ephemerals))
+    outfit = Outfit(engine, (flavor_devices, ports, volumes, ephemerals), allocator.view)
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
     lifecycle = Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus, lambda *_: None)
     live, files = FakeLive(engine), FakeFiles()

@@ -3,6 +3,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import fixtures
 import nova.conf
@@ -22,12 +23,14 @@ from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
 from nova_lxd_ext.hardware.flavor_devices import FlavorDevices, consumer
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from nova_lxd_ext.server.wanted import NOTHING, Wanted
+from tests.unit.containerhost.hosts import FixedView
 from tests.unit.nova import fakes, records
 from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, NODE, SMALL, gpu, host
 
 conf.register()
 FIRST, SECOND, BIG = f"{GPU_A}/gi1/ci0", f"{GPU_A}/gi2/ci0", f"{GPU_A}/gi5/ci0"
 ONE_D = Consumer("lxdone", "lxd", "one-7", "7")
+VIEW = FixedView(host())
 
 
 def given(**resources: int) -> dict[str, Any]:
@@ -69,27 +72,27 @@ class SlicesTest(testtools.TestCase):
 
 class OfTest(SlicesTest):
     def test_as_placement_says(self) -> None:
-        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, given(**{SMALL: 1}), host))
+        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, given(**{SMALL: 1}), VIEW))
 
     def test_a_flavor_that_asks_for_none_gets_none_and_costs_nothing(self) -> None:
         self.slices = HostSlices(NODE, self.store, Placement(self.fail))
-        self.assertEqual((), self.slices.of(records.instance(), self.me, given(**{SMALL: 1}), self.fail))
+        self.assertEqual((), self.slices.of(records.instance(), self.me, given(**{SMALL: 1}), mock.Mock(spec=[])))
 
     def test_what_it_holds_while_nova_says_nothing(self) -> None:
         self.claim(SECOND, self.me)
-        self.assertEqual((SECOND,), self.slices.of(self.server, self.me, {}, host))
+        self.assertEqual((SECOND,), self.slices.of(self.server, self.me, {}, VIEW))
 
     def test_placement_is_asked_when_it_holds_nothing_or_something_else(self) -> None:
         self.client.servers = {self.server.uuid: given(**{SMALL: 1})}
-        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, {}, host))
+        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, {}, VIEW))
         self.claim(BIG, self.me)
-        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, {}, host))
+        self.assertEqual((FIRST,), self.slices.of(self.server, self.me, {}, VIEW))
 
     def test_other_slices_than_the_flavors_are_refused_in_words(self) -> None:
         for allocations, said in (({}, "none on this host"), (given(**{LARGE: 1}), f"1 of {LARGE} on this host"),
                                   ({provider_uuid("node2", GPU_A): {"resources": {SMALL: 1}}}, "none on this host")):
             self.client.servers = {self.server.uuid: allocations}
-            error = self.assertRaises(DeviceNotFound, self.slices.of, self.server, self.me, {}, host)
+            error = self.assertRaises(DeviceNotFound, self.slices.of, self.server, self.me, {}, VIEW)
             self.assertIn(f"asks for 1 of {SMALL}", str(error))
             self.assertIn(said, str(error))
 
@@ -140,8 +143,8 @@ class PutOnTest(SlicesTest):
     def setUp(self) -> None:
         super().setUp()
         self.rivals: list[tuple[str, Consumer]] = []
-        allocator = DeviceAllocator(self.store, host, fakes.NoPrivileges())
-        self.supplier = FlavorDevices(nova.conf.CONF, allocator, host, self.slices, lambda: records.NODE)
+        allocator = DeviceAllocator(self.store, lambda: VIEW, fakes.NoPrivileges())
+        self.supplier = FlavorDevices(nova.conf.CONF, allocator, self.slices, lambda: records.NODE)
         choose = self.slices.of
 
         def choose_and_be_overtaken(*arguments: Any) -> tuple[str, ...]:
@@ -154,7 +157,7 @@ class PutOnTest(SlicesTest):
 
     def put_on(self, server: Any, **resources: int) -> list[str]:
         wanted = Wanted.of(allocations=given(**resources)) if resources else NOTHING
-        return [part.device.id for part in self.supplier.put_on(None, server, wanted)]
+        return [part.device.id for part in self.supplier.put_on(None, server, wanted, VIEW)]
 
     def test_a_slice_that_another_took_meanwhile_is_replaced(self) -> None:
         self.rivals = [(FIRST, ONE_D)]
@@ -170,9 +173,9 @@ class PutOnTest(SlicesTest):
     def test_the_other_flavors_slice_goes_back_when_the_container_has_it_no_more(self) -> None:
         self.put_on(self.server, **{SMALL: 1})
         wanted = Wanted.of(allocations=given(**{LARGE: 1}))
-        parts = self.supplier.put_on(None, self.asking(LARGE), wanted)
+        parts = self.supplier.put_on(None, self.asking(LARGE), wanted, VIEW)
         self.assertEqual([FIRST, BIG], [record.device_id for record in self.store.held_by(self.me)])
-        self.supplier.trim(self.server, parts, None)
+        self.supplier.trim(self.server, parts, None, VIEW)
         self.assertEqual([BIG], [record.device_id for record in self.store.held_by(self.me)])
-        self.supplier.trim(self.server, (), None)
+        self.supplier.trim(self.server, (), None, VIEW)
         self.assertEqual((), self.store.held_by(self.me))

@@ -4,6 +4,7 @@ from typing import Any
 import testtools
 from oslo_utils import units
 
+from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Status
 from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.errors import SpecError
@@ -39,7 +40,7 @@ class EphemeralsTest(testtools.TestCase):
         self.server = records.instance(flavor_changes={"ephemeral_gb": 3})
 
     def put_on(self) -> tuple[PoolDisk, ...]:
-        return self.ephemerals.put_on(None, self.server, Wanted())
+        return self.ephemerals.put_on(None, self.server, Wanted(), HostView())
 
     def test_made_once_and_gone_with_the_server(self) -> None:
         for _ in range(2):
@@ -47,7 +48,7 @@ class EphemeralsTest(testtools.TestCase):
                              self.put_on())
         (disk,) = self.disks.all()
         self.assertEqual((3 * units.Gi, {labels.UUID: self.server.uuid}), (disk.size, disk.labels))
-        self.ephemerals.take_off(None, self.server, Wanted())
+        self.ephemerals.take_off(None, self.server, Wanted(), HostView())
         self.assertEqual((disk,), self.disks.all())
         for _ in range(2):
             self.ephemerals.end(self.server.uuid)

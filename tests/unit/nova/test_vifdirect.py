@@ -8,7 +8,7 @@ from nova import objects
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceNotFound
 from containerhost.grants import GrantOptions
 from nova_lxd_ext import conf
@@ -51,21 +51,21 @@ class DirectPortsTest(testtools.TestCase):
         super().setUp()
         host = self.useFixture(FakeHost("small")).host
         store = AllocationStore(Path(self.useFixture(fixtures.TempDir()).path) / "owners")
-        allocator = DeviceAllocator(store, lambda: scan(host), fakes.NoPrivileges(), host=host)
+        allocator = DeviceAllocator(store, lambda: HostView(host), fakes.NoPrivileges(), host=host)
         self.direct = DirectPorts(nova.conf.CONF, allocator, lambda: records.NODE)
 
     def test_only_a_function_that_nova_claimed(self) -> None:
         for address in ("0000:5e:00.2", ""):
             error = self.assertRaises(DeviceNotFound, self.direct.put_on, with_port(),
-                                      [ports.direct(address=address)], {FIRST: "eth0"})
+                                      [ports.direct(address=address)], {FIRST: "eth0"}, self.direct.view())
             self.assertIn("has not claimed", str(error))
 
     def test_no_ports_take_nothing(self) -> None:
-        self.assertEqual({}, self.direct.put_on(records.instance(), [], {}))
+        self.assertEqual({}, self.direct.put_on(records.instance(), [], {}, self.direct.view()))
 
     def test_what_the_server_does_not_have(self) -> None:
-        self.assertEqual((None, ()), self.direct.held(with_port(), ports.direct()))
-        self.direct.release(with_port(), ports.direct(), None)
+        self.assertEqual((None, ()), self.direct.held(with_port(), ports.direct(), self.direct.view()))
+        self.direct.release(with_port(), ports.direct(), None, self.direct.view())
 
     def test_a_flavors_devices_are_without_the_ports(self) -> None:
         self.assertEqual((fakes.GPU_0,), devices.claimed(with_port(), records.NODE))

@@ -13,6 +13,7 @@ from nova import exception, objects
 from nova.network import model
 
 from containerhost import errors
+from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Status
 from containerhost.network import veth
 from containerhost.spec import ContainerSpec, Cpu, Memory, Nic, RootDisk
@@ -69,28 +70,29 @@ class PortsTest(testtools.TestCase):
 
 class SupplierTest(PortsTest):
     def test_a_port_is_made_then_plugged(self) -> None:
-        parts = self.ports.put_on(None, self.server, self.wanted(ports.vif()))
+        parts = self.ports.put_on(None, self.server, self.wanted(ports.vif()), HostView())
         self.assertEqual((Nic("eth0", INNER_END, MAC, 1450),), parts)
         self.assertEqual(["unplug", "make", "checksums", "plug"], self.did())
 
     def test_one_that_is_there_is_only_plugged(self) -> None:
         self.there(ports.vif())
-        self.ports.put_on(None, self.server, self.wanted(ports.vif()))
+        self.ports.put_on(None, self.server, self.wanted(ports.vif()), HostView())
         self.assertEqual([("up", HOST_END), PLUGGED], self.log)
 
     def test_direct_ports_keep_their_place(self) -> None:
         grant = mock.sentinel.grant
         self.direct.put_on.return_value = {FIRST: grant}
-        parts = self.ports.put_on(None, self.server, self.wanted(ports.direct(), ports.vif(SECOND)))
+        parts = self.ports.put_on(None, self.server, self.wanted(ports.direct(), ports.vif(SECOND)), HostView())
         self.assertEqual([grant, "eth1"], [parts[0], parts[1].name])
-        self.direct.put_on.assert_called_once_with(self.server, [ports.direct()], {FIRST: "eth0", SECOND: "eth1"})
+        self.direct.put_on.assert_called_once_with(self.server, [ports.direct()], {FIRST: "eth0", SECOND: "eth1"},
+                                                   mock.ANY)
 
     def test_a_hybrid_port_and_a_limit(self) -> None:
         limits = (1_000_000, 1_000_000, 100_000)
         for direction, expected in (("inbound", ("shape", HOST_END, *limits)),
                                     ("outbound", ("shape sent", HOST_END, "ifbce531f90-19", *limits))):
             server = records.instance(extra_specs={f"quota:vif_{direction}_average": "1000"})
-            self.ports.put_on(None, server, self.wanted(ports.vif()))
+            self.ports.put_on(None, server, self.wanted(ports.vif()), HostView())
             self.assertEqual(expected, self.log[-1])
 
     def test_refused_before_anything_changes(self) -> None:
@@ -98,29 +100,31 @@ class SupplierTest(PortsTest):
         for server, port, words in ((self.server, ports.vif(type="vhostuser"), "vhostuser"),
                                     (limited, ports.direct(), "container's own")):
             with self.subTest(words):
-                error = self.assertRaises(errors.SpecError, self.ports.require_possible, server, self.wanted(port))
+                error = self.assertRaises(errors.SpecError, self.ports.require_possible, server, self.wanted(port),
+                                          HostView())
                 self.assertIn(words, str(error))
         self.assertEqual([], self.log)
 
     def test_taken_off_from_what_nova_knows(self) -> None:
         self.there(ports.vif())
-        self.ports.take_off(None, self.server, self.wanted(ports.vif()))
+        self.ports.take_off(None, self.server, self.wanted(ports.vif()), HostView())
         self.assertEqual([UNPLUGGED, ("remove", HOST_END)], self.log[:2])
 
     def test_taken_off_from_what_is_on_the_host(self) -> None:
         self.there(ports.vif())
         self.there(ports.vif(SECOND), owner=OTHER)
-        self.ports.take_off(None, self.server, NOTHING)
+        self.ports.take_off(None, self.server, NOTHING, HostView())
         self.assertEqual([UNPLUGGED, ("remove", HOST_END)], self.log)
 
     def test_a_port_that_was_refused_has_nothing_to_take_off(self) -> None:
-        self.ports.take_off(None, self.server, self.wanted(ports.vif(type="binding_failed")))
+        self.ports.take_off(None, self.server, self.wanted(ports.vif(type="binding_failed")), HostView())
         self.assertEqual([], self.log)
 
     def test_a_switch_that_is_away_is_told_and_the_marks_stay(self) -> None:
         self.there(ports.vif())
         self.plugs.broken = True
-        self.assertRaises(errors.HostActionFailed, self.ports.take_off, None, self.server, self.wanted(ports.vif()))
+        self.assertRaises(errors.HostActionFailed, self.ports.take_off, None, self.server, self.wanted(ports.vif()),
+                          HostView())
         self.assertEqual([], self.log)
 
     def test_ports_of_servers_that_are_gone(self) -> None:
@@ -211,7 +215,7 @@ class HotTest(PortsTest):
             order.attach_mock(detach, "detach")
             self.ports.detach(self.server, ports.direct())
         self.assertEqual([mock.call.detach(self.server.name, mock.sentinel.grant, (mock.sentinel.other,)),
-                          mock.call.release(self.server, ports.direct(), None)], order.mock_calls)
+                          mock.call.release(self.server, ports.direct(), None, self.direct.view())], order.mock_calls)
 
     def test_a_direct_port_whose_function_is_gone_is_detached_with_a_warning(self) -> None:
         log = self.useFixture(fixtures.FakeLogger())
@@ -224,7 +228,8 @@ class HotTest(PortsTest):
         self.ports.detach(self.server, ports.direct())
         self.engine.specs.clear()
         self.ports.detach(self.server, ports.direct())
-        self.assertEqual([mock.call(self.server, ports.direct(), None)] * 3, self.direct.release.mock_calls)
+        self.assertEqual([mock.call(self.server, ports.direct(), None, self.direct.view())] * 3,
+                         self.direct.release.mock_calls)
 
     def test_a_direct_port_is_attached(self) -> None:
         part = Nic("eth0", "x")

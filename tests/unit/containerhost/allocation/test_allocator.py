@@ -16,13 +16,13 @@ from containerhost.allocation.allocator import DeviceAllocator, Request
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.health import kernellog
 from containerhost.devices.model import Kind, Role
-from containerhost.devices.scan import Inventory, scan
+from containerhost.devices.scan import HostView, Inventory, scan
 from containerhost.grants import GrantOptions
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from tests.fakehost import description, tree
 from tests.unit.containerhost.health.test_kernellog import record, xid
-from tests.unit.containerhost.hosts import Broken
+from tests.unit.containerhost.hosts import Broken, FixedView
 
 
 class NoHardware(Privileged):
@@ -113,7 +113,7 @@ class AllocatorTestCase(testtools.TestCase):
         self.host = host(self.described)
         self.store = AllocationStore(pathlib.Path(self.useFixture(fixtures.TempDir()).path) / "owners")
         self.foreign = {}
-        self.allocator = DeviceAllocator(self.store, lambda: scan(self.host), Willing(),
+        self.allocator = DeviceAllocator(self.store, lambda: HostView(self.host), Willing(),
                                      lambda devices: self.foreign, self.host)
         self.gpus = [device for device in scan(self.host).devices if device.kind is Kind.GPU]
         self.vfs = [device for device in scan(self.host).devices if device.role is Role.VF]
@@ -129,7 +129,7 @@ class TestSilence(AllocatorTestCase):
         self.acquire("c1", self.gpus[0].id, self.vf.id)
 
     def set_link_state(self, privileged, up):
-        allocator = DeviceAllocator(self.store, lambda: scan(self.host), privileged, host=self.host)
+        allocator = DeviceAllocator(self.store, lambda: HostView(self.host), privileged, host=self.host)
         return allocator.set_link_state(consumer("c1"), up)
 
     def test_only_functions_of_the_owner_lose_their_link(self):
@@ -142,7 +142,7 @@ class TestSilence(AllocatorTestCase):
     def test_one_that_ended_silenced_has_its_link_when_it_is_used_again(self):
         privileged = Linked()
         self.set_link_state(privileged, False)
-        DeviceAllocator(self.store, lambda: scan(self.host), privileged, host=self.host).acquire(
+        DeviceAllocator(self.store, lambda: HostView(self.host), privileged, host=self.host).acquire(
             [Request(self.vf.id)], consumer("c1"))
         self.assertEqual({self.vf.vf_index: True}, privileged.links)
 
@@ -241,7 +241,7 @@ class TestSickDevices(testtools.TestCase):
         self.tree = self.useFixture(Broken("small"))
         self.store = AllocationStore(self.tree.root / "owners")
         self.root = Marking(self.tree)
-        self.allocator = DeviceAllocator(self.store, lambda: scan(self.tree.host), self.root, host=self.tree.host)
+        self.allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host)
         self.gpu, self.other = (device.id for device in scan(self.tree.host).devices if device.kind is Kind.GPU)
         self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.USERS_LIMIT", 0.0))
 
@@ -261,6 +261,37 @@ class TestSickDevices(testtools.TestCase):
         self.assertEqual(("no process has it", "it was reset"), self.allocator.clean(self.gpu))
         self.assertEqual((True, {}), (self.healthy(), self.store.records()))
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+
+    def test_truth_of_a_device_is_read_below_its_lock(self):
+        """Whatever the operation's view, which may be minutes old, says."""
+        view = self.allocator.view()
+        self.assertTrue(view.inventory.get(self.gpu).healthy)
+        self.say(xid(48))
+        self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, [Request(self.gpu)], consumer("c1"), view)
+        self.assertFalse(view.inventory.get(self.gpu).healthy)
+        view = self.allocator.view()
+        self.assertFalse(view.inventory.get(self.gpu).healthy)
+        self.allocator.clean(self.gpu)
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"), view)
+        self.tree.path(f"/sys/bus/pci/devices/{self.other}").unlink()
+        self.assertRaises(errors.DeviceNotFound, self.allocator.acquire, [Request(self.other)], consumer("c1"), view)
+        self.assertEqual({self.gpu: None}, self.blocked())
+
+    def test_sickness_is_told_before_the_holder(self):
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        for wanted in (errors.DeviceHeld, errors.DeviceUnhealthy):
+            self.assertRaises(wanted, self.allocator.acquire, [Request(self.gpu)], consumer("c2"))
+            self.say(xid(48))
+        self.assertRaises(errors.SpecError, self.allocator.acquire, [Request(self.other)] * 2, consumer("c1"))
+
+    def test_device_that_was_reset_is_well_in_the_same_operation(self):
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        self.say(xid(48))
+        view = self.allocator.view()
+        self.assertEqual((), self.allocator.reset_devices(consumer("c1"), view))
+        self.assertTrue(view.inventory.get(self.gpu).healthy)
+        self.assertEqual((), self.allocator.release(consumer("c1"), view))
+        self.assertEqual({}, self.store.records())
 
     def test_its_holder_is_told(self):
         self.allocator.acquire([Request(self.gpu), Request(self.other)], consumer("c1"))
@@ -313,7 +344,7 @@ class TestSickDevices(testtools.TestCase):
         self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, [Request(beside.id)], consumer("c2"))
         self.assertIn("no link to its switch", self.allocator.faults(consumer("c1"))[0])
         self.allocator.acquire([Request(vf.id)], consumer("c1"))
-        self.allocator._require_well(vf.id)
+        self.allocator._require_well(vf.id, self.allocator.view())
 
     def test_the_container_that_had_it_is_looked_at_whole_and_where_nobody_knows_it_all_are(self):
         for release, looked_at in ((lambda: self.allocator.release_device(self.gpu, consumer("c1"), 7), (7,)),
@@ -348,7 +379,7 @@ class TestSickDevices(testtools.TestCase):
         before = self.store.records()
         vf = next(device for device in scan(self.tree.host).devices if device.role is Role.VF)
         self.tree.take_netdev(vf.id)
-        allocator = DeviceAllocator(self.store, lambda: scan(self.tree.host), self.root, host=self.tree.host,
+        allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host,
                                 foreign=lambda devices: {self.other: "theirs"})
         for name, wanted in ((self.gpu, errors.DeviceHeld), (self.other, errors.DeviceHeld),
                              (vf.id, errors.DeviceHeld), (vf.parent, errors.DeviceHeld),
@@ -386,6 +417,6 @@ class MendTest(AllocatorTestCase):
                    for device in scan(self.host).devices]
         for mend in (lambda allocator: allocator.rebind_driver(consumer("c")),
                      lambda allocator: self.assertEqual((), allocator.reconcile("test", "lxd", ["c"]))):
-            binding = Binding()
-            mend(DeviceAllocator(self.store, lambda: Inventory(tuple(devices)), binding, lambda wanted: {}, self.host))
+            binding, view = Binding(), FixedView(Inventory(tuple(devices)))
+            mend(DeviceAllocator(self.store, lambda view=view: view, binding, lambda wanted: {}, self.host))
             self.assertEqual({vfs[vf.id].address: vf.driver}, binding.bound)

@@ -20,7 +20,7 @@ from containerhost.allocation.allocator import DeviceAllocator, Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Kind
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView, scan
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from tests.fakehost import description, tree
@@ -64,7 +64,7 @@ def race(root: str, folder: str, name: str) -> None:
     """Act at random when told to on standard input, as the drivers' processes and the operator's do."""
     host, store, chance = Host(Path(root)), AllocationStore(Path(folder)), random.Random(name)
     watching = Watching(store, chance)
-    allocator = DeviceAllocator(store, lambda: scan(host), watching, host=host)
+    allocator = DeviceAllocator(store, lambda: HostView(host), watching, host=host)
     gpus = [device.id for device in scan(host).devices if device.kind is Kind.GPU]
     names = [Consumer("test", "lxd", f"c{number}", f"uuid{number}") for number in range(3)]
     print("ready", flush=True)
@@ -122,7 +122,7 @@ class Waiting(testtools.TestCase):
         self.addCleanup(self.free.set)
 
     def allocator(self, privileged: Privileged) -> DeviceAllocator:
-        return DeviceAllocator(self.store, lambda: scan(self.host), privileged, host=self.host)
+        return DeviceAllocator(self.store, lambda: HostView(self.host), privileged, host=self.host)
 
     def test_others_are_told_in_time_and_change_nothing(self) -> None:
         test = self

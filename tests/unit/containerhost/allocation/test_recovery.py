@@ -15,7 +15,7 @@ from containerhost.allocation.allocator import DeviceAllocator, Request
 from containerhost.allocation.states import Action, State, recovery
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, Role
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView, scan
 from containerhost.sysfs import Host
 from tests.unit.containerhost.allocation.test_allocator import Willing, consumer, host
 from tests.unit.containerhost.allocation.test_store import MEMORY
@@ -87,7 +87,7 @@ class RecoveryTestCase(testtools.TestCase):
         return AllocationStore(self.base / name, host=Boot(boot))
 
     def allocator(self, store: AllocationStore, root: Logged | None = None) -> DeviceAllocator:
-        return DeviceAllocator(store, lambda: scan(self.host), root or self.root, lambda devices: self.configured,
+        return DeviceAllocator(store, lambda: HostView(self.host), root or self.root, lambda devices: self.configured,
                                self.host)
 
 
@@ -138,7 +138,7 @@ class TestEveryState(RecoveryTestCase):
             self.assertEqual((State.BLOCKED, complaint), (record.state, record.blocked))
 
     @staticmethod
-    def unhealthy(device_id: str) -> None:
+    def unhealthy(device_id: str, view: HostView) -> None:
         from containerhost.errors import DeviceUnhealthy
         raise DeviceUnhealthy(f"device {device_id} came back, but is not healthy")
 

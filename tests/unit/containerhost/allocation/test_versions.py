@@ -12,7 +12,7 @@ import testtools
 from containerhost.allocation.allocator import DeviceAllocator, Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import VERSION, AllocationStore
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceHeld
 from tests.unit.containerhost.allocation.test_allocator import consumer, host
 from tests.unit.containerhost.allocation.test_recovery import Logged
@@ -30,7 +30,7 @@ class VersionsTestCase(testtools.TestCase):
         shutil.copytree(VERSION_1, self.folder)
         self.store = AllocationStore(self.folder)
         self.root = Logged(base / "log")
-        self.allocator = DeviceAllocator(self.store, lambda: scan(host("small")), self.root, host=host("small"))
+        self.allocator = DeviceAllocator(self.store, lambda: HostView(host("small")), self.root, host=host("small"))
 
     def content(self, device_id: str) -> dict[str, Any]:
         return json.loads((self.folder / f"{device_id}.json").read_text())
