@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a vendor plug-in is, and what all plug-ins for GPUs share.
 
-A plug-in turns a PCI function into devices and a device into a grant. It lives for one scan, so it may keep what it
-reads. Outside packages register theirs as an entry point of the group ``containerhost.vendors``.
+A plug-in turns a PCI function into devices and a device into a grant. It lives for one scan, or for the reading of a
+few functions, so it may keep what it reads. Outside packages register theirs as an entry point of the group
+``containerhost.vendors``.
 """
 
 import abc

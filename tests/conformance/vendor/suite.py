@@ -15,7 +15,7 @@ import testtools
 
 from containerhost import scrub, vendors
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse
-from containerhost.devices.scan import Inventory, scan
+from containerhost.devices.scan import HostView, Inventory, scan
 from containerhost.engines import verify
 from containerhost.engines.docker import config as docker
 from containerhost.engines.docker import held as docker_held
@@ -83,6 +83,11 @@ class VendorConformance(testtools.TestCase):
             device = self.device(name)
             self.assertEqual((self.plugin, (), ()), (device.plugin, device.health, device.host_use))
         self.assertEqual(self.scan().devices, self.scan().devices)
+
+    def test_device_read_alone_is_as_in_a_scan(self) -> None:
+        view = HostView(self.tree.host)
+        before = view.inventory.devices
+        self.assertEqual(before, view.refresh([self.second]).devices)
 
     def test_devices_of_others_left_alone(self) -> None:
         everything = self.scan().devices
