@@ -11,7 +11,8 @@ from containerhost.devices import pci
 from containerhost.devices.health import bus
 from containerhost.devices.model import Device, Kind, NodeUse, Role
 from containerhost.errors import HostActionFailed, ScrubFailed
-from containerhost.network.netfunction import NetFunction, wait_for
+from containerhost.linux.poll import wait_while
+from containerhost.network.netfunction import NetFunction
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 
@@ -43,8 +44,8 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
 def require_unused(device: Device, privileged: Privileged, holders: Collection[int] | None) -> None:
     """:raises HostActionFailed: a process of a container has it open or mapped"""
     own = tuple((node.major, node.minor) for node in device.nodes if node.use is NodeUse.OWN)
-    if own and not wait_for(lambda: not privileged.users(own, holders), USERS_LIMIT):
-        raise HostActionFailed(f"still in use by {', '.join(privileged.users(own, holders))}")
+    if own and (users := wait_while(lambda: privileged.users(own, holders), USERS_LIMIT)):
+        raise HostActionFailed(f"still in use by {', '.join(users)}")
 
 
 def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> tuple[bool, tuple[str, ...]]:

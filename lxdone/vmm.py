@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -16,6 +15,7 @@ from containerhost.engines import Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.snapshots import Snapshots
 from containerhost.errors import EngineBusy, EngineConflict, EngineError, EngineNotFound, EngineTimeout
+from containerhost.linux.poll import retry
 from containerhost.network import openvswitch
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
@@ -274,14 +274,11 @@ class Vmm(BaseVmm):
 
     def _run_again(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         """Idempotent: does nothing if the container runs. Waits for what LXD has not finished with it."""
-        end = time.monotonic() + self._options.operation_timeout
-        while not self._is_running(spec.name):
-            try:
+        def restart() -> None:
+            if not self._is_running(spec.name):
                 self._restart(vm, spec, view)
-            except EngineBusy:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(BUSY_INTERVAL)
+
+        retry(restart, EngineBusy, self._options.operation_timeout, BUSY_INTERVAL)
         self._consoles.provide(vm)
 
     # Steps.

@@ -2,13 +2,13 @@
 """What a container finds from the host's side: its context, its name servers, its disks beside the root."""
 
 import os
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.engines.docker.volumes import Volumes
 from containerhost.errors import DeviceInUse
+from containerhost.linux.poll import wait_while
 from containerhost.spec import Mount
 from containerhost.storage import loops
 from onedock import addresses, translate
@@ -18,7 +18,7 @@ from onedriver.node.context import Contexts
 from onedriver.node.names import name
 from onedriver.vm import Disk, Vm
 
-LOOP_TIMEOUT, POLL_INTERVAL = 10.0, 0.05  # s; the kernel detaches a loop device a moment after its last user
+LOOP_TIMEOUT = 10.0  # s; the kernel detaches a loop device a moment after its last user
 
 
 def require_left(state: Path, vm_id: int) -> None:
@@ -99,12 +99,9 @@ class Guests:
     @staticmethod
     def require_unused(file: Path) -> None:
         """:raises DeviceInUse: a loop device is attached to the disk's file"""
-        limit = time.monotonic() + LOOP_TIMEOUT
-        while node := loops.existing(file):
-            if time.monotonic() > limit:
-                raise DeviceInUse(f"{file} is attached to {node}, though the VM's container does not have it: find out "
-                                  "what uses it (findmnt, losetup) and end that")
-            time.sleep(POLL_INTERVAL)
+        if node := wait_while(lambda: loops.existing(file), LOOP_TIMEOUT):
+            raise DeviceInUse(f"{file} is attached to {node}, though the VM's container does not have it: find out "
+                              "what uses it (findmnt, losetup) and end that")
 
     def grow(self, vm: Vm, disk: Disk, size: int) -> None:
         """:param size: bytes"""

@@ -7,8 +7,8 @@ outside, as the context says.
 
 import dataclasses
 
+from containerhost.linux.poll import wait_until
 from containerhost.network import openvswitch
-from containerhost.network.netfunction import wait_for
 from containerhost.network.veth import RETURN_LIMIT, Pair, Shape, Veths
 from containerhost.rollback import Rollback
 from containerhost.spec import Nic as SpecNic
@@ -51,7 +51,7 @@ class Nics:
         if nic.bridge_type == OVS:
             require_no_limits(vm, nic)
             wanted = dataclasses.replace(wanted, software_checksums=openvswitch.is_program(Host(), nic.bridge or ""))
-        if self._veths.marks(wanted) and (running or wait_for(
+        if self._veths.marks(wanted) and (running or wait_until(
                 lambda: self._veths.is_here(wanted.inner_end), RETURN_LIMIT)):
             self._join(wanted, nic)
             return False

@@ -12,17 +12,16 @@ Sources: Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst; cgroup-v2.rs
 """
 
 import contextlib
-import fcntl
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from containerhost.errors import HostActionFailed
-from containerhost.linux.lock import FileLock
+from containerhost.linux.lock import FileLock, acquire
+from containerhost.linux.poll import wait_until
 from containerhost.sysfs import Host
 
 ROOT = "/sys/fs/cgroup"
@@ -84,11 +83,7 @@ class Freezer(NamedTuple):
             yield None
             return
         try:
-            end = time.monotonic() + timeout
-            while not try_lock(fd):
-                if time.monotonic() >= end:
-                    raise TimeoutError(f"control group {self.path} is locked for more than {timeout:g} s")
-                time.sleep(POLL_INTERVAL)
+            acquire(fd, timeout, os.path.dirname(self.path))
             yield fd
         finally:
             os.close(fd)
@@ -111,14 +106,6 @@ class Freezer(NamedTuple):
         except OSError as error:
             if os.path.exists(self.path):  # else the container has ended
                 raise HostActionFailed(f"writing {text} to {self.path} failed: {error.strerror}") from error
-
-
-def try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def of_container(pid: int, host: Host) -> Freezer | None:
@@ -160,13 +147,9 @@ def frozen(group: Freezer, host: Host) -> Iterator[None]:
     :raises ThawedMeanwhile: it ran while the block did
     """
     with locked() as fd, held(group, host, fd):
-        end = time.monotonic() + FREEZE_TIMEOUT
-        while not group.is_frozen(host):
-            if time.monotonic() > end:
-                raise HostActionFailed(f"control group {group.path} cannot be frozen within {FREEZE_TIMEOUT:g} s: a "
-                                       "process of that container waits in the kernel. Stop the container, then try "
-                                       "again")
-            time.sleep(POLL_INTERVAL)
+        if not wait_until(lambda: group.is_frozen(host), FREEZE_TIMEOUT, POLL_INTERVAL):
+            raise HostActionFailed(f"control group {group.path} cannot be frozen within {FREEZE_TIMEOUT:g} s: a "
+                                   "process of that container waits in the kernel. Stop the container, then try again")
         yield
         if not group.is_frozen(host):
             raise ThawedMeanwhile(f"control group {group.path} was thawed while its processes were looked at; try "

@@ -1,24 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lock that all processes and threads of the host take through one file, and that a killed one lets go.
+"""Locks between processes, and between the threads of each. The kernel keeps them for open files, so a lock ends with
+the last process that has the file: also when it is killed, and not before a program has ended that inherited it.
 
-The file belongs to the owner of its folder, also where root is the first to need it: a service that is not root would
-else never get the lock again.
+The package ``filelock`` does less: its release unlocks the file also for a program that inherited it, it has neither
+locks that are shared nor many locks in one file, it leaves the file to root where root is the first, and version 3.9 of
+Debian 12 follows a link at the file's path and empties the file.
 """
 
 import contextlib
 import fcntl
 import os
-import time
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 from containerhost.linux.files import Directory
+from containerhost.linux.poll import wait_until
 
-PAUSE = 0.005  # seconds between two tries
+INTERVAL = 0.005  # s between two tries
+BYTE_INTERVAL = 0.05  # s; those who hold a byte's lock take long, and many may wait
+FLOCK = "hhqqi0q"  # struct flock of fcntl(2): type, whence, start, length, process
+
+
+def try_lock(fd: int) -> bool:
+    """Lock an open file, or a directory, if no other has locked it (flock(2))."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def acquire(fd: int, timeout: float, path: str | Path) -> None:
+    """Lock an open file, or a directory, until all that have it open have closed it.
+
+    :param timeout: seconds to wait for another holder
+    :param path: of the file, for the message
+    :raises TimeoutError: another one holds it for longer
+    """
+    if not wait_until(lambda: try_lock(fd), timeout, INTERVAL):
+        raise TimeoutError(f"another process has kept {path} locked for more than {timeout:g} s; see `fuser {path}`")
 
 
 class FileLock:
-    """:param path: the file; made, with its folder, when first needed
+    """A lock of the name of a file.
+
+    The file belongs to the owner of its folder, also where root is the first to need it: a service that is not root
+    would else never get the lock again.
+
+    :param path: the file; made, with its folder, when first needed
     :param limit: seconds to wait for another holder
     """
 
@@ -28,18 +58,18 @@ class FileLock:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[int]:
-        """The lock belongs to the open file, so threads exclude each other as processes do.
+        """Hold the lock while the block runs.
 
         :returns: the file, open for reading and writing; a process that inherits it holds the lock, too
         :raises TimeoutError: another one holds it for longer than the limit
         :raises OSError: the file cannot be opened
         """
-        handle = self._opened()
+        fd = self._opened()
         try:
-            self._wait_for(handle)
-            yield handle
+            acquire(fd, self._limit, self.path)
+            yield fd
         finally:
-            os.close(handle)
+            os.close(fd)
 
     def _opened(self) -> int:
         make_folder(self.path.parent)
@@ -57,13 +87,34 @@ class FileLock:
                 raise
             return handle
 
-    def _wait_for(self, handle: int) -> None:
-        deadline = time.monotonic() + self._limit
-        while not _try_lock(handle):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"another process has kept {self.path} locked for more than {self._limit:g} s; "
-                                   f"see `fuser {self.path}`")
-            time.sleep(PAUSE)
+
+@contextlib.contextmanager
+def byte_held(path: Path, offset: int, timeout: float, *, shared: bool = False) -> Iterator[None]:
+    """Hold the lock of one byte of a file, which need not have it, while the block runs.
+
+    :param path: the file; made for this user alone, with its folder, when first needed
+    :param timeout: seconds to wait for another holder
+    :param shared: hold it beside others that share it
+    :raises TimeoutError: another one holds it for longer
+    :raises OSError: the file cannot be opened; ELOOP for a link
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        if not wait_until(lambda: _try_byte(fd, offset, shared), timeout, BYTE_INTERVAL):
+            raise TimeoutError(f"another process has kept byte {offset} of {path} locked for more than {timeout:g} s")
+        yield
+    finally:
+        os.close(fd)
+
+
+def _try_byte(fd: int, offset: int, shared: bool) -> bool:
+    kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(FLOCK, kind, os.SEEK_SET, offset, 1, 0))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def adopt(handle: int, folder: Directory) -> None:
@@ -83,11 +134,3 @@ def make_folder(path: Path) -> None:
         with child:
             if os.geteuid() == 0 and child.owner != parent.owner:
                 os.fchown(child.fd, *parent.owner)
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -6,7 +6,6 @@ of a dead network namespace, and makes a newly bound driver's interface, only a 
 """
 
 import json
-import time
 from collections.abc import Callable
 
 from containerhost.devices import pci
@@ -14,6 +13,7 @@ from containerhost.devices.model import Device, Role
 from containerhost.devices.netdev import Netdevs
 from containerhost.devices.rdma import RdmaDevices
 from containerhost.errors import HostActionFailed
+from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
 from containerhost.process import programs
 from containerhost.sysfs import Host
@@ -22,7 +22,6 @@ NO_GUID = "0000:0000:0000:0000"
 NO_MAC = "00:00:00:00:00:00"
 RETURN_LIMIT = 15.0  # s for an interface to come back from a dead namespace; many of them die one after another
 BIND_LIMIT = 30.0  # s for a driver to bring up a function; firmware that is busy takes seconds
-PAUSE = 0.02  # s
 
 
 class NetFunction:
@@ -53,7 +52,7 @@ class NetFunction:
         :raises HostActionFailed: it does not appear in time
         """
         limit = RETURN_LIMIT if limit is None else limit
-        if not wait_for(lambda: self.netdev() is not None, limit):
+        if not wait_until(lambda: self.netdev() is not None, limit):
             raise HostActionFailed(f"the interface of {self._device.address} did not appear on the host within "
                                    f"{limit:g} s; a process may still be in the container that had it")
         return self.netdev() or ""
@@ -96,7 +95,7 @@ class NetFunction:
 
     def await_mac(self, mac: str) -> None:
         """:raises HostActionFailed: the driver does not show it in time"""
-        if not wait_for(lambda: self.mac() == mac, BIND_LIMIT):
+        if not wait_until(lambda: self.mac() == mac, BIND_LIMIT):
             raise HostActionFailed(f"{self._device.address} shows MAC {self.mac()}, not {mac}, {BIND_LIMIT:g} s after "
                                    f"it was set")
 
@@ -121,7 +120,7 @@ class NetFunction:
 
     def await_guids(self, node_guid: str, port_guid: str) -> None:
         """:raises HostActionFailed: the driver does not show them in time"""
-        if not wait_for(lambda: self.guids() == (node_guid, port_guid), BIND_LIMIT):
+        if not wait_until(lambda: self.guids() == (node_guid, port_guid), BIND_LIMIT):
             raise HostActionFailed(f"{self._device.address} shows GUIDs {self.guids()}, not {(node_guid, port_guid)}, "
                                    f"{BIND_LIMIT:g} s after they were set")
 
@@ -131,7 +130,7 @@ class NetFunction:
         :raises HostActionFailed: it is not called so in time
         """
         self._by_name(lambda present: self._privileged.rename_netdev(present, name) if present != name else None)
-        if not wait_for(lambda: self.netdev() == name, RETURN_LIMIT):
+        if not wait_until(lambda: self.netdev() == name, RETURN_LIMIT):
             raise HostActionFailed(f"the interface of {self._device.address} is {self.netdev()}, not {name}, "
                                    f"{RETURN_LIMIT:g} s after it was called so")
 
@@ -148,12 +147,3 @@ class NetFunction:
             except HostActionFailed:
                 if self.netdev() == present:
                     raise
-
-
-def wait_for(condition: Callable[[], object], limit: float) -> bool:
-    end = time.monotonic() + limit
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(PAUSE)
-    return True

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from containerhost.errors import HostActionFailed
-from containerhost.network.netfunction import wait_for
+from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 
@@ -59,7 +59,7 @@ class Veths:
 
     def ready(self, pair: Pair) -> bool:
         """Whether the pair is there, for a container that does not run. One that has just ended gives it back late."""
-        return self.marks(pair) and wait_for(lambda: self.is_here(pair.inner_end), RETURN_LIMIT)
+        return self.marks(pair) and wait_until(lambda: self.is_here(pair.inner_end), RETURN_LIMIT)
 
     def make(self, pair: Pair) -> None:
         """Make the pair anew, in place of what is left of an earlier one.

@@ -8,16 +8,15 @@ one that has ended since. A program that hides from all three, which a tenant ma
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.poll import wait_while
 from containerhost.process.processes import namespace, pids
 
 MARK = "CONTAINERHOST_COMMAND"  # the environment variable whose value is the mark
 LIMIT = 5.0  # s until they are gone
-PAUSE = 0.01  # s
 GONE = frozenset("ZX")  # states of processes that have ended (proc(5))
 
 
@@ -36,13 +35,15 @@ def end(container: int, first: int, mark: str) -> None:
     space = namespace(container)
     if space is None:
         return  # the container has ended
-    limit = time.monotonic() + LIMIT
-    while found := members(places(space), first, mark):
-        if time.monotonic() > limit:
-            raise HostActionFailed(f"process {min(found)} of a command does not end within {LIMIT:g} s")
+
+    def killed() -> frozenset[int]:
+        found = members(places(space), first, mark)
         for pid in found:
             kill(pid, space)
-        time.sleep(PAUSE)
+        return found
+
+    if found := wait_while(killed, LIMIT):
+        raise HostActionFailed(f"process {min(found)} of a command does not end within {LIMIT:g} s")
 
 
 def members(known: Mapping[int, Place], first: int, mark: str) -> frozenset[int]:

@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.lock import try_lock
 from containerhost.process import holders
 from containerhost.storage import mountedfs
 from containerhost.storage.mountedfs import FREEZE, THAW
@@ -78,10 +79,7 @@ def main(folder: str, how: str) -> int:
     """:returns: the exit status"""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    try:
-        fcntl.flock(os.open(Path(folder).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),
-                    fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(os.open(Path(folder).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
         print("an earlier command still waits until a program's write to a disk of this VM ends")
         return 1
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

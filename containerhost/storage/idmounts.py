@@ -12,17 +12,16 @@ import os
 import socket
 import stat
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from containerhost.errors import DeviceInUse, HostActionFailed
+from containerhost.linux.poll import wait_while
 from containerhost.process import programs
 from containerhost.storage import loops, mountapi
 
 RELEASE_LIMIT = 10.0  # s; the kernel takes a file system down a moment after its last mount
 START_LIMIT = 10.0  # s, for a process to begin
-PAUSE = 0.02  # s
 # A file system may say of itself that the machine is to stop when something is wrong in it; a tenant's must not.
 OPTIONS: Mapping[str, Mapping[str, str | None]] = {
     "ext4": {"errors": "remount-ro"},
@@ -113,12 +112,9 @@ def await_release(node: str, backing: str | None) -> None:
     """:param backing: the file behind it, if it is a loop device
     :raises DeviceInUse: somebody still has it
     """
-    end = time.monotonic() + RELEASE_LIMIT
-    while in_use(node, backing):
-        if time.monotonic() > end:
-            raise DeviceInUse(f"{backing or node} is still in use, though it is unmounted: something in the container "
-                              "keeps it, such as a mount namespace of its own")
-        time.sleep(PAUSE)
+    if wait_while(lambda: in_use(node, backing), RELEASE_LIMIT):
+        raise DeviceInUse(f"{backing or node} is still in use, though it is unmounted: something in the container "
+                          "keeps it, such as a mount namespace of its own")
 
 
 def in_use(node: str, backing: str | None) -> bool:

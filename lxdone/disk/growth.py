@@ -11,14 +11,13 @@ feature that gives them 64 bits at 96 (the kernel's documentation, filesystems/e
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from containerhost.linux.lock import acquire
 from containerhost.storage import loops, mountedfs
 from lxdone.disk.diskformat import Format
 from lxdone.disk.filesystems import FileSystem, length, partitions, run
@@ -29,7 +28,6 @@ SUPER_BLOCK = 1024
 WIDE = 0x80  # INCOMPAT_64BIT
 WORTH = 1 << 20  # bytes; less room than that at the end is left alone
 CHECKED = (0, 1, 2)  # statuses of e2fsck: nothing was wrong, or is any more
-POLL_INTERVAL = 0.05  # s
 PRIMARY = 4  # partitions of an MBR
 EMPTY_PIECE = 4 << 20  # bytes looked at
 
@@ -93,23 +91,14 @@ def alone(disk: Path, limit: int) -> Iterator[int]:
     """
     fd = os.open(disk, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        deadline = time.monotonic() + limit
-        while not taken(fd):
-            if time.monotonic() > deadline:
-                raise DriverError(f"a program that an earlier action left still works on disk {disk} after {limit} s: "
-                                  f"wait for its end (fuser {disk})")
-            time.sleep(POLL_INTERVAL)
+        try:
+            acquire(fd, limit, disk)
+        except TimeoutError as error:
+            raise DriverError(f"a program that an earlier action left still works on disk {disk} after {limit} s: "
+                              f"wait for its end (fuser {disk})") from error
         yield fd
     finally:
         os.close(fd)
-
-
-def taken(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def stretch(disk: Path, start: int, limit: int) -> None:

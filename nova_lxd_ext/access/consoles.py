@@ -16,6 +16,7 @@ from oslo_log import log as logging
 
 from containerhost import consolebridge, errors
 from containerhost.engines import Console, Engine, Status
+from containerhost.linux.poll import wait_while
 from nova_lxd_ext.access import consolesession
 from nova_lxd_ext.access.tickets import Tickets
 from nova_lxd_ext.server.states import States
@@ -115,9 +116,7 @@ class Consoles:
                 if container == name:
                     consolebridge.hang_up(other)
             self._visitors[visitor] = name
-        end = time.monotonic() + HAND_OVER
-        while self._is_visited(name, visitor) and time.monotonic() < end:
-            time.sleep(PAUSE)
+        wait_while(lambda: self._is_visited(name, visitor), HAND_OVER)
         return self._engine.console(name)
 
     def _is_visited(self, name: str, visitor: socket.socket) -> bool:

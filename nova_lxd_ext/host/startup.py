@@ -3,7 +3,6 @@
 
 import collections
 import re
-import time
 
 from nova import exception
 from oslo_config import cfg
@@ -12,6 +11,7 @@ from oslo_log import log as logging
 from containerhost import errors
 from containerhost.engines import Engine, ServerInfo
 from containerhost.images import rebuild
+from containerhost.linux.poll import retry
 from containerhost.process import programs
 from nova_lxd_ext.host import engineidentity
 
@@ -48,15 +48,7 @@ def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:
 
 def await_server(engine: Engine, limit: int) -> ServerInfo:
     """The daemon's description; at the host's boot it may come up after nova-compute."""
-    end = time.monotonic() + limit
-    while True:
-        try:
-            return engine.server()
-        except (errors.EngineUnavailable, errors.EngineTimeout) as error:
-            if time.monotonic() > end:
-                raise
-            LOG.warning("Waiting for the daemon: %s", error)
-            time.sleep(PAUSE)
+    return retry(engine.server, (errors.EngineUnavailable, errors.EngineTimeout), limit, PAUSE)
 
 
 def require_usable_names(template: str) -> None:

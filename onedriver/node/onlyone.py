@@ -3,11 +3,11 @@
 
 Root's is in /run, and that of another user in the user's home, so that nobody else can take a name first; each has one
 for every network namespace. The kernel closes the socket with the process. Its file may stay, and tells nothing: who
-takes the name removes it.
+takes the name removes it. A file with the process's number would also do to find it, but not to end it: another process
+may have the number by then, and only the socket tells when all that it held is closed.
 """
 
 import contextlib
-import fcntl
 import os
 import pwd
 import re
@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from containerhost.linux import lock
 from containerhost.linux.files import Directory
 from onedriver.errors import DriverError
 
@@ -24,6 +25,7 @@ NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 LONGEST = 107  # bytes of a socket's path, see unix(7)
 END = b"e"  # asks the holder to end; who only looks whether it is there sends nothing
 PATIENCE = 5.0  # s in which a process that connects says what it wants
+LOCK_TIMEOUT = 30.0  # s; others hold it while they ask one process
 
 
 class NotAlone(DriverError):
@@ -154,7 +156,7 @@ def locked() -> Iterator[Directory]:
     try:
         with Directory(base) as parent, parent.child(*place.relative_to(base).parts, create=True) as found, Directory(
                 f"/proc/self/fd/{found.fd}", owner=os.getuid()) as checked:
-            fcntl.flock(checked.fd, fcntl.LOCK_EX)
+            lock.acquire(checked.fd, LOCK_TIMEOUT, place)
             yield checked
     except OSError as error:
         raise DriverError(f"{place}, where processes of this user find one another, cannot be used: {error}") from error

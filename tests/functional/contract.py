@@ -26,7 +26,7 @@ from containerhost.devices.model import CharNode, Device, Kind, Role
 from containerhost.devices.scan import HostView, scan
 from containerhost.engines import Status
 from containerhost.grants import GpuGrant, Grant, GrantOptions
-from containerhost.network.netfunction import wait_for
+from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Cpu, Memory, Mount
 from containerhost.vendors import OWN
@@ -369,7 +369,7 @@ class DeviceContract(DeviceFrame):
         self.engine.stop("c1", timeout=PATIENCE, force=True)
         self.privileged().rename_netdev(self.vfs[0].netdev, "other0")
         # The kernel's /sys has the new name at once, the emulated one a moment later.
-        self.assertTrue(wait_for(lambda: scan().get(self.vfs[0].id).netdev == "other0", PATIENCE))
+        self.assertTrue(wait_until(lambda: scan().get(self.vfs[0].id).netdev == "other0", PATIENCE))
         grants = self.taken()
         self.engine.refit("c1", grants)
         self.engine.start("c1")

@@ -6,7 +6,7 @@ import sys
 
 import fixtures
 
-from containerhost.network.netfunction import wait_for
+from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
 
 # Emulated nodes have no driver behind them: only a handle on the node itself can be had.
@@ -27,12 +27,12 @@ class Holder(fixtures.Fixture):
         self._process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", _HOLD,
                                           self._path])
         self.addCleanup(self.end)
-        if not wait_for(lambda: Privileged().users([self._number]), LIMIT):
+        if not wait_until(lambda: Privileged().users([self._number]), LIMIT):
             raise TimeoutError(f"nobody has {self._path} open")
         self.users = Privileged().users([self._number])
 
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
-        if not wait_for(lambda: not Privileged().users([self._number]), LIMIT):
+        if not wait_until(lambda: not Privileged().users([self._number]), LIMIT):
             raise TimeoutError(f"somebody still has {self._path} open")

@@ -10,7 +10,7 @@ import testtools
 
 from containerhost.devices.model import Device, Role
 from containerhost.devices.scan import scan
-from containerhost.network.netfunction import wait_for
+from containerhost.linux.poll import wait_until
 
 PCI = Path("/sys/bus/pci/devices")
 FUNCTIONS = 4
@@ -34,7 +34,7 @@ def enabled() -> list[Device]:
     if len(functions()) != FUNCTIONS:
         enable(0)
         enable(FUNCTIONS)
-    assert wait_for(lambda: len([vf for vf in functions() if vf.netdev or vf.netdev_away]) == FUNCTIONS, APPEAR_LIMIT)
+    assert wait_until(lambda: len([vf for vf in functions() if vf.netdev or vf.netdev_away]) == FUNCTIONS, APPEAR_LIMIT)
     subprocess.run(["udevadm", "settle"], check=True)
     return functions()
 

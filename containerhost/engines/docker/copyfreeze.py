@@ -13,13 +13,13 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from typing import Final
 
 from containerhost.engines.docker import frozen
 from containerhost.errors import ContainerHostError, EngineError, HostActionFailed
 from containerhost.linux.freezer import POLL_INTERVAL, Freezer
+from containerhost.linux.poll import wait_until
 from containerhost.process import holders
 from containerhost.sysfs import Host
 
@@ -94,13 +94,12 @@ def hold(host: Host, container: str) -> bool:
 
 def freeze(host: Host, group: Freezer) -> None:
     """Repeated until it holds: version 1 of control groups may miss processes that appear meanwhile."""
-    end = time.monotonic() + FREEZE_TIMEOUT
-    group.freeze()
-    while not group.is_frozen(host):
-        if time.monotonic() > end:
-            raise HostActionFailed(f"a process of it does not stop within {FREEZE_TIMEOUT:g} s")
-        time.sleep(POLL_INTERVAL)
+    def is_frozen() -> bool:
         group.freeze()
+        return group.is_frozen(host)
+
+    if not wait_until(is_frozen, FREEZE_TIMEOUT, POLL_INTERVAL):
+        raise HostActionFailed(f"a process of it does not stop within {FREEZE_TIMEOUT:g} s")
 
 
 if __name__ == "__main__":

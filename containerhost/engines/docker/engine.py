@@ -11,7 +11,6 @@ import datetime
 import json
 import logging
 import re
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from containerhost.engines.docker.record import FOLDER, Record, Records
 from containerhost.engines.verify import complaints, require_interface
 from containerhost.grants import Grant
 from containerhost.linux.lock import FileLock
+from containerhost.linux.poll import retry
 from containerhost.network import rdmaspace
 from containerhost.process.processes import began
 from containerhost.rollback import Rollback
@@ -251,14 +251,8 @@ class DockerEngine:
 
     def _remove(self, container: str) -> None:
         """Another caller may be removing it already: then wait for that."""
-        limit = time.monotonic() + self.client.settings.operation_timeout
-        while True:
-            try:
-                return self.client.remove(container)
-            except errors.EngineBusy:
-                if time.monotonic() > limit:
-                    raise
-                time.sleep(BUSY_PAUSE)
+        retry(lambda: self.client.remove(container), errors.EngineBusy, self.client.settings.operation_timeout,
+              BUSY_PAUSE)
 
     # Devices.
 

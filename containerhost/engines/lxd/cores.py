@@ -6,18 +6,17 @@ written again.
 
 import logging
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.idlist import id_list
+from containerhost.linux.poll import wait_until
 from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 LIMIT = "limits.cpu"
 PATIENCE = 1.0  # s that LXD has to move them
-PAUSE = 0.05
 TRIES = 3
 
 Change = Callable[[str, Callable[[dict[str, Any], str], None]], None]
@@ -33,11 +32,8 @@ def settle(client: LxdClient, change: Change, host: Host, name: str, pid: int | 
     if not limit or pid is None:
         return
     for _ in range(TRIES):
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            if in_force(host, pid, limit):
-                return
-            time.sleep(PAUSE)
+        if wait_until(lambda: in_force(host, pid, limit), PATIENCE):
+            return
         for words in (in_other_words(limit), limit):
             change(name, lambda instance, etag, words=words: client.replace_instance(  # type: ignore[misc]
                 name, instance | {"config": instance["config"] | {LIMIT: words}}, etag))

@@ -7,7 +7,6 @@ creations of a host, whichever process asks for them, follow one another until e
 unpacking the image, goes on side by side.
 """
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from containerhost import errors
 from containerhost.engines.lxd import operations
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.linux.lock import FileLock
+from containerhost.linux.poll import wait_until
 
 LOCK = ".creation"
 RANGE = "volatile.idmap.base"
@@ -74,11 +74,8 @@ class Creation:
 
     def _await_range(self, name: str, operation: Mapping[str, Any]) -> None:
         """Return when the container has its range, or when its creation is over, well or not."""
-        end = time.monotonic() + self._client.settings.operation_timeout
-        while time.monotonic() < end:
-            time.sleep(PAUSE)
-            if self._has_range(name) or self._client.is_over(operation):
-                return
+        wait_until(lambda: self._has_range(name) or self._client.is_over(operation),
+                   self._client.settings.operation_timeout, PAUSE)
 
     def _has_range(self, name: str) -> bool:
         try:

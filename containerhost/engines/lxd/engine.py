@@ -22,6 +22,7 @@ from containerhost.engines.lxd.states import STATUSES, container_state, metrics
 from containerhost.engines.verify import InterfaceMissing, complaints, require_interface
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
+from containerhost.linux.poll import retry
 from containerhost.network import rdmaspace
 from containerhost.privileged import Privileged
 from containerhost.process.processes import began
@@ -243,32 +244,20 @@ class LxdEngine:
     def _patiently(self, name: str, act: Callable[[], None]) -> None:
         """LXD says that a container is stopped while it still cleans up. Until then it refuses the next action, and
         also a new container of that name when the first one has been renamed."""
-        limit = time.monotonic() + self.client.settings.operation_timeout
-        while True:
-            try:
-                return act()
-            except errors.EngineBusy as error:
-                if time.monotonic() > limit:
-                    raise
-                LOG.info("Container %s is busy: %s", name, error)
-                time.sleep(BUSY_PAUSE)
+        retry(act, errors.EngineBusy, self.client.settings.operation_timeout, BUSY_PAUSE)
 
     def delete(self, name: str) -> None:
         """Stop by force what runs, delete, and wait out whatever another caller still does to it."""
         self._await(name, operations.creates)
-        limit = time.monotonic() + self.client.settings.operation_timeout
-        while True:
-            try:
-                self.stop(name, timeout=self.client.settings.operation_timeout, force=True)
-                self.client.delete_instance(name)
-                return
-            except errors.EngineNotFound:
-                return
-            except errors.EngineError as error:
-                if is_gone(error) or isinstance(error, errors.EngineTimeout) or time.monotonic() > limit:
-                    raise
-                LOG.info("Container %s cannot be deleted yet: %s", name, error)
-                time.sleep(BUSY_PAUSE)
+        timeout = self.client.settings.operation_timeout
+
+        def delete() -> None:
+            self.stop(name, timeout=timeout, force=True)
+            self.client.delete_instance(name)
+
+        with contextlib.suppress(errors.EngineNotFound):
+            retry(delete, errors.EngineError, timeout, BUSY_PAUSE, lambda error: is_gone(error) or isinstance(
+                error, errors.EngineTimeout | errors.EngineNotFound))
 
     def await_changes(self, name: str) -> None:
         """Wait for changes of the container that a caller which is gone began."""

@@ -17,6 +17,7 @@ import requests
 
 from containerhost import errors
 from containerhost.engines.lxd.client import LxdClient, refusal, translated
+from containerhost.linux.poll import retry
 
 LOG = logging.getLogger(__name__)
 
@@ -179,21 +180,15 @@ class Exports:
         if not name:
             return
         asked = f"delete snapshot {snapshot} of container {name}"
-        end = time.monotonic() + BUSY_LIMIT
-        while True:
-            try:
-                self._client.finish(
-                    self._client.request("delete", "instances", name, "snapshots", snapshot, asked=asked), asked)
-            except errors.EngineNotFound:
-                return
-            except errors.EngineError as error:
-                # LXD itself goes on with a deletion whose caller was killed, and two of them fail on each other.
-                if isinstance(error, errors.EngineTimeout) or time.monotonic() > end:
-                    raise
-                LOG.info("%s; it is tried again", error)
-                time.sleep(LOOK)
-            else:
-                return
+
+        def delete() -> None:
+            self._client.finish(
+                self._client.request("delete", "instances", name, "snapshots", snapshot, asked=asked), asked)
+
+        # LXD itself goes on with a deletion whose caller was killed, and two of them fail on each other.
+        with contextlib.suppress(errors.EngineNotFound):
+            retry(delete, errors.EngineError, BUSY_LIMIT, LOOK,
+                  lambda error: isinstance(error, errors.EngineTimeout | errors.EngineNotFound))
 
 
 def failed(asked: str, words: str) -> errors.EngineError:

@@ -13,7 +13,7 @@ from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator, Request
 from containerhost.devices.scan import HostView, scan
 from containerhost.engines import Status
-from containerhost.network.netfunction import wait_for
+from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
 from tests.fakehost.control import FakeHostControl
@@ -190,7 +190,7 @@ class TestPossession(DeviceTestCase):
     def test_release_while_the_container_still_has_it_blocks(self):
         self.acquired("c1", self.requests(0)[1:])
         # The emulated /sys follows the kernel a moment later.
-        self.assertTrue(wait_for(lambda: any(device.netdev_away for device in scan().devices), 10))
+        self.assertTrue(wait_until(lambda: any(device.netdev_away for device in scan().devices), 10))
         self.useFixture(fixtures.MonkeyPatch("containerhost.network.netfunction.RETURN_LIMIT", 0.2))
         (complaint,) = self.allocator.release(self.consumer("c1"))
         self.assertThat(complaint, Contains("did not appear"))
@@ -207,7 +207,7 @@ class TestPossession(DeviceTestCase):
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         node = (os.major(terminal), os.minor(terminal))
-        self.assertTrue(wait_for(lambda: [user for user in Privileged().users([node]) if "python" in user], 10))
+        self.assertTrue(wait_until(lambda: [user for user in Privileged().users([node]) if "python" in user], 10))
 
     def test_a_gpu_that_a_process_of_a_container_still_has_open_is_not_free(self):
         """Of a container of any kind: here one made of namespaces only, with a terminal for the GPU's node."""
@@ -219,4 +219,4 @@ class TestPossession(DeviceTestCase):
         self.addCleanup(process.kill)
         node = (os.major(terminal), os.minor(terminal))
         # Until it has become what it was called for.
-        self.assertTrue(wait_for(lambda: [user for user in Privileged().users([node]) if "sleep" in user], 10))
+        self.assertTrue(wait_until(lambda: [user for user in Privileged().users([node]) if "sleep" in user], 10))

@@ -15,7 +15,7 @@ from oslo_utils import uuidutils
 
 from containerhost.devices.scan import HostView
 from containerhost.engines import Status
-from containerhost.network.netfunction import wait_for
+from containerhost.linux.poll import wait_until
 from nova_lxd_ext.server.wanted import Wanted
 from tests.functional import ovs
 from tests.unit.nova import records
@@ -63,7 +63,7 @@ class PortServers(base.LxdServers):
             self.assertEqual(0, done.status, done.output)
 
     def reaches(self, server: Any, address: str) -> bool:
-        return wait_for(lambda: self.inside(server, "ping", "-c", "1", "-W", "1", address).status == 0, PATIENCE)
+        return wait_until(lambda: self.inside(server, "ping", "-c", "1", "-W", "1", address).status == 0, PATIENCE)
 
     def sends(self, sender: Any, receiver: Any, address: str, size: int) -> str:
         """Let one server send bytes of zero to the other's ``address``; the MD5 sum of what arrives.
@@ -71,7 +71,7 @@ class PortServers(base.LxdServers):
         :param size: MiB
         """
         listening = self.start_inside(receiver, "nc -l -p 5000 | md5sum")
-        self.assertTrue(wait_for(lambda: any(
+        self.assertTrue(wait_until(lambda: any(
             ":1388 " in self.inside(receiver, "cat", f"/proc/net/{table}").output.upper() for table in ("tcp", "tcp6")),
             PATIENCE))
         sent = self.inside(sender, "sh", "-c",
@@ -318,7 +318,7 @@ class EventsTest(PortServers):
     def booting(self) -> Any:
         """A server whose port is in the switch, and which waits for neutron."""
         server = self.with_ports(self.unwired, expected="BUILD")
-        self.assertTrue(wait_for(lambda: self.host_end in self.switch.ports(), PATIENCE))
+        self.assertTrue(wait_until(lambda: self.host_end in self.switch.ports(), PATIENCE))
         return server
 
     def tell(self, server: Any, name: str, status: str = "completed") -> None:
@@ -349,7 +349,7 @@ class EventsTest(PortServers):
         server = self.booting()
         self.neutron.delete_port(self.unwired["id"])
         self.tell(server, "network-vif-deleted")
-        self.assertTrue(wait_for(lambda: self.host_end not in self.switch.ports(), PATIENCE))
+        self.assertTrue(wait_until(lambda: self.host_end not in self.switch.ports(), PATIENCE))
         self.tell(server, "network-vif-plugged", "failed")
         self.ends(server, "Neutron failed")
 

@@ -19,7 +19,7 @@ from containerhost.devices.scan import scan
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.guestfiles import GuestFiles
 from containerhost.errors import HostActionFailed
-from containerhost.network.netfunction import wait_for
+from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
 from containerhost.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext import privsep
@@ -62,7 +62,7 @@ class PrivsepTest(DaemonTest):
         for name in ("other0", self.vf.netdev):
             self.helper.rename_netdev(scan().get(self.vf.id).netdev, name)
             # The emulated host follows a renaming a moment later.
-            self.assertTrue(wait_for(lambda name=name: scan().get(self.vf.id).netdev == name, 10))
+            self.assertTrue(wait_until(lambda name=name: scan().get(self.vf.id).netdev == name, 10))
         self.assertEqual(self.vf, scan().get(self.vf.id))
 
     def test_every_action_on_a_pair_of_interfaces_works_from_the_daemon(self) -> None:
@@ -112,7 +112,7 @@ class PrivsepTest(DaemonTest):
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         socket.send_fds(ends[1], [b"x"], [ends[1].fileno()])
-        self.assertTrue(wait_for(lambda: "sleep" in str(self.helper.users([(511, 7)], [pid])), 10))
+        self.assertTrue(wait_until(lambda: "sleep" in str(self.helper.users([(511, 7)], [pid])), 10))
 
     def test_files_in_a_container_are_shared_by_the_daemon(self) -> None:
         daemon = self.useFixture(lxd.Lxd())

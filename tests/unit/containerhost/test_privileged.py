@@ -10,7 +10,7 @@ import testtools
 
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.errors import HostActionFailed
-from containerhost.network.netfunction import wait_for
+from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged, by_bytes, run, write
 
 NUMBER = (511, 7)  # of a node that no other process has
@@ -86,7 +86,7 @@ class TestActions(testtools.TestCase):
     def test_containers_with_too_many_open_files_are_named(self):
         self.contained()
         self.useFixture(fixtures.MonkeyPatch("containerhost.process.deviceusers.LOOK_TIMEOUT", 0))
-        self.assertTrue(wait_for(lambda: "cannot tell within 0 s" in told(), 10))
+        self.assertTrue(wait_until(lambda: "cannot tell within 0 s" in told(), 10))
         self.assertIn("Stop that container", told())
 
     def contained(self, stdin=None):
@@ -95,13 +95,13 @@ class TestActions(testtools.TestCase):
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        self.assertTrue(wait_for(lambda: children.read_text().split(), 10))
+        self.assertTrue(wait_until(lambda: children.read_text().split(), 10))
         return int(children.read_text())
 
     def test_container_that_cannot_be_looked_at_is_told(self):
         self.contained()
         self.useFixture(fixtures.MockPatch("os.scandir", side_effect=OSError(errno.EMFILE, "Too many open files")))
-        self.assertTrue(wait_for(lambda: "cannot look into process" in told(), 10))
+        self.assertTrue(wait_until(lambda: "cannot look into process" in told(), 10))
         self.assertIn("Too many open files", told())
 
     def test_node_is_not_waited_for_without_end(self):

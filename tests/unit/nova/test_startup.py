@@ -10,6 +10,7 @@ from oslo_config import fixture as config_fixture
 
 from containerhost import errors
 from containerhost.engines import PoolUsage
+from containerhost.linux import poll
 from nova_lxd_ext import conf
 from nova_lxd_ext.host import startup
 from tests.unit.containerhost.linux.test_records import of_first_release, of_later_release
@@ -105,7 +106,7 @@ class CheckTest(testtools.TestCase):
         def pause(_: float) -> None:
             tries.append(1)
             self.engine.fail = {}
-        self.patch(startup.time, "sleep", pause)
+        self.patch(poll.time, "sleep", pause)
         self.check()
         self.assertEqual([1], tries)
 

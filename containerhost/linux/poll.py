@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wait for what nobody reports, and repeat what fails only for a moment: each with a time limit."""
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+INTERVAL = 0.02  # s
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], object], timeout: float, interval: float = INTERVAL) -> bool:
+    """Call ``condition`` until it is true: at once, every ``interval`` seconds, and once after ``timeout`` seconds.
+
+    :returns: whether it became true
+    """
+    return not wait_while(lambda: not condition(), timeout, interval)
+
+
+def wait_while(condition: Callable[[], T], timeout: float, interval: float = INTERVAL) -> T:
+    """Call ``condition`` likewise until it is false, and return the last answer: what stands in the way, or nothing."""
+    end = time.monotonic() + timeout
+    while (found := condition()) and time.monotonic() < end:
+        time.sleep(interval)
+    return found
+
+
+def retry(action: Callable[[], T], error: type[Exception] | tuple[type[Exception], ...], timeout: float,
+          interval: float, is_final: Callable[[Any], bool] = lambda error: False) -> T:
+    """Repeat ``action`` while it raises ``error``, which is logged, for up to ``timeout`` seconds.
+
+    :param is_final: tells which errors no repetition mends
+    :raises Exception: the last one
+    """
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            return action()
+        except error as failed:
+            if is_final(failed) or time.monotonic() >= end:
+                raise
+            import logging  # noqa: PLC0415  (every start of a container on Docker waits until this module is loaded)
+            logging.getLogger(__name__).info("%s; it is tried again", failed)
+        time.sleep(interval)
