@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
+from containerhost.linux import files
 from lxdone import translate
-from lxdone.disk import newfile
 from onedriver import document, places, program, vm
 from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.places import Place
@@ -141,9 +141,9 @@ def cpds(request: Request) -> None:
     target = places.source(request.arguments[1])
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=target.parent) as folder:
         receive(request, Path(folder))
-        newfile.synced(Path(folder) / SENT)
+        files.sync(Path(folder) / SENT)
         os.replace(Path(folder) / SENT, target)
-    newfile.synced(target.parent)
+    files.sync(target.parent)
 
 
 def receive(request: Request, folder: Path) -> None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data and volatile disks: files with one file system and nothing else, which the host can mount for a container."""
 
-import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from containerhost.linux.files import replacing
 from containerhost.storage import loops
 from onedock import commands
 from onedriver.errors import BadInput, DriverError, NotSupported
@@ -31,22 +31,6 @@ def require_format(what: str, format: str | None) -> None:
                            "files (raw)")
 
 
-@contextlib.contextmanager
-def made(target: Path) -> Iterator[Path]:
-    """A file that takes its place at the end of the block, or never was.
-
-    :returns: its name until then
-    """
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        yield unfinished
-        with unfinished.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def make(target: Path, size: int, file_system: str | None) -> None:
     """:param size: MiB
     :param file_system: one of :data:`MAKERS`; None is ext4
@@ -56,7 +40,7 @@ def make(target: Path, size: int, file_system: str | None) -> None:
         raise NotSupported(f"{kind[:40]!r} is no file system that this driver makes: {', '.join(MAKERS)}")
     if size < 1:
         raise BadInput(f"a disk must have a size of 1 MiB or more, but is to have {size}")
-    with made(target) as unfinished:
+    with replacing(target) as unfinished:
         empty(unfinished, size)
         commands.run([f"mkfs.{kind}", *MAKERS[kind], str(unfinished)], f"no {kind} could be made in {target}")
 
@@ -118,7 +102,7 @@ def has(path: Path, wanted: tuple[int, bytes]) -> bool:
 
 def copy(source: BinaryIO, target: Path) -> None:
     """As a whole or not at all; what is all zeros takes no room."""
-    with made(target) as unfinished, unfinished.open("xb") as file:
+    with replacing(target) as unfinished, unfinished.open("xb") as file:
         end = 0
         while data := source.read(CHUNK):
             if data.count(0) == len(data):

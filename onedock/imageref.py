@@ -16,6 +16,7 @@ import os
 import re
 from pathlib import Path
 
+from containerhost.linux.files import replacing
 from onedriver.errors import BadInput, DriverError
 
 IMAGE = re.compile(r"sha256:[0-9a-f]{64}")
@@ -73,12 +74,10 @@ def write(file: Path, ref: ImageRef) -> None:
 
     :raises DriverError: it cannot be written
     """
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        unfinished.write_text(text(ref), encoding="utf-8")
-        if file.exists():
-            os.chown(unfinished, file.stat().st_uid, file.stat().st_gid)
-        os.replace(unfinished, file)
+        with replacing(file) as new:
+            new.write_text(text(ref), encoding="utf-8")
+            if file.exists():
+                os.chown(new, file.stat().st_uid, file.stat().st_gid)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise DriverError(f"the root disk {file} cannot be written: {error.strerror}") from error

@@ -20,7 +20,7 @@ from containerhost.allocation.states import State, require_transition
 from containerhost.devices.model import Device
 from containerhost.errors import AllocationsUnreadable, DeviceBusy, DeviceHeld, DeviceNotFound
 from containerhost.linux import records
-from containerhost.linux.files import Directory
+from containerhost.linux.files import Directory, sync
 from containerhost.linux.lock import FileLock
 from containerhost.rollback import Rollback
 from containerhost.sysfs import Host
@@ -284,15 +284,7 @@ class AllocationStore:
     def _remove(self, device_ids: Iterable[str]) -> None:
         for device_id in device_ids:
             (self._root / _file_name(device_id)).unlink(missing_ok=True)
-        self._sync()
-
-    def _sync(self) -> None:
-        """Make renames and removals in the folder durable."""
-        handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(self._root)
 
     # The locks
 
@@ -334,7 +326,7 @@ class AllocationStore:
 
     def _forget_journal(self) -> None:
         (self._root / _JOURNAL).unlink(missing_ok=True)
-        self._sync()
+        sync(self._root)
 
 
 def _refuse_if_taken(records: Mapping[str, Allocation], device: Device, consumer: Consumer, related: Iterable[Device]

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +29,36 @@ def atomic_write(path: str | Path, content: bytes, mode: int = 0o600, owner: tup
     path = Path(path)
     with Directory(path.parent) as directory:
         directory.write(path.name, content, mode, owner)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, unfinished: str | None = None) -> Iterator[Path]:
+    """Yield the path of a file to make, which takes the place of ``path`` when the block ends without an error: then it
+    is whole and on the disk. For what programs write; :func:`atomic_write` is for what is short.
+
+    The parent directory must be writable by nobody else.
+
+    :param unfinished: its name until then; what a killed process left under it is removed, so one process at a time may
+        do this. None for a name of this process
+    """
+    new = path.with_name(unfinished or f".{path.name}.{os.getpid()}")
+    new.unlink(missing_ok=True)
+    try:
+        yield new
+        sync(new)
+        os.replace(new, path)
+        sync(path.parent)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def sync(path: str | Path) -> None:
+    """Wait until a file's content, or a directory's list of names, is on the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class Directory:
@@ -135,21 +166,34 @@ class Directory:
 
     def write(self, name: str, content: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
         """Create or replace a file as :func:`atomic_write` does; a link of that name is replaced, not followed."""
-        unfinished = UNFINISHED + os.urandom(8).hex()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(unfinished, flags, 0o600, dir_fd=self.fd)
-        try:
-            with os.fdopen(fd, "wb") as file:
+        with self.replacing(name) as fd:
+            with os.fdopen(fd, "wb", closefd=False) as file:
                 file.write(content)
-                if owner is not None:
-                    os.fchown(file.fileno(), *owner)
-                os.fchmod(file.fileno(), mode)
-                file.flush()
-                os.fsync(file.fileno())
-            self.rename(unfinished, name)
+            if owner is not None:
+                os.fchown(fd, *owner)
+            os.fchmod(fd, mode)
+
+    @contextlib.contextmanager
+    def replacing(self, name: str, unfinished: str | None = None) -> Iterator[int]:
+        """Yield the fd of a new file with mode 0600, which takes the name when the block ends without an error: then it
+        is whole and on the disk. A link of that name is replaced, not followed.
+
+        :param unfinished: as for the function :func:`replacing`
+        """
+        if unfinished is not None:
+            self.unlink(unfinished)
+        new = unfinished or UNFINISHED + os.urandom(8).hex()
+        fd = self.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            yield fd
+            os.fsync(fd)
+            self.rename(new, name)
         except BaseException:
-            os.unlink(unfinished, dir_fd=self.fd)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new, dir_fd=self.fd)
             raise
+        finally:
+            os.close(fd)
 
     def create(self, name: str, owner: tuple[int, int] | None = None) -> None:
         """Make an empty file with mode 0600 and its owner from the first moment. Does nothing if the name exists."""

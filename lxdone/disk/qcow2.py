@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
-from lxdone.disk import newfile
+from containerhost.linux.files import replacing
 from lxdone.disk.filesystems import run
 from lxdone.disk.limited import confined
 from onedriver.errors import NotSupported
@@ -81,7 +81,7 @@ def to_raw(disk: Path, origin: Origin, raw: Path, limit: int) -> None:
     if origin.size is not None and size > origin.size + MIB:
         raise NotSupported(f"disk {disk} is a qcow2 image of {size >> 20} MiB, but OpenNebula says that it has "
                            f"{origin.size >> 20} MiB: register the image anew with its SIZE")
-    with newfile.instead_of(raw) as unfinished, unfinished.open("xb") as target:
+    with replacing(raw, f"{raw.name}.lxdone-unfinished") as unfinished, unfinished.open("xb") as target:
         os.fchmod(target.fileno(), 0o600)
         os.fchown(target.fileno(), *owner(disk))
         run([*confined(limit, written=size), "qemu-img", "convert", "-U", "-f", "qcow2", "-O", "raw",

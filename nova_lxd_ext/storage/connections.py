@@ -15,6 +15,7 @@ from typing import Any
 from oslo_log import log as logging
 
 from containerhost.linux import records
+from containerhost.linux.files import atomic_write
 from nova_lxd_ext.storage import folders
 
 LOG = logging.getLogger(__name__)
@@ -52,11 +53,7 @@ def keep(server: str, connection: Connection) -> None:
     folder = folders.make(server) / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     target = folder / _name(connection.volume)
-    draft = target.with_suffix(".new")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(records.replacing(target, dataclasses.asdict(connection), VERSION))
-    draft.replace(target)
+    atomic_write(target, records.replacing(target, dataclasses.asdict(connection), VERSION).encode())
 
 
 def forget(server: str, volume: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+from containerhost.linux.files import replacing
 from onedock import datafiles
 from onedock.datastore import export, limits, options, origins, reference
 from onedock.datastore.options import Options
@@ -156,7 +157,7 @@ def export_image(call: Call) -> str:
         if record.folder is None:
             raise NotSupported(f"{record.reference} is in its registry only, and can be taken from there")
         file = store.exports / f"{source.stem}.tar"
-        with datafiles.made(file) as unfinished, unfinished.open("xb") as out:
+        with replacing(file) as unfinished, unfinished.open("xb") as out:
             export.write(store.folder(record), None, out)
         dispose = f"rm -f -- {shlex.quote(str(file))}"
     with file.open("rb") as content:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Self
 
 from containerhost.images import members
+from containerhost.linux.files import replacing
 from containerhost.linux.lock import FileLock
 from onedock import datafiles
 from onedock.datastore import archives, digests, plain
@@ -96,7 +97,7 @@ class Store:
     def put_record(self, place: Path, record: Record) -> None:
         before = self._folder_of(place)
         try:
-            with datafiles.made(place) as unfinished:
+            with replacing(place) as unfinished:
                 unfinished.write_text(record.text(), encoding="utf-8")
         except BaseException:
             self._remove_folder(record.folder)

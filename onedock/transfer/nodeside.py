@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from containerhost.linux.files import replacing
 from containerhost.process.programs import not_run
 from onedock import conf, datafiles, imageref
 from onedock.imageref import ImageRef
@@ -243,7 +244,7 @@ def create_live_snapshot(disk: Path, number: int) -> None:
     if not disk.is_file():
         raise BadInput(f"{disk} is not there")
     datafiles.snapshots(disk).mkdir(exist_ok=True)
-    with datafiles.made(datafiles.snapshots(disk) / str(number)) as unfinished, locked(disk, frozen=True) as lock:
+    with replacing(datafiles.snapshots(disk) / str(number)) as unfinished, locked(disk, frozen=True) as lock:
         datafiles.duplicate(disk, unfinished, lock.fds)
 
 

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from containerhost.linux.files import atomic_write
 from onedriver import template
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import onlyone
@@ -86,12 +87,10 @@ def leave(folder: Path, outcome: Outcome) -> None:
     :param folder: the VM's
     """
     if folder.is_dir():
-        unfinished = folder / f".{FILE}"
-        unfinished.write_text(json.dumps({
+        atomic_write(folder / FILE, json.dumps({
             "STATUS": outcome.status, "RETURN_CODE": outcome.code,
             "STDOUT": base64.b64encode(outcome.stdout).decode(),
-            "STDERR": base64.b64encode(outcome.stderr).decode()}), encoding="utf-8")
-        os.replace(unfinished, folder / FILE)
+            "STDERR": base64.b64encode(outcome.stderr).decode()}).encode())
 
 
 def told(state: Path) -> str:

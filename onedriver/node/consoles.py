@@ -18,6 +18,7 @@ from pathlib import Path
 
 from containerhost.errors import ContainerHostError
 from containerhost.linux import records
+from containerhost.linux.files import atomic_write
 from onedriver import graphics
 from onedriver.graphics import Vnc
 from onedriver.node import names, onlyone
@@ -138,12 +139,7 @@ def read(file: Path) -> Record | None:
 def write(file: Path, record: Record) -> None:
     """The password of the console is in it."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    unfinished = file.with_name(f".{FILE}")
-    unfinished.unlink(missing_ok=True)
-    content = records.replacing(file, dataclasses.asdict(record), VERSION)
-    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-        stream.write(content)
-    os.replace(unfinished, file)
+    atomic_write(file, records.replacing(file, dataclasses.asdict(record), VERSION).encode(), 0o600)
 
 
 def changed(file: Path) -> float:

@@ -114,10 +114,8 @@ def replaced(file: Path, ready: Callable[[Path], None] | None = None) -> Iterato
     """
     with opened(file) as disk, _told(f"disk {file} cannot be written and is as it was"), folder(
             disk.file.parent) as directory:
-        old, name = disk.path.stat(), f"{disk.file.name}{UNFINISHED}"
-        directory.unlink(name)
-        fd = directory.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        try:
+        old, name = disk.path.stat(), disk.file.name
+        with directory.replacing(name, f"{name}{UNFINISHED}") as fd:
             os.fchown(fd, old.st_uid, old.st_gid)
             with _named(reopening(fd), file):
                 yield reopening(fd)
@@ -125,12 +123,8 @@ def replaced(file: Path, ready: Callable[[Path], None] | None = None) -> Iterato
             os.fsync(fd)
             if ready:
                 ready(reopening(fd))
-            if not os.path.samestat(directory.stat(disk.file.name), old):
+            if not os.path.samestat(directory.stat(name), old):
                 raise DriverError(f"disk {file} was replaced while its new content was written: nothing is changed")
-            directory.rename(name, disk.file.name)
-        finally:
-            os.close(fd)
-            directory.unlink(name)
 
 
 @contextlib.contextmanager
@@ -140,19 +134,11 @@ def created(file: Path) -> Iterator[Path]:
 
     :raises DriverError: it cannot be written
     """
-    with _told(f"{file} cannot be written"), folder(file.parent) as directory:
-        name = f"{file.name}{UNFINISHED}"
-        directory.unlink(name)
-        fd = directory.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        try:
-            os.fchown(fd, *directory.owner)
-            with _named(reopening(fd), file):
-                yield reopening(fd)
-            os.fsync(fd)
-            directory.rename(name, file.name)
-        finally:
-            os.close(fd)
-            directory.unlink(name)
+    with (_told(f"{file} cannot be written"), folder(file.parent) as directory,
+          directory.replacing(file.name, f"{file.name}{UNFINISHED}") as fd):
+        os.fchown(fd, *directory.owner)
+        with _named(reopening(fd), file):
+            yield reopening(fd)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
+from containerhost.linux.files import atomic_write
 from containerhost.storage.diskio import disk_io
 from containerhost.sysfs import Host
 from containerhost.topology import CpuTimes
@@ -151,9 +152,7 @@ class Measure:
     def _keep(self, name: str, content: Any) -> None:
         file = self._state / name
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unfinished = file.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(content))
-        os.replace(unfinished, file)
+        atomic_write(file, json.dumps(content).encode())
 
 
 def totals(times: CpuTimes) -> tuple[int, int]:

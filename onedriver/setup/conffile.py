@@ -4,8 +4,9 @@
 import os
 import shutil
 import stat
-import tempfile
 from pathlib import Path
+
+from containerhost.linux.files import atomic_write
 
 
 def replace(path: Path, text: str, driver: str) -> None:
@@ -17,21 +18,13 @@ def replace(path: Path, text: str, driver: str) -> None:
     shutil.copy2(file, backup(file, driver))
     status = file.stat()
     os.chown(backup(file, driver), status.st_uid, status.st_gid)  # OpenNebula can read it when it is moved back
-    write(file, text, driver)
+    write(file, text)
 
 
-def write(file: Path, text: str, driver: str) -> None:
+def write(file: Path, text: str) -> None:
     """The same without what it was before."""
     status = file.stat()
-    handle, unfinished = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.{driver}-")
-    try:
-        with open(handle, "w", encoding="utf-8") as target:
-            target.write(text)
-            os.fchmod(handle, stat.S_IMODE(status.st_mode))
-            os.fchown(handle, status.st_uid, status.st_gid)
-        os.replace(unfinished, file)
-    finally:
-        Path(unfinished).unlink(missing_ok=True)
+    atomic_write(file, text.encode(), stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid))
 
 
 def backup(path: Path, driver: str) -> Path:

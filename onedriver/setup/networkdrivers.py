@@ -28,7 +28,7 @@ def install(remotes: Path, driver: str) -> list[Path]:
             raise stanza.CannotConfigure(f"{file} has no class {CLASS}: this release of OpenNebula is not supported, "
                                          "its security groups would let everything in")
         return changed(file, stanza.inserted(
-            text, f"VNMMAD::VNMNetwork::HYPERVISORS['{driver}'] = VNMMAD::VNMNetwork::{CLASS}", driver), driver)
+            text, f"VNMMAD::VNMNetwork::HYPERVISORS['{driver}'] = VNMMAD::VNMNetwork::{CLASS}", driver))
 
 
 def uninstall(remotes: Path, driver: str) -> list[Path]:
@@ -37,11 +37,11 @@ def uninstall(remotes: Path, driver: str) -> list[Path]:
     with as_owner(remotes):
         if not file.is_file():
             return []
-        return changed(file, stanza.removed(file.read_text(encoding="utf-8"), driver), driver)
+        return changed(file, stanza.removed(file.read_text(encoding="utf-8"), driver))
 
 
-def changed(file: Path, text: str, driver: str) -> list[Path]:
+def changed(file: Path, text: str) -> list[Path]:
     if file.read_text(encoding="utf-8") == text:
         return []
-    conffile.write(file.resolve(), text, driver)
+    conffile.write(file.resolve(), text)
     return [FILE]

@@ -7,6 +7,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
+from containerhost.linux.files import atomic_write
 from onedriver.errors import DriverError
 
 PACKAGE = Path(__file__).parents[2]
@@ -56,13 +57,7 @@ def install_one(content: bytes, target: Path) -> bool:
     if target.is_file() and target.read_bytes() == content and os.access(target, os.X_OK):
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.chmod(MODE)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    atomic_write(target, content, MODE)
     return True
 
 

@@ -55,7 +55,7 @@ def changed(remotes: Path, driver: str, transfers: Collection[str], change: Call
             text = file.read_text(encoding="utf-8")
             after = change(text)
             if after != text:
-                conffile.write(file, after, driver)
+                conffile.write(file, after)
                 found.append(name)
     return found
 

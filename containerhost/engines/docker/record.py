@@ -6,7 +6,6 @@ all, and holds only names and numbers.
 """
 
 import dataclasses
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from containerhost import recordfiles
 from containerhost.errors import EngineError
 from containerhost.linux import records
+from containerhost.linux.files import atomic_write
 from containerhost.network.nicsetup import NicSetup
 
 FOLDER = Path(recordfiles.FOLDER)
@@ -106,14 +106,9 @@ class Records:
 
     def write(self, container: str, record: Record) -> None:
         path = self._path(container)
-        unfinished = path.with_suffix(".unfinished")
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with unfinished.open("w", encoding="utf-8") as file:
-                file.write(records.replacing(path, record.fields(), VERSION) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.rename(path)
+            atomic_write(path, f"{records.replacing(path, record.fields(), VERSION)}\n".encode())
         except OSError as error:
             raise EngineError(f"record {path} of what the container has cannot be written: {error}") from error
 

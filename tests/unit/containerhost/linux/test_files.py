@@ -9,7 +9,7 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost.linux.files import UNFINISHED, Directory, atomic_write
+from containerhost.linux.files import UNFINISHED, Directory, atomic_write, replacing
 
 
 class FilesTest(testtools.TestCase):
@@ -64,6 +64,24 @@ class FilesTest(testtools.TestCase):
             self.refused(errno.EIO, self.directory.write, "file", b"new")
         self.assertEqual(b"old", self.directory.read("file"))
         self.assertEqual(["file"], os.listdir(self.root))
+
+    def test_file_that_a_program_writes_replaces_the_old_one_whole_or_not_at_all(self) -> None:
+        for unfinished in (None, "file.new"):
+            (self.root / "file").write_text("old")
+            (self.root / (unfinished or f".file.{os.getpid()}")).write_text("of a killed process")
+            error = self.assertRaises(KeyError, self.half_written, unfinished)
+            self.assertEqual(("'full'", "old"), (str(error), (self.root / "file").read_text()))
+            with replacing(self.root / "file", unfinished) as new:
+                self.assertFalse(new.exists())
+                new.write_text("new")
+                self.assertEqual("old", (self.root / "file").read_text())
+            self.assertEqual("new", (self.root / "file").read_text())
+            self.assertEqual(["file"], os.listdir(self.root))
+
+    def half_written(self, unfinished: str | None) -> None:
+        with replacing(self.root / "file", unfinished) as new:
+            new.write_text("half")
+            raise KeyError("full")
 
     def test_names_leave_out_temporary_files(self) -> None:
         (self.root / f"{UNFINISHED}1").write_text("")
