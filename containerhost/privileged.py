@@ -17,8 +17,9 @@ from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
 from containerhost.inside import guestfolder
 from containerhost.linux import freezer
+from containerhost.linux import run as programs
 from containerhost.network import links
-from containerhost.process import daemonhelpers, daemonnodes, deviceusers, namespaces, processlimits, programs
+from containerhost.process import daemonhelpers, daemonnodes, deviceusers, namespaces, processlimits
 from containerhost.process.processes import namespace, open_folder
 from containerhost.storage import blockcopy, blocknodes
 from containerhost.sysfs import Host
@@ -289,9 +290,7 @@ def by_bytes(guid: str) -> str:
 
 def run(command: list[str], limit: int = COMMAND_LIMIT) -> None:
     """:raises HostActionFailed: it cannot be run, failed, or did not end within ``limit`` seconds"""
-    done = programs.run(command, limit)
-    if done.returncode != 0:
-        raise HostActionFailed(f"`{' '.join(command)}` failed: {(done.stderr or done.stdout).strip()}")
+    programs.check(command, limit, f"`{' '.join(command)}` failed")
 
 
 def write(path: str, text: str) -> None:

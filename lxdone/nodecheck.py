@@ -6,7 +6,7 @@ from pathlib import Path
 
 from containerhost.errors import EngineError
 from containerhost.images import rebuild
-from containerhost.process import programs
+from containerhost.linux.run import missing
 from lxdone import backend, conf
 from onedriver.node.vnc import glyphs
 from onedriver.setup import nodechecks
@@ -25,7 +25,7 @@ def check(user: str) -> dict[str, list[str]]:
     """
     return nodechecks.run({
         "options": options, "engine": engine, "devices": lambda: nodechecks.devices(Path(conf.load().owners)),
-        "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: programs.missing(TOOLS),
+        "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: missing(TOOLS),
         "consoles": consoles,
         "datastores": lambda: nodechecks.datastores(Path(conf.load().datastores), user), "memlock": memlock,
         "sudo": lambda: nodechecks.sudo(user, "lxdone", USES)})

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from containerhost.linux.files import replacing
+from containerhost.linux.run import system_path
 from containerhost.storage import loops
-from onedock import commands
 from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node import room
+from onedriver.node.programs import run
 
 MIB = 1 << 20
 CHUNK = 1 << 20  # bytes
@@ -23,6 +24,7 @@ FORMATS = (None, "raw", *MAKERS)
 EXT_MAGIC = (0x438, b"\x53\xef")  # offset in the file, as of ext2
 XFS_MAGIC = (0, b"XFSB")
 XFS_GROWER = "xfs_growfs"
+TOOL_TIMEOUT = 600  # s; a file system on a large disk takes its time
 
 
 def require_format(what: str, format: str | None) -> None:
@@ -42,7 +44,7 @@ def make(target: Path, size: int, file_system: str | None) -> None:
         raise BadInput(f"a disk must have a size of 1 MiB or more, but is to have {size}")
     with replacing(target) as unfinished:
         empty(unfinished, size)
-        commands.run([f"mkfs.{kind}", *MAKERS[kind], str(unfinished)], f"no {kind} could be made in {target}")
+        tool([f"mkfs.{kind}", *MAKERS[kind], str(unfinished)], f"no {kind} could be made in {target}")
 
 
 def empty(path: Path, size: int) -> None:
@@ -70,25 +72,35 @@ def grow(path: Path, size: int, lock: Sequence[int] = ()) -> None:
     require_growth(path, size)
     if node := loops.existing(path):
         raise DriverError(f"{path} is attached to {node}: a file system in use must not be checked or resized here")
-    if has(path, XFS_MAGIC) and commands.found(XFS_GROWER) is None:
+    if has(path, XFS_MAGIC) and shutil.which(XFS_GROWER, path=system_path()) is None:
         raise NotSupported(f"{path} has an XFS, but this host has no {XFS_GROWER} to enlarge it with: install xfsprogs")
     if not has(path, EXT_MAGIC):
         os.truncate(path, size * MIB)
         return
-    commands.run(["e2fsck", "-f", "-p", str(path)], f"the file system in {path} is damaged", inherited=lock)
+    tool(["e2fsck", "-f", "-p", str(path)], f"the file system in {path} is damaged", lock)
     before = path.stat().st_size
     os.truncate(path, size * MIB)
     try:
-        commands.run(["resize2fs", str(path)], f"the file system in {path} cannot grow", inherited=lock)
+        tool(["resize2fs", str(path)], f"the file system in {path} cannot grow", lock)
     except DriverError:
         if ext_size(path) <= before:  # else a cut would take blocks that the file system counts as its own
             os.truncate(path, before)
         raise
 
 
+def tool(words: Sequence[str], problem: str, lock: Sequence[int] = ()) -> str:
+    """Run one of the file system tools, which need not be on the user's path, and return what it prints.
+
+    :param lock: file descriptors that the program has too: what they hold lasts as long as it, also where this process
+        is killed
+    :raises DriverError: it failed; the message begins with ``problem``
+    """
+    return run(words, TOOL_TIMEOUT, problem, pass_fds=lock, env=os.environ | {"PATH": system_path()})
+
+
 def ext_size(path: Path) -> int:
     """Return the bytes that an ext file system takes, as its super block says."""
-    told = commands.run(["dumpe2fs", "-h", str(path)], f"the super block of {path} cannot be read")
+    told = tool(["dumpe2fs", "-h", str(path)], f"the super block of {path} cannot be read")
     values = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
     return int(values["Block count"]) * int(values["Block size"])
 
@@ -119,8 +131,8 @@ def duplicate(source: Path, target: Path, lock: Sequence[int] = ()) -> None:
     :param lock: file descriptors that hold a lock on the disk, for the program that copies it
     """
     if not room.prepare(source, target):
-        commands.run(["cp", "--reflink=never", "--sparse=always", "--", str(source), str(target)],
-                     f"{source} cannot be copied", inherited=lock)
+        tool(["cp", "--reflink=never", "--sparse=always", "--", str(source), str(target)], f"{source} cannot be copied",
+             lock)
 
 
 def remove(path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from containerhost.engines.docker.config import RUNTIME
-from containerhost.process import programs
+from containerhost.linux.run import missing
 from onedock import backend, conf
 from onedriver.setup import nodechecks
 
@@ -25,7 +25,7 @@ def check(user: str) -> dict[str, list[str]]:
     """
     return nodechecks.run({
         "options": options, "engine": engine, "devices": lambda: nodechecks.devices(Path(conf.load().owners)),
-        "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: programs.missing(TOOLS),
+        "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: missing(TOOLS),
         "datastores": lambda: nodechecks.datastores(Path(conf.load().datastores), user), "memlock": memlock,
         "sudo": lambda: nodechecks.sudo(user, "onedock", USES)})
 

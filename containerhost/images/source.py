@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import IO, BinaryIO, Final, cast
 
 from containerhost.images.errors import BadImage
-from containerhost.process import programs
+from containerhost.linux.run import not_run
 
 BLOCK: Final = 512
 SQUASHFS: Final = b"hsqs"
@@ -78,7 +78,7 @@ def unpacked(fd: int, command: tuple[str, ...]) -> Iterator[BinaryIO]:
         try:
             process = subprocess.Popen(command, stdin=fd, stdout=subprocess.PIPE, stderr=errors, bufsize=1 << 20)
         except FileNotFoundError as error:
-            raise BadImage(f"it cannot be unpacked: {programs.not_run(command[0], error)}") from error
+            raise BadImage(f"it cannot be unpacked: {not_run(command[0], error)}") from error
         with process:
             stream = cast(IO[bytes], process.stdout)
             try:

@@ -14,14 +14,14 @@ Sources: Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst; cgroup-v2.rs
 import contextlib
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import NamedTuple
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.lock import FileLock, acquire
 from containerhost.linux.poll import wait_until
+from containerhost.linux.run import holding, release
 from containerhost.sysfs import Host
 
 ROOT = "/sys/fs/cgroup"
@@ -38,7 +38,7 @@ LOCK_TIMEOUT = 60.0  # s; another look ends within that
 THAW_TIMEOUT = 10.0  # s
 POLL_INTERVAL = 0.005  # s
 
-THAW = 'trap "" HUP INT TERM; timeout -s KILL "$1" cat; echo "$2" > "$3" && : > "$4"'
+THAW = 'trap "" HUP INT TERM; echo frozen; timeout -s KILL "$1" cat; echo "$2" > "$3" && : > "$4"'
 
 
 class ThawedMeanwhile(HostActionFailed):
@@ -182,22 +182,16 @@ def requested(group: Freezer, fd: int, folder: int) -> Iterator[None]:
     :param fd: of the locked file
     :param folder: of the group, locked
     """
-    os.pwrite(fd, group.path.encode(), 0)
+    command = ["sh", "-c", THAW, "thaw", str(FROZEN_TIMEOUT), group.thawing, group.path, str(LOCK)]
     # It inherits both locks: nobody else freezes anything before it has ended.
-    process = subprocess.Popen(["sh", "-c", THAW, "thaw", str(FROZEN_TIMEOUT), group.thawing, group.path, str(LOCK)],
-                               cwd="/", stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                               pass_fds=[fd, folder], start_new_session=True)
-    try:
-        group.freeze()
-        yield
-    finally:
-        cast("BinaryIO", process.stdin).close()
+    with holding(command, group.path, THAW_TIMEOUT, "what thaws it does not start", pass_fds=[fd, folder]) as process:
         try:
-            process.wait(THAW_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        thaw_recorded(fd)
+            os.pwrite(fd, group.path.encode(), 0)
+            group.freeze()
+            yield
+        finally:
+            release(process, THAW_TIMEOUT)
+            thaw_recorded(fd)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from containerhost.errors import HostActionFailed
-from containerhost.process import programs
+from containerhost.linux.run import check
 from containerhost.process.namespaces import within
 
 if TYPE_CHECKING:
@@ -148,12 +148,7 @@ def move(name: str, new: str, there: int, asked: str) -> None:
         raise HostActionFailed(f"there is no interface {name} on this host")
     # Moving it takes it down, and the kernel renames it afterwards (rtnetlink.c, do_setlink).
     words = ["ip", "link", "set", "dev", name, "name", new, "netns", f"/proc/self/fd/{there}"]
-    try:
-        done = programs.run(words, LIMIT, pass_fds=[there])
-    except HostActionFailed as error:
-        raise HostActionFailed(f"cannot {asked}: {error}") from error
-    if done.returncode != 0:
-        raise HostActionFailed(f"cannot {asked}: {done.stderr.strip()}")
+    check(words, LIMIT, f"cannot {asked}", pass_fds=[there])
 
 
 def load() -> None:

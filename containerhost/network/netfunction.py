@@ -14,8 +14,8 @@ from containerhost.devices.netdev import Netdevs
 from containerhost.devices.rdma import RdmaDevices
 from containerhost.errors import HostActionFailed
 from containerhost.linux.poll import wait_until
+from containerhost.linux.run import run
 from containerhost.privileged import Privileged
-from containerhost.process import programs
 from containerhost.sysfs import Host
 
 NO_GUID = "0000:0000:0000:0000"
@@ -74,7 +74,7 @@ class NetFunction:
     def spoof_check(self) -> bool:
         """Whether the card drops what the VF sends from other MACs than its own."""
         netdev, index = self._parents("the check of MACs")
-        done = programs.run(["ip", "-json", "link", "show", "dev", netdev], BIND_LIMIT)
+        done = run(["ip", "-json", "link", "show", "dev", netdev], BIND_LIMIT)
         told = json.loads(done.stdout)[0].get("vfinfo_list", ()) if done.returncode == 0 else ()
         for vf in told:
             if vf["vf"] == index:

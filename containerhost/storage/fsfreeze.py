@@ -23,7 +23,7 @@ from pathlib import Path
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.lock import try_lock
-from containerhost.process import holders
+from containerhost.linux.run import HELD, holding, release
 from containerhost.storage import mountedfs
 from containerhost.storage.mountedfs import FREEZE, THAW
 
@@ -46,7 +46,7 @@ def frozen(folder: Path, timeout: float) -> Iterator[None]:
         try:
             yield
         finally:
-            status = holders.end(process)
+            status = release(process)
             if status not in (0, LATE):  # it was killed
                 mountedfs.thaw(folder)
     if status:
@@ -68,7 +68,7 @@ def started(folder: Path, how: str) -> AbstractContextManager["subprocess.Popen[
 
     :param how: seconds, or KEEP
     """
-    return holders.started(command(folder, how), str(folder), FREEZE_TIMEOUT, "a program's write to it does not end")
+    return holding(command(folder, how), str(folder), FREEZE_TIMEOUT, "a program's write to it does not end")
 
 
 def command(folder: Path, how: str) -> list[str]:
@@ -92,7 +92,7 @@ def main(folder: str, how: str) -> int:
             return 1
         to_thaw = False  # unless somebody waits for it, it is another's
     try:
-        os.write(1, holders.HELD)
+        os.write(1, HELD)
         to_thaw = how != KEEP
         return 0 if how == KEEP or select.select([0], [], [], float(how))[0] else LATE
     finally:

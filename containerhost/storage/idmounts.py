@@ -17,7 +17,7 @@ from pathlib import Path
 
 from containerhost.errors import DeviceInUse, HostActionFailed
 from containerhost.linux.poll import wait_while
-from containerhost.process import programs
+from containerhost.linux.run import start
 from containerhost.storage import loops, mountapi
 
 RELEASE_LIMIT = 10.0  # s; the kernel takes a file system down a moment after its last mount
@@ -174,7 +174,5 @@ def user_namespace(ids: IdMap) -> Iterator[int]:
 
 def _keeper(end: socket.socket) -> "subprocess.Popen[bytes]":
     """Begin a process in a new user namespace that sends back what it is sent."""
-    try:
-        return subprocess.Popen(["unshare", "--user", "--", "cat"], stdin=end.fileno(), stdout=end.fileno())
-    except OSError as error:
-        raise HostActionFailed(f"no user namespace can be made: {programs.not_run('unshare', error)}") from error
+    return start(["unshare", "--user", "--", "cat"], "no user namespace can be made", stdin=end.fileno(),
+                 stdout=end.fileno())

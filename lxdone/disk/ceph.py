@@ -9,8 +9,8 @@ import json
 import shutil
 from pathlib import Path
 
-from lxdone.disk.filesystems import run
 from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.node.programs import run
 from onedriver.vm import Disk
 
 LIMIT = 60  # s

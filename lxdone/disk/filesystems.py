@@ -12,18 +12,18 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NamedTuple, cast
+from typing import IO, BinaryIO, NamedTuple, cast
 
-from containerhost.process.programs import not_run
+from containerhost.linux.run import MEMORY, start, words
 from containerhost.storage import loops
 from containerhost.storage.idmounts import OPTIONS
 from lxdone.disk import diskformat
 from lxdone.disk.diskformat import Format
-from lxdone.disk.limited import MEMORY, begun
 from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node import room
+from onedriver.node.programs import run
 
 PARTITIONS_LIMIT = 30  # s
 
@@ -129,10 +129,8 @@ def archived(disk: Path, found: FileSystem, folder: Path, limit: int) -> Iterato
                 status = process.wait()
                 clock.cancel()
                 if status not in (0, -signal.SIGPIPE):
-                    errors.seek(0)
-                    said = " ".join(errors.read(1000).decode(errors="replace").split())[:300]
                     raise DriverError(f"disk {disk} cannot be used: "
-                                      f"{said or f'not done within {limit} s (status {status})'}")
+                                      f"{words(errors) or f'not done within {limit} s (status {status})'}")
     finally:
         shutil.rmtree(point)
 
@@ -144,8 +142,8 @@ def over_loop(command: list[str], disk: Path, found: FileSystem, point: Path,
     with loops.over(disk, found.start, found.size, read_only=True) as node:
         device = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return begun([*command, node, str(point)], f"disk {disk} cannot be used", stdin=subprocess.DEVNULL,
-                         stdout=subprocess.PIPE, stderr=errors, pass_fds=[device])
+            return start([*command, node, str(point)], f"disk {disk} cannot be used", DriverError,
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, pass_fds=[device])
         finally:
             os.close(device)
 
@@ -168,23 +166,3 @@ def head(disk: Path, start: int = 0) -> bytes:
             return file.read(diskformat.HEAD)
     except OSError as error:
         raise BadInput(f"disk {disk} cannot be read: {error.strerror}") from error
-
-
-def run(command: list[str], limit: int, problem: str, accepted: Container[int] = (0,), given: str = "",
-        **options: Any) -> str:
-    """:param accepted: statuses that are no failure
-    :param given: what it reads
-    :param options: of :class:`subprocess.Popen`
-    :returns: what it printed
-    :raises DriverError: it failed; the message begins with ``problem``
-    """
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False,
-                              input=given, errors="replace", **options)
-    except subprocess.TimeoutExpired as error:
-        raise DriverError(f"{problem}: `{command[0]}` did not end within {limit} s") from error
-    except OSError as error:
-        raise DriverError(f"{problem}: {not_run(command[0], error)}") from error
-    if done.returncode not in accepted:
-        raise DriverError(f"{problem}: {' '.join((done.stderr or done.stdout).split())[:300]}")
-    return done.stdout

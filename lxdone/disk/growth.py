@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from containerhost.linux.lock import acquire
+from containerhost.linux.run import CHECK_MEMORY, confined
 from containerhost.storage import loops, mountedfs
 from lxdone.disk.diskformat import Format
-from lxdone.disk.filesystems import FileSystem, length, partitions, run
-from lxdone.disk.limited import CHECK_MEMORY, confined
+from lxdone.disk.filesystems import FileSystem, length, partitions
 from onedriver.errors import DriverError, NotSupported
+from onedriver.node.programs import run
 
 SUPER_BLOCK = 1024
 WIDE = 0x80  # INCOMPAT_64BIT
@@ -115,7 +116,7 @@ def stretch(disk: Path, start: int, limit: int) -> None:
     problem = f"partition {part.number} of disk {disk} cannot grow"
     if part.scheme == "gpt":  # whose second table is at the end of the disk
         run([*command, "--relocate", "gpt-bak-std", str(disk)], limit, problem)
-    run([*command, "-N", str(part.number), str(disk)], limit, problem, given=", +\n")
+    run([*command, "-N", str(part.number), str(disk)], limit, problem, input=", +\n")
     now = next((now for now in partitions(disk) if now.number == part.number), part)
     if now.start != start or now.size < part.size:
         raise DriverError(f"{problem}: sfdisk made {part} of it {now}")

@@ -18,8 +18,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from containerhost.linux.files import Directory
-from lxdone.disk import filesystems, limited
+from containerhost.linux.run import confined
+from lxdone.disk import filesystems
 from onedriver.errors import DriverError, NotSupported
+from onedriver.node.programs import beside
 
 MESSAGES = 1 << 20  # bytes that it may write to a file: there is one for its errors
 ENTRIES = 100_000  # most files and folders of an image
@@ -113,7 +115,7 @@ def inside(folder: Path, name: str) -> Path:
 def alone(folder: Path, limit: int, *command: str) -> list[str]:
     """Return the words that run a command as nobody, with limits, where it sees programs and libraries only."""
     return ["unshare", "--mount", "--propagation=private", "sh", "-c", ALONE, "sh", str(folder),
-            *limited.confined(limit, written=MESSAGES), *command]
+            *confined(limit, written=MESSAGES), *command]
 
 
 @contextlib.contextmanager
@@ -127,7 +129,7 @@ def members(iso: Path, folder: Path, limit: int) -> Iterator[tarfile.TarFile]:
                            "libarchive-tools")
     command = alone(folder, limit, "bsdtar", "--create", "--format=pax", "--file=-", "@-")
     out, end = os.pipe()
-    with iso.open("rb") as source, open(out, "rb") as stream, limited.running(
+    with iso.open("rb") as source, open(out, "rb") as stream, beside(
             command, limit, f"disk {iso} cannot be read", stdin=source, stdout=end, cwd="/",
             env={"LANG": "C.UTF-8", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}):
         os.close(end)

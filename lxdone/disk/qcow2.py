@@ -15,11 +15,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
 from containerhost.linux.files import replacing
-from lxdone.disk.filesystems import run
-from lxdone.disk.limited import confined
+from containerhost.linux.run import confined
 from onedriver.errors import NotSupported
 from onedriver.node import datastores as files
 from onedriver.node import room
+from onedriver.node.programs import run
 
 INFO_LIMIT = 30  # s
 LONGEST = 64  # files behind one another

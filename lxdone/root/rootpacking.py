@@ -15,7 +15,8 @@ from pathlib import Path
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.exports import Exports, Packed, Reader
 from containerhost.storage import loops
-from lxdone.disk import filesystems, growth, limited
+from lxdone.disk import filesystems, growth
+from onedriver.node.programs import beside
 
 MARGIN = 16 << 20  # bytes that a new file system has at least beside its content
 # No journal, which nobody would replay; a file needs a block and an inode.
@@ -111,7 +112,7 @@ def feed(command: list[str], reader: Reader, limit: int, what: str) -> None:
     :raises DriverError: it failed, or took longer than ``limit`` seconds
     """
     out, end = os.pipe()
-    with limited.running(command, limit, f"{what} cannot be written", stdin=out):
+    with beside(command, limit, f"{what} cannot be written", stdin=out):
         os.close(out)
         # One that ended early says why by itself.
         with contextlib.suppress(BrokenPipeError), open(end, "wb") as sink:

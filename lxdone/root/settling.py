@@ -9,7 +9,6 @@ has to do may take long, so that a process of its own does it, and until then a 
 import dataclasses
 import functools
 import logging
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.errors import ContainerHostError
+from containerhost.linux.run import detached
 from lxdone.disk.images import Images
 from lxdone.root.rootsaves import RootSaves
 from onedriver.errors import DriverError
@@ -191,7 +191,6 @@ class Settling:
         waiting = busy | over | set(map(str, self._settler.abandoned(found)))
         if any(self._settler.is_due(int(number)) for number in waiting) or self._settler.without_console(found):
             # Nobody waits for it; a second one beside it finds the VMs locked and leaves them.
-            subprocess.Popen([sys.executable, "-m", "lxdone", "settle"], cwd="/", stdin=subprocess.DEVNULL,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+            detached([sys.executable, "-m", "lxdone", "settle"])
         return tuple(dataclasses.replace(state, status=Status.RUNNING) if state.labels.get(LABEL) in busy else state
                      for state in found if state.labels.get(LABEL) not in over)

@@ -12,7 +12,7 @@ from containerhost import errors
 from containerhost.engines import Engine, ServerInfo
 from containerhost.images import rebuild
 from containerhost.linux.poll import retry
-from containerhost.process import programs
+from containerhost.linux.run import missing
 from nova_lxd_ext.host import engineidentity
 
 LOG = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:
     require_usable_names(conf.instance_name_template)
     server = await_server(engine, conf.lxd.ready_timeout)
     engineidentity.require_same(conf, server, in_use)
-    for complaint in programs.missing(rebuild.TOOLS):
+    for complaint in missing(rebuild.TOOLS):
         LOG.warning("Not every image can be booted: %s", complaint)
     LOG.info("%s %s answers; containers go to project %s, storage pool %s", server.name, server.version,
              conf.lxd.project, conf.lxd.storage_pool)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from containerhost.process.programs import not_run
+from containerhost.linux.run import start
 from onedock.transfer.nodeside import Request
 from onedriver.errors import DriverError
 from onedriver.ssh import SSH, problem
@@ -61,11 +61,8 @@ class Node:
                 raise DriverError(problem(self.host, f"{do} of {path}", status, complaints.read()))
 
     def _ssh(self, complaints: IO[bytes]) -> subprocess.Popen[bytes]:
-        try:
-            return subprocess.Popen([*SSH, self.host, COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                    stderr=complaints)
-        except OSError as error:
-            raise DriverError(f"{self.host} cannot be reached over ssh: {not_run(SSH[0], error)}") from error
+        return start([*SSH, self.host, COMMAND], f"{self.host} cannot be reached over ssh", DriverError,
+                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints)
 
 
 def tell(stdin: BinaryIO, request: Request, content: Content | None) -> None:

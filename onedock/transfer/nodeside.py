@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from containerhost.linux.files import replacing
-from containerhost.process.programs import not_run
+from containerhost.linux.run import not_run
 from onedock import conf, datafiles, imageref
 from onedock.imageref import ImageRef
 from onedock.transfer import streams

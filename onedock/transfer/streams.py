@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from containerhost.process.programs import not_run
-from onedock import commands, datafiles
+from containerhost.linux.run import not_run, words
+from onedock import datafiles
 from onedriver.errors import BadInput, DriverError
 
 
@@ -38,7 +38,7 @@ def receive(source: BinaryIO, name: str, target: Path) -> None:
         if not (folder / name).exists():
             raise DriverError(f"{target} cannot be received: the other side sent something else")
         # What was sent is deleted there when this has ended.
-        commands.run(["sync", "--file-system", str(folder)], f"{target} cannot be written to disk")
+        datafiles.tool(["sync", "--file-system", str(folder)], f"{target} cannot be written to disk")
         for new, place in ((folder / name, target),
                            (datafiles.snapshots(folder / name), datafiles.snapshots(target))):
             if place.is_dir():
@@ -57,18 +57,16 @@ def incoming(parent: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def tar(words: list[str], problem: str, source: BinaryIO | int = subprocess.DEVNULL,
+def tar(arguments: list[str], problem: str, source: BinaryIO | int = subprocess.DEVNULL,
         out: BinaryIO | int = subprocess.DEVNULL, inherited: Sequence[int] = ()) -> None:
     """:raises DriverError: it failed, for instance because a disk is full; what it said is in the message"""
     with tempfile.TemporaryFile() as complaints:
         try:
-            status = subprocess.run(["tar", "--file", "-", *words], stdin=source, stdout=out, stderr=complaints,
+            status = subprocess.run(["tar", "--file", "-", *arguments], stdin=source, stdout=out, stderr=complaints,
                                     check=False, pass_fds=inherited).returncode
         except OSError as error:
             raise DriverError(f"{problem}: {not_run('tar', error)}") from error
-        complaints.seek(0)
         if status == -signal.SIGPIPE:
             raise BrokenPipeError(errno.EPIPE, "the other side wants no more")  # and says why
         if status:
-            said = " ".join(complaints.read(2000).decode(errors="replace").split())[:300]
-            raise DriverError(f"{problem}: {said or f'tar ended with status {status}'}")
+            raise DriverError(f"{problem}: {words(complaints) or f'tar ended with status {status}'}")

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from containerhost.linux.files import atomic_write
+from containerhost.linux.run import detached
 from onedriver import template
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import onlyone
@@ -133,16 +134,14 @@ def holder(name: str) -> str:
 
 def begun(driver: str, name: str, listener: socket.socket, task: str) -> str:
     """:returns: why the command did not begin; empty when it did"""
-    process = subprocess.Popen(
-        [sys.executable, "-m", driver, "command", name, str(listener.fileno())], cwd="/",
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-        pass_fds=[listener.fileno()], text=True)
+    process = detached([sys.executable, "-m", driver, "command", name, str(listener.fileno())],
+                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[listener.fileno()])
     if process.stdin is None or process.stdout is None:
         raise CommandFailed("no pipes to the process that runs the command")
     with process.stdin as pipe:
-        pipe.write(task)
+        pipe.write(task.encode())
     with process.stdout as answer:
-        told = answer.read()
+        told = answer.read().decode(errors="replace")
     if told.startswith(BEGUN):
         return ""
     return told.strip() or "the process that runs the command died"

@@ -10,7 +10,6 @@ import dataclasses
 import logging
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection
@@ -19,6 +18,7 @@ from pathlib import Path
 from containerhost.errors import ContainerHostError
 from containerhost.linux import records
 from containerhost.linux.files import atomic_write
+from containerhost.linux.run import detached
 from onedriver import graphics
 from onedriver.graphics import Vnc
 from onedriver.node import names, onlyone
@@ -120,9 +120,7 @@ def serve(module: str, name: str, record: Record) -> None:
         first_process = os.pidfd_open(record.pid)
         handles = [port.fileno(), place.fileno(), first_process]
         try:
-            subprocess.Popen([sys.executable, "-m", server.__name__, module, name, *map(str, handles)], cwd="/",
-                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                             start_new_session=True, pass_fds=handles)
+            detached([sys.executable, "-m", server.__name__, module, name, *map(str, handles)], pass_fds=handles)
         finally:
             os.close(first_process)
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from containerhost.linux.run import detached
 from onedriver import document, monitor, program
 from onedriver.errors import BadInput
 from onedriver.monitorconfig import MonitorConfig, monitor_config
@@ -97,10 +98,9 @@ def start(folder: Path, argv: Sequence[str], stdin: bytes) -> str:
 
 def detach(folder: Path, listener: socket.socket, argv: Sequence[str], stdin: bytes) -> None:
     """It keeps only the name open: who reads the answer waits until nobody can add to it."""
-    process = subprocess.Popen(
+    process = detached(
         [sys.executable, "-m", "onedriver.node.monitorclient", str(folder), BACKGROUND, str(listener.fileno()), *argv],
-        cwd="/", stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        pass_fds=[listener.fileno()])
+        stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
     if process.stdin:
         process.stdin.write(stdin)
         process.stdin.close()

@@ -6,13 +6,13 @@ import re
 import shutil
 import socket
 import struct
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from containerhost import topology
 from containerhost.devices.scan import scan
 from containerhost.errors import ContainerHostError
+from containerhost.linux import run as programs
 from containerhost.reports import doctor
 from containerhost.sysfs import Host
 from onedriver.errors import DriverError
@@ -116,7 +116,6 @@ def sudo(user: str, command: str, uses: Iterable[Sequence[str]]) -> Iterable[str
         yield "there is no sudo, through which the driver's scripts become root; install it"
         return
     for words in uses:
-        done = subprocess.run(["sudo", "-n", "-l", "-U", user, shutil.which(command) or command, *words],
-                              capture_output=True, timeout=LIMIT, check=False)
-        if done.returncode != 0:
+        asked = ["sudo", "-n", "-l", "-U", user, shutil.which(command) or command, *words]
+        if programs.run(asked, LIMIT).returncode != 0:
             yield f"{user} may not run `{command} {' '.join(words)}` through sudo; the manual has the line for sudoers"

@@ -12,8 +12,9 @@ import fixtures
 
 from containerhost.engines import Status
 from containerhost.errors import DeviceInUse
+from containerhost.linux.run import MEMORY
 from lxdone import backend, conf
-from lxdone.disk import growth, limited
+from lxdone.disk import growth
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, SHUTDOWN, ActionsCase
 from tests.functional_one.test_disks import MARK
@@ -326,7 +327,7 @@ class ImagesTest(ActionsCase):
         diskfiles.qcow2("create", str(disk), "32M")
         with self.node.stuck("qemu-img", f"ulimit -v > {folder}/memory; exit 1"):
             self.refused("cannot be", "attach_disk", machine.changed(disks=ROOT + image(mark=MARK)), *PLACE, "message")
-        self.assertEqual(f"{limited.MEMORY >> 10}\n", (folder / "memory").read_text())
+        self.assertEqual(f"{MEMORY >> 10}\n", (folder / "memory").read_text())
         disk.unlink()
 
     def test_images_of_ceph(self) -> None:

@@ -20,7 +20,7 @@ from containerhost.engines.docker import frozen
 from containerhost.errors import ContainerHostError, EngineError, HostActionFailed
 from containerhost.linux.freezer import POLL_INTERVAL, Freezer
 from containerhost.linux.poll import wait_until
-from containerhost.process import holders
+from containerhost.linux.run import HELD, holding, release
 from containerhost.sysfs import Host
 
 FREEZE_TIMEOUT: Final = 10.0  # s
@@ -37,11 +37,11 @@ def still(container: str) -> Iterator[None]:
     :raises EngineError: it was thawed before the block ended
     """
     what = f"container {container[:12]}"
-    with holders.started(command(container), what, START_TIMEOUT, "a process of it does not stop") as process:
+    with holding(command(container), what, START_TIMEOUT, "a process of it does not stop") as process:
         try:
             yield
         finally:
-            status = holders.end(process)
+            status = release(process)
             if status:
                 thaw_abandoned(container)
     if status:
@@ -85,7 +85,7 @@ def hold(host: Host, container: str) -> bool:
         raise HostActionFailed("it does not run")
     try:
         freeze(host, group)
-        os.write(1, holders.HELD)
+        os.write(1, HELD)
         os.read(0, 1)
         return frozen.is_frozen(host, container)
     finally:

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.errors import DeviceInUse, HostActionFailed, SpecError
+from containerhost.linux import run as programs
 from containerhost.privileged import run
-from containerhost.process import programs
 from containerhost.rollback import Rollback
 from containerhost.storage import fsfreeze, idmounts, loops, mountapi, mountedfs
 from containerhost.sysfs import Host

@@ -43,7 +43,7 @@ class UserNamespaceTest(testtools.TestCase):
             self.addCleanup(begun[0].kill)
             return begun[0]
 
-        self.useFixture(fixtures.MonkeyPatch("containerhost.storage.idmounts.subprocess", mock.Mock(Popen=popen)))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.linux.run.subprocess", mock.Mock(Popen=popen)))
         wrong = (IdRange(0, 100000, 10), IdRange(5, 200000, 10))  # they overlap
         failed = queue.Queue[str]()
 

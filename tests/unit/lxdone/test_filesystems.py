@@ -9,6 +9,7 @@ from lxdone.disk import filesystems
 from lxdone.disk.diskformat import Format
 from lxdone.disk.filesystems import FileSystem
 from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.node import programs
 
 MIB = 1 << 20
 EXT = (1080, b"\x53\xef")
@@ -60,8 +61,8 @@ class FindTest(testtools.TestCase):
                          FileSystem(Format.EXT, 512, MIB).options)
 
     def test_a_command_that_fails_says_why_on_one_line(self) -> None:
-        error = self.assertRaises(DriverError, filesystems.run, ["sh", "-c", "echo a; echo b >&2; echo c >&2; exit 1"],
+        error = self.assertRaises(DriverError, programs.run, ["sh", "-c", "echo a; echo b >&2; echo c >&2; exit 1"],
                                   9, "no")
         self.assertEqual("no: b c", str(error))
-        late = self.assertRaises(DriverError, filesystems.run, ["sleep", "60"], 0, "no")
+        late = self.assertRaises(DriverError, programs.run, ["sleep", "60"], 0, "no")
         self.assertIn("did not end within 0 s", str(late))

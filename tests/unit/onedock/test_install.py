@@ -7,7 +7,7 @@ import fixtures
 import testtools
 from click.testing import CliRunner
 
-from containerhost.process import programs
+from containerhost.linux.run import missing
 from onedock import nodecheck
 from onedock.datastore.actions import ACTIONS as DATASTORE
 from onedock.install import main
@@ -89,5 +89,5 @@ class NodeTest(testtools.TestCase):
                                                           strict=True) if word in complaint])
 
     def test_programs_that_are_missing(self) -> None:
-        (complaint,) = programs.missing(("sh", "no-such-program"))
+        (complaint,) = missing(("sh", "no-such-program"))
         self.assertIn("no-such-program", complaint)

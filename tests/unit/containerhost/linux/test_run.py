@@ -2,6 +2,8 @@
 """What the host may lack or refuse is told as the error that callers know, with the remedy."""
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,20 +15,33 @@ import testtools
 from containerhost.devices.model import Device, Kind, Role
 from containerhost.engines.docker import volumes
 from containerhost.errors import HostActionFailed
+from containerhost.linux.run import confined, run
 from containerhost.network import links
 from containerhost.network.netfunction import NetFunction
 from containerhost.privileged import Privileged
-from containerhost.process import programs
 from containerhost.storage import idmounts
 from containerhost.sysfs import Host
-from lxdone.disk import filesystems, limited
-from onedock import commands
+from onedock import datafiles
 from onedock.transfer import nodeside, streams
 from onedock.transfer.nodes import Node
 from onedriver.errors import DriverError
+from onedriver.node import programs
 
 GUID = "0000:0000:0000:0001"
 ADDRESS = "0000:5e:00.1"
+THREADS = 64  # of qemu-img, at most
+TRIED = f"""
+import ctypes, threading
+malloc, all_run = ctypes.CDLL(None).malloc, threading.Barrier({THREADS} + 1, timeout=20)
+
+def run():
+    malloc(ctypes.c_size_t(5000))
+    all_run.wait()
+
+for _ in range({THREADS}):
+    threading.Thread(target=run, daemon=True).start()
+all_run.wait()
+"""
 
 
 class MissingProgram(testtools.TestCase):
@@ -68,12 +83,12 @@ class MissingProgram(testtools.TestCase):
         self.refused(HostActionFailed, "blkid", "util-linux", lambda: volumes.file_system(Path("/dev/null")))
         self.refused(HostActionFailed, "unshare", "util-linux",
                      lambda: idmounts.user_namespace(idmounts.IdMap((), ())).__enter__())
-        self.refused(DriverError, "e2fsck", "e2fsprogs", lambda: filesystems.run(["e2fsck"], 1, "disk"))
-        self.refused(DriverError, "tar", "tar", lambda: limited.running(["tar"], 1, "disk").__enter__())
+        self.refused(DriverError, "e2fsck", "e2fsprogs", lambda: programs.run(["e2fsck"], 1, "disk"))
+        self.refused(DriverError, "tar", "tar", lambda: programs.beside(["tar"], 1, "disk").__enter__())
 
     def test_transfers(self) -> None:
         self.refused(DriverError, "tar", "tar", lambda: streams.tar([], "disk"))
-        self.refused(DriverError, "no-such-program", "install it", lambda: commands.run(["no-such-program"], "disk"))
+        self.refused(DriverError, "no-such-program", "install it", lambda: datafiles.tool(["no-such-program"], "disk"))
         self.refused(DriverError, "ssh", "openssh", lambda: Node("host").reading("x", Path("/x")).__enter__())
         self.useFixture(fixtures.MonkeyPatch("os.geteuid", lambda: 1000))
         self.refused(DriverError, "sudo", "sudo", lambda: nodeside.as_root(["load"]))
@@ -83,13 +98,20 @@ class Running(testtools.TestCase):
     def test_program_that_may_not_be_run(self) -> None:
         with tempfile.NamedTemporaryFile() as file:
             os.chmod(file.name, 0o600)
-            error = self.assertRaises(HostActionFailed, programs.run, [file.name], 1)
+            error = self.assertRaises(HostActionFailed, run, [file.name], 1)
         self.assertIn("cannot be run", str(error))
 
     def test_time_limit(self) -> None:
-        error = self.assertRaises(HostActionFailed, programs.run, ["sleep", "60"], 0.1)
+        error = self.assertRaises(HostActionFailed, run, ["sleep", "60"], 0.1)
         self.assertIn("within 0.1 s", str(error))
 
     def test_status_and_output_are_the_callers(self) -> None:
-        done = programs.run(["sh", "-c", "echo out; echo err >&2; exit 3"], 60)
+        done = run(["sh", "-c", "echo out; echo err >&2; exit 3"], 60)
         self.assertEqual((3, "out\n", "err\n"), (done.returncode, done.stdout, done.stderr))
+
+
+class ConfinedTest(testtools.TestCase):
+    def test_a_program_has_room_for_its_threads_whatever_processors_there_are(self) -> None:
+        done = subprocess.run([*confined(20), sys.executable, "-c", TRIED], capture_output=True, text=True,
+                              check=False, timeout=60)
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
