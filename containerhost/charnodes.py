@@ -16,6 +16,7 @@ import stat
 from collections.abc import Iterator
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing
 from containerhost.process import namespaces
 from containerhost.process.processes import namespace, open_folder
 from containerhost.storage import mountapi
@@ -131,12 +132,9 @@ def is_there(pid: int, path: str, folder: int, name: str, number: Number, *, unf
 
 def set_mode(folder: int, name: str, number: Number, mode: int) -> None:
     """Past the umask. The tenant may have put a link in the node's place meanwhile: it is not followed."""
-    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    try:
+    with closing(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as handle:
         if is_node(os.fstat(handle), number):
             os.chmod(f"/proc/self/fd/{handle}", mode)
-    finally:
-        os.close(handle)
 
 
 # In a container with users of its own.
@@ -182,11 +180,8 @@ def host_node(number: Number, mode: int) -> Iterator[int]:
         path = os.path.join(folder, "node")
         os.mknod(path, stat.S_IFCHR, os.makedev(*number))
         os.chmod(path, mode)
-        mount = mountapi.shown_again(path)
-        try:
+        with closing(mountapi.shown_again(path)) as mount:
             yield mount
-        finally:
-            os.close(mount)
 
 
 def root_of(pid: int) -> tuple[int, int]:
@@ -213,11 +208,8 @@ def make_folder(pid: int, path: str) -> None:
         above = open_folder(pid, steps[:depth])
         if above is None:
             raise HostActionFailed(f"process {pid} sees no folder /{'/'.join(steps[:depth])}")
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(steps[depth], 0o755, dir_fd=above)
-        finally:
-            os.close(above)
+        with closing(above), contextlib.suppress(FileExistsError):
+            os.mkdir(steps[depth], 0o755, dir_fd=above)
 
 
 @contextlib.contextmanager
@@ -230,10 +222,8 @@ def parent_of(pid: int, path: str) -> Iterator[tuple[int, str]]:
     folder = open_folder(pid, tuple(steps))
     if folder is None:
         raise FileNotFoundError(2, "its folder is missing", path)
-    try:
+    with closing(folder):
         yield folder, name
-    finally:
-        os.close(folder)
 
 
 def is_node(status: os.stat_result, number: Number) -> bool:

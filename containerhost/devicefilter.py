@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing
 
 Number = tuple[int, int]
 
@@ -58,30 +59,21 @@ def decided(folder: str) -> bool:
 @contextlib.contextmanager
 def _group(folder: str) -> Iterator[int]:
     try:
-        group = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as group:
             yield group
-        finally:
-            os.close(group)
     except OSError as error:
         raise HostActionFailed(f"the devices that {folder} may open cannot be changed: {error.strerror}") from error
 
 
 def _decide(group: int, flags: int, program: int, number: Number, allowed: bool) -> None:
-    old = _call(BY_ID, struct.pack("<I", program))
-    try:
+    with closing(_call(BY_ID, struct.pack("<I", program))) as old:
         verdicts, rest = parted(_instructions(old))
         if verdicts.get(number) == allowed:
             return
-        new = _load(written({**verdicts, number: allowed}) + rest)
-        try:
+        with closing(_load(written({**verdicts, number: allowed}) + rest)) as new:
             # A group with a single program has no other to tell it from.
             _call(ATTACH, struct.pack("<5I", group, new, DEVICES, *((flags | REPLACE, old) if flags & MULTI else
                                                                     (flags, 0))))
-        finally:
-            os.close(new)
-    finally:
-        os.close(old)
 
 
 # Instructions. Pure.

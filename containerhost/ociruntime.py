@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from containerhost import recordfiles
+from containerhost.linux.files import closing
 from containerhost.linux.lock import FileLock
 
 RUNC = "runc"
@@ -201,14 +202,11 @@ def opened_folder(root: str, path: str, owner: tuple[int, int]) -> int:
     """
     below = os.open(root, FOLDER)
     for step in path.strip("/").split("/"):
-        try:
+        with closing(below):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(step, 0o755, dir_fd=below)
                 os.chown(step, *owner, dir_fd=below, follow_symlinks=False)
-            deeper = os.open(step, FOLDER, dir_fd=below)
-        finally:
-            os.close(below)
-        below = deeper
+            below = os.open(step, FOLDER, dir_fd=below)
     return below
 
 
@@ -221,8 +219,7 @@ def copy_file(source: str, root: str, path: str, owner: tuple[int, int]) -> None
     try:
         with open(source, "rb") as file:
             content = file.read(HOST_FILE_LIMIT)
-        folder = opened_folder(root, parent, owner)
-        try:
+        with closing(opened_folder(root, parent, owner)) as folder:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
             new = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
@@ -230,8 +227,6 @@ def copy_file(source: str, root: str, path: str, owner: tuple[int, int]) -> None
                 os.fchown(new, *owner)
                 os.fchmod(new, 0o644)
                 file.write(content)
-        finally:
-            os.close(folder)
     except OSError as error:
         print(f"{path} is not as Docker would have it: {error.strerror}", file=sys.stderr)  # the container's own log
 

@@ -18,6 +18,7 @@ from containerhost.errors import HostActionFailed
 from containerhost.inside import guestfolder
 from containerhost.linux import freezer
 from containerhost.linux import run as programs
+from containerhost.linux.files import write_attribute
 from containerhost.network import links
 from containerhost.process import daemonhelpers, daemonnodes, deviceusers, namespaces, processlimits
 from containerhost.process.processes import namespace, open_folder
@@ -294,13 +295,9 @@ def run(command: list[str], limit: int = COMMAND_LIMIT) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Without creating the file: an attribute that is not there is the kernel's refusal."""
+    """Write an attribute of the kernel's."""
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(handle, text.encode())
-        finally:
-            os.close(handle)
+        write_attribute(path, text)
     except OSError as error:
         raise HostActionFailed(f"writing {text} to {path} failed: {error.strerror}") from error
 

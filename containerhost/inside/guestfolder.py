@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from containerhost.charnodes import require_container, root_of
 from containerhost.errors import HostActionFailed
-from containerhost.linux.files import Directory
+from containerhost.linux.files import Directory, closing
 from containerhost.process import namespaces
 
 FOLDER = ("run", "containerhost")
@@ -69,12 +69,9 @@ def _within(pid: int, name: str, act: Callable[[Directory], Result], *, create: 
 
 @contextlib.contextmanager
 def _opened_root(pid: int) -> Iterator[int]:
-    root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)
-    try:
+    with closing(os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)) as root:
         require_container(pid)
         yield root
-    finally:
-        os.close(root)
 
 
 @contextlib.contextmanager

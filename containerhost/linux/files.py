@@ -54,9 +54,21 @@ def replacing(path: Path, unfinished: str | None = None) -> Iterator[Path]:
 
 def sync(path: str | Path) -> None:
     """Wait until a file's content, or a directory's list of names, is on the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         os.fsync(fd)
+
+
+def write_attribute(path: str, text: str) -> None:
+    """Write to a file of the kernel's, which is not created: one that is not there is the kernel's refusal."""
+    with closing(os.open(path, os.O_WRONLY | os.O_CLOEXEC)) as fd:
+        os.write(fd, text.encode())
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close an fd when the block ends."""
+    try:
+        yield fd
     finally:
         os.close(fd)
 

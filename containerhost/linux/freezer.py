@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing, write_attribute
 from containerhost.linux.lock import FileLock, acquire
 from containerhost.linux.poll import wait_until
 from containerhost.linux.run import holding, release
@@ -82,11 +83,9 @@ class Freezer(NamedTuple):
         if fd is None:
             yield None
             return
-        try:
+        with closing(fd):
             acquire(fd, timeout, os.path.dirname(self.path))
             yield fd
-        finally:
-            os.close(fd)
 
     def freeze(self) -> None:
         """Let the kernel begin to freeze the group."""
@@ -98,11 +97,7 @@ class Freezer(NamedTuple):
 
     def _write(self, text: str) -> None:
         try:
-            fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(fd, text.encode())
-            finally:
-                os.close(fd)
+            write_attribute(self.path, text)
         except OSError as error:
             if os.path.exists(self.path):  # else the container has ended
                 raise HostActionFailed(f"writing {text} to {self.path} failed: {error.strerror}") from error

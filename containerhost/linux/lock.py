@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from containerhost.linux.files import Directory
+from containerhost.linux.files import Directory, closing
 from containerhost.linux.poll import wait_until
 
 INTERVAL = 0.005  # s between two tries
@@ -64,12 +64,9 @@ class FileLock:
         :raises TimeoutError: another one holds it for longer than the limit
         :raises OSError: the file cannot be opened
         """
-        fd = self._opened()
-        try:
+        with closing(self._opened()) as fd:
             acquire(fd, self._limit, self.path)
             yield fd
-        finally:
-            os.close(fd)
 
     def _opened(self) -> int:
         make_folder(self.path.parent)
@@ -99,13 +96,10 @@ def byte_held(path: Path, offset: int, timeout: float, *, shared: bool = False) 
     :raises OSError: the file cannot be opened; ELOOP for a link
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
+    with closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as fd:
         if not wait_until(lambda: _try_byte(fd, offset, shared), timeout, BYTE_INTERVAL):
             raise TimeoutError(f"another process has kept byte {offset} of {path} locked for more than {timeout:g} s")
         yield
-    finally:
-        os.close(fd)
 
 
 def _try_byte(fd: int, offset: int, shared: bool) -> bool:

@@ -4,6 +4,7 @@
 import os
 
 from containerhost import recordfiles
+from containerhost.linux.files import closing
 from containerhost.network import addresses, links
 from containerhost.storage import mountapi
 
@@ -23,11 +24,8 @@ def lend(folder: str, container: str, pid: int) -> None:
     """
     place = recordfiles.namespace(folder, container)
     os.close(os.open(place, os.O_CREAT | os.O_CLOEXEC, 0o600))
-    namespace = mountapi.shown_again(f"/proc/{pid}/ns/net")
-    try:
+    with closing(mountapi.shown_again(f"/proc/{pid}/ns/net")) as namespace:
         mountapi.place(namespace, place)
-    finally:
-        os.close(namespace)
     for host_name, name, setup in recordfiles.netdevs(folder, container):
         links.lend(host_name, place, name)
         if setup:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing
 from containerhost.linux.poll import wait_while
 from containerhost.process.processes import namespace, pids
 
@@ -83,10 +84,6 @@ def environment(pid: int) -> frozenset[bytes]:
 
 def kill(pid: int, space: str) -> None:
     """Another process may have its number by now, but none of the container's that could be another's."""
-    with contextlib.suppress(ProcessLookupError):
-        handle = os.pidfd_open(pid)
-        try:
-            if namespace(pid) == space:
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        finally:
-            os.close(handle)
+    with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(pid)) as handle:
+        if namespace(pid) == space:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)

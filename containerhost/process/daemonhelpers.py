@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Iterator
 
+from containerhost.linux.files import closing
 from containerhost.process.daemonnodes import HOMES
 from containerhost.process.processes import namespace, pids
 
@@ -29,19 +30,11 @@ def end(pid: int) -> int:
 
 def kill(helper: int, pid: int) -> bool:
     """:returns: False if it need not be killed, or has ended by itself"""
-    try:
-        handle = os.pidfd_open(helper)
-    except ProcessLookupError:
-        return False
-    try:
-        if not is_stuck(helper, pid):
-            return False
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        return True
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(handle)
+    with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(helper)) as handle:
+        if is_stuck(helper, pid):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            return True
+    return False
 
 
 def helpers() -> Iterator[int]:

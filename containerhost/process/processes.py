@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing
 
 # Processes come and go while they are looked at: one that is gone has nothing open.
 
@@ -88,10 +89,8 @@ def open_folder(pid: int, steps: tuple[str, ...]) -> int | None:
         raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error
     for step in steps:
         try:
-            below = os.open(step, STEP, dir_fd=handle)
+            with closing(handle):
+                handle = os.open(step, STEP, dir_fd=handle)
         except OSError:
             return None
-        finally:
-            os.close(handle)
-        handle = below
     return handle

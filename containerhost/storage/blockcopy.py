@@ -5,6 +5,7 @@ import os
 import stat
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing
 
 STEP = 4 * 2**20  # bytes
 
@@ -19,15 +20,9 @@ def copy(source: str, target: str, place: int, size: int) -> int:
     # O_NONBLOCK: below /dev there are directories in which everybody may make a FIFO, whose opening would wait. O_EXCL
     # of a block device: the kernel refuses one that it uses itself (open(2)).
     try:
-        reading = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            writing = os.open(target, os.O_WRONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                return copied(reading, writing, place, size)
-            finally:
-                os.close(writing)
-        finally:
-            os.close(reading)
+        with (closing(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as reading,
+              closing(os.open(target, os.O_WRONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC)) as writing):
+            return copied(reading, writing, place, size)
     except OSError as error:
         raise HostActionFailed(f"{source} cannot be copied to {target}: {error.strerror}") from error
 

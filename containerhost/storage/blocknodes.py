@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing
 from containerhost.process import openfiles
 from containerhost.process.processes import name, open_folder
 
@@ -78,15 +79,13 @@ def opened(pid: int, path: str, number: Number) -> Iterator[int]:
     finally:
         if folder is not None:
             os.close(folder)
-    try:
+    with closing(handle):
         status = os.fstat(handle)
         if not stat.S_ISBLK(status.st_mode) or (os.major(status.st_rdev), os.minor(status.st_rdev)) != tuple(number):
             raise NodeMissing(f"what process {pid} sees as {path} is not block device {number[0]}:{number[1]}")
         if status.st_dev == os.stat("/dev").st_dev:  # to give it away would be to give the host's disk to a user
             raise HostActionFailed(f"what process {pid} sees as {path} is the host's own node, not one of a container")
         yield handle
-    finally:
-        os.close(handle)
 
 
 def root_of(pid: int, file: str) -> int:

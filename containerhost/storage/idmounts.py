@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from containerhost.errors import DeviceInUse, HostActionFailed
+from containerhost.linux.files import closing
 from containerhost.linux.poll import wait_while
 from containerhost.linux.run import start
 from containerhost.storage import loops, mountapi
@@ -76,8 +77,7 @@ def mount(wanted: FileSystem, target: Path, ids: IdMap | None) -> None:
     options = {**OPTIONS.get(wanted.kind, {}), **({"ro": None} if wanted.read_only else {})}
     with contextlib.ExitStack() as stack:
         node = stack.enter_context(block_node(wanted))
-        tree = mountapi.mounted(wanted.kind, node, options, attributes)
-        stack.callback(os.close, tree)
+        tree = stack.enter_context(closing(mountapi.mounted(wanted.kind, node, options, attributes)))
         if ids:
             mountapi.shift(tree, stack.enter_context(user_namespace(ids)))
         mountapi.place(tree, str(target))
@@ -167,9 +167,7 @@ def user_namespace(ids: IdMap) -> Iterator[int]:
                 Path(f"/proc/{keeper.pid}/{name}").write_text(lines, encoding="ascii")
             except OSError as error:
                 raise HostActionFailed(f"the kernel refuses the {name} {lines.strip()!r}: {error.strerror}") from error
-        handle = os.open(f"/proc/{keeper.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        stack.callback(os.close, handle)
-        yield handle
+        yield stack.enter_context(closing(os.open(f"/proc/{keeper.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)))
 
 
 def _keeper(end: socket.socket) -> "subprocess.Popen[bytes]":

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing
 
 CONTROL = "/dev/loop-control"
 GET_FREE, CONFIGURE, SET_CAPACITY = 0x4C82, 0x4C0A, 0x4C07  # ioctl numbers of <linux/loop.h>
@@ -37,12 +38,10 @@ def over(file: Path, start: int, size: int, *, read_only: bool) -> Iterator[str]
         handle, node = join(present, start, size) if present else make(file, start, size, read_only=read_only)
         if handle is None:
             continue
-        try:
+        with closing(handle):
             if belongs(node, file):
                 yield node
                 return
-        finally:
-            os.close(handle)
     raise HostActionFailed(f"no loop device could be had over {file}: others took each free one first")
 
 
@@ -75,24 +74,21 @@ def join(node: str, start: int, size: int) -> tuple[int | None, str]:
 
 def measure(node: str) -> None:
     """Let the loop device be as large as its file is now."""
-    handle = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.ioctl(handle, SET_CAPACITY)
+        with closing(os.open(node, os.O_RDONLY | os.O_CLOEXEC)) as handle:
+            fcntl.ioctl(handle, SET_CAPACITY)
     except OSError as error:
         raise HostActionFailed(f"{node} does not take the size of its file: {error.strerror}") from error
-    finally:
-        os.close(handle)
 
 
 def make(file: Path, start: int, size: int, *, read_only: bool) -> tuple[int | None, str]:
     """:returns: no descriptor where another process was faster"""
     flags = AUTOCLEAR | (READ_ONLY if read_only else 0)
     try:
-        with contextlib.ExitStack() as stack:
-            control = opened(stack, CONTROL, os.O_RDWR)
-            backing = opened(stack, str(file), os.O_RDONLY if read_only else os.O_RDWR)
+        mode = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
+        with closing(os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)) as control, closing(os.open(file, mode)) as backing:
             node = f"/dev/loop{fcntl.ioctl(control, GET_FREE)}"
-            handle = os.open(node, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
+            handle = os.open(node, mode)
             try:
                 fcntl.ioctl(handle, CONFIGURE, CONFIG.pack(backing, 0, 0, 0, 0, start, size, 0, 0, 0, flags))
             except BaseException:
@@ -103,9 +99,3 @@ def make(file: Path, start: int, size: int, *, read_only: bool) -> tuple[int | N
         if error.errno == errno.EBUSY:
             return None, ""
         raise HostActionFailed(f"no loop device can be had over {file}: {error.strerror}") from error
-
-
-def opened(stack: contextlib.ExitStack, path: str, flags: int) -> int:
-    handle = os.open(path, flags | os.O_CLOEXEC)
-    stack.callback(os.close, handle)
-    return handle

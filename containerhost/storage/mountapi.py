@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing
 
 OPEN_TREE, MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT, MOUNT_SETATTR = 428, 429, 430, 431, 432, 442
 SET_FLAG, SET_STRING, CREATE = 0, 1, 6
@@ -38,14 +39,11 @@ def mounted(kind: str, source: str, options: Mapping[str, str | None], attribute
     :param attributes: of the mount: RDONLY, NOSUID, NODEV
     :returns: its descriptor, which the caller closes
     """
-    context = _call(FSOPEN, f"this kernel has no {kind} file system", kind.encode(), CLOEXEC)
-    try:
+    with closing(_call(FSOPEN, f"this kernel has no {kind} file system", kind.encode(), CLOEXEC)) as context:
         for key, value in {"source": source, **options}.items():
             _configure(context, SET_FLAG if value is None else SET_STRING, key, value, source)
         _configure(context, CREATE, None, None, source)
         return _call(FSMOUNT, f"{source} cannot be mounted", context, CLOEXEC, attributes)
-    finally:
-        os.close(context)
 
 
 def _configure(context: int, command: int, key: str | None, value: str | None, source: str) -> None:

@@ -12,6 +12,7 @@ import struct
 from pathlib import Path
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing
 from containerhost.storage import idmounts, loops
 
 FREEZE, THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
@@ -50,11 +51,9 @@ def measure(folder: Path) -> None:
 
 def _ask(folder: Path, request: int, argument: bytes | int, problem: str, *done: int) -> None:
     """:param done: errors that mean that it is so already"""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.ioctl(handle, request, argument)
-    except OSError as error:
-        if error.errno not in done:
-            raise HostActionFailed(f"{problem}: {error.strerror}") from error
-    finally:
-        os.close(handle)
+    with closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
+        try:
+            fcntl.ioctl(handle, request, argument)
+        except OSError as error:
+            if error.errno not in done:
+                raise HostActionFailed(f"{problem}: {error.strerror}") from error

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
+from containerhost.linux.files import closing
 from containerhost.linux.run import MEMORY, start, words
 from containerhost.storage import loops
 from containerhost.storage.idmounts import OPTIONS
@@ -139,13 +140,10 @@ def over_loop(command: list[str], disk: Path, found: FileSystem, point: Path,
               errors: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start a command with a loop device over the file system as one more argument, before ``point``. The loop device
     is there as long as the command, and no path of the disk is opened again."""
-    with loops.over(disk, found.start, found.size, read_only=True) as node:
-        device = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return start([*command, node, str(point)], f"disk {disk} cannot be used", DriverError,
-                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, pass_fds=[device])
-        finally:
-            os.close(device)
+    with (loops.over(disk, found.start, found.size, read_only=True) as node,
+          closing(os.open(node, os.O_RDONLY | os.O_CLOEXEC)) as device):
+        return start([*command, node, str(point)], f"disk {disk} cannot be used", DriverError,
+                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, pass_fds=[device])
 
 
 def duplicate(disk: Path, new: Path, limit: int) -> None:

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from containerhost.linux.files import closing
 from containerhost.linux.lock import acquire
 from containerhost.linux.run import CHECK_MEMORY, confined
 from containerhost.storage import loops, mountedfs
@@ -90,16 +91,13 @@ def alone(disk: Path, limit: int) -> Iterator[int]:
     :returns: an fd; a program that inherits it keeps others waiting until it ends, also where this process is killed
     :raises DriverError: another did not end
     """
-    fd = os.open(disk, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(disk, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         try:
             acquire(fd, limit, disk)
         except TimeoutError as error:
             raise DriverError(f"a program that an earlier action left still works on disk {disk} after {limit} s: "
                               f"wait for its end (fuser {disk})") from error
         yield fd
-    finally:
-        os.close(fd)
 
 
 def stretch(disk: Path, start: int, limit: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from containerhost.errors import ContainerHostError
 from containerhost.linux import records
-from containerhost.linux.files import atomic_write
+from containerhost.linux.files import atomic_write, closing
 from containerhost.linux.run import detached
 from onedriver import graphics
 from onedriver.graphics import Vnc
@@ -116,13 +116,10 @@ def serve(module: str, name: str, record: Record) -> None:
     """
     family = socket.AF_INET6 if ":" in record.vnc.listen else socket.AF_INET
     with (onlyone.take(HOLDER + name) as place,
-          socket.create_server((record.vnc.listen, record.vnc.port), family=family, backlog=BACKLOG) as port):
-        first_process = os.pidfd_open(record.pid)
+          socket.create_server((record.vnc.listen, record.vnc.port), family=family, backlog=BACKLOG) as port,
+          closing(os.pidfd_open(record.pid)) as first_process):
         handles = [port.fileno(), place.fileno(), first_process]
-        try:
-            detached([sys.executable, "-m", server.__name__, module, name, *map(str, handles)], pass_fds=handles)
-        finally:
-            os.close(first_process)
+        detached([sys.executable, "-m", server.__name__, module, name, *map(str, handles)], pass_fds=handles)
 
 
 def read(file: Path) -> Record | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from containerhost.errors import ContainerHostError
-from containerhost.linux.files import Directory
+from containerhost.linux.files import Directory, closing
 from onedriver.errors import BadInput, DriverError, NotSupported
 
 MARK_LIMIT = 256  # bytes
@@ -64,13 +64,11 @@ def opened(file: Path, *, write: bool = False) -> Iterator[Disk]:
         try:
             directory = stack.enter_context(folder(file.parent))
             # O_PATH opens nothing yet: no FIFO waits, no device acts.
-            fd = os.open(file.name, os.O_PATH | os.O_CLOEXEC, dir_fd=directory.fd)
-            stack.callback(os.close, fd)
+            fd = stack.enter_context(closing(os.open(file.name, os.O_PATH | os.O_CLOEXEC, dir_fd=directory.fd)))
             disk = _checked(fd, directory, file)
-            handle = os.open(disk.path, flags)
+            handle = stack.enter_context(closing(os.open(disk.path, flags)))
         except OSError as error:
             raise BadInput(f"disk {file} cannot be read: {error.strerror}") from error
-        stack.callback(os.close, handle)
         path = reopening(handle)
         with _named(path, file):
             yield disk._replace(path=path)

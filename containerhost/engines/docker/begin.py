@@ -9,6 +9,7 @@ import select
 import time
 
 from containerhost.engines.docker import usage
+from containerhost.linux.files import closing
 from containerhost.sysfs import Host
 
 LOOK = 0.005  # s between two looks
@@ -28,10 +29,8 @@ def ends(host: Host, container: str, pid: int, limit: float) -> bool:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
-    try:
+    with closing(process):
         return _ends(host, container, pid, process, time.monotonic() + limit)
-    finally:
-        os.close(process)
 
 
 def _ends(host: Host, container: str, pid: int, process: int, until: float) -> bool:
