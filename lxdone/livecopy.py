@@ -127,11 +127,8 @@ def snap_create_live(request: Request) -> None:
     # Those of system datastores that are on the nodes themselves keep all of them beside the disk.
     beside_image = (not request.script.endswith(ON_NODES) and disk.tm_mad in LINKING and not disk.clone and disk.source)
     folder = f"{places.source(disk.source) if beside_image and disk.source else place.path}.snap"
-    with tempfile.TemporaryFile() as stdin:
-        stdin.write(request.xml)
-        stdin.seek(0)
-        done = subprocess.run(on_node(request, SNAPSHOT, folder, str(number)), stdin=stdin, capture_output=True,
-                              check=False)
+    done = subprocess.run(on_node(request, SNAPSHOT, folder, str(number)), input=request.xml, capture_output=True,
+                          check=False)
     if done.returncode:
         raise DriverError(problem(place.host, "the snapshot", done.returncode, done.stderr))
 

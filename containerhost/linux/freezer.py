@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.files import closing, write_attribute
-from containerhost.linux.lock import FileLock, acquire
+from containerhost.linux.lock import Failure, FileLock, acquire
 from containerhost.linux.poll import wait_until
 from containerhost.linux.run import holding, release
 from containerhost.sysfs import Host
@@ -72,19 +72,19 @@ class Freezer(NamedTuple):
         return state == "FROZEN" or host.text(self.path) is None
 
     @contextlib.contextmanager
-    def locked(self, host: Host, timeout: float) -> Iterator[int | None]:
+    def locked(self, host: Host, timeout: float, failure: Failure = TimeoutError) -> Iterator[int | None]:
         """Keep other processes from freezing and thawing the group. The lock is on its folder, and ends with the last
         process that has inherited it.
 
         :returns: the folder, open; None if the group is gone
-        :raises TimeoutError: another process has the lock for longer than ``timeout`` seconds
+        :raises Exception: ``failure``: another process has the lock for longer than ``timeout`` seconds
         """
         fd = host.open(os.path.dirname(self.path))
         if fd is None:
             yield None
             return
         with closing(fd):
-            acquire(fd, timeout, os.path.dirname(self.path))
+            acquire(fd, timeout, os.path.dirname(self.path), failure)
             yield fd
 
     def freeze(self) -> None:

@@ -11,11 +11,13 @@ import contextlib
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from containerhost.linux.files import Directory, closing
 from containerhost.linux.poll import wait_until
+
+Failure = Callable[[str], Exception]  # what is raised, made of its message
 
 INTERVAL = 0.005  # s between two tries
 BYTE_INTERVAL = 0.05  # s; those who hold a byte's lock take long, and many may wait
@@ -31,15 +33,15 @@ def try_lock(fd: int) -> bool:
     return True
 
 
-def acquire(fd: int, timeout: float, path: str | Path) -> None:
+def acquire(fd: int, timeout: float, path: str | Path, failure: Failure = TimeoutError) -> None:
     """Lock an open file, or a directory, until all that have it open have closed it.
 
     :param timeout: seconds to wait for another holder
     :param path: of the file, for the message
-    :raises TimeoutError: another one holds it for longer
+    :raises Exception: ``failure``: another one holds it for longer
     """
     if not wait_until(lambda: try_lock(fd), timeout, INTERVAL):
-        raise TimeoutError(f"another process has kept {path} locked for more than {timeout:g} s; see `fuser {path}`")
+        raise failure(f"another process has kept {path} locked for more than {timeout:g} s; see `fuser {path}`")
 
 
 class FileLock:
@@ -57,15 +59,15 @@ class FileLock:
         self._limit = limit
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[int]:
+    def held(self, failure: Failure = TimeoutError) -> Iterator[int]:
         """Hold the lock while the block runs.
 
         :returns: the file, open for reading and writing; a process that inherits it holds the lock, too
-        :raises TimeoutError: another one holds it for longer than the limit
+        :raises Exception: ``failure``: another one holds it for longer than the limit
         :raises OSError: the file cannot be opened
         """
         with closing(self._opened()) as fd:
-            acquire(fd, self._limit, self.path)
+            acquire(fd, self._limit, self.path, failure)
             yield fd
 
     def _opened(self) -> int:
@@ -86,19 +88,20 @@ class FileLock:
 
 
 @contextlib.contextmanager
-def byte_held(path: Path, offset: int, timeout: float, *, shared: bool = False) -> Iterator[None]:
+def byte_held(path: Path, offset: int, timeout: float, failure: Failure = TimeoutError, *,
+              shared: bool = False) -> Iterator[None]:
     """Hold the lock of one byte of a file, which need not have it, while the block runs.
 
     :param path: the file; made for this user alone, with its folder, when first needed
     :param timeout: seconds to wait for another holder
     :param shared: hold it beside others that share it
-    :raises TimeoutError: another one holds it for longer
+    :raises Exception: ``failure``: another one holds it for longer
     :raises OSError: the file cannot be opened; ELOOP for a link
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as fd:
         if not wait_until(lambda: _try_byte(fd, offset, shared), timeout, BYTE_INTERVAL):
-            raise TimeoutError(f"another process has kept byte {offset} of {path} locked for more than {timeout:g} s")
+            raise failure(f"another process has kept byte {offset} of {path} locked for more than {timeout:g} s")
         yield
 
 

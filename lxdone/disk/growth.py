@@ -92,11 +92,9 @@ def alone(disk: Path, limit: int) -> Iterator[int]:
     :raises DriverError: another did not end
     """
     with closing(os.open(disk, os.O_RDONLY | os.O_CLOEXEC)) as fd:
-        try:
-            acquire(fd, limit, disk)
-        except TimeoutError as error:
-            raise DriverError(f"a program that an earlier action left still works on disk {disk} after {limit} s: "
-                              f"wait for its end (fuser {disk})") from error
+        acquire(fd, limit, disk, lambda _: DriverError(
+            f"a program that an earlier action left still works on disk {disk} after {limit} s: wait for its end "
+            f"(fuser {disk})"))
         yield fd
 
 

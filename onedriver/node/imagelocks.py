@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks of images, one for each: what takes long with one of them keeps only those waiting who want the same one."""
 
-import contextlib
 import hashlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.linux.lock import FileLock, byte_held
@@ -23,34 +22,24 @@ class ImageLocks:
         self._file = file
         self._limit = limit
 
-    @contextlib.contextmanager
-    def held(self, image: str, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
+    def held(self, image: str, *, shared: bool = False, wait: bool = True) -> AbstractContextManager[None]:
         """Let nobody else hold the image's lock within the block, or only those who share it.
 
         :raises Busy: another one holds it, for longer than the limit
         """
         limit = self._limit if wait else 0
         offset = int(hashlib.sha256(image.encode()).hexdigest()[:15], 16)
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(byte_held(self._file, offset, limit, shared=shared))
-            except TimeoutError as error:
-                raise Busy(f"another command on this node has worked on the image {image} for more than {limit:g} s, "
-                           f"as a rule the deploy of another VM that brings it here; `fuser -v {self._file}` shows it. "
-                           "Try again when it is done") from error
-            yield
+        return byte_held(self._file, offset, limit, lambda _: Busy(
+            f"another command on this node has worked on the image {image} for more than {limit:g} s, as a rule the "
+            f"deploy of another VM that brings it here; `fuser -v {self._file}` shows it. Try again when it is done"),
+            shared=shared)
 
 
-@contextlib.contextmanager
-def naming(lock: FileLock) -> Iterator[None]:
+def naming(lock: FileLock) -> AbstractContextManager[int]:
     """Let nobody else name and unname images within the block, which does nothing that takes long.
 
     :raises Busy: another one does, for longer than the lock's limit
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(lock.held())
-        except TimeoutError as error:
-            raise Busy(f"another command on this node names or removes images and does not end: {error}. If it waits "
-                       "for the engine, see the engine's log; then try again") from error
-        yield
+    return lock.held(lambda told: Busy(
+        f"another command on this node names or removes images and does not end: {told}. If it waits for the engine, "
+        "see the engine's log; then try again"))

@@ -2,7 +2,7 @@
 """Find out whether the kernel has frozen a container, and let one process at a time change that."""
 
 import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 from containerhost.engines.docker import usage
 from containerhost.errors import EngineTimeout
@@ -30,19 +30,12 @@ def is_frozen(host: Host, container: str) -> bool:
     return found is not None and found.is_requested(host)
 
 
-@contextlib.contextmanager
-def locked(host: Host, container: str, timeout: float) -> Iterator[None]:
+def locked(host: Host, container: str, timeout: float) -> AbstractContextManager[object]:
     """Keep other processes from freezing and thawing the container; one that does not run needs no lock.
 
     :param container: Docker's id
     :raises EngineTimeout: another process has the lock for longer than ``timeout`` seconds
     """
     group = freezer(host, container)
-    with contextlib.ExitStack() as stack:
-        if group:
-            try:
-                stack.enter_context(group.locked(host, timeout))
-            except TimeoutError as error:
-                raise EngineTimeout(f"container {container[:12]} is frozen by another process, which copies its root, "
-                                    f"for more than {timeout:g} s") from error
-        yield
+    return contextlib.nullcontext() if group is None else group.locked(host, timeout, lambda _: EngineTimeout(
+        f"container {container[:12]} is frozen by another process, which copies its root, for more than {timeout:g} s"))

@@ -4,8 +4,8 @@
 While it is at work the operator holds what is to change, by the host's own records, so that no driver hands it out.
 """
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.allocation.store import AllocationStore, Consumer
@@ -62,14 +62,8 @@ class Cutter:
                     self._store.release(record.device_id, OPERATOR)
             return plans
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(self._lock.held())
-            except TimeoutError as error:
-                raise DeviceHeld(f"GPUs of this host are being cut already: {error}") from error
-            yield
+    def _alone(self) -> AbstractContextManager[int]:
+        return self._lock.held(lambda told: DeviceHeld(f"GPUs of this host are being cut already: {told}"))
 
     def _claim(self, each: Plan) -> None:
         """The whole GPU, if nobody has a part of it that stays; else the parts that go.
