@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks between processes, and between the threads of each. The kernel keeps them for open files, so a lock ends with
-the last process that has the file: also when it is killed, and not before a program has ended that inherited it.
+"""Exclude other processes, and the other threads of this one, by locks on open files.
 
-The package ``filelock`` does less: its release unlocks the file also for a program that inherited it, it has neither
-locks that are shared nor many locks in one file, it leaves the file to root where root is the first, and version 3.9 of
-Debian 12 follows a link at the file's path and empties the file.
+The kernel releases a lock when the last process closes the file: also when it is killed, and not before a program ends
+that inherited the fd.
+
+The package ``filelock`` does not do: releasing its lock unlocks the file also for programs that inherited it, it locks
+no part of a file, and where root is the first to use a file, it belongs to root. Version 3.9, that of Debian 12, also
+follows a link at the file's path and truncates the file.
 """
 
 import contextlib
@@ -45,7 +47,7 @@ def acquire(fd: int, timeout: float, path: str | Path, failure: Failure = Timeou
 
 
 class FileLock:
-    """A lock of the name of a file.
+    """Lock by the name of a file.
 
     The file belongs to the owner of its folder, also where root is the first to need it: a service that is not root
     would else never get the lock again.

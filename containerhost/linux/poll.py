@@ -18,7 +18,10 @@ def wait_until(condition: Callable[[], object], timeout: float, interval: float 
 
 
 def wait_while(condition: Callable[[], T], timeout: float, interval: float = INTERVAL) -> T:
-    """Call ``condition`` likewise until it is false, and return the last answer: what stands in the way, or nothing."""
+    """Call ``condition`` until it is false, as often as :func:`wait_until` does.
+
+    :returns: its last result, which is true if the time was over
+    """
     end = time.monotonic() + timeout
     while (found := condition()) and time.monotonic() < end:
         time.sleep(interval)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run programs of the host: none through a shell, each with a time limit unless it is to outlive its caller."""
+"""Run programs of the host: with a time limit, unless they are to outlive their caller, and without a shell."""
 
 import contextlib
 import os
@@ -75,8 +75,11 @@ def check(command: Sequence[str], timeout: float, problem: str, accepted: Contai
 
 def start(command: Sequence[str], problem: str, failure: Failure = HostActionFailed,
           **options: Any) -> subprocess.Popen[bytes]:
-    """:param options: of :class:`subprocess.Popen`
-    :raises Exception: ``failure``: the program is missing or cannot be run
+    """Start a program.
+
+    :param problem: what it means that it cannot be run, which begins the error
+    :param options: of :class:`subprocess.Popen`
+    :raises Exception: ``failure``: it is missing or cannot be run
     """
     try:
         return subprocess.Popen(command, **options)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
 import os
+import subprocess
 import threading
 import traceback
 from pathlib import Path
@@ -9,7 +11,8 @@ import fixtures
 import testtools
 
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.linux.lock import FileLock
+from containerhost.linux.files import closing
+from containerhost.linux.lock import FileLock, acquire, byte_held
 
 NOBODY = 65534
 
@@ -51,6 +54,47 @@ class FileLockTest(testtools.TestCase):
         os.waitpid(pid, 0)
         with self.lock.held():
             pass
+
+
+class ByteTest(testtools.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.path = self.folder / "new" / "locks"
+
+    def held(self, offset, **more):
+        return byte_held(self.path, offset, 0, **more)
+
+    def test_one_holder_for_each_byte_also_within_a_process(self):
+        with self.held(7):
+            for _ in range(2):  # closing another fd of the file does not release the lock
+                self.assertRaises(TimeoutError, self.held(7).__enter__)
+            with self.held(8):
+                pass
+        with self.held(7, shared=True), self.held(7, shared=True):
+            self.assertRaises(KeyError, self.held(7, failure=KeyError).__enter__)
+
+    def test_file_is_for_its_user_alone_and_no_link(self):
+        with self.held(0):
+            self.assertEqual([0o600, 0o700], [path.stat().st_mode & 0o777 for path in (self.path, self.path.parent)])
+        self.path.unlink()
+        self.path.symlink_to(self.folder / "elsewhere")
+        error = self.assertRaises(OSError, self.held(0).__enter__)
+        self.assertEqual((errno.ELOOP, ["new"]), (error.errno, os.listdir(self.folder)))
+
+
+class InheritedTest(testtools.TestCase):
+    def test_directory_is_locked_until_a_program_that_inherited_it_ends(self):
+        folder = self.useFixture(fixtures.TempDir()).path
+        with closing(os.open(folder, os.O_RDONLY)) as first, closing(os.open(folder, os.O_RDONLY)) as second:
+            acquire(first, 0, folder)
+            with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[first]) as program:
+                os.dup2(second, first)  # closes it here
+                error = self.assertRaises(TimeoutError, acquire, second, 0.05, folder)
+                self.assertIn(f"fuser {folder}", str(error))
+                program.stdin.close()
+                program.wait()
+            acquire(second, 0, folder)
 
 
 class OtherUserTest(testtools.TestCase):

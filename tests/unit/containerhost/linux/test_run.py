@@ -2,6 +2,7 @@
 """What the host may lack or refuse is told as the error that callers know, with the remedy."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import testtools
 from containerhost.devices.model import Device, Kind, Role
 from containerhost.engines.docker import volumes
 from containerhost.errors import HostActionFailed
-from containerhost.linux.run import confined, run
+from containerhost.linux.run import confined, detached, holding, release, run
 from containerhost.network import links
 from containerhost.network.netfunction import NetFunction
 from containerhost.privileged import Privileged
@@ -108,6 +109,36 @@ class Running(testtools.TestCase):
     def test_status_and_output_are_the_callers(self) -> None:
         done = run(["sh", "-c", "echo out; echo err >&2; exit 3"], 60)
         self.assertEqual((3, "out\n", "err\n"), (done.returncode, done.stdout, done.stderr))
+
+
+class HoldingTest(testtools.TestCase):
+    def holding(self, script: str, timeout: float = 60) -> Any:
+        return holding(["sh", "-c", script], "the disk", timeout, "it waits")
+
+    def test_holder_goes_when_its_input_ends(self) -> None:
+        with self.holding("echo frozen; cat; exit 3") as process:
+            self.assertIsNone(process.poll())
+            self.assertEqual(3, release(process))
+
+    def test_holder_that_does_not_go_is_killed(self) -> None:
+        with self.holding("echo frozen; exec sleep 60") as process:
+            self.assertEqual(-signal.SIGKILL, release(process, 0.05))
+
+    def test_reason_why_it_does_not_hold(self) -> None:
+        for script, timeout, words in (("echo it is busy", 60, "the disk cannot be frozen: it is busy"),
+                                       ("exit 1", 60, "the disk cannot be frozen: killed"),
+                                       ("cat", 0, "the disk cannot be frozen within 0 s: it waits")):
+            error = self.assertRaises(HostActionFailed, self.holding(script, timeout).__enter__)
+            self.assertEqual(words, str(error))
+
+
+class DetachedTest(testtools.TestCase):
+    def test_session_folder_and_streams_are_its_own(self) -> None:
+        with detached(["sleep", "60"]) as process:
+            self.assertEqual(process.pid, os.getsid(process.pid))
+            self.assertEqual({"/", os.devnull}, {os.readlink(f"/proc/{process.pid}/{name}") for name in (
+                "cwd", "fd/0", "fd/1", "fd/2")})
+            process.kill()
 
 
 class ConfinedTest(testtools.TestCase):
