@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing
 from containerhost.linux.lock import try_lock
 from containerhost.linux.run import HELD, holding, release
 from containerhost.storage import mountedfs
@@ -82,22 +83,22 @@ def main(folder: str, how: str) -> int:
     if not try_lock(os.open(Path(folder).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
         print("an earlier command still waits until a program's write to a disk of this VM ends")
         return 1
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    to_thaw = True
-    try:
-        fcntl.ioctl(handle, FREEZE, 0)
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            print(error.strerror)
-            return 1
-        to_thaw = False  # unless somebody waits for it, it is another's
-    try:
-        os.write(1, HELD)
-        to_thaw = how != KEEP
-        return 0 if how == KEEP or select.select([0], [], [], float(how))[0] else LATE
-    finally:
-        if to_thaw:
-            fcntl.ioctl(handle, THAW, 0)
+    with closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
+        to_thaw = True
+        try:
+            fcntl.ioctl(handle, FREEZE, 0)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                print(error.strerror)
+                return 1
+            to_thaw = False  # unless somebody waits for it, it is another's
+        try:
+            os.write(1, HELD)
+            to_thaw = how != KEEP
+            return 0 if how == KEEP or select.select([0], [], [], float(how))[0] else LATE
+        finally:
+            if to_thaw:
+                fcntl.ioctl(handle, THAW, 0)
 
 
 if __name__ == "__main__":
