@@ -361,7 +361,10 @@ class DeviceAllocator:
 
     def _wanted(self, inventory: Inventory, requests: Iterable[Request], mine: Mapping[str, Allocation]
                 ) -> list[tuple[Device, GrantOptions]]:
-        """:raises DeviceNotFound, DeviceUnhealthy, SpecError: the consumer cannot be given all of them"""
+        """Return the requested devices with their options.
+
+        :raises DeviceNotFound, DeviceUnhealthy, SpecError: the consumer cannot be given all of them
+        """
         wanted = [(self._usable(inventory, request, mine), request.options) for request in requests]
         require_distinct(wanted, mine)
         return wanted
