@@ -9,15 +9,17 @@ import contextlib
 import os
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.files import closing
-from containerhost.linux.poll import wait_while
+from containerhost.linux.poll import wait_until, wait_while
 from containerhost.process.processes import namespace, pids
 
 MARK = "CONTAINERHOST_COMMAND"  # the environment variable whose value is the mark
 LIMIT = 5.0  # s until they are gone
+STARTING = 0.01  # s that the kernel takes to start a program
 GONE = frozenset("ZX")  # states of processes that have ended (proc(5))
 
 
@@ -74,12 +76,20 @@ def place(pid: int) -> Place | None:
 
 
 def environment(pid: int) -> frozenset[bytes]:
-    """As it began."""
+    """Return a process's environment as it began. While the kernel starts a program (execve(2)), it shows none for a
+    moment: an empty one is read again."""
+    found = b""
+
+    def read() -> bytes:
+        nonlocal found
+        found = Path(f"/proc/{pid}/environ").read_bytes()
+        return found
+
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return frozenset(file.read().split(b"\0"))
+        wait_until(read, STARTING)
     except OSError:
         return frozenset()
+    return frozenset(found.split(b"\0"))
 
 
 def kill(pid: int, space: str) -> None:

@@ -42,7 +42,7 @@ class CommandTreeTest(testtools.TestCase):
         first = self.begun("exec sleep 1001")
         await_that(lambda: MARK.encode() in Path(f"/proc/{first.pid}/environ").read_bytes(), "it runs")
         commandtree.end(os.getpid(), 0, MARK)
-        self.assertEqual(-9, first.wait())
+        self.assertEqual(-9, first.wait(timeout=10))
 
     def test_a_container_that_has_ended_has_none(self) -> None:
         process = subprocess.Popen(["true"])
