@@ -34,11 +34,13 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "snapshot_revert": ("deploy_id", "snapshot"),
     "snapshot_delete": ("deploy_id", "snapshot"),
     "resize": ("deploy_id",),
-    "prereconfigure": ("deploy_id", "target"),
     "reconfigure": ("deploy_id", "target", "path"),
     "exec": (),
     "exec_cancel": (),
 }
+
+#: Actions that are over in their scripts: nothing has to let go of a context that is a directory before it changes.
+IN_SCRIPTS = frozenset({"prereconfigure"})
 
 #: Names of the scripts where oned runs them itself.
 LOCAL_NAMES = {"snapshotcreate": "snapshot_create", "snapshotrevert": "snapshot_revert",

@@ -170,10 +170,6 @@ class BaseVmm(abc.ABC):
             changes.of_shrinking(own, spec.memory.size, self._engine.metrics(own).memory)
         self._reconfigure(call.vm, spec)
 
-    def prereconfigure(self, call: Call) -> None:
-        """The context is a folder: nothing has to let go of it before it changes."""
-        self._existing(call)
-
     def exec(self, call: Call) -> None:
         """Done when the command has begun; monitoring tells its end."""
         self._commands.start(self._existing(call).name, call.arguments["command"], call.arguments.get("stdin", ""))

@@ -346,7 +346,6 @@ class ChangesTest(ActionsCase):
         machine = self.deployed()
         path = "/var/lib/one//datastores/0/1/disk.2"
         changed = machine.changed(context=(("ETH0_IP", "10.0.0.1"),))
-        self.ok("prereconfigure", changed, "sdb")
         self.ok("reconfigure", changed, "sdb", path)
         self.assertIn("ETH0_IP='10.0.0.1'", self.inside(machine, "cat", "/context/context.sh"))
 

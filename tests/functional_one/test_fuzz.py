@@ -37,7 +37,7 @@ WEIGHTS = {
     "deploy": 9, "shutdown": 3, "cancel": 3, "reboot": 1, "reset": 2, "save": 3, "restore": 3, "migrate": 1,
     "attach_nic": 5, "detach_nic": 3, "attach_device": 6, "detach_device": 3, "attach_disk": 4, "detach_disk": 3,
     "resize_disk": 2, "resize": 2, "snapshot_create": 2, "snapshot_revert": 2, "snapshot_delete": 1,
-    "prereconfigure": 1, "reconfigure": 1, "exec": 3, "exec_cancel": 1, "visit": 3}
+    "reconfigure": 1, "exec": 3, "exec_cancel": 1, "visit": 3}
 
 
 class Tenant:
@@ -165,9 +165,6 @@ class Tenant:
 
     def _snapshot_delete(self) -> None:
         self._snapshot("snapshot_delete")
-
-    def _prereconfigure(self) -> None:
-        self._act("prereconfigure", [self.machine.name, "sdb"], 25)
 
     def _reconfigure(self) -> None:
         self._act("reconfigure", [self.machine.name, "sdb", "/disk.1"], 25)

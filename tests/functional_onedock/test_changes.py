@@ -126,7 +126,6 @@ class ChangesTest(OnedockCase):
     def test_a_new_context_is_seen_at_once(self) -> None:
         machine = self.deployed(Machine(nics=(0,), context=addressed("10.1.0.5")))
         changed = machine.changed(context=(*addressed("10.1.0.9"), ("ETH0_DNS", "10.1.0.1")))
-        self.ok("prereconfigure", changed, "sdb")
         self.ok("reconfigure", changed, "sdb", "/var/lib/one//datastores/0/1/disk.2")
         self.assertIn("ETH0_IP='10.1.0.9'", self.inside(machine, "cat", "/context/context.sh"))
         self.assertEqual("nameserver 10.1.0.1\n", self.inside(machine, "cat", "/etc/resolv.conf"))

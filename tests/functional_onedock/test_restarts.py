@@ -73,7 +73,6 @@ class RestartsTest(Commands, OnedockCase):
             yield Step("resize_disk", volume, own, ("3", "64", "message", "node1"))
         yield Step("detach_disk", volume, own, PLACE)
         yield Step("resize", base.changed(memory=192), own, when=When.CHANGING)
-        yield Step("prereconfigure", base, own, ("sdb",))
         yield Step("reconfigure", base.changed(context=addressed("10.1.0.9")), own, ("sdb", "disk.2"))
         yield Step("save", base, own, lcm=SUSPEND, when=When.CHANGING, status=Status.FROZEN)
         yield Step("restore", base, own, lcm=RESTORE, when=When.CHANGING)

@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parents[3] / "etc/opennebula/remotes/vmm/lxdone"
 
 class ScriptsTest(testtools.TestCase):
     def test_there_is_one_for_every_name_oned_calls(self) -> None:
-        self.assertEqual({*actions.ARGUMENTS, *actions.LOCAL_NAMES}, set(os.listdir(FOLDER)))
+        self.assertEqual({*actions.ARGUMENTS, *actions.LOCAL_NAMES, *actions.IN_SCRIPTS}, set(os.listdir(FOLDER)))
 
     def test_command_prints_usage_when_arguments_are_missing(self) -> None:
         root = FOLDER.parents[4]
@@ -35,6 +35,13 @@ class ScriptsTest(testtools.TestCase):
     def test_all_are_the_same_and_can_be_run(self) -> None:
         self.assertEqual(1, len({path.read_text() for path in FOLDER.iterdir()}))
         self.assertEqual([], [path.name for path in FOLDER.iterdir() if not os.access(path, os.X_OK)])
+
+    def test_what_is_over_in_its_script_starts_no_program(self) -> None:
+        for driver in ("lxdone", "onedock"):
+            for action in actions.IN_SCRIPTS:
+                done = subprocess.run([FOLDER.parent / driver / action, "one-1", "sdb", "1", "node1"], check=False,
+                                      capture_output=True, env={"PATH": "/nonexistent"}, stdin=subprocess.DEVNULL)
+                self.assertEqual((0, b"", b""), (done.returncode, done.stdout, done.stderr))
 
     def test_no_vm_starts_whose_interfaces_network_drivers_do_not_know(self) -> None:
         """Security groups would let everything in."""

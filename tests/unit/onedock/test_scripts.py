@@ -21,7 +21,7 @@ FOLDER = ETC / "opennebula/remotes/vmm/onedock"
 
 class ScriptsTest(testtools.TestCase):
     def test_there_is_one_for_every_name_oned_calls(self) -> None:
-        self.assertEqual({*actions.ARGUMENTS, *actions.LOCAL_NAMES}, set(os.listdir(FOLDER)))
+        self.assertEqual({*actions.ARGUMENTS, *actions.LOCAL_NAMES, *actions.IN_SCRIPTS}, set(os.listdir(FOLDER)))
 
     def test_all_are_the_same_and_can_be_run(self) -> None:
         self.assertEqual(1, len({path.read_text() for path in FOLDER.iterdir()}))
