@@ -75,7 +75,7 @@ def create_alone(records: str, words: Sequence[str]) -> int:
     mapped = rewrite(os.path.join(value_of(words, "--bundle") or ".", "config.json"), nodes, hook,
                      recordfiles.volumes_in_root(records, container))
     try:
-        status = runc(words, lambda: load(records, container))
+        status = runc(words, load)
     except BaseException:
         runc([*common(words), "delete", "--force", container])
         raise
@@ -113,11 +113,10 @@ def delete(records: str, words: Sequence[str]) -> int:
         return status
 
 
-def load(records: str, container: str) -> None:
+def load() -> None:
     """What will be needed once runc is done."""
     from containerhost import rollback  # noqa: F401, PLC0415  (a start waits; it loads beside runc)
-    from containerhost.network import lending  # noqa: PLC0415  (likewise)
-    lending.load(records, container)
+    from containerhost.network import lending  # noqa: F401, PLC0415  (likewise)
 
 
 def lend(records: str, container: str, pid: int) -> None:

@@ -9,12 +9,6 @@ from containerhost.network import addresses, links
 from containerhost.storage import mountapi
 
 
-def load(folder: str, container: str) -> None:
-    """What the others will need, while there is time for it."""
-    if any(setup for _, _, setup in recordfiles.netdevs(folder, container)):
-        links.load()
-
-
 def lend(folder: str, container: str, pid: int) -> None:
     """Move the interfaces in, and keep the network namespace: the kernel would keep it only as long as its processes,
     and with it every interface that comes later.

@@ -1,48 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's network links by netlink: pairs of virtual interfaces and what is set on them. Needs CAP_NET_ADMIN.
+"""The kernel's network links, by iproute2: pairs of virtual interfaces and what is set on them. Needs CAP_NET_ADMIN.
 
-Only :mod:`containerhost.privileged` calls this; it has checked every argument.
+A program takes some milliseconds; a library for netlink takes longer to load than an action of OpenNebula needs for
+all else. Only :mod:`containerhost.privileged` calls this; it has checked every argument.
 """
 
 import array
-import contextlib
-import errno
 import fcntl
+import json
 import os
 import socket
 import struct
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.run import check
 from containerhost.process.namespaces import within
 
-if TYPE_CHECKING:
-    from pyroute2 import IPRoute
-
 # linux/sockios.h, linux/ethtool.h
 SIOCETHTOOL, ETHTOOL_STXCSUM = 0x8946, 0x17
-# linux/if.h
-IFF_UP, IFF_NOARP = 0x1, 0x80
 LIMIT = 30  # s
 HOME = "/proc/thread-self/ns/net"
 
 
 def make_veth(host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
-    """A pair of interfaces: ``host_end`` up and marked, ``inner_end`` down with the container's MAC.
+    """Make a pair of interfaces: ``host_end`` up and marked, ``inner_end`` down with the container's MAC.
 
     :param mtu: bytes; None is the kernel's default
     :param switched: a switch takes the frames, and the host's own IP stack must not: the tenant would reach the host
     """
-    size = {"mtu": mtu} if mtu else {}
-    flags = IFF_UP | IFF_NOARP if switched else IFF_UP
-    with netlink(f"make interfaces {host_end} and {inner_end}") as ip:
-        ip.link("add", kind="veth", ifname=host_end, **size, peer={"ifname": inner_end, "address": mac, **size})
-        if switched:
-            disable_ipv6(host_end)
-        # The kernel takes an alias only for a link that is there.
-        ip.link("set", index=index(ip, host_end), ifalias=mark, flags=flags, change=flags)
+    asked = f"make interfaces {host_end} and {inner_end}"
+    size = ["mtu", str(mtu)] if mtu else []
+    ip(asked, "link", "add", "name", host_end, *size, "type", "veth", "peer", "name", inner_end, "address", mac, *size)
+    if switched:
+        disable_ipv6(host_end)
+    # The kernel takes an alias only for a link that is there.
+    ip(asked, "link", "set", "dev", host_end, "alias", mark, *(("arp", "off") if switched else ()), "up")
 
 
 def remove_veth(name: str) -> None:
@@ -54,12 +47,13 @@ def remove_veth(name: str) -> None:
 
 
 def make_shaper(name: str) -> None:
-    """An interface that passes on what is redirected to it (the kernel's ifb), up; done already when it is there."""
-    with netlink(f"make interface {name}") as ip:
-        if not ip.link_lookup(ifname=name):
-            ip.link("add", kind="ifb", ifname=name)
-            disable_ipv6(name)
-        ip.link("set", index=index(ip, name), state="up")
+    """Make an interface that passes on what is redirected to it (the kernel's ifb), up; done already when it is
+    there."""
+    asked = f"make interface {name}"
+    if not exists(name):
+        ip(asked, "link", "add", "name", name, "type", "ifb")
+        disable_ipv6(name)
+    ip(asked, "link", "set", "dev", name, "up")
 
 
 def remove_shaper(name: str) -> None:
@@ -68,41 +62,40 @@ def remove_shaper(name: str) -> None:
 
 
 def remove(name: str, kind: str, what: str) -> None:
-    with netlink(f"remove interface {name}", but_not=errno.ENODEV) as ip:
-        found = ip.link_lookup(ifname=name)
-        if not found:
-            return
-        present = ip.get_links(found[0])[0].get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND")
+    asked = f"remove interface {name}"
+    try:
+        (found,) = json.loads(ip(asked, "-json", "-details", "address", "show", "dev", name))
+        present = found.get("linkinfo", {}).get("info_kind")
         if present != kind:
             raise HostActionFailed(f"interface {name} is {present or 'hardware'}, not {what}: it is left alone")
-        ip.link("del", index=found[0])
+        ip(asked, "link", "delete", "dev", name)
+    except HostActionFailed:
+        if exists(name):
+            raise
 
 
 def set_up(name: str, up: bool) -> None:
-    with netlink(f"set interface {name} {'up' if up else 'down'}") as ip:
-        ip.link("set", index=index(ip, name), state="up" if up else "down")
+    state = "up" if up else "down"
+    ip(f"set interface {name} {state}", "link", "set", "dev", name, state)
 
 
 def rename(name: str, new: str) -> None:
-    """The kernel renames only interfaces that are down."""
-    with netlink(f"rename interface {name} to {new}") as ip:
-        link = index(ip, name)
-        ip.link("set", index=link, flags=0, change=IFF_UP)
-        ip.link("set", index=link, ifname=new)
+    """Rename an interface, which goes down: the kernel renames no other."""
+    asked = f"rename interface {name} to {new}"
+    ip(asked, "link", "set", "dev", name, "down")
+    ip(asked, "link", "set", "dev", name, "name", new)
 
 
 def quieten(name: str) -> None:
     """Leave an interface down and without addresses."""
-    with netlink(f"set interface {name} down and take its addresses") as ip:
-        link = index(ip, name)
-        ip.link("set", index=link, flags=0, change=IFF_UP)
-        ip.flush_addr(index=link)
+    asked = f"set interface {name} down and take its addresses"
+    ip(asked, "link", "set", "dev", name, "down")
+    ip(asked, "address", "flush", "dev", name)
 
 
 def enslave(name: str, bridge: str) -> None:
     """Make an interface a port of a bridge."""
-    with netlink(f"make interface {name} a port of bridge {bridge}") as ip:
-        ip.link("set", index=index(ip, name), master=index(ip, bridge))
+    ip(f"make interface {name} a port of bridge {bridge}", "link", "set", "dev", name, "master", bridge)
 
 
 def compute_checksums(name: str) -> None:
@@ -140,50 +133,30 @@ def names_in(namespace: str) -> tuple[str, ...]:
 
 
 def move(name: str, new: str, there: int, asked: str) -> None:
-    """By iproute2: a container's start waits for this, and a library for netlink takes longer to load than all of it.
-
-    :param there: a descriptor of the other namespace
-    """
-    if name not in {found for _, found in socket.if_nameindex()}:
+    """Move an interface to the namespace of a descriptor."""
+    if not exists(name):
         raise HostActionFailed(f"there is no interface {name} on this host")
     # Moving it takes it down, and the kernel renames it afterwards (rtnetlink.c, do_setlink).
-    words = ["ip", "link", "set", "dev", name, "name", new, "netns", f"/proc/self/fd/{there}"]
-    check(words, LIMIT, f"cannot {asked}", pass_fds=[there])
-
-
-def load() -> None:
-    """The library for netlink, for who has the time now."""
-    import pyroute2  # noqa: F401, PLC0415
+    ip(asked, "link", "set", "dev", name, "name", new, "netns", f"/proc/self/fd/{there}", pass_fds=[there])
 
 
 def disable_ipv6(name: str) -> None:
-    """Before the link is up: it would get a link-local address."""
+    """Do it before the link is up: it would get a link-local address."""
     path = f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6"
     if os.path.exists(path):
         with open(path, "w", encoding="ascii") as setting:
             setting.write("1")
 
 
-def index(ip: "IPRoute", name: str) -> int:
-    found = ip.link_lookup(ifname=name)
-    if not found:
-        raise HostActionFailed(f"there is no interface {name} on this host")
-    return found[0]
+def exists(name: str) -> bool:
+    return name in {found for _, found in socket.if_nameindex()}
 
 
-@contextlib.contextmanager
-def netlink(asked: str, but_not: int | None = None) -> Iterator["IPRoute"]:
-    """:param but_not: the kernel's error that means that others have done what is asked
-    :raises HostActionFailed: with the kernel's words
+def ip(asked: str, *words: str, pass_fds: Sequence[int] = ()) -> str:
+    """Run ``ip``, in the network namespace of the calling thread.
+
+    :param asked: what it is to do, for the error
+    :returns: what it prints
+    :raises HostActionFailed: it fails, with its words
     """
-    # Half the start of a small program like OpenNebula's actions, most of which change no link.
-    from pyroute2 import IPRoute  # noqa: PLC0415
-    from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415
-    try:
-        with IPRoute() as ip:
-            yield ip
-    except NetlinkError as error:
-        if error.code != but_not:
-            raise HostActionFailed(f"cannot {asked}: {os.strerror(error.code)}") from error
-    except OSError as error:
-        raise HostActionFailed(f"cannot {asked}: {error.strerror or error}") from error
+    return check(["ip", *words], LIMIT, f"cannot {asked}", pass_fds=pass_fds)
