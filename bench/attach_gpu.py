@@ -74,7 +74,7 @@ def compare(scene: stage.Stage, runs: int) -> dict[str, float]:
 
 
 def resize(scene: stage.Stage, old: Any, new: Any) -> None:
-    """What nova calls, without its database: the server leaves for its own host, with the other one's claims."""
+    """Call what nova calls, without its database: the server leaves for its own host, with the other one's claims."""
     server = old.obj_clone()
     server.vm_state, server.new_flavor = vm_states.ACTIVE, old.flavor
     server.migration_context = objects.MigrationContext(

@@ -17,14 +17,14 @@ Census = dict[str, list[str]]
 
 
 class Registrar:
-    """:param folders: of state, in which files may be left
+    """:param directories: of state, in which files may be left
     :param engine: of LXD
     """
 
-    def __init__(self, engine: Any, owners: Path, folders: tuple[Path, ...]) -> None:
+    def __init__(self, engine: Any, owners: Path, directories: tuple[Path, ...]) -> None:
         self._engine = engine
         self._store = AllocationStore(owners)
-        self._folders = folders
+        self._directories = directories
 
     def take(self, container: str) -> Census:
         """By kind: what there is, in words that stay the same for the same thing."""
@@ -41,7 +41,7 @@ class Registrar:
             "interfaces in the container": sorted(inside.netdevs),
             "mounts of the host": mounts("self"),
             "mounts in the container": mounts(str(pid)),
-            "files of state": sorted(str(path) for folder in self._folders for path in folder.rglob("*")),
+            "files of state": sorted(str(path) for directory in self._directories for path in directory.rglob("*")),
             "open files": open_files(),
             "threads": sorted(thread.name for thread in threading.enumerate()),
             "child processes": children(),
@@ -65,7 +65,7 @@ def mounts(process: str) -> list[str]:
 
 
 def open_files() -> list[str]:
-    """What each is; sockets and pipes without their numbers."""
+    """Describe each open file; sockets and pipes without their numbers."""
     found = []
     for handle in os.listdir("/proc/self/fd"):
         try:

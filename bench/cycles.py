@@ -105,7 +105,7 @@ def main() -> int:
 
 
 class Told:
-    """Whether this process was told to end; a signal must not end it in the middle of a cycle."""
+    """Return whether this process was told to end; a signal must not end it in the middle of a cycle."""
 
     def __init__(self) -> None:
         self.to_end = False
@@ -126,7 +126,7 @@ class Cycles:
                                       for claims in ((), (("gpu", gpu.address),)))
         conf = scene.conf
         self._registrar = Registrar(scene.lxd.engine, Path(conf.lxd.owners_dir), (
-            Path(conf.lxd.owners_dir), Path(conf.instances_path), scene.lxd.daemon.folder / "devices"))
+            Path(conf.lxd.owners_dir), Path(conf.instances_path), scene.lxd.daemon.directory / "devices"))
         self._acts: dict[str, Callable[[], None]] = {
             "give GPU": lambda: resize(scene, self._bare, self._equipped),
             "attach VF": lambda: scene.driver.attach_interface(None, self._equipped, scene.image_meta, self._port),
@@ -172,7 +172,7 @@ def chosen(fits: Callable[[Device], bool]) -> Device:
 
 
 def with_port(server: objects.Instance, function: Device) -> objects.Instance:
-    """The server with the claim that nova makes for a direct port."""
+    """Return the server with the claim that nova makes for a direct port."""
     claim = objects.PciDevice(address=function.address, request_id=PORT_REQUEST, compute_node_id=records.NODE)
     server.pci_devices.objects.append(claim)
     server.info_cache = objects.InstanceInfoCache(network_info=model.NetworkInfo())

@@ -20,10 +20,10 @@ def enter() -> None:
 
 
 def installed(extra: str) -> Path:
-    """This repository, installed as an operator does it, with nothing beside: in a checkout's own virtual environment
-    each start of Python takes twice as long. Before :func:`enter`, where there is no network.
+    """Install this repository as an operator does it, with nothing beside: in a checkout's own virtual environment each
+    start of Python takes twice as long. To be called before :func:`enter`, where there is no network.
 
-    :returns: the folder of its commands
+    :returns: the directory of its commands
     """
     home = REPOSITORY / ".cache/bench" / extra
     if "FAKEHOST_CONTROL" not in os.environ:

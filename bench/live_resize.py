@@ -22,7 +22,7 @@ emulated.enter()
 from tests.functional.nova import test_live_resize  # noqa: E402  (nova comes after the entry)
 
 AIM = 3.0  # s
-PAUSE = 0.02  # s between two looks
+POLL_INTERVAL = 0.02  # s between two looks
 
 
 class Measured(test_live_resize.LiveServers):
@@ -38,7 +38,7 @@ class Measured(test_live_resize.LiveServers):
             began = time.perf_counter()
             self.api.post_server_action(server["id"], {"resize": {"flavorRef": flavor}})
             while self.api.get_server(server["id"])["status"] != "VERIFY_RESIZE":
-                time.sleep(PAUSE)
+                time.sleep(POLL_INTERVAL)
             times.append(time.perf_counter() - began)
             self._confirm_resize(server)
         self.assert_went_on(server)

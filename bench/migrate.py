@@ -24,7 +24,7 @@ from raw import Raw
 from spawn import timed
 
 from nova_lxd_ext import backend
-from nova_lxd_ext.server.wanted import NOTHING
+from nova_lxd_ext.server.requested import NOTHING
 from tests.functional.lxd import Daemon
 
 AIM = 1.2
@@ -62,7 +62,7 @@ def compare(scene: stage.Stage, other: Daemon, runs: int, mib: int) -> dict[str,
     here = backend.build(conf)
     conf.set_override("endpoint", other.socket, "lxd")
     there = backend.build(conf)
-    there.peers.listen("there", there.arrivals)
+    there.peers.listen("there", there.incoming)
     server = scene.server(1)
     server.new_flavor = server.flavor
     server.migration_context = objects.MigrationContext(migration_id=MOVE)
@@ -73,8 +73,8 @@ def compare(scene: stage.Stage, other: Daemon, runs: int, mib: int) -> dict[str,
     source, target = Raw(scene.lxd.socket), Raw(other.socket)
 
     def by_driver() -> None:
-        here.moves.leave(admin, server, server.flavor, NOTHING, 0, 0)
-        there.moves.arrive(admin, server, NOTHING, True)
+        here.moves.migrate(admin, server, server.flavor, NOTHING, 0, 0)
+        there.moves.finish(admin, server, NOTHING, True)
 
     def by_raw() -> None:
         set_state(source, server.name, "stop")
@@ -115,7 +115,7 @@ def set_state(raw: Raw, name: str, action: str) -> None:
 
 
 def copy(source: Raw, target: Raw, name: str, address: str) -> None:
-    """What ``lxc copy --mode pull`` asks both daemons for."""
+    """Copy a container as ``lxc copy --mode pull`` asks both daemons for."""
     made = source.call("GET", f"instances/{name}")
     certificate = source.call("GET", "")["environment"]["certificate"]
     offered = source.begin("POST", f"instances/{name}", {"migration": True, "live": False, "instance_only": True})

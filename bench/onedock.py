@@ -40,14 +40,14 @@ from tests.functional_onedock.node import DockerNode
 AIM_ATTACH = 0.15
 IMAGE = "polite"
 WORKERS = 4  # containers made at once
-LIMIT = 120  # s
+TIMEOUT = 120  # s
 
 
 class RawDocker(http.client.HTTPConnection):
     """Docker's Engine API with nothing around it: one connection to the daemon's socket, kept open."""
 
     def __init__(self, endpoint: str) -> None:
-        super().__init__("docker", timeout=LIMIT)
+        super().__init__("docker", timeout=TIMEOUT)
         self._endpoint = endpoint
 
     def connect(self) -> None:
@@ -56,7 +56,10 @@ class RawDocker(http.client.HTTPConnection):
         self.sock.connect(self._endpoint.removeprefix("unix://"))
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """:raises RuntimeError: with Docker's words"""
+        """Send a request to Docker.
+
+        :raises RuntimeError: with Docker's words
+        """
         self.request(method, path, json.dumps(body) if body is not None else None, {"Content-Type": "application/json"})
         answer = self.getresponse()
         content = answer.read()
@@ -166,7 +169,7 @@ def attachments(node: DockerNode, runs: int) -> dict[str, float]:
     vmm = backend.vmm(conf.load(node._conf))
     for _ in range(runs):
         action_s.append(timed(lambda: act(node, "attach_nic", equipped, *words)))
-        grant = vmm._allocator.grants([Request(gpu.id)], vmm._owner(machine.id))[0]
+        grant = vmm._allocator.grants([Request(gpu.id)], vmm._consumer(machine.id))[0]
         vmm._engine.detach(machine.name, grant, ())
         engine_s.append(timed(lambda grant=grant: vmm._engine.attach(machine.name, grant)))
         act(node, "detach_nic", equipped, words[0])

@@ -38,7 +38,7 @@ from tests.functional_one.vms import ROOT, Machine
 AIM_START, AIM_RATIO = 0.25, 1.3  # s; of a raw request, beside the start
 CONTENT = 192 << 20  # bytes of files on the disk that is deployed
 WORKERS = 4  # containers made at once
-LIMIT = 60  # s
+TIMEOUT = 60  # s
 
 
 def main() -> int:
@@ -68,7 +68,7 @@ def starts(node: Node, commands: Path, runs: int, scheme: str = "") -> dict[str,
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
-        listener.settimeout(LIMIT)
+        listener.settimeout(TIMEOUT)
         node._conf.write_text(f'endpoint = "{scheme}{path}"\nstate = "{node.state}"\nowners = "{node.owners}"\n')
         with futures.ThreadPoolExecutor(1) as pool:
             times = [start(node, listener, pool) for _ in range(runs)]
@@ -90,27 +90,27 @@ def start(node: Node, listener: socket.socket, pool: futures.Executor) -> float:
             listener.accept()[0].close()
         except BlockingIOError:
             time.sleep(0.01)
-    listener.settimeout(LIMIT)
+    listener.settimeout(TIMEOUT)
     return found
 
 
 def deploys(node: Node, runs: int) -> dict[str, float]:
     """Image and container are gone before the next one."""
-    with tempfile.TemporaryDirectory(dir=node.remotes.parent) as folder:
-        disk = disk_with_files(node, Path(folder))
+    with tempfile.TemporaryDirectory(dir=node.remotes.parent) as directory:
+        disk = disk_with_files(node, Path(directory))
         raw = Raw(node.lxd.socket)
         pairs = []
         for _ in range(runs):
-            pairs.append((timed(lambda: deploy_raw(raw, node.lxd.pool, disk, Path(folder))), deploy(node, disk)))
+            pairs.append((timed(lambda: deploy_raw(raw, node.lxd.pool, disk, Path(directory))), deploy(node, disk)))
             remove_raw(raw)
     raw_s, driver_s = (statistics.median(times) for times in zip(*pairs, strict=True))
     return {"raw_s": raw_s, "driver_s": driver_s, "ratio": driver_s / raw_s}
 
 
-def disk_with_files(node: Node, folder: Path) -> Path:
-    tree = diskfiles.tree(node.lxd.images["unified"], folder)
+def disk_with_files(node: Node, directory: Path) -> Path:
+    tree = diskfiles.tree(node.lxd.images["unified"], directory)
     (tree / "root/files").write_bytes(os.urandom(CONTENT))
-    disk = folder / "disk"
+    disk = directory / "disk"
     with disk.open("wb") as file:
         file.truncate(CONTENT * 3 // 2)
     subprocess.run(["mke2fs", "-q", "-F", "-t", "ext4", "-d", str(tree), str(disk)], check=True)
@@ -128,16 +128,16 @@ def deploy(node: Node, disk: Path) -> float:
     return found
 
 
-def deploy_raw(raw: Raw, pool: str, disk: Path, folder: Path) -> None:
-    tarball, point = folder / "raw.tar", folder / "point"
+def deploy_raw(raw: Raw, pool: str, disk: Path, directory: Path) -> None:
+    tarball, point = directory / "raw.tar", directory / "point"
     point.mkdir(exist_ok=True)
     subprocess.run(["mount", "-o", "loop,ro", str(disk), str(point)], check=True)
     try:
-        metadata = folder / "metadata.yaml"
+        metadata = directory / "metadata.yaml"
         metadata.write_text(f"architecture: {platform.machine()}\ncreation_date: 1\n")
         subprocess.run(["tar", "--create", "--file", str(tarball), "--numeric-owner", "--xattrs",
                         "--transform=s,^[.],rootfs,S", "--directory", str(point), "."], check=True)
-        subprocess.run(["tar", "--append", "--file", str(tarball), "--directory", str(folder), "metadata.yaml"],
+        subprocess.run(["tar", "--append", "--file", str(tarball), "--directory", str(directory), "metadata.yaml"],
                        check=True)
     finally:
         subprocess.run(["umount", str(point)], check=True)
@@ -146,11 +146,11 @@ def deploy_raw(raw: Raw, pool: str, disk: Path, folder: Path) -> None:
         "name": "raw", "type": "container", "profiles": [],
         "devices": {"root": {"type": "disk", "path": "/", "pool": pool, "size": str(1 << 30)}},
         "source": {"type": "image", "fingerprint": image}})
-    raw.call("PUT", "instances/raw/state", {"action": "start", "timeout": LIMIT})
+    raw.call("PUT", "instances/raw/state", {"action": "start", "timeout": TIMEOUT})
 
 
 def remove_raw(raw: Raw) -> None:
-    raw.call("PUT", "instances/raw/state", {"action": "stop", "force": True, "timeout": LIMIT})
+    raw.call("PUT", "instances/raw/state", {"action": "stop", "force": True, "timeout": TIMEOUT})
     raw.call("DELETE", "instances/raw")
     for url in raw.call("GET", "images"):
         raw.call("DELETE", url.removeprefix("/1.0/"))
@@ -168,7 +168,7 @@ def fill(node: Node, count: int, running: int) -> None:
                 "devices": {"root": {"type": "disk", "path": "/", "pool": node.lxd.pool}},
                 "source": {"type": "image", "fingerprint": image}})
             if number <= running:
-                raw.call("PUT", f"instances/one-{number}/state", {"action": "start", "timeout": LIMIT})
+                raw.call("PUT", f"instances/one-{number}/state", {"action": "start", "timeout": TIMEOUT})
 
     with futures.ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(make, [range(1 + part, count + 1, WORKERS) for part in range(WORKERS)]))

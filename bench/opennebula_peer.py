@@ -38,7 +38,7 @@ ALL = (LXC, *DRIVERS)
 PLUGS = 5
 PROBES = 5  # times that each probe is run
 POLL_INTERVAL = 0.2  # s
-LIMIT = 900  # s
+TIMEOUT = 900  # s
 IDS = "root:600100001:65536\n"  # as the driver has them
 PREPARE = """
 set -e
@@ -129,8 +129,8 @@ class Peers:
         start = time.monotonic()
         begin()
         while not done():
-            if time.monotonic() - start > LIMIT:
-                raise SystemExit(f"opennebula_peer: not done after {LIMIT} s")
+            if time.monotonic() - start > TIMEOUT:
+                raise SystemExit(f"opennebula_peer: not done after {TIMEOUT} s")
             time.sleep(POLL_INTERVAL)
         return time.monotonic() - start
 

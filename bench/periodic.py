@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def fill(scene: stage.Stage, servers: Sequence[Any]) -> None:
-    """Stopped containers of nova's, made by raw calls from one that the driver made."""
+    """Make stopped containers of nova's, by raw calls from one that the driver made."""
     scene.driver.spawn(None, servers[0], scene.image_meta, [], None, {}, power_on=False)
     made = Raw(scene.lxd.socket).call("GET", f"instances/{servers[0].name}")
     config = {key: value for key, value in made["config"].items() if not key.startswith(("volatile.", "image."))}

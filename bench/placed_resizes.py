@@ -24,7 +24,7 @@ emulated.enter()
 
 from tests.functional.nova import base, test_placed_devices  # noqa: E402  (nova comes after the entry)
 
-PAUSE = 2  # s between two periodic updates of the thread; every check makes one more
+POLL_INTERVAL = 2  # s between two periodic updates of the thread; every check makes one more
 COLD = {"lxd__nested_allowed": "true"}
 
 
@@ -77,7 +77,7 @@ class Resizes(test_placed_devices.PlacedServers):
         errors: list[Exception] = []
 
         def look() -> None:
-            while not end.wait(PAUSE):
+            while not end.wait(POLL_INTERVAL):
                 try:
                     for compute in self.computes.values():
                         compute.manager.update_available_resource(base.nova_context.get_admin_context())

@@ -21,7 +21,7 @@ class Raw(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer's metadata; an operation is waited for.
+        """Return the answer's metadata; an operation is waited for.
 
         :raises RuntimeError: with LXD's words
         """
@@ -47,7 +47,7 @@ class Raw(http.client.HTTPConnection):
         return str(self.call("GET", f"operations/{answer['metadata']['id']}/wait")["metadata"]["fingerprint"])
 
     def begin(self, method: str, path: str, body: Any) -> Any:
-        """The operation that the request started, which goes on."""
+        """Return the operation that the request started, which goes on."""
         return self._ask(method, path, body)["metadata"]
 
     def _ask(self, method: str, path: str, body: Any) -> Any:

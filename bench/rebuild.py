@@ -48,8 +48,8 @@ def main() -> int:
     emulated.enter()
     from tests.functional.images import imported  # noqa: PLC0415  (found through emulated)
     from tests.functional.lxd import Lxd  # noqa: PLC0415
-    with tempfile.TemporaryDirectory() as folder, Lxd() as lxd:
-        image = build(Path(folder, "image.tar.gz"), chosen.files, chosen.mib)
+    with tempfile.TemporaryDirectory() as directory, Lxd() as lxd:
+        image = build(Path(directory, "image.tar.gz"), chosen.files, chosen.mib)
         raw = Raw(lxd.socket)
         times: dict[str, list[float]] = {"rebuilt": [], "plain": [], "rebuild_alone": []}
         for _ in range(chosen.runs):

@@ -4,8 +4,8 @@
 
     .venv/bin/python bench/scan.py [--functions N] [--runs N] [--json]
 
-Writes the host as plain folders, then scans it in a fresh process, once for each run, so that import time, the first
-pass and the peak of memory are those of a probe. The files are in memory, as sysfs is.
+Writes the host as plain directories, then scans it in a fresh process, once for each run, so that import time, the
+first pass and the peak of memory are those of a probe. The files are in memory, as sysfs is.
 """
 
 import argparse
@@ -64,9 +64,9 @@ def main() -> int:
     options.add_argument("--runs", type=int, default=5)
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-scan-", dir=MEMORY) as folder:
-        tree.write(host(chosen.functions), folder)
-        command = [sys.executable, "-c", PROBE, folder]
+    with tempfile.TemporaryDirectory(prefix="bench-scan-", dir=MEMORY) as directory:
+        tree.write(host(chosen.functions), directory)
+        command = [sys.executable, "-c", PROBE, directory]
         runs = [json.loads(subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=300).stdout)
                 for _ in range(chosen.runs)]
     # The best run is the one that other processes disturbed least; the median tells how much they did.

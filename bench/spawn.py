@@ -65,7 +65,7 @@ def compare(scene: stage.Stage, claims: tuple[tuple[str, str], ...], runs: int) 
 
 
 def same_body(scene: stage.Stage, raw: Raw, server: Any) -> dict[str, Any]:
-    """What the driver asked LXD for, taken from a container it made."""
+    """Return what the driver asked LXD for, taken from a container it made."""
     scene.spawn(server)
     made = raw.call("GET", f"instances/{server.name}")
     scene.driver.destroy(None, server, None)

@@ -21,7 +21,7 @@ from tests.unit.nova import records  # noqa: E402
 
 
 def nothing(**how: Any) -> None:
-    """Saves a server where there is no database."""
+    """Do nothing where a server would be saved: there is no database."""
 
 
 class LocalGlance:
@@ -43,9 +43,9 @@ class Stage(fixtures.Fixture):
 
     def _setUp(self) -> None:
         self.lxd = self.useFixture(Lxd())
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        folder.chmod(0o711)
-        self._configure(folder)
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        directory.chmod(0o711)
+        self._configure(directory)
         rpc.init(nova.conf.CONF)
         self.addCleanup(rpc.cleanup)
         self._without_database()
@@ -53,7 +53,7 @@ class Stage(fixtures.Fixture):
         self.addCleanup(self.driver.cleanup_host, "bench")
         self.driver.init_host("bench")
         self.image_meta = objects.ImageMeta.from_dict({"id": records.IMAGE})
-        cache = Cache(Images(self.lxd.engine.client), LocalGlance(self.lxd.images["unified"]), folder / "downloads",
+        cache = Cache(Images(self.lxd.engine.client), LocalGlance(self.lxd.images["unified"]), directory / "downloads",
                       lambda: self.lxd.engine.server().architectures)
         self.image = cache.ensure(None, self.image_meta, 1)
 
@@ -66,13 +66,13 @@ class Stage(fixtures.Fixture):
                                 (objects.BlockDeviceMappingList, "get_by_instance_uuid", [])):
             self.useFixture(fixtures.MockPatchObject(of, name, lambda *arguments, found=found, **options: found))
 
-    def _configure(self, folder: Path) -> None:
+    def _configure(self, directory: Path) -> None:
         conf = self.conf = nova.conf.CONF
         conf([], project="nova", default_config_files=[], default_config_dirs=[])
-        conf.set_override("instances_path", str(folder / "instances"))
+        conf.set_override("instances_path", str(directory / "instances"))
         self.useFixture(conffixture.ConfFixture(conf)).transport_url = "fake:/"
         for name, value in (("endpoint", self.lxd.socket), ("storage_pool", self.lxd.pool),
-                            ("owners_dir", str(folder / "owners")), ("rdma_memlock", memlock()),
+                            ("owners_dir", str(directory / "owners")), ("rdma_memlock", memlock()),
                             # Raw LXD calls give a VF no GUIDs of its own: neither shall the driver, to compare.
                             ("rdma_guid_policy", "keep")):
             conf.set_override(name, value, "lxd")

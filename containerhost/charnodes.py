@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Character nodes of a running container: given and taken in its control group and in its /dev.
+"""Add and remove character nodes of a running container: in its control group and in its /dev.
 
 The control group decides: by a file of it in version 1 (Documentation/admin-guide/cgroup-v1/devices.rst), by a program
 in version 2. The node only makes the device reachable by its name. So what is taken is denied first: whoever keeps
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from containerhost.errors import HostActionFailed
 from containerhost.linux.files import closing
 from containerhost.process import namespaces
-from containerhost.process.processes import namespace, open_folder
+from containerhost.process.processes import namespace, open_directory
 from containerhost.storage import mountapi
 
 Number = tuple[int, int]
@@ -29,7 +29,9 @@ PAYLOAD = re.compile(r"(/lxc\.payload\.[^/]*)/.*")
 
 
 def give(pid: int, path: str, number: Number, mode: int) -> None:
-    """:param pid: the container's first process
+    """Let a container have a character node.
+
+    :param pid: the container's first process
     :param path: of the node, below /dev
     :raises HostActionFailed: something else is there already, or the kernel refuses; nothing was changed
     """
@@ -45,20 +47,20 @@ def give(pid: int, path: str, number: Number, mode: int) -> None:
 
 
 def take(pid: int, path: str, number: Number) -> None:
-    """Done already when it is gone."""
+    """Take a character node from a container. Idempotent."""
     require_container(pid)
     permit(pid, number, False)
-    with contextlib.suppress(FileNotFoundError), parent_of(pid, path) as (folder, name):
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    with contextlib.suppress(FileNotFoundError), parent_of(pid, path) as (directory, name):
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         if is_node(status, number):
-            if status.st_dev != os.fstat(folder).st_dev:  # it is shown there, and is somewhere else
-                namespaces.apart(lambda: hide(pid, folder, name), f"cannot take {path} from process {pid}")
+            if status.st_dev != os.fstat(directory).st_dev:  # it is shown there, and is somewhere else
+                namespaces.apart(lambda: hide(pid, directory, name), f"cannot take {path} from process {pid}")
             else:
-                os.unlink(name, dir_fd=folder)
+                os.unlink(name, dir_fd=directory)
 
 
 def require_container(pid: int) -> None:
-    """The number of a container that ended may be a process of the host by now."""
+    """Refuse a process id that does not belong to a container: after a container has ended, the host may reuse it."""
     if namespace(pid) in (None, namespace(os.getpid())):
         raise HostActionFailed(f"process {pid} is not that of a running container")
 
@@ -80,7 +82,7 @@ def permit(pid: int, number: Number, allowed: bool) -> None:
 
 
 def groups(pid: int) -> dict[str, str]:
-    """The process's control groups by controller; that of version 2 by no name (cgroups(7))."""
+    """Return the process's control groups by controller; that of version 2 has an empty name (cgroups(7))."""
     try:
         with open(f"/proc/{pid}/cgroup", encoding="utf-8") as table:
             lines = [line.strip().split(":", 2) for line in table]
@@ -89,37 +91,42 @@ def groups(pid: int) -> dict[str, str]:
     return {name: path for _, controllers, path in lines for name in controllers.split(",")}
 
 
-def filtered(folder: str) -> str:
-    """The group, or the nearest above it, that has a program: an init of the container's own may have made others in
+def filtered(directory: str) -> str:
+    """Return the nearest group, from this one upwards, that has a device program: an init may have made groups below
     the engine's."""
     from containerhost import devicefilter  # noqa: PLC0415  (likewise)
-    above = folder
+    above = directory
     while above.startswith(f"{CGROUPS}/"):
         if devicefilter.decided(above):
             return above
         above = os.path.dirname(above)
-    raise HostActionFailed(f"nothing decides which devices {folder} may open, so none can be added or taken away")
+    raise HostActionFailed(f"nothing decides which devices {directory} may open, so none can be added or taken away")
 
 
 def make(pid: int, path: str, number: Number, mode: int) -> None:
-    """:raises HostActionFailed, OSError: something else is there already, or the kernel refuses"""
+    """Create a character node in a container.
+
+    :raises HostActionFailed, OSError: something else is there already, or the kernel refuses
+    """
     if has_own_users(pid):
         with host_node(number, mode) as mount:
             namespaces.apart(lambda: show(pid, path, number, mount), f"cannot make {path} for process {pid}")
         return
-    make_folder(pid, path)
-    with parent_of(pid, path) as (folder, name):
-        if not is_there(pid, path, folder, name, number):
-            os.mknod(name, stat.S_IFCHR | mode, os.makedev(*number), dir_fd=folder)
-        set_mode(folder, name, number, mode)
+    make_directory(pid, path)
+    with parent_of(pid, path) as (directory, name):
+        if not is_there(pid, path, directory, name, number):
+            os.mknod(name, stat.S_IFCHR | mode, os.makedev(*number), dir_fd=directory)
+        set_mode(directory, name, number, mode)
 
 
-def is_there(pid: int, path: str, folder: int, name: str, number: Number, *, unfinished: bool = False) -> bool:
-    """:param unfinished: an empty file is what a killed call left
+def is_there(pid: int, path: str, directory: int, name: str, number: Number, *, unfinished: bool = False) -> bool:
+    """Return whether the node is there.
+
+    :param unfinished: an empty file is what a killed call left
     :raises HostActionFailed: something else is
     """
     try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return False
     if unfinished and stat.S_ISREG(status.st_mode) and status.st_size == 0:
@@ -130,11 +137,12 @@ def is_there(pid: int, path: str, folder: int, name: str, number: Number, *, unf
     return True
 
 
-def set_mode(folder: int, name: str, number: Number, mode: int) -> None:
-    """Past the umask. The tenant may have put a link in the node's place meanwhile: it is not followed."""
-    with closing(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as handle:
-        if is_node(os.fstat(handle), number):
-            os.chmod(f"/proc/self/fd/{handle}", mode)
+def set_mode(directory: int, name: str, number: Number, mode: int) -> None:
+    """Set a node's mode regardless of the umask. The tenant may have put a link in the node's place meanwhile: it is
+    not followed."""
+    with closing(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)) as fd:
+        if is_node(os.fstat(fd), number):
+            os.chmod(f"/proc/self/fd/{fd}", mode)
 
 
 # In a container with users of its own.
@@ -145,39 +153,39 @@ def has_own_users(pid: int) -> bool:
 
 
 def show(pid: int, path: str, number: Number, mount: int) -> None:
-    """Ends the calling thread's life on the host. The folders and the file are the container's root's: the kernel lets
-    nobody else make any there."""
+    """Create a node in a container's mount namespace. The calling thread stays there; do not reuse it. Runs as the
+    container's root, because the kernel lets nobody else create files in its directories."""
     namespaces.make_files_as(*root_of(pid))
-    make_folder(pid, path)
-    with parent_of(pid, path) as (folder, name):
-        if is_there(pid, path, folder, name, number, unfinished=True):
+    make_directory(pid, path)
+    with parent_of(pid, path) as (directory, name):
+        if is_there(pid, path, directory, name, number, unfinished=True):
             return
         with contextlib.suppress(FileExistsError):
-            os.mknod(name, stat.S_IFREG | 0o600, dir_fd=folder)  # whatever is there now: opening it might never end
+            os.mknod(name, stat.S_IFREG | 0o600, dir_fd=directory)  # whatever is there now: opening it might never end
         namespaces.enter(f"/proc/{pid}/ns/mnt")
         try:
-            mountapi.place(mount, name, folder)
+            mountapi.place(mount, name, directory)
         except HostActionFailed:
-            os.unlink(name, dir_fd=folder)
+            os.unlink(name, dir_fd=directory)
             raise
 
 
-def hide(pid: int, folder: int, name: str) -> None:
-    """Likewise."""
+def hide(pid: int, directory: int, name: str) -> None:
+    """Remove a node in a container's mount namespace. The calling thread stays there; do not reuse it."""
     namespaces.make_files_as(*root_of(pid))
     namespaces.enter(f"/proc/{pid}/ns/mnt")
-    os.fchdir(folder)
+    os.fchdir(directory)
     mountapi.unmount(name, lazily=True)
     os.unlink(name)
 
 
 @contextlib.contextmanager
 def host_node(number: Number, mode: int) -> Iterator[int]:
-    """A node that nobody else can reach: a descriptor of a mount of it. The host's own would have the host's
-    permissions. It may go once it is shown elsewhere, and not before."""
+    """Yield a descriptor of a private mount of the node, which only this process can reach and which does not have the
+    permissions of the host's own node. It may be closed once it is mounted elsewhere, and not before."""
     import tempfile  # noqa: PLC0415  (likewise)
-    with tempfile.TemporaryDirectory(prefix=".containerhost-", dir="/dev") as folder:
-        path = os.path.join(folder, "node")
+    with tempfile.TemporaryDirectory(prefix=".containerhost-", dir="/dev") as directory:
+        path = os.path.join(directory, "node")
         os.mknod(path, stat.S_IFCHR, os.makedev(*number))
         os.chmod(path, mode)
         with closing(mountapi.shown_again(path)) as mount:
@@ -185,13 +193,14 @@ def host_node(number: Number, mode: int) -> Iterator[int]:
 
 
 def root_of(pid: int) -> tuple[int, int]:
-    """User and group on the host of the container's root."""
+    """Return the user and group on the host of the container's root."""
     user, group = (mapped_root(f"/proc/{pid}/{name}") for name in ("uid_map", "gid_map"))
     return user, group
 
 
 def mapped_root(path: str) -> int:
-    """Lines of user_namespaces(7): the first id inside, that outside, and how many follow one another."""
+    """Return the host's id of the container's root from lines of user_namespaces(7): the first id inside, that outside,
+    and the count."""
     with open(path, encoding="ascii") as table:
         for inside, outside, _ in (map(int, line.split()) for line in table):
             if inside == 0:
@@ -202,28 +211,28 @@ def mapped_root(path: str) -> int:
 # Places.
 
 
-def make_folder(pid: int, path: str) -> None:
+def make_directory(pid: int, path: str) -> None:
     steps = tuple(path.strip("/").split("/")[:-1])
     for depth in range(1, len(steps)):
-        above = open_folder(pid, steps[:depth])
+        above = open_directory(pid, steps[:depth])
         if above is None:
-            raise HostActionFailed(f"process {pid} sees no folder /{'/'.join(steps[:depth])}")
+            raise HostActionFailed(f"process {pid} sees no directory /{'/'.join(steps[:depth])}")
         with closing(above), contextlib.suppress(FileExistsError):
             os.mkdir(steps[depth], 0o755, dir_fd=above)
 
 
 @contextlib.contextmanager
 def parent_of(pid: int, path: str) -> Iterator[tuple[int, str]]:
-    """A handle of the node's folder, and the node's name in it.
+    """Yield a descriptor of the node's directory, and the node's name in it.
 
-    :raises FileNotFoundError: the container has no such folder
+    :raises FileNotFoundError: the container has no such directory
     """
     *steps, name = path.strip("/").split("/")
-    folder = open_folder(pid, tuple(steps))
-    if folder is None:
-        raise FileNotFoundError(2, "its folder is missing", path)
-    with closing(folder):
-        yield folder, name
+    directory = open_directory(pid, tuple(steps))
+    if directory is None:
+        raise FileNotFoundError(2, "its directory is missing", path)
+    with closing(directory):
+        yield directory, name
 
 
 def is_node(status: os.stat_result, number: Number) -> bool:

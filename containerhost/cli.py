@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``containerhost``: look at a host the way the drivers do. Needs no privileges but to change something."""
+"""Run the command ``containerhost``: look at a host the way the drivers do. Needs no privileges but to change
+something."""
 
 import dataclasses
 import json
@@ -8,10 +9,10 @@ from typing import Any
 
 import click
 
-from containerhost import neighbours, topology, vendors
+from containerhost import pci_topology, topology, vendors
 from containerhost.allocation import sharing
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.store import FOLDER, Allocation, AllocationStore
+from containerhost.allocation.store import DIRECTORY, Allocation, AllocationStore
 from containerhost.devices import rdmaports
 from containerhost.devices.model import Device
 from containerhost.devices.scan import HostView, scan
@@ -24,8 +25,8 @@ from containerhost.sysfs import Host
 _root = click.option("--root", default="/", metavar="DIR",
                      type=click.Path(exists=True, file_okay=False, path_type=Path),
                      help="Read a captured tree DIR/{sys,proc,dev} instead of this host.")
-_owners = click.option("--owners", "owners_folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-                       help=f"Folder of the allocation records; {FOLDER} below the root if not given.")
+_owners = click.option("--owners", "owners_directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+                       help=f"Directory of the allocation records; {DIRECTORY} below the root if not given.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -52,17 +53,17 @@ def vendor_commands() -> dict[str, click.Command]:
 
 @click.group(cls=Commands)
 def main() -> None:
-    """One host's devices, topology and health, as containers are given them."""
+    """Show one host's devices, topology and health, as containers are given them."""
 
 
 @main.command("list")
 @_json
 @_root
 @_owners
-def list_devices(as_json: bool, root: Path, owners_folder: Path | None) -> None:
+def list_devices(as_json: bool, root: Path, owners_directory: Path | None) -> None:
     """Show every GPU, GPU slice and network function, its health and who holds it."""
     inventory = scan(Host(root))
-    records = _records(root, owners_folder)
+    records = _records(root, owners_directory)
     if as_json:
         # One device a line: as easy to read as indented JSON, and a tenth of its time on a large host.
         rows = (json.dumps(_row(device, records)) for device in inventory.devices)
@@ -78,13 +79,13 @@ def show_topology(as_json: bool, root: Path) -> None:
     """Show processors, memory and NUMA nodes, which devices are near, and what lies between GPUs and network cards."""
     host = Host(root)
     found, inventory = topology.read(host), scan(host)
-    connections = neighbours.connections(inventory, host)
+    connections = pci_topology.connections(inventory, host)
     if as_json:
-        told = dataclasses.asdict(found) | {"neighbours": [dataclasses.asdict(each) for each in connections]}
+        told = dataclasses.asdict(found) | {"pci_topology": [dataclasses.asdict(each) for each in connections]}
         click.echo(json.dumps(told, default=sorted, indent=1))
     else:
         click.echo(report.topology(found, inventory))
-        between = report.neighbours(inventory, connections)
+        between = report.pci_topology(inventory, connections)
         click.echo(f"\n{between}" if between else "", nl=bool(between))
 
 
@@ -92,11 +93,11 @@ def show_topology(as_json: bool, root: Path) -> None:
 @_json
 @_root
 @_owners
-def show_rdma(as_json: bool, root: Path, owners_folder: Path | None) -> None:
+def show_rdma(as_json: bool, root: Path, owners_directory: Path | None) -> None:
     """Show every RDMA function: ports, partition keys, GIDs, nodes, the nearest GPUs and who holds it."""
     host = Host(root)
     inventory = scan(host)
-    rows = rdmareport.rows(inventory, host, _records(root, owners_folder))
+    rows = rdmareport.rows(inventory, host, _records(root, owners_directory))
     mode, manager = rdmaports.namespace_mode(host), rdmareport.has_manager(inventory.devices)
     if as_json:
         click.echo(json.dumps({"network_namespaces": mode, "rdma_cm": manager, "devices": rows}, indent=1))
@@ -107,13 +108,13 @@ def show_rdma(as_json: bool, root: Path, owners_folder: Path | None) -> None:
 @main.command()
 @_root
 @_owners
-def doctor(root: Path, owners_folder: Path | None) -> None:
+def doctor(root: Path, owners_directory: Path | None) -> None:
     """Say what is wrong with this host; status 1 if anything is."""
     host = Host(root)
     inventory = scan(host)
-    complaints = [*diagnosis.complaints(inventory, topology.read(host), _folder(root, owners_folder)),
+    complaints = [*diagnosis.complaints(inventory, topology.read(host), _directory(root, owners_directory)),
                   *(diagnosis.unlimited(host) if host.live else ()),
-                  *sharing.strangers(sharing.read(host), inventory.devices)]
+                  *sharing.unknown_gpus(sharing.read(host), inventory.devices)]
     for complaint in complaints:
         click.echo(report.printable(complaint))
     if complaints:
@@ -124,9 +125,9 @@ def doctor(root: Path, owners_folder: Path | None) -> None:
 @main.command()
 @click.argument("device")
 @_owners
-def unblock(device: str, owners_folder: Path | None) -> None:
+def unblock(device: str, owners_directory: Path | None) -> None:
     """Free DEVICE, which was blocked because it could not be cleaned and which you have cleaned by hand."""
-    store = AllocationStore(_folder(Path("/"), owners_folder))
+    store = AllocationStore(_directory(Path("/"), owners_directory))
     with store.working([device]):
         store.free(device)
 
@@ -135,10 +136,10 @@ def unblock(device: str, owners_folder: Path | None) -> None:
 @click.argument("device")
 @_json
 @_owners
-def scrub(device: str, as_json: bool, owners_folder: Path | None) -> None:
+def scrub(device: str, as_json: bool, owners_directory: Path | None) -> None:
     """Clean DEVICE (a PCI address) as if its container had ended, and free it: one that is blocked because it could not
     be cleaned, or one that is free and sick. Needs root. One that a container has is refused."""
-    store = AllocationStore(_folder(Path("/"), owners_folder))
+    store = AllocationStore(_directory(Path("/"), owners_directory))
     before = store.records().get(device.lower())
     done = DeviceAllocator(store, HostView, Privileged()).clean(device)
     if as_json:
@@ -147,14 +148,14 @@ def scrub(device: str, as_json: bool, owners_folder: Path | None) -> None:
         click.echo(f"{device} is clean and free: {', '.join(done)}")
 
 
-def _folder(root: Path, given: Path | None) -> Path:
-    return given or root / FOLDER.relative_to("/")
+def _directory(root: Path, given: Path | None) -> Path:
+    return given or root / DIRECTORY.relative_to("/")
 
 
 def _records(root: Path, given: Path | None) -> dict[str, Allocation]:
     """Return the allocations, or none if they cannot be read: a list without them is better than none."""
     try:
-        return AllocationStore(_folder(root, given)).records()
+        return AllocationStore(_directory(root, given)).records()
     except AllocationsUnreadable as error:
         click.echo(f"owners are not shown: {error}", err=True)
         return {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries bytes between a visitor's socket and a container's console."""
+"""Carry bytes between a client's socket and a container's console."""
 
 import contextlib
 import logging
@@ -14,32 +14,32 @@ LOG = logging.getLogger(__name__)
 CHUNK = 4096  # bytes
 
 
-def bridge(visitor: socket.socket, console: Console) -> None:
-    """Both ways until the visitor or the console ends; then both have."""
-    visitor.settimeout(None)
-    printing = threading.Thread(target=_print, args=(visitor, console), name="console-out", daemon=True)
+def bridge(client: socket.socket, console: Console) -> None:
+    """Carry bytes both ways until the client or the console ends; then both are closed."""
+    client.settimeout(None)
+    printing = threading.Thread(target=_print, args=(client, console), name="console-out", daemon=True)
     printing.start()
     try:
-        while data := visitor.recv(CHUNK):
+        while data := client.recv(CHUNK):
             console.send(data)
     except (OSError, errors.EngineError) as error:
-        LOG.debug("A console's visitor has gone: %s", error)
+        LOG.debug("A console's client has gone: %s", error)
     finally:
         console.close()
         printing.join()
 
 
-def _print(visitor: socket.socket, console: Console) -> None:
+def _print(client: socket.socket, console: Console) -> None:
     try:
         while (data := console.receive()) is not None:
-            visitor.sendall(data)
+            client.sendall(data)
     except OSError as error:
-        LOG.debug("A console's visitor has gone: %s", error)
+        LOG.debug("A console's client has gone: %s", error)
     finally:
-        hang_up(visitor)
+        hang_up(client)
 
 
-def hang_up(visitor: socket.socket) -> None:
-    """Wake whoever waits for the visitor; the socket stays open for its owner to close."""
+def hang_up(client: socket.socket) -> None:
+    """Wake whoever waits for the client; the socket stays open for its owner to close."""
     with contextlib.suppress(OSError):  # it has hung up itself
-        visitor.shutdown(socket.SHUT_RDWR)
+        client.shutdown(socket.SHUT_RDWR)

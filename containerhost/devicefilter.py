@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices processes of a control group of version 2 may open: the kernel asks programs of the group's, all of
+"""Set which devices processes of a control group of version 2 may open: the kernel asks programs of the group's, all of
 which must agree (cgroup-v2.rst, "Device controller"; bpf(2)). Engines give a container one, systemd perhaps another.
 
 A verdict on a further device is put before what a program does already: a few instructions that know themselves again.
@@ -36,33 +36,33 @@ STEPS = 10  # instructions of a verdict
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def decide(folder: str, number: Number, allowed: bool) -> None:
-    """Of a character device, whatever was decided before.
+def decide(directory: str, number: Number, allowed: bool) -> None:
+    """Permit or deny a character device, whatever was decided before.
 
-    :param folder: of the control group
+    :param directory: of the control group
     :raises HostActionFailed: the group has no program to decide with, or the kernel refuses
     """
-    with _group(folder) as group:
+    with _group(directory) as group:
         flags, programs = _programs(group)
         if not programs:
-            raise HostActionFailed(f"nothing decides which devices {folder} may open")
+            raise HostActionFailed(f"nothing decides which devices {directory} may open")
         for program in programs:
             _decide(group, flags, program, number, allowed)
 
 
-def decided(folder: str) -> bool:
-    """Whether the group has a program of its own."""
-    with _group(folder) as group:
+def decided(directory: str) -> bool:
+    """Return whether the group has a program of its own."""
+    with _group(directory) as group:
         return bool(_programs(group)[1])
 
 
 @contextlib.contextmanager
-def _group(folder: str) -> Iterator[int]:
+def _group(directory: str) -> Iterator[int]:
     try:
-        with closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as group:
+        with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as group:
             yield group
     except OSError as error:
-        raise HostActionFailed(f"the devices that {folder} may open cannot be changed: {error.strerror}") from error
+        raise HostActionFailed(f"the devices that {directory} may open cannot be changed: {error.strerror}") from error
 
 
 def _decide(group: int, flags: int, program: int, number: Number, allowed: bool) -> None:
@@ -93,7 +93,7 @@ def verdict(number: Number, allowed: bool) -> bytes:
 
 
 def parted(program: bytes) -> tuple[dict[Number, bool], bytes]:
-    """Verdicts, and what follows them."""
+    """Split a program into its verdicts and the instructions that follow them."""
     verdicts: dict[Number, bool] = {}
     size = STEPS * INSTRUCTION.size
     while program[:INSTRUCTION.size] == INSTRUCTION.pack(SET, 0, 0, MARK):
@@ -107,7 +107,7 @@ def parted(program: bytes) -> tuple[dict[Number, bool], bytes]:
 
 
 def _programs(group: int) -> tuple[int, tuple[int, ...]]:
-    """Flags that they were attached with, and their ids."""
+    """Return the flags of the group's device programs and their ids."""
     found = (ctypes.c_uint32 * MOST)()
     attributes = _room(struct.pack("<4IQI", group, DEVICES, 0, 0, ctypes.addressof(found), MOST))
     _bpf(QUERY, attributes)
@@ -131,7 +131,10 @@ def _instructions(program: int) -> bytes:
 
 
 def _load(instructions: bytes) -> int:
-    """:returns: a descriptor"""
+    """Load a program into the kernel.
+
+    :returns: a descriptor
+    """
     code, license_ = ctypes.create_string_buffer(instructions, len(instructions)), ctypes.create_string_buffer(b"GPL")
     return _call(LOAD, struct.pack("<2IQQ2IQ2I", DEVICE_PROGRAM, len(instructions) // INSTRUCTION.size,
                                    ctypes.addressof(code), ctypes.addressof(license_), 0, 0, 0, 0, 0))
@@ -146,7 +149,10 @@ def _room(attributes: bytes) -> "ctypes.Array[ctypes.c_char]":
 
 
 def _bpf(command: int, attributes: "ctypes.Array[ctypes.c_char]") -> int:
-    """:raises OSError: the kernel refuses"""
+    """Call bpf(2).
+
+    :raises OSError: the kernel refuses
+    """
     machine = os.uname().machine
     if machine not in CALLS:
         raise HostActionFailed(f"how to change which devices a container may open is not known for {machine}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with the devices a container has, for whoever looks after it. Pure."""
+"""Tell what is wrong with the devices of a container. Pure."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,9 @@ from containerhost.devices.scan import Inventory
 
 
 def of(records: Iterable[Allocation], inventory: Inventory) -> tuple[str, ...]:
-    """:param records: of one owner
+    """Return what is wrong with the devices of one consumer, in words.
+
+    :param records: of one owner
     :returns: one text for each device that is sick or gone: ``0000:3b:00.0: fallen off the bus; ...``
     """
     present = {device.id: device for device in inventory.devices}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files in which an operator says something of single GPUs: YAML, one mapping of PCI addresses.
+"""Read files in which an operator configures single GPUs: YAML, one mapping of PCI addresses.
 
 Every scalar is read as the text that stands there: YAML 1.1 would take 0000:17:00.0 for a number in base sixty.
 """
@@ -28,7 +28,7 @@ class _Loader(yaml.BaseLoader):
 
 
 def load(path: Path) -> dict[str, Any]:
-    """What the file says of each GPU, by address as the kernel writes it.
+    """Return the settings of each GPU, by address as the kernel writes it.
 
     :raises SpecError: it cannot be read, or is no such mapping
     """
@@ -43,7 +43,10 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def parse(data: bytes, name: str) -> dict[str, Any]:
-    """:param name: of the file, for errors"""
+    """Parse a file about single GPUs.
+
+    :param name: of the file, for errors
+    """
     try:
         found = yaml.load(data, _Loader)  # noqa: S506  (makes nothing but texts, lists and mappings)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

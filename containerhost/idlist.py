@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's list format for cores and nodes, ``0-3,8`` (Documentation/admin-guide/cputopology.rst). Pure."""
+"""Parse and format the kernel's lists of cores and nodes, ``0-3,8`` (Documentation/admin-guide/cputopology.rst).
+Pure."""
 
 from collections.abc import Iterable
 
 
 def id_list(text: str | None) -> frozenset[int]:
-    """The kernel's list format (``0-3,8``) as a set; parts that make no sense are left out."""
+    """Return the kernel's list format (``0-3,8``) as a set; invalid parts are left out."""
     found: set[int] = set()
     for part in (text or "").split(","):
         first, dash, last = part.strip().partition("-")
@@ -16,7 +17,7 @@ def id_list(text: str | None) -> frozenset[int]:
 
 
 def id_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Numbers as runs, the first and the last of each: what the kernel's list format is written from."""
+    """Return numbers as runs, the first and the last of each: what the kernel's list format is written from."""
     runs: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The OCI runtime that Docker runs for this project's containers: runc, and with it what a container's record says.
+"""Run as the OCI runtime that Docker starts for this project's containers: runc, and with it what a container's record
+says.
 
 Docker fixes a container's devices when it makes it. Here they are added each time it starts, before its first program
 runs, so that it has exactly what it was last given, whoever starts it; and its interfaces are back on the host by the
@@ -28,7 +29,7 @@ from containerhost.linux.files import closing
 from containerhost.linux.lock import FileLock
 
 RUNC = "runc"
-LOCK_LIMIT = 60.0  # s; a holder changes a few nodes or interfaces
+LOCK_TIMEOUT = 60.0  # s; a holder changes a few nodes or interfaces
 
 # The container is the boundary: whatever user runs in it may use what it was given.
 NODE_MODE = 0o666
@@ -38,16 +39,16 @@ VOLUME = re.compile(r"/.*/volumes/[0-9a-f]{64}/_data")
 # A file that Docker keeps for a container below its data-root and writes anew before each start.
 HOST_FILE = re.compile(r"/.*/containers/[0-9a-f]{64}/(?:hosts|hostname|resolv\.conf)")
 HOST_FILE_LIMIT = 1 << 20  # bytes
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # Options of runc, before its command, that are followed by a value.
 VALUED = ("--root", "--log", "--log-format", "--criu", "--rootless")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``containerhost-ociruntime [--records FOLDER] RUNC-ARGUMENTS``"""
+    """Run ``containerhost-ociruntime [--records DIRECTORY] RUNC-ARGUMENTS``."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    records = words[1] if words[:1] == ["--records"] else recordfiles.FOLDER
+    records = words[1] if words[:1] == ["--records"] else recordfiles.DIRECTORY
     if words[:1] == ["--records"]:
         words = words[2:]
     try:
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def lock(records: str, container: str) -> FileLock:
-    return FileLock(Path(recordfiles.lock(records, container)), LOCK_LIMIT)
+    return FileLock(Path(recordfiles.lock(records, container)), LOCK_TIMEOUT)
 
 
 def create(records: str, words: Sequence[str]) -> int:
@@ -90,13 +91,13 @@ def create_alone(records: str, words: Sequence[str]) -> int:
             pid = int(file.read())
         if mapped:
             make(pid, nodes)
-        lend(records, container, pid)
+        move_in(records, container, pid)
     return 0
 
 
 def make(pid: int, nodes: Sequence[tuple[str, int, int]]) -> None:
-    """What runc cannot make in a container with users of its own: it shows the host's nodes there, which may be open to
-    the host's groups only."""
+    """Create the nodes in a container with a user namespace: runc bind-mounts the host's nodes there, which may be open
+    to the host's groups only."""
     from containerhost import charnodes  # noqa: PLC0415  (a start waits, and few hosts map users)
     for path, major, minor in nodes:
         charnodes.make(pid, path, (major, minor), NODE_MODE)
@@ -114,23 +115,23 @@ def delete(records: str, words: Sequence[str]) -> int:
 
 
 def load() -> None:
-    """What will be needed once runc is done."""
+    """Load what is needed after runc has ended."""
     from containerhost import rollback  # noqa: F401, PLC0415  (a start waits; it loads beside runc)
-    from containerhost.network import lending  # noqa: F401, PLC0415  (likewise)
+    from containerhost.network import netns_move  # noqa: F401, PLC0415  (likewise)
 
 
-def lend(records: str, container: str, pid: int) -> None:
-    from containerhost.network import lending  # noqa: PLC0415  (a start waits; it loads beside runc)
-    lending.lend(records, container, pid)
+def move_in(records: str, container: str, pid: int) -> None:
+    from containerhost.network import netns_move  # noqa: PLC0415  (a start waits; it loads beside runc)
+    netns_move.move_in(records, container, pid)
 
 
 def bring_back(records: str, container: str) -> None:
-    from containerhost.network import lending  # noqa: PLC0415  (a start waits; it loads beside runc)
-    lending.bring_back(records, container)
+    from containerhost.network import netns_move  # noqa: PLC0415  (a start waits; it loads beside runc)
+    netns_move.bring_back(records, container)
 
 
 def hook_for(capabilities: Sequence[str]) -> dict[str, Any] | None:
-    """What brings the libraries of the GPU's driver, if some are wanted."""
+    """Return the hook that brings the libraries of the GPU's driver, if any are wanted."""
     if not capabilities:
         return None
     from containerhost import vendors  # noqa: PLC0415  (a start waits, and few containers have them)
@@ -139,7 +140,10 @@ def hook_for(capabilities: Sequence[str]) -> dict[str, Any] | None:
 
 def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], hook: dict[str, Any] | None,
             volumes_in_root: bool = False) -> bool:
-    """:returns: whether the container has users of its own, and its nodes are to be made later"""
+    """Rewrite the container's OCI configuration.
+
+    :returns: whether the container has users of its own, and its nodes are to be made later
+    """
     with open(path, encoding="utf-8") as source:
         config = json.load(source)
     mapped = has_own_users(config)
@@ -148,7 +152,7 @@ def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], hook: dict[str, An
     config = without_mounts(config, HOST_FILE)
     if volumes_in_root:
         for mount in mounts_of(config, VOLUME):
-            make_folder(root_of(path, config), mount["destination"], owner_of_root(config))
+            make_directory(root_of(path, config), mount["destination"], owner_of_root(config))
         config = without_mounts(config, VOLUME)
     with open(path, "w", encoding="utf-8") as target:
         json.dump(with_hook(with_nodes(config, nodes), hook), target)
@@ -160,7 +164,10 @@ def has_own_users(config: dict[str, Any]) -> bool:
 
 
 def root_of(path: str, config: dict[str, Any]) -> str:
-    """:param path: the configuration's"""
+    """Return the path of the container's root.
+
+    :param path: the configuration's
+    """
     return os.path.join(os.path.dirname(path), config["root"]["path"])
 
 
@@ -187,41 +194,41 @@ def owner_of_root(config: dict[str, Any]) -> tuple[int, int]:
     return user, group
 
 
-def make_folder(root: str, path: str, owner: tuple[int, int]) -> None:
-    """Make a folder below a root that a tenant can change, as runc would for a mount."""
+def make_directory(root: str, path: str, owner: tuple[int, int]) -> None:
+    """Make a directory below a root that a tenant can change, as runc would for a mount."""
     with contextlib.suppress(NotADirectoryError):
-        os.close(opened_folder(root, path, owner))
+        os.close(opened_directory(root, path, owner))
 
 
-def opened_folder(root: str, path: str, owner: tuple[int, int]) -> int:
-    """Open a folder below a root that a tenant can change. What is missing of it is made.
+def opened_directory(root: str, path: str, owner: tuple[int, int]) -> int:
+    """Open a directory below a root that a tenant can change. What is missing of it is made.
 
     :returns: an fd, which the caller closes
-    :raises NotADirectoryError: a component is a link or no folder
+    :raises NotADirectoryError: a component is a link or no directory
     """
-    below = os.open(root, FOLDER)
+    below = os.open(root, DIRECTORY)
     for step in path.strip("/").split("/"):
         with closing(below):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(step, 0o755, dir_fd=below)
                 os.chown(step, *owner, dir_fd=below, follow_symlinks=False)
-            below = os.open(step, FOLDER, dir_fd=below)
+            below = os.open(step, DIRECTORY, dir_fd=below)
     return below
 
 
 def copy_file(source: str, root: str, path: str, owner: tuple[int, int]) -> None:
     """Put a small file of the host into a root that a tenant can change, in the place of a file or link there.
 
-    A root in which that is impossible starts without: it is full, or the tenant has a folder in the file's place.
+    A root in which that is impossible starts without: it is full, or the tenant has a directory in the file's place.
     """
     parent, name = os.path.split(path)
     try:
         with open(source, "rb") as file:
             content = file.read(HOST_FILE_LIMIT)
-        with closing(opened_folder(root, parent, owner)) as folder:
+        with closing(opened_directory(root, parent, owner)) as directory:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=folder)
-            new = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+                os.unlink(name, dir_fd=directory)
+            new = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=directory)
             with open(new, "wb") as file:
                 os.fchown(new, *owner)
                 os.fchmod(new, 0o644)
@@ -231,8 +238,8 @@ def copy_file(source: str, root: str, path: str, owner: tuple[int, int]) -> None
 
 
 def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
-    """An OCI runtime configuration (config-linux.md, "Devices") in which these character nodes may be used, and are
-    made unless the container has users of its own. Pure.
+    """Return an OCI runtime configuration (config-linux.md, "Devices") that permits these character nodes and creates
+    them, unless the container has a user namespace. Pure.
 
     :param nodes: path, major and minor of each
     """
@@ -248,7 +255,7 @@ def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) ->
 
 
 def with_hook(config: dict[str, Any], hook: dict[str, Any] | None) -> dict[str, Any]:
-    """Likewise with a hook after others, before the first program. Pure."""
+    """Return the configuration with a hook after others, before the first program. Pure."""
     if hook is None:
         return config
     hooks = config.get("hooks") or {}
@@ -259,7 +266,9 @@ def with_hook(config: dict[str, Any], hook: dict[str, Any] | None) -> dict[str, 
 
 
 def runc(words: Sequence[str], meanwhile: Callable[[], None] | None = None) -> int:
-    """:param meanwhile: is called while it works; if that fails, runc is killed
+    """Run runc.
+
+    :param meanwhile: is called while it works; if that fails, runc is killed
     :returns: its exit status
     """
     try:
@@ -285,7 +294,7 @@ def command_of(words: Sequence[str]) -> str | None:
 
 
 def common(words: Sequence[str]) -> list[str]:
-    """The options before the command."""
+    """Return the options before the command."""
     return list(words[:list(words).index(command_of(words) or "")])
 
 
@@ -294,7 +303,7 @@ def value_of(words: Sequence[str], option: str) -> str | None:
 
 
 def failed(words: Sequence[str], why: str) -> int:
-    """Docker shows the last error of runc's log."""
+    """Report a failure so that Docker shows it: it shows the last error of runc's log."""
     log = value_of(words, "--log")
     if log:
         with open(log, "a", encoding="utf-8") as file:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few things only root may do, each one tiny: a driver whose process is not root puts its helper in this place.
+"""Do the few things that only root may do, each one tiny: a driver whose process is not root puts its helper in this
+place.
 
 Arguments are checked here, because a helper's caller may be the weaker side: an address, an interface or a GUID that
 is none never reaches a path or a command. Results are plain values, so that they can cross a process boundary.
@@ -15,21 +16,21 @@ from containerhost import charnodes
 from containerhost.devices.health import kernellog
 from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
-from containerhost.inside import guestfolder
+from containerhost.inside import guest_directory
 from containerhost.linux import freezer
 from containerhost.linux import run as programs
 from containerhost.linux.files import write_attribute
 from containerhost.network import links
 from containerhost.process import daemonhelpers, daemonnodes, deviceusers, namespaces, processlimits
-from containerhost.process.processes import namespace, open_folder
+from containerhost.process.processes import namespace, open_directory
 from containerhost.storage import blockcopy, blocknodes
 from containerhost.sysfs import Host
 
 Result = TypeVar("Result")
 
 PCI = "/sys/bus/pci"
-TENANT_LIMIT = 30  # s
-COMMAND_LIMIT = 30  # s
+TENANT_TIMEOUT = 30  # s
+COMMAND_TIMEOUT = 30  # s
 
 DRIVER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
@@ -136,8 +137,8 @@ class Privileged:
     def rename_netdev(self, name: str, new: str) -> None:
         links.rename(check(INTERFACE, name), check(INTERFACE, new))
 
-    def quieten_netdev(self, name: str) -> None:
-        links.quieten(check(INTERFACE, name))
+    def link_down_and_flush(self, name: str) -> None:
+        links.link_down_and_flush(check(INTERFACE, name))
 
     def move_rdma(self, ibdev: str, pid: int) -> None:
         """Move an RDMA device into the network namespace of process ``pid``. Only in the exclusive mode, and only with
@@ -163,7 +164,8 @@ class Privileged:
         write(f"{PCI}/drivers/{check(DRIVER, driver)}/bind", check(ADDRESS, address))
 
     def reset(self, address: str) -> bool:
-        """Function-level reset (Documentation/ABI/testing/sysfs-bus-pci); False where the kernel offers none."""
+        """Reset a function (function-level reset, Documentation/ABI/testing/sysfs-bus-pci); False where the kernel
+        offers none."""
         path = f"{PCI}/devices/{check(ADDRESS, address)}/reset"
         if not os.path.exists(path):
             return False
@@ -191,7 +193,8 @@ class Privileged:
                                                                        for counter, count in counters.items()}))
 
     def kernel_log(self) -> str:
-        """What the kernel said of devices, for a process that may not read it (:func:`kernellog.restored`)."""
+        """Return the kernel's messages about devices, for a process that may not read them
+        (:func:`kernellog.restored`)."""
         return kernellog.plain(kernellog.read(Host()))
 
     def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
@@ -227,9 +230,9 @@ class Privileged:
         """See :func:`containerhost.linux.freezer.thaw_left`."""
         freezer.thaw_left()
 
-    def withhold_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
+    def fence_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
         """Let nobody in the container of process ``pid`` open its block node ``path``."""
-        limited(lambda: blocknodes.withhold(int(pid), check(NODE, path), (int(number[0]), int(number[1]))))
+        limited(lambda: blocknodes.fence(int(pid), check(NODE, path), (int(number[0]), int(number[1]))))
 
     def restore_block(self, pid: int, path: str, number: tuple[int, int], mode: int) -> None:
         limited(lambda: blocknodes.restore(int(pid), check(NODE, path), (int(number[0]), int(number[1])), int(mode)))
@@ -253,12 +256,12 @@ class Privileged:
         processlimits.at_least(int(pid), {check(LIMIT, name): check(SIZE, size) for name, size in limits.items()})
 
     def read_guest_file(self, pid: int, name: str) -> bytes | None:
-        """See :func:`containerhost.inside.guestfolder.read`."""
-        return guestfolder.read(int(pid), str(name))
+        """See :func:`containerhost.inside.guest_directory.read`."""
+        return guest_directory.read(int(pid), str(name))
 
     def write_guest_file(self, pid: int, name: str, content: bytes) -> None:
-        """See :func:`containerhost.inside.guestfolder.write`."""
-        guestfolder.write(int(pid), str(name), bytes(content))
+        """See :func:`containerhost.inside.guest_directory.write`."""
+        guest_directory.write(int(pid), str(name), bytes(content))
 
     def inside(self, pid: int) -> Inside:
         return Inside(limited(lambda: nodes_of(int(pid))), netdevs_of(int(pid)), limits_of(int(pid)))
@@ -269,11 +272,11 @@ def limited(act: Callable[[], Result]) -> Result:
 
     :raises HostActionFailed: as ``act`` does, or it is not done in time
     """
-    return namespaces.limited(act, "cannot look into a container's directories", TENANT_LIMIT)
+    return namespaces.limited(act, "cannot look into a container's directories", TENANT_TIMEOUT)
 
 
 def network_of(pid: int) -> str:
-    """The file of a container's network namespace; never the host's own."""
+    """Return the file of a container's network namespace; never the host's own."""
     charnodes.require_container(int(pid))
     return f"/proc/{int(pid)}/ns/net"
 
@@ -285,12 +288,16 @@ def check(pattern: re.Pattern[str], text: str) -> str:
 
 
 def by_bytes(guid: str) -> str:
-    """``b8ce:f603:0001:0000``, as sysfs writes it, the way iproute2 reads it: ``b8:ce:f6:03:00:01:00:00``."""
+    """Convert ``b8ce:f603:0001:0000``, as sysfs writes it, to the form that iproute2 reads:
+    ``b8:ce:f6:03:00:01:00:00``."""
     return ":".join(re.findall("..", guid.replace(":", "")))
 
 
-def run(command: list[str], limit: int = COMMAND_LIMIT) -> None:
-    """:raises HostActionFailed: it cannot be run, failed, or did not end within ``limit`` seconds"""
+def run(command: list[str], limit: int = COMMAND_TIMEOUT) -> None:
+    """Run a command.
+
+    :raises HostActionFailed: it cannot be run, failed, or did not end within ``timeout`` seconds
+    """
     programs.check(command, limit, f"`{' '.join(command)}` failed")
 
 
@@ -306,32 +313,33 @@ def nodes_of(pid: int) -> dict[str, tuple[int, int]]:
     """Return the character nodes in the directories of /dev where devices that can be granted have theirs."""
     from containerhost import vendors  # noqa: PLC0415  (most actions need no plug-in)
     found = {}
-    for folder in vendors.node_folders():
-        handle = open_folder(pid, ("dev", *folder))
-        if handle is None:
+    for directory in vendors.node_directories():
+        fd = open_directory(pid, ("dev", *directory))
+        if fd is None:
             continue
         try:
-            for entry in os.listdir(handle):
+            for entry in os.listdir(fd):
                 try:
-                    status = os.stat(entry, dir_fd=handle, follow_symlinks=False)
+                    status = os.stat(entry, dir_fd=fd, follow_symlinks=False)
                 except FileNotFoundError:  # the tenant removes and makes files as it likes
                     continue
                 if stat.S_ISCHR(status.st_mode):
-                    found["/".join(("/dev", *folder, entry))] = (os.major(status.st_rdev), os.minor(status.st_rdev))
+                    found["/".join(("/dev", *directory, entry))] = (os.major(status.st_rdev), os.minor(status.st_rdev))
         except OSError as error:
             raise HostActionFailed(f"cannot read /dev of process {pid}: {error.strerror}") from error
         finally:
-            os.close(handle)
+            os.close(fd)
     return found
 
 
 def netdevs_of(pid: int) -> tuple[str, ...]:
-    """From /proc/<pid>/net/dev: two lines of headings, then ``name: counters``."""
+    """Return the interfaces from /proc/<pid>/net/dev: two lines of headings, then ``name: counters``."""
     return tuple(line.partition(":")[0].strip() for line in lines(pid, "net/dev")[2:])
 
 
 def limits_of(pid: int) -> dict[str, str]:
-    """Hard limits from /proc/<pid>/limits: name, soft limit, hard limit and unit, in columns of 26 and 21 letters."""
+    """Return the hard limits from /proc/<pid>/limits: name, soft limit, hard limit and unit, in columns of 26 and 21
+    letters."""
     return {LIMITS[line[:26].strip()]: line[47:68].strip() for line in lines(pid, "limits")
             if line[:26].strip() in LIMITS}
 

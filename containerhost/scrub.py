@@ -16,12 +16,14 @@ from containerhost.network.netfunction import NetFunction
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 
-USERS_LIMIT = 10.0  # s for the last processes of a killed container to let go of a device
+USERS_TIMEOUT = 10.0  # s for the last processes of a killed container to let go of a device
 
 
 def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged, host: Host,
           holders: Collection[int] | None) -> tuple[str, ...]:
-    """:param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
+    """Clean a returned device, and return complaints.
+
+    :param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
         ``port_guid``, ``mac``, ``link``, ``spoof_check``, ``trust``
     :param holders: of :meth:`Privileged.users`
     :returns: what was done, in words
@@ -34,7 +36,7 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
         else:
             was_reset, done = reset_gpu(device, privileged), ()
         if was_reset:
-            settle(device, privileged, host)
+            acknowledge_errors(device, privileged, host)
     except HostActionFailed as error:
         suffers = f" (it suffers from: {'; '.join(device.health)})" if device.health else ""
         raise ScrubFailed(f"device {device.id} could not be cleaned: {error}{suffers}") from error
@@ -42,15 +44,19 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
 
 
 def require_unused(device: Device, privileged: Privileged, holders: Collection[int] | None) -> None:
-    """:raises HostActionFailed: a process of a container has it open or mapped"""
+    """Refuse a device that is in use.
+
+    :raises HostActionFailed: a process of a container has it open or mapped
+    """
     own = tuple((node.major, node.minor) for node in device.nodes if node.use is NodeUse.OWN)
-    if own and (users := wait_while(lambda: privileged.users(own, holders), USERS_LIMIT)):
+    if own and (users := wait_while(lambda: privileged.users(own, holders), USERS_TIMEOUT)):
         raise HostActionFailed(f"still in use by {', '.join(users)}")
 
 
 def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> tuple[bool, tuple[str, ...]]:
-    """GUIDs and MAC back, no VLAN, the function and its driver started anew (which drops the tenant's MAC, MTU, filters
-    and queues), and the interface down, without addresses and under its own name."""
+    """Clean a network function: restore GUIDs and MAC, remove the VLAN, restart the function and its driver (which
+    drops the tenant's MAC, MTU, filters and queues), and leave the interface down, without addresses and under its own
+    name."""
     done = []
     if device.driver:  # else whoever began to rebind it was killed: no interface can return before it is bound
         function.await_netdev()
@@ -70,19 +76,19 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
         function.await_guids(*guids)
     if "netdev" in restore:
         function.rename(restore["netdev"])
-    function.quieten()
+    function.link_down_and_flush()
     return was_reset, (*done, "its driver was bound anew")
 
 
 def reset_gpu(device: Device, privileged: Privileged) -> bool:
-    """A whole GPU is reset as its vendor does it. Where the vendor has no way, its driver clears memory when it hands
-    it out, and a reset under the driver would not be safe."""
+    """Reset a whole GPU as its vendor does it. Where the vendor has no way, its driver clears memory when it hands it
+    out, and a reset under the driver would not be safe."""
     return device.kind is Kind.GPU and privileged.reset_gpu(device.plugin, device.address)
 
 
-def settle(device: Device, privileged: Privileged, host: Host) -> None:
-    """What the kernel said and counted before a reset is over. Nothing is written where nothing was said: the log is
-    not filled with the comings and goings of healthy devices. A VF's errors are those of its card."""
+def acknowledge_errors(device: Device, privileged: Privileged, host: Host) -> None:
+    """Log that a device was reset, so that its earlier errors do not count any more. Nothing is written where nothing
+    was reported: the log is not filled by healthy devices. A VF's errors are those of its card."""
     if device.role is not Role.VF and (device.health or device.notes):
-        folder = pci.folder(host, device.address)
-        privileged.mark_reset(device.address, {name: bus.counted(host, folder, name) for name in bus.COUNTERS})
+        directory = pci.directory(host, device.address)
+        privileged.mark_reset(device.address, {name: bus.counted(host, directory, name) for name in bus.COUNTERS})

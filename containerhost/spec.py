@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ContainerSpec: what a cloud wants a container to be, in no engine's words.
+"""Define what a cloud wants a container to be (ContainerSpec), in no engine's terms.
 
 Clouds translate into it, engines translate out of it; both translations are pure functions. Every value here is
 already validated and typed: an engine never parses tenant text.
@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from containerhost.grants import Grant
-from containerhost.network.nicsetup import NicSetup
+from containerhost.network.ipconfig import IpConfig
 
 # Half of what a kernel numbers where nobody raised kernel.pid_max: one container cannot take all of them.
 PROCESSES = 16384
@@ -74,7 +74,7 @@ class Nic:
     parent: str
     mac: str | None = None
     mtu: int | None = None
-    setup: NicSetup | None = None
+    setup: IpConfig | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,8 +130,8 @@ class PoolDisk:
 
 
 @dataclasses.dataclass(frozen=True)
-class FolderDisk:
-    """A folder of the host that the *driver* made, such as a mounted image, which the container sees at ``path``.
+class DirectoryDisk:
+    """A directory of the host that the *driver* made, such as a mounted image, which the container sees at ``path``.
 
     :ivar name: tells it from the container's other disks
     """
@@ -144,7 +144,7 @@ class FolderDisk:
 
 
 #: What a container has beside its root disk, and may get and lose while it is stopped or runs.
-Part = Nic | BridgedNic | BlockDevice | PoolDisk | FolderDisk | Grant
+Part = Nic | BridgedNic | BlockDevice | PoolDisk | DirectoryDisk | Grant
 
 
 def grants_of(parts: Iterable[Part]) -> tuple[Grant, ...]:
@@ -153,9 +153,9 @@ def grants_of(parts: Iterable[Part]) -> tuple[Grant, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Mount:
-    """A host folder or file that the *driver* made (never tenant text), seen in the container at ``target``.
+    """A host directory or file that the *driver* made (never tenant text), seen in the container at ``target``.
 
-    :ivar follows: what the host mounts below the folder later is seen too
+    :ivar follows: what the host mounts below the directory later is seen too
     """
 
     name: str
@@ -166,7 +166,7 @@ class Mount:
 
 
 @dataclasses.dataclass(frozen=True)
-class Salvaged:
+class RescueMount:
     """The root disk of another, stopped container, writable at ``target``; its files keep their owners."""
 
     container: str
@@ -203,13 +203,13 @@ class Health:
 class Program:
     """What the container runs, where it is not what its image says (None). Words, never for a shell.
 
-    :ivar folder: its working folder
+    :ivar directory: its working directory
     :ivar user: a name or number of the container's, perhaps with its group: ``1000:1000``
     """
 
     entrypoint: tuple[str, ...] | None = None
     command: tuple[str, ...] | None = None
-    folder: str | None = None
+    directory: str | None = None
     user: str | None = None
     health: Health | None = None
     hostname: str | None = None
@@ -247,7 +247,7 @@ class ContainerSpec:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     limits: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    salvaged: Salvaged | None = None
+    rescue_mount: RescueMount | None = None
     program: Program = Program()
     gpu_libraries: frozenset[str] = frozenset()
     processes: int = PROCESSES

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only reader of /sys, /proc and /dev, of this host or of a captured copy of another's.
+"""Read /sys, /proc and /dev, of this host or of a captured copy of another's. No other module does.
 
 What a kernel file holds is never trusted: a file that is missing, unreadable or odd reads as None or as nothing, so
 that one broken card never hides the others. Saying what is wrong is the caller's part. Device nodes are looked at
@@ -23,7 +23,7 @@ _DECIMAL = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 class Host:
     """One host's kernel files.
 
-    :param root: ``/``, or a folder that holds a host's captured ``sys``, ``proc`` and ``dev``
+    :param root: ``/``, or a directory that holds a host's captured ``sys``, ``proc`` and ``dev``
     """
 
     def __init__(self, root: Path | str = "/") -> None:
@@ -34,42 +34,43 @@ class Host:
         self._flags = _FLAGS if self.live else _FLAGS | os.O_NOFOLLOW
 
     def data(self, path: str, limit: int = ATTRIBUTE_LIMIT) -> bytes | None:
-        """The first ``limit`` bytes of the file at ``path`` (absolute, as on the host); None if it cannot be read."""
-        handle = self.open(path)
-        if handle is None:
+        """Return the first ``limit`` bytes of the file at ``path`` (absolute, as on the host); None if it cannot be
+        read."""
+        fd = self.open(path)
+        if fd is None:
             return None
         try:
             # /proc tables come in pieces; an attribute is complete with its first.
-            return os.read(handle, limit) if limit <= ATTRIBUTE_LIMIT else b"".join(_pieces(handle, limit))
+            return os.read(fd, limit) if limit <= ATTRIBUTE_LIMIT else b"".join(_pieces(fd, limit))
         except OSError:
             return None
         finally:
-            os.close(handle)
+            os.close(fd)
 
     def open(self, path: str) -> int | None:
-        """A file that is read on and on; the caller closes it. None if it cannot be opened."""
+        """Open a file for repeated reading; the caller closes it. None if it cannot be opened."""
         try:
             return os.open(self._prefix + path, self._flags)
         except (OSError, ValueError):
             return None
 
     def text(self, path: str) -> str | None:
-        """An attribute's text without surrounding white space; None when missing or empty."""
+        """Return an attribute's text without surrounding white space; None when missing or empty."""
         data = self.data(path)
         return (data.decode("utf-8", "replace").strip(" \t\r\n\0") or None) if data else None
 
     def number(self, path: str) -> int | None:
-        """A decimal attribute; None when it is missing or no number."""
+        """Return a decimal attribute; None when it is missing or no number."""
         text = self.text(path)
         return int(text) if text and _DECIMAL.fullmatch(text) else None
 
     def lines(self, path: str) -> list[str]:
-        """The lines of a /proc table; none when it is missing."""
+        """Return the lines of a /proc table; none when it is missing."""
         data = self.data(path, TABLE_LIMIT)
         return data.decode("utf-8", "replace").splitlines() if data else []
 
     def fields(self, path: str) -> dict[str, str]:
-        """A ``Key: value`` table such as /proc/meminfo; a key's first value counts."""
+        """Return a ``Key: value`` table such as /proc/meminfo; a key's first value counts."""
         found: dict[str, str] = {}
         for line in self.lines(path):
             key, colon, value = line.partition(":")
@@ -78,7 +79,7 @@ class Host:
         return found
 
     def names(self, path: str) -> tuple[str, ...]:
-        """The sorted entries of a folder; none when it is missing."""
+        """Return the sorted entries of a directory; none when it is missing."""
         try:
             return tuple(sorted(os.listdir(self._prefix + path)))
         except (OSError, ValueError):
@@ -87,23 +88,25 @@ class Host:
     def exists(self, path: str) -> bool:
         return os.path.lexists(self._prefix + path)
 
-    def is_folder(self, path: str) -> bool:
+    def is_directory(self, path: str) -> bool:
         return os.path.isdir(self._prefix + path)
 
     def target(self, path: str) -> str | None:
-        """What a symbolic link says; None when it is no link."""
+        """Return the target of a symbolic link; None when it is no link."""
         try:
             return os.readlink(self._prefix + path)
         except (OSError, ValueError):
             return None
 
     def link(self, path: str) -> str | None:
-        """The last component of a symbolic link's target (``driver`` -> ``mlx5_core``); None when it is no link."""
+        """Return the last component of a symbolic link's target (``driver`` -> ``mlx5_core``); None when it is no
+        link."""
         target = self.target(path)
         return (target.rpartition("/")[2] or None) if target else None
 
     def char_number(self, path: str) -> tuple[int, int] | None:
-        """A sysfs ``dev`` file, ``major:minor``; None when missing or out of the kernel's range."""
+        """Return the numbers of a sysfs ``dev`` file, ``major:minor``; None when missing or out of the kernel's
+        range."""
         match = _MAJOR_MINOR.fullmatch(self.text(path) or "")
         if not match:
             return None
@@ -112,12 +115,12 @@ class Host:
 
     @property
     def boot_id(self) -> str | None:
-        """The kernel's random id of this boot; None in a captured tree without it."""
+        """Return the kernel's random id of this boot; None in a captured tree without it."""
         return self.text("/proc/sys/kernel/random/boot_id")
 
     @functools.cached_property
     def char_majors(self) -> dict[str, int]:
-        """Driver name to major, from the character half of /proc/devices; read once for each Host."""
+        """Return the majors of drivers by name, from the character half of /proc/devices; read once for each Host."""
         majors: dict[str, int] = {}
         character = False
         for line in self.lines("/proc/devices"):
@@ -129,7 +132,8 @@ class Host:
         return majors
 
     def misc_number(self, name: str) -> tuple[int, int] | None:
-        """The character number of a misc driver such as ``rdma_cm``: its sysfs ``dev`` file, else /proc/misc."""
+        """Return the character number of a misc driver such as ``rdma_cm``: from its sysfs ``dev`` file, else from
+        /proc/misc."""
         number = self.char_number(f"/sys/class/misc/{name}/dev")
         if number:
             return number
@@ -140,7 +144,7 @@ class Host:
         return None
 
     def node_fault(self, path: str, major: int, minor: int) -> str | None:
-        """What is wrong with the device node at ``path``, in words; None when it is as it should be.
+        """Return what is wrong with the device node at ``path``, in words; None when it is as it should be.
 
         In a captured tree, where only root could have kept device nodes, a plain file stands for the node.
         """
@@ -157,7 +161,7 @@ class Host:
         return None
 
 
-def _pieces(handle: int, left: int) -> Iterator[bytes]:
-    while left > 0 and (piece := os.read(handle, min(left, 1 << 16))):
+def _pieces(fd: int, left: int) -> Iterator[bytes]:
+    while left > 0 and (piece := os.read(fd, min(left, 1 << 16))):
         left -= len(piece)
         yield piece

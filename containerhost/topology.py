@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's processors, memory and NUMA nodes, and how busy they are.
+"""Read the host's processors, memory and NUMA nodes, and how busy they are.
 
 Sources: Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopology.rst and
 Documentation/filesystems/proc.rst. Sizes are bytes, times nanoseconds unless a name says otherwise.
@@ -96,21 +96,21 @@ def read(host: Host | None = None) -> Topology:
 
 
 def _node(host: Host, number: int, online: frozenset[int], cores: Mapping[int, frozenset[int]]) -> NumaNode:
-    folder = f"{_NODES}/node{number}"
-    cpus = id_list(host.text(f"{folder}/cpulist"))
+    directory = f"{_NODES}/node{number}"
+    cpus = id_list(host.text(f"{directory}/cpulist"))
     cpus = cpus & online if online else cpus
     # Its lines read "Node 0 MemTotal:  32779340 kB".
-    memory = {key.rpartition(" ")[2]: value for key, value in host.fields(f"{folder}/meminfo").items()}
-    distances = (host.text(f"{folder}/distance") or "").split()
+    memory = {key.rpartition(" ")[2]: value for key, value in host.fields(f"{directory}/meminfo").items()}
+    distances = (host.text(f"{directory}/distance") or "").split()
     return NumaNode(
         id=number, cpus=cpus, siblings=_siblings(cpus, cores), socket=_socket(host, cpus),
         memory=_kilobytes(memory.get("MemTotal")), free=_kilobytes(memory.get("MemFree")),
-        hugepages=_hugepages(host, f"{folder}/hugepages"),
+        hugepages=_hugepages(host, f"{directory}/hugepages"),
         distances=tuple(int(distance[:6]) for distance in distances if distance.isascii() and distance.isdigit()))
 
 
 def _only_node(host: Host, online: frozenset[int], cores: Mapping[int, frozenset[int]]) -> NumaNode:
-    """A kernel without NUMA tells of no node."""
+    """Return the one node of a host whose kernel has no NUMA."""
     memory = host.fields("/proc/meminfo")
     return NumaNode(
         id=0, cpus=online, siblings=_siblings(online, cores), socket=_socket(host, online),
@@ -119,7 +119,8 @@ def _only_node(host: Host, online: frozenset[int], cores: Mapping[int, frozenset
 
 
 def _cores(host: Host, online: frozenset[int]) -> dict[int, frozenset[int]]:
-    """Each CPU's core, as the set of its online threads; a CPU of which nothing is known is a core of its own."""
+    """Return each CPU's core, as the set of its online threads; a CPU of which nothing is known is a core of its
+    own."""
     cores = {}
     for cpu in sorted(online):
         threads = id_list(host.text(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list")) & online
@@ -141,13 +142,13 @@ def _socket(host: Host, cpus: frozenset[int]) -> int | None:
     return packages.pop() if len(packages) == 1 else None
 
 
-def _hugepages(host: Host, folder: str) -> dict[int, tuple[int, int]]:
+def _hugepages(host: Host, directory: str) -> dict[int, tuple[int, int]]:
     found = {}
-    for name in host.names(folder):
+    for name in host.names(directory):
         match = _HUGEPAGES.fullmatch(name)
         if match:
-            total = host.number(f"{folder}/{name}/nr_hugepages") or 0
-            found[int(match[1]) * 1024] = (total, host.number(f"{folder}/{name}/free_hugepages") or 0)
+            total = host.number(f"{directory}/{name}/nr_hugepages") or 0
+            found[int(match[1]) * 1024] = (total, host.number(f"{directory}/{name}/free_hugepages") or 0)
     return dict(sorted(found.items()))
 
 
@@ -167,7 +168,7 @@ def _cpu_info(host: Host, online: frozenset[int], cores: Mapping[int, frozenset[
 
 
 def _first_processor(host: Host) -> dict[str, str]:
-    """The first block of /proc/cpuinfo; the others differ in number and clock only."""
+    """Return the first block of /proc/cpuinfo; the others differ in number and clock only."""
     first: dict[str, str] = {}
     for line in host.lines("/proc/cpuinfo"):
         if not line.strip() and first:
@@ -178,7 +179,8 @@ def _first_processor(host: Host) -> dict[str, str]:
 
 
 def _arch(host: Host, cpu: Mapping[str, str]) -> str:
-    """Kernels since 6.1 tell it in /proc; a captured tree of an older one is known by its way to list features."""
+    """Return the architecture. Kernels since 6.1 tell it in /proc; a captured tree of an older one is recognized by how
+    it lists features."""
     told = host.text("/proc/sys/kernel/arch")
     if told or host.live:
         return told or os.uname().machine
@@ -196,12 +198,12 @@ def cpu_times(host: Host | None = None) -> CpuTimes:
 
 
 def uptime(host: Host | None = None) -> float:
-    """Seconds since boot; 0.0 when the host does not say."""
+    """Return the seconds since boot; 0.0 when the host does not say."""
     return next(iter(_numbers(host or Host(), "/proc/uptime")), 0.0)
 
 
 def loadavg(host: Host | None = None) -> tuple[float, float, float]:
-    """Processes that run or wait to, averaged over 1, 5 and 15 minutes."""
+    """Return the number of runnable processes, averaged over 1, 5 and 15 minutes."""
     one, five, fifteen = [*_numbers(host or Host(), "/proc/loadavg"), 0.0, 0.0, 0.0][:3]
     return one, five, fifteen
 
@@ -214,12 +216,12 @@ def memory(host: Host | None = None) -> MemoryUse:
 
 
 def _numbers(host: Host, path: str) -> list[float]:
-    """The leading decimal fractions of a /proc line."""
+    """Return the leading decimal fractions of a /proc line."""
     words = (host.text(path) or "").split()
     return [float(word) for word in words if re.fullmatch(r"[0-9]{1,15}\.[0-9]{1,9}", word, re.ASCII)]
 
 
 def _kilobytes(text: str | None) -> int:
-    """``32779340 kB`` in bytes; 0 when it is no such thing."""
+    """Parse ``32779340 kB`` into bytes; 0 when it is no such thing."""
     number = (text or "").partition(" ")[0]
     return int(number) * 1024 if number.isascii() and number.isdigit() and len(number) <= 15 else 0

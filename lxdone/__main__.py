@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``lxdone``, also as ``python -m lxdone``: see :mod:`lxdone.cli`."""
+"""Run the command ``lxdone``, also as ``python -m lxdone``: see :mod:`lxdone.cli`."""
 
 import sys
 

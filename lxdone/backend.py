@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the parts of the driver together from the node's options. Nothing here talks to LXD yet."""
+"""Build the parts of the driver from the node's options. Nothing here talks to LXD yet."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +14,9 @@ from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from lxdone.conf import Options
 from lxdone.disk.images import Images
-from lxdone.root.roots import Roots
-from lxdone.root.rootsaves import RootSaves
-from lxdone.root.settling import Settler, Settling
+from lxdone.root.reconciler import MonitoredEngine, Reconciler
+from lxdone.root.root_images import RootImages
+from lxdone.root.root_writeback import RootWriteback
 from lxdone.vmm import Vmm
 from onedriver.node.commands import Commands
 from onedriver.node.consoles import Consoles
@@ -37,8 +37,8 @@ def vmm(options: Options) -> Vmm:
 
     allocator = DeviceAllocator(AllocationStore(Path(options.owners)), lambda: HostView(host), Privileged(), lxd.held)
     state, disks = Path(options.state), disks_of(options, lxd)
-    roots = Roots(lxd.client, state, options.operation_timeout)
-    return Vmm(options, lxd, allocator, roots, saves_of(options, lxd), disks, Contexts(state),
+    root_images = RootImages(lxd.client, state, options.operation_timeout)
+    return Vmm(options, lxd, allocator, root_images, writeback_of(options, lxd), disks, Contexts(state),
                Commands(state, Vmm.driver), consoles_of(options, lxd), host)
 
 
@@ -47,24 +47,24 @@ def disks_of(options: Options, lxd: LxdEngine) -> Images:
                   options.operation_timeout, options.block_devices)
 
 
-def saves_of(options: Options, lxd: LxdEngine) -> RootSaves:
-    return RootSaves(lxd.client, Path(options.datastores), options.operation_timeout)
+def writeback_of(options: Options, lxd: LxdEngine) -> RootWriteback:
+    return RootWriteback(lxd.client, Path(options.datastores), options.operation_timeout)
 
 
 def consoles_of(options: Options, lxd: LxdEngine) -> Consoles:
-    return Consoles(Path(options.state), "lxdone.consolevisit", lambda name: lxd.metrics(name).pid)
+    return Consoles(Path(options.state), "lxdone.console_client", lambda name: lxd.metrics(name).pid)
 
 
-def settler(options: Options) -> Settler:
+def reconciler(options: Options) -> Reconciler:
     lxd, state = engine(options), Path(options.state)
-    return Settler(lxd, saves_of(options, lxd), disks_of(options, lxd), Contexts(state), consoles_of(options, lxd),
-                   state, lambda vm_id: vmm(options).forget(vm_id))
+    return Reconciler(lxd, writeback_of(options, lxd), disks_of(options, lxd), Contexts(state),
+                      consoles_of(options, lxd), state, lambda vm_id: vmm(options).forget(vm_id))
 
 
 def measure(options: Options) -> "Measure":
     # Which no action needs, and every action would wait for its import.
     from onedriver.node.measure import Measure  # noqa: PLC0415
 
-    seen = Settling(engine(options), settler(options))
+    seen = MonitoredEngine(engine(options), reconciler(options))
     return Measure(Vmm.driver, seen, Path(options.owners), Path(options.state), options.pci_filter, Host(),
                    Path(options.datastores))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``lxdone``: what the scripts that oned calls run.
+"""Run the command ``lxdone``, which the scripts that oned calls run.
 
     lxdone vmm ACTION ARGUMENT…     an action, with oned's own arguments and standard input
     lxdone vmm copy_disk VM DISK    copy a disk of a VM that runs and print the copy's path; the VM's description is on
@@ -8,8 +8,8 @@
                                     of a VM of this driver that runs
     lxdone probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor,
                                     vm/execution
-    lxdone command NAME HANDLE      begins a command of onevm exec in a container and stays with it
-    lxdone settle                   what the node does by itself for VMs whose containers stopped by themselves
+    lxdone command NAME FD          begins a command of onevm exec in a container and stays with it
+    lxdone reconcile                what the node does by itself for VMs whose containers stopped by themselves
 
 What a short call does not need is not imported: most of its time would be that.
 """
@@ -36,10 +36,10 @@ def main(words: Sequence[str]) -> int:
             return transfer(script, argv)
         case ["probe", name, *_]:
             return probe(name)
-        case ["command", name, handle]:
-            return command(name, handle)
-        case ["settle"]:
-            return settle()
+        case ["command", name, fd]:
+            return command(name, fd)
+        case ["reconcile"]:
+            return reconcile()
         case _:
             asked = list(words) == ["--help"]
             print(USAGE, file=sys.stdout if asked else sys.stderr)
@@ -48,19 +48,19 @@ def main(words: Sequence[str]) -> int:
 
 def act(script: str, argv: Sequence[str]) -> int:
     from containerhost.errors import ContainerHostError
-    from lxdone import refusals
+    from lxdone import lcm_states
     from onedriver import actions, document
-    from onedriver.node import changes, vmlock
+    from onedriver.node import validation, vmlock
 
     def done() -> str | None:
         call = actions.call(script, argv, document.read(sys.stdin.buffer))
-        changes.of_action(call.action, refusals.UNSUPPORTED)
+        validation.of_action(call.action, lcm_states.UNSUPPORTED)
         options = conf.load()
 
         from lxdone import backend
 
         if call.action in STARTS and call.vm.pcis:
-            backend.settler(options).clean()  # VMs that are over may have the devices
+            backend.reconciler(options).clean()  # VMs that are over may have the devices
 
         with vmlock.held(Path(options.state), call.vm_id, options.operation_timeout):
             return getattr(backend.vmm(options), call.action)(call)
@@ -94,7 +94,7 @@ def transfer(script: str, argv: Sequence[str]) -> int:
 
 def probe(name: str) -> int:
     if name == "vm/execution":  # often, and without LXD
-        return program.run(name, lambda: commands.told(Path(conf.load().state)))
+        return program.run(name, lambda: commands.unreported(Path(conf.load().state)))
 
     from containerhost.errors import ContainerHostError
     from lxdone import backend
@@ -103,16 +103,16 @@ def probe(name: str) -> int:
     return program.run(name, lambda: measure.probe(name, lambda: backend.measure(conf.load())), {ContainerHostError: 1})
 
 
-def command(name: str, handle: str) -> int:
+def command(name: str, fd: str) -> int:
     from lxdone import backend
-    from onedriver.node import commandrun
+    from onedriver.node import exec_agent
 
-    return commandrun.run(name, handle, conf.load,
+    return exec_agent.run(name, fd, conf.load,
                           lambda options, name, words: backend.engine(options).command(name, words))
 
 
-def settle() -> int:
+def reconcile() -> int:
     from containerhost.errors import ContainerHostError
     from lxdone import backend
 
-    return program.run("settle", lambda: backend.settler(conf.load()).settle(), {ContainerHostError: 1})
+    return program.run("reconcile", lambda: backend.reconciler(conf.load()).reconcile(), {ContainerHostError: 1})

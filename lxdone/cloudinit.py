@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A context for guests that have cloud-init instead of OpenNebula's context packages. Pure.
+"""Translate a context for guests that have cloud-init instead of OpenNebula's context packages. Pure.
 
 LXD hands these documents to cloud-init in the guest (its LXD datasource). The tenant's own document, USER_DATA, stays
 as it is and wins over what is made of the other variables, which goes beside it as the vendor's. Formats: cloud-init's
@@ -30,7 +30,10 @@ Variables = Mapping[str, str]
 
 
 def documents(context: Variables) -> CloudInit:
-    """:raises BadInput: a variable is not what it must be"""
+    """Return the cloud-init documents of a context.
+
+    :raises BadInput: a variable is not what it must be
+    """
     vendor = vendor_data(context)
     return CloudInit(
         user_data=user_data(context),
@@ -108,7 +111,7 @@ def words(text: str) -> list[str]:
 
 def subnets(context: Variables, prefix: str, keys: tuple[str, str, str], mask: str,
             dynamic: str) -> list[dict[str, Any]]:
-    """None or one.
+    """Return the interface's subnets, none or one.
 
     :param keys: of the address, the gateway and the method
     :param dynamic: what cloud-init calls the method that asks a server
@@ -135,7 +138,7 @@ def address(text: str, key: str) -> ipaddress.IPv4Address | ipaddress.IPv6Addres
 
 
 def either(context: Variables, plain: str, coded: str) -> str:
-    """A variable that may come in base64."""
+    """Return a variable that may be base64."""
     return decoded(context, coded) if context.get(coded) else context.get(plain, "")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administrator's options of a node: a TOML file, ``/etc/lxdone.toml`` unless $LXDONE_CONF names another."""
+"""Load the administrator's options of a node: a TOML file, ``/etc/lxdone.toml`` unless $LXDONE_CONF names another."""
 
 import dataclasses
 import os
@@ -39,5 +39,8 @@ class Options(NodeOptions):
 
 
 def load(path: Path | None = None) -> Options:
-    """:raises BadOptions: the file cannot be read, or says something that is no option"""
+    """Load the options of this node.
+
+    :raises BadOptions: the file cannot be read, or says something that is no option
+    """
     return options.load(Options, path or Path(os.environ.get("LXDONE_CONF", USUAL)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of disks of VMs that run, on the front-end, as oneadmin: what OpenNebula's own transfer drivers hand over.
+"""Copy disks of VMs that run, on the front-end, as oneadmin: what OpenNebula's own transfer drivers hand over.
 
 Their scripts call this first (:mod:`onedriver.setup.transferdrivers`) and go on where it is not about such a VM. The
 node makes a copy beside the disk, which becomes a snapshot there, or an image of a datastore here.
@@ -17,9 +17,9 @@ from typing import BinaryIO, NamedTuple, cast
 
 from containerhost.linux import files
 from lxdone import translate
-from onedriver import document, places, program, vm
+from onedriver import disk_paths, document, program, vm
+from onedriver.disk_paths import DiskPath
 from onedriver.errors import BadInput, DriverError, NotSupported
-from onedriver.places import Place
 from onedriver.setup.transferdrivers import DONE, FAILED
 from onedriver.ssh import SSH, problem
 from onedriver.vm import Disk, Vm
@@ -38,7 +38,7 @@ root=; [ "$(id -u)" = 0 ] || root="sudo -n"
 copy=$($root "$(command -v lxdone || echo lxdone)" vmm copy_disk "$1" "$2")
 trap "exit 1" HUP INT TERM
 """
-# $3 folder, $4 the snapshot's number. The folder may be on another file system than the copy.
+# $3 directory, $4 the snapshot's number. The directory may be on another file system than the copy.
 SNAPSHOT = COPY + """
 trap 'rm -f -- "$copy" "$3/.$4"' EXIT
 mkdir -p -- "$3"
@@ -65,19 +65,21 @@ class Request(NamedTuple):
     vm: Vm
 
     @property
-    def place(self) -> Place:
-        found = places.place(self.arguments[0])
+    def disk_path(self) -> DiskPath:
+        found = disk_paths.parse(self.arguments[0])
         if found.vm != self.vm.id:
             raise BadInput(f"{self.arguments[0][:120]} is of VM {found.vm}, not of VM {self.vm.id}")
         return found
 
     @property
     def disk(self) -> Disk:
-        return translate.disk(self.vm, str(self.place.number))
+        return translate.disk(self.vm, str(self.disk_path.number))
 
 
 def act(script: str, argv: Sequence[str]) -> int:
-    """:param script: the name of OpenNebula's, perhaps with that of the system datastore's driver: ``cpds.ssh``
+    """Run one action of OpenNebula's transfer drivers.
+
+    :param script: the name of OpenNebula's, perhaps with that of the system datastore's driver: ``cpds.ssh``
     :returns: the exit status
     """
     action = script.partition(".")[0]
@@ -95,7 +97,7 @@ def act(script: str, argv: Sequence[str]) -> int:
 
 def described(vm_id: str) -> bytes | None:
     """Return a VM's XML; None where OpenNebula does not tell it."""
-    if not places.NUMBER.fullmatch(vm_id):
+    if not disk_paths.NUMBER.fullmatch(vm_id):
         return None
     try:
         done = subprocess.run(["onevm", "show", "--xml", vm_id], capture_output=True, timeout=SHOW_TIMEOUT, check=False,
@@ -118,53 +120,57 @@ def is_ours(action: str, argv: Sequence[str], xml: bytes) -> bool:
 
 
 def snap_create_live(request: Request) -> None:
-    disk, place = request.disk, request.place
-    number = places.number(request.arguments[1], "the snapshot")
+    disk, disk_path = request.disk, request.disk_path
+    number = disk_paths.number(request.arguments[1], "the snapshot")
     if (disk.format or "").lower() == "qcow2":
         raise NotSupported(f"disk {disk.id} is a qcow2 disk, whose snapshots are files over one another, which a "
                            "container cannot change over to while it runs: power the VM off for a snapshot of a qcow2 "
                            "disk (onevm poweroff)")
     # Those of system datastores that are on the nodes themselves keep all of them beside the disk.
     beside_image = (not request.script.endswith(ON_NODES) and disk.tm_mad in LINKING and not disk.clone and disk.source)
-    folder = f"{places.source(disk.source) if beside_image and disk.source else place.path}.snap"
-    done = subprocess.run(on_node(request, SNAPSHOT, folder, str(number)), input=request.xml, capture_output=True,
+    directory = f"{disk_paths.source(disk.source) if beside_image and disk.source else disk_path.path}.snap"
+    done = subprocess.run(on_node(request, SNAPSHOT, directory, str(number)), input=request.xml, capture_output=True,
                           check=False)
     if done.returncode:
-        raise DriverError(problem(place.host, "the snapshot", done.returncode, done.stderr))
+        raise DriverError(problem(disk_path.host, "the snapshot", done.returncode, done.stderr))
 
 
 def cpds(request: Request) -> None:
-    """An image becomes what is on the disk; it is whole, or as it was."""
-    target = places.source(request.arguments[1])
-    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=target.parent) as folder:
-        receive(request, Path(folder))
-        files.sync(Path(folder) / SENT)
-        os.replace(Path(folder) / SENT, target)
+    """Copy a disk into an image, which is complete or unchanged."""
+    target = disk_paths.source(request.arguments[1])
+    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=target.parent) as directory:
+        receive(request, Path(directory))
+        files.sync(Path(directory) / SENT)
+        os.replace(Path(directory) / SENT, target)
     files.sync(target.parent)
 
 
-def receive(request: Request, folder: Path) -> None:
+def receive(request: Request, directory: Path) -> None:
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as complaints:
         stdin.write(request.xml)
         stdin.seek(0)
         with subprocess.Popen(on_node(request, SEND), stdin=stdin, stdout=subprocess.PIPE, stderr=complaints) as ssh:
             done = subprocess.run(["tar", "--extract", "--sparse", "--no-same-owner", "--file", "-", "--directory",
-                                   str(folder)], stdin=ssh.stdout, capture_output=True, check=False)
+                                   str(directory)], stdin=ssh.stdout, capture_output=True, check=False)
             cast("BinaryIO", ssh.stdout).close()
             status = ssh.wait()
         complaints.seek(0)
         said = complaints.read()
     if done.returncode and done.stderr and not (status and program.reason(said)):
         raise DriverError(f"the image cannot be written: {done.stderr.decode(errors='replace')[:300]}")
-    sent = folder / SENT
+    sent = directory / SENT
     if status or done.returncode or sent.is_symlink() or not sent.is_file():
-        raise DriverError(problem(request.place.host, "the copy", status, said))
+        raise DriverError(problem(request.disk_path.host, "the copy", status, said))
 
 
 def on_node(request: Request, script: str, *words: str) -> Sequence[str]:
-    """:param words: the script's arguments after VM and disk"""
-    place = request.place
-    return [*SSH, place.host, shlex.join(["sh", "-c", script, "sh", str(place.vm), str(place.number), *words])]
+    """Return the command that runs a script on the VM's node.
+
+    :param words: the script's arguments after VM and disk
+    """
+    disk_path = request.disk_path
+    return [*SSH, disk_path.host,
+            shlex.join(["sh", "-c", script, "sh", str(disk_path.vm), str(disk_path.number), *words])]
 
 
 #: With the number of arguments.

@@ -20,7 +20,9 @@ OLDEST = {"lxd": (5, 0), "incus": (6, 0)}
 
 
 def check(user: str) -> dict[str, list[str]]:
-    """:param user: who OpenNebula's front-end logs in as
+    """Check this node, and return complaints by topic.
+
+    :param user: who OpenNebula's front-end logs in as
     :returns: complaints, by what was looked at
     """
     return nodechecks.run({
@@ -55,6 +57,6 @@ def memlock() -> Iterable[str]:
 
 
 def consoles() -> Iterable[str]:
-    """VMs run without theirs where they cannot be had."""
+    """Complain where consoles cannot be provided; VMs run without them."""
     glyphs.font()
     return ()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM of OpenNebula as a container's spec. Pure: the same VM, options and host give the same spec."""
+"""Translate a VM of OpenNebula to a container's spec. Pure: the same VM, options and host give the same spec."""
 
 import dataclasses
 import re
 from collections.abc import Mapping
 
 from containerhost.grants import GPU_CAPABILITIES
-from containerhost.spec import BridgedNic, ContainerSpec, FolderDisk, IoLimit, Mount, RootDisk, Security
+from containerhost.spec import BridgedNic, ContainerSpec, DirectoryDisk, IoLimit, Mount, RootDisk, Security
 from lxdone import cloudinit
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
@@ -32,7 +32,7 @@ NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 def spec(vm: Vm, options: Options, node_cpus: Mapping[int, frozenset[int]], *, packed: bool = False
          ) -> ContainerSpec:
-    """What the template alone decides: no image, no parts.
+    """Return the part of the spec that the template alone decides: no image, no parts.
 
     :param node_cpus: the host's CPUs by NUMA node
     :param packed: the image of its root is packed, or was
@@ -48,7 +48,7 @@ def spec(vm: Vm, options: Options, node_cpus: Mapping[int, frozenset[int]], *, p
 
 
 def security(own: Mapping[str, str], options: Options) -> Security:
-    """From the attributes that begin with LXD_; whichever is not known here is refused, not ignored."""
+    """Return the security options of the attributes that begin with LXD_; unknown ones are refused, not ignored."""
     unknown = sorted(own.keys() - {NESTING, PRIVILEGED, LIBRARIES, PROCESS_LIMIT})
     if unknown:
         raise NotSupported(f"the template has {', '.join(unknown)}; of LXD's settings it may only choose {LIBRARIES} "
@@ -58,8 +58,8 @@ def security(own: Mapping[str, str], options: Options) -> Security:
 
 
 def gpu_capabilities(own: Mapping[str, str]) -> frozenset[str] | None:
-    """Which of the GPU driver's libraries the template asks for, for a GPU that it has or may get while it runs; None
-    where it does not say.
+    """Return which of the GPU driver's libraries the template asks for, for a GPU that it has or may get while it runs;
+    None where it does not say.
 
     :raises BadInput: on a name that is none
     """
@@ -73,7 +73,7 @@ def gpu_capabilities(own: Mapping[str, str]) -> frozenset[str] | None:
 
 
 def allowed(own: Mapping[str, str], key: str, permitted: bool) -> bool:
-    """A word of its own for each truth: the *text* "no" is not true."""
+    """Parse a truth value; other words are refused: the *text* "no" is not true."""
     value = own.get(key, "").upper()
     if value and value not in YES | NO:
         raise BadInput(f"{key} is {value[:60]!r}, but must be YES or NO")
@@ -83,7 +83,7 @@ def allowed(own: Mapping[str, str], key: str, permitted: bool) -> bool:
 
 
 def root(vm: Vm) -> Disk:
-    """The disk a VM boots from: its first that is an image."""
+    """Return the disk that a VM boots from: its first that is an image."""
     images = [disk for disk in vm.disks if disk.type not in NOT_DISKS]
     if not images:
         raise BadInput(f"VM {vm.id} has no disk with an image to boot from")
@@ -104,7 +104,10 @@ def root_size(disk: Disk, options: Options, *, packed: bool) -> int | None:
 
 
 def require_disks(vm: Vm) -> None:
-    """:raises BadInput, NotSupported: a disk is asked for that the container would not have as it should be"""
+    """Refuse disks that the container could not have as the template says.
+
+    :raises BadInput, NotSupported: a disk is asked for that the container would not have as it should be
+    """
     first = root(vm)
     if first.type not in IMAGES:
         raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container is an image "
@@ -117,7 +120,10 @@ def require_disks(vm: Vm) -> None:
 
 
 def require_further(disk: Disk) -> None:
-    """:raises BadInput, NotSupported: a container cannot have it beside its root"""
+    """Refuse a disk that a container cannot have beside its root.
+
+    :raises BadInput, NotSupported: a container cannot have it beside its root
+    """
     if SWAP in (disk.type, (disk.format or "").upper()):
         raise NotSupported(f"disk {disk.id} is swap space, which a container cannot have of its own (it may not "
                            "swapon): MEMORY is all of its memory")
@@ -127,7 +133,7 @@ def require_further(disk: Disk) -> None:
 
 
 def further(vm: Vm) -> tuple[Disk, ...]:
-    """The disks beside the root that the container has."""
+    """Return the disks beside the root that the container has."""
     first = root(vm)
     return tuple(disk for disk in vm.disks if disk.type in IMAGES | {VOLATILE} and disk is not first)
 
@@ -142,7 +148,7 @@ def is_volatile(disk: Disk) -> bool:
 
 
 def context_disk(vm: Vm) -> int:
-    """Number of the disk that the transfer driver made of the context.
+    """Return the number of the disk that the transfer driver made of the context.
 
     :raises BadInput: OpenNebula made none
     """
@@ -157,12 +163,15 @@ def is_read_only(disk: Disk) -> bool:
     return disk.read_only or disk.type == "CDROM"
 
 
-def folder_disk(disk: Disk, folder: str) -> FolderDisk:
-    return FolderDisk(str(disk.id), folder, f"/media/{disk.id}", is_read_only(disk), io_limit(disk))
+def directory_disk(disk: Disk, directory: str) -> DirectoryDisk:
+    return DirectoryDisk(str(disk.id), directory, f"/media/{disk.id}", is_read_only(disk), io_limit(disk))
 
 
 def io_limit(disk: Disk) -> IoLimit:
-    """:raises NotSupported: LXD limits a direction by bytes or by operations, not by both"""
+    """Return the limits of a disk's speed.
+
+    :raises NotSupported: LXD limits a direction by bytes or by operations, not by both
+    """
     found = limits.io_limit(disk)
     if (found.read_bytes and found.read_iops) or (found.write_bytes and found.write_iops):
         raise NotSupported(f"disk {disk.id} is to be limited to {dict(disk.speed)}; LXD can limit reading, and "
@@ -171,7 +180,10 @@ def io_limit(disk: Disk) -> IoLimit:
 
 
 def disk(vm: Vm, number: str) -> Disk:
-    """:raises BadInput: the VM has no such disk"""
+    """Return a disk by its number.
+
+    :raises BadInput: the VM has no such disk
+    """
     for found in vm.disks:
         if str(found.id) == number:
             return found
@@ -179,7 +191,7 @@ def disk(vm: Vm, number: str) -> Disk:
 
 
 def resized(vm: Vm, disk_id: str, size: str) -> Vm:
-    """The VM with another size of one disk.
+    """Return the VM with another size of one disk.
 
     :param size: MiB
     :raises BadInput: it has no such disk
@@ -195,7 +207,7 @@ def nics(vm: Vm) -> tuple[BridgedNic, ...]:
 
 
 def nic(vm_id: int, wanted: Nic) -> BridgedNic:
-    """``eth<NIC_ID>``, so that a NIC keeps its name whichever others come and go."""
+    """Return a NIC, named ``eth<NIC_ID>``, so that its name does not depend on other NICs."""
     if wanted.bridge is None:
         raise BadInput(f"NIC {wanted.id} of VM {vm_id} has no BRIDGE to be plugged into")
     own = f"{name(vm_id)}-{wanted.id}"
@@ -208,9 +220,9 @@ def nic(vm_id: int, wanted: Nic) -> BridgedNic:
 
 
 def vlans(vm_id: int, wanted: Nic) -> tuple[int | None, frozenset[int]]:
-    """Of a NIC on Open vSwitch, whose port is a new one at each start of the container: what OpenNebula's network
-    driver makes of it only at a deployment, LXD has to make of it every time. On Linux bridges the driver's VLANs are
-    under the bridge, and its rules know the NIC by its name.
+    """Return the VLANs of a NIC. Of a NIC on Open vSwitch, whose port is a new one at each start of the container: what
+    OpenNebula's network driver makes of it only at a deployment, LXD has to make of it every time. On Linux bridges the
+    driver's VLANs are under the bridge, and its rules know the NIC by its name.
 
     :raises NotSupported: the driver is to do more than LXD can
     """
@@ -226,5 +238,5 @@ def vlans(vm_id: int, wanted: Nic) -> tuple[int | None, frozenset[int]]:
     return wanted.vlan_id, wanted.tagged
 
 
-def context_mount(folder: str) -> Mount:
-    return Mount("context", folder, "/context")
+def context_mount(directory: str) -> Mount:
+    return Mount("context", directory, "/context")

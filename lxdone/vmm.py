@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What oned can have done with a VM's container on LXD: what of it LXD alone has."""
+"""Run oned's actions on a VM's container on LXD: those parts that are specific to LXD."""
 
 import contextlib
 import dataclasses
@@ -20,22 +20,22 @@ from containerhost.network import openvswitch
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
-from lxdone import refusals, translate
+from lxdone import lcm_states, translate
 from lxdone.conf import Options
 from lxdone.disk import diskformat, filesystems, isofiles
 from lxdone.disk.images import Images
 from lxdone.disk.qcow2 import Origin
-from lxdone.root import rootfiles
-from lxdone.root.roots import Roots
-from lxdone.root.rootsaves import RootSaves
+from lxdone.root import root_files
+from lxdone.root.root_images import RootImages
+from lxdone.root.root_writeback import RootWriteback
 from onedriver import graphics
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError
-from onedriver.node import changes, context, datastores
+from onedriver.node import context, datastores, validation
 from onedriver.node.commands import Commands
 from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
-from onedriver.node.holding import attached_disk, complain, own_name
+from onedriver.node.vm_ids import attached_disk, complain, own_name
 from onedriver.node.vmm import SNAPSHOT, BaseVmm
 from onedriver.vm import MIB, OVS, Disk, Nic, Vm
 
@@ -43,7 +43,7 @@ LOG = logging.getLogger(__name__)
 
 AWAY = (Status.STOPPED, Status.FROZEN)
 BUSY_INTERVAL = 1.0  # s from one look at a busy container to the next
-COPY = "lxdone.copy."  # begins the name of a disk's copy, in the VM's folder in the datastore
+COPY = "lxdone.copy."  # begins the name of a disk's copy, in the VM's directory in the datastore
 #: What LXD says on btrfs and ZFS when it copies an image into a root, or shifts the owners of its files.
 QUOTA_EXCEEDED = ("Disk quota exceeded", "Failed to change ownership")
 IMAGE_TRIES = 3  # an image may be removed between its import and its use
@@ -55,11 +55,12 @@ class Vmm(BaseVmm):
     _engine: LxdEngine
     _snapshots: Snapshots
 
-    def __init__(self, options: Options, engine: LxdEngine, allocator: DeviceAllocator, roots: Roots, saves: RootSaves,
-                 disks: Images, contexts: Contexts, commands: Commands, consoles: Consoles, host: Host) -> None:
+    def __init__(self, options: Options, engine: LxdEngine, allocator: DeviceAllocator, root_images: RootImages,
+                 writeback: RootWriteback, disks: Images, contexts: Contexts, commands: Commands, consoles: Consoles,
+                 host: Host) -> None:
         super().__init__(options, engine, allocator, Snapshots(engine.client), commands, host)
-        self._roots = roots
-        self._saves = saves
+        self._root_images = root_images
+        self._writeback = writeback
         self._disks = disks
         self._contexts = contexts
         self._consoles = consoles
@@ -67,7 +68,8 @@ class Vmm(BaseVmm):
     # Life. A console that is there already goes on; one ends by itself with its container.
 
     def deploy(self, call: Call) -> str:
-        """Where OpenNebula changed or moved its disk while it was off, its container is made anew of that."""
+        """Deploy a VM. Where OpenNebula changed or moved its disk while it was off, its container is made anew of
+        that."""
         self._leave_what_is_old(call.vm)
         own = super().deploy(call)
         self._consoles.provide(call.vm)
@@ -78,9 +80,10 @@ class Vmm(BaseVmm):
         self._consoles.provide(call.vm)
 
     def save(self, call: Call) -> None:
-        """Of a VM that stays: its processes wait here, and its disks have everything meanwhile, because OpenNebula may
-        move or end it. One that leaves starts anew where it comes to: LXD cannot carry its memory."""
-        if refusals.leaves(call.vm):
+        """Suspend or stop a VM. Of a VM that stays: its processes wait here, and its disks have everything meanwhile,
+        because OpenNebula may move or end it. One that leaves starts anew where it comes to: LXD cannot carry its
+        memory."""
+        if lcm_states.leaves(call.vm):
             self._end(call, force=False, patience=False)
             return
         self._require_suspendable(call.vm)
@@ -89,17 +92,17 @@ class Vmm(BaseVmm):
             self._engine.freeze(own)
             undo.on_error("let it run", self._unfreeze, call.vm)
             self._disks.hold_all(call.vm_id)
-            self._saves.save(own, self._contexts.home(own))
+            self._writeback.save(own, self._contexts.home(own))
         self._consoles.end(own)
 
     def _require_suspendable(self, vm: Vm) -> None:
         """Every one is: while its processes wait, its disks have all that it wrote, and nothing is written to them."""
 
     def restore(self, call: Call) -> None:
-        """One that is not suspended here starts anew from its disk, as after stop and migrate."""
+        """Resume a VM. One that is not suspended here starts anew from its disk, as after stop and migrate."""
         self._leave_what_is_old(call.vm)
         state = self._find(own_name(call), call.vm)
-        if state is None or call.vm.lcm_state != refusals.RESTORING:
+        if state is None or call.vm.lcm_state != lcm_states.RESTORING:
             self.deploy(call)
         else:
             super().restore(call)
@@ -110,7 +113,7 @@ class Vmm(BaseVmm):
         state = self._find(own, vm)
         if state is None or state.status is Status.RUNNING:
             return
-        if not self._saves.is_current(self._contexts.home(own), vm, self._root_file(vm)) or (
+        if not self._writeback.is_current(self._contexts.home(own), vm, self._root_file(vm)) or (
                 state.status is Status.FROZEN and not self._disks.is_held(vm.id)):
             self._spec(vm)  # what cannot be made is refused while the old one is there
             view = self._allocator.view()
@@ -121,14 +124,15 @@ class Vmm(BaseVmm):
             self._leave_old_snapshots(vm, own)
 
     def _leave_old_snapshots(self, vm: Vm, own: str) -> None:
-        """OpenNebula forgets those of a VM that was off (KEEP_SNAPSHOTS=no), and begins to count anew."""
+        """Delete old snapshots: OpenNebula forgets those of a VM that was off (KEEP_SNAPSHOTS=no), and begins to count
+        anew."""
         known = {snapshot.hypervisor_id for snapshot in vm.snapshots}
         for snapshot in self._snapshots.names(own):
             if snapshot.startswith(SNAPSHOT) and snapshot not in known:
                 self._snapshots.delete(own, snapshot)
 
     def _unfreeze(self, vm: Vm) -> None:
-        self._saves.begin(self._contexts.home(translate.name(vm.id)), vm, self._root_file(vm))
+        self._writeback.begin(self._contexts.home(translate.name(vm.id)), vm, self._root_file(vm))
         self._disks.let_go_all(vm.id)
         for nic in vm.nics:  # OpenNebula's network driver took the ports away when the VM was suspended
             if nic.bridge_type == OVS and nic.bridge:
@@ -136,14 +140,17 @@ class Vmm(BaseVmm):
         super()._unfreeze(vm)
 
     def _end(self, call: Call, *, force: bool, patience: bool = True) -> None:
-        """:param patience: one that does not end by itself runs on; else it is ended by force"""
+        """Stop the container, and bring its disks up to date.
+
+        :param patience: one that does not end by itself runs on; else it is ended by force
+        """
         own = own_name(call)
         state = self._find(own, call.vm)
         if state is not None:
             self._commands.cancel(own)
             if state.status is Status.FROZEN:  # its processes may go on until they end
-                if refusals.keeps_root(call.vm):
-                    self._saves.reopen(self._contexts.home(own))
+                if lcm_states.keeps_root(call.vm):
+                    self._writeback.reopen(self._contexts.home(own))
                 self._disks.let_go_all(call.vm_id)
             try:
                 self._stop(own, force=force)
@@ -151,20 +158,21 @@ class Vmm(BaseVmm):
                 if patience:
                     raise
                 self._stop(own, force=True)
-            if refusals.keeps_root(call.vm):
-                self._saves.save(own, self._contexts.home(own))
-        elif refusals.keeps_root(call.vm):
+            if lcm_states.keeps_root(call.vm):
+                self._writeback.save(own, self._contexts.home(own))
+        elif lcm_states.keeps_root(call.vm):
             self._require_saved(own)
         self._disks.release_all(call.vm_id)
-        if not changes.stays(call.vm):
+        if not validation.stays(call.vm):
             self.remove(call.vm_id)
 
     def _require_saved(self, own: str) -> None:
-        """Of a VM without a container: LXD may be without its pool, or the option `project` another than before.
+        """Refuse a VM without a container whose disk is not complete: LXD may be without its pool, or the option
+        `project` another than before.
 
         :raises DriverError: the container has what the VM's disk has not
         """
-        if self._saves.is_unsaved(self._contexts.home(own)):
+        if self._writeback.is_unsaved(self._contexts.home(own)):
             raise DriverError(f"LXD has no container {own}, though what it wrote is not in the VM's disk: is LXD's "
                               "storage there, and the option `project` what it was? Nothing is changed. Delete or "
                               "recreate the VM (onevm recover --delete, --recreate) if what it wrote may be lost")
@@ -181,7 +189,7 @@ class Vmm(BaseVmm):
             self._engine.attach(name, part)
 
     def detach_disk(self, call: Call) -> None:
-        """A disk that is in use stays."""
+        """Detach a disk; one that is in use stays."""
         self._detach(call.vm, self._attached_disk(call))
 
     def _detach(self, vm: Vm, disk: Disk) -> None:
@@ -198,10 +206,10 @@ class Vmm(BaseVmm):
         disk = next(disk for disk in vm.disks if str(disk.id) == call.arguments["disk_id"])
         if disk.id == translate.root(vm).id:
             file = self._root_file(vm)
-            with rootfiles.opened(rootfiles.of(vm, file)) as content:
-                self._saves.require_possible(vm, file, content)
+            with root_files.opened(root_files.of(vm, file)) as content:
+                self._writeback.require_possible(vm, file, content)
             self._reconfigure(vm, self._spec(vm))
-            self._saves.enlarge(self._contexts.home(name), disk.size or 0)
+            self._writeback.enlarge(self._contexts.home(name), disk.size or 0)
             return
         with self._disks.enlarged(vm.id, disk) as done:
             if not done:
@@ -223,7 +231,7 @@ class Vmm(BaseVmm):
         file = self._file(call.vm, disk.id)
         target = file.with_name(f"{COPY}{disk.id}")
         if disk.id == translate.root(call.vm).id:
-            self._saves.copy(state.name, self._contexts.home(state.name), target)
+            self._writeback.copy(state.name, self._contexts.home(state.name), target)
         else:
             self._disks.copy(call.vm_id, disk, file, target)
         return str(target)
@@ -255,15 +263,15 @@ class Vmm(BaseVmm):
         self._consoles.provide(call.vm)
 
     def snapshot_revert(self, call: Call) -> None:
-        """The disk goes back; the devices, limits and network interfaces stay those of now. A VM that ran runs again,
-        also where the revert fails."""
+        """Revert the root disk; the devices, limits and network interfaces stay those of now. A running VM runs again
+        afterwards, also where the revert fails."""
         name, snapshot, spec = self._existing(call).name, self._snapshot(call), self._spec(call.vm)
         if snapshot not in self._snapshots.names(name):
             raise BadInput(f"container {name} has no snapshot {snapshot}")
         view = self._allocator.view()
         self._requests(call.vm, call.vm.pcis, view)  # without one of its devices it could not start again
         running = self._is_running(name)
-        self._saves.begin(self._contexts.home(name), call.vm, self._root_file(call.vm))
+        self._writeback.begin(self._contexts.home(name), call.vm, self._root_file(call.vm))
         with Rollback(f"revert of {name} to {snapshot}") as undo:
             if running:
                 undo.on_error("let it run", self._run_again, call.vm, spec, view)
@@ -273,7 +281,7 @@ class Vmm(BaseVmm):
                 self._run_again(call.vm, spec, view)
 
     def _run_again(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
-        """Idempotent: does nothing if the container runs. Waits for what LXD has not finished with it."""
+        """Start the container. Idempotent: does nothing if it runs. Waits for what LXD has not finished with it."""
         def restart() -> None:
             if not self._is_running(spec.name):
                 self._restart(vm, spec, view)
@@ -290,15 +298,16 @@ class Vmm(BaseVmm):
         return Path(self._options.datastores) / str(vm.system_ds) / str(vm.id) / f"disk.{disk_id}"
 
     def _write_context(self, vm: Vm, owner: tuple[int, int] | None) -> Path:
-        """The variables come with the VM; files are on the context disk alone, which the transfer driver made."""
+        """Write the context: the variables come with the VM, files are only on the context disk that the transfer
+        driver made."""
         bring = None
         if context.has_files(vm.context):
             bring = functools.partial(self._bring_files, self._file(vm, translate.context_disk(vm)))
         return self._contexts.write(translate.name(vm.id), vm.context, owner, bring)
 
-    def _bring_files(self, iso: Path, folder: Path) -> None:
+    def _bring_files(self, iso: Path, directory: Path) -> None:
         with datastores.opened(iso) as disk:
-            isofiles.extract(disk.path, folder, self._options.operation_timeout)
+            isofiles.extract(disk.path, directory, self._options.operation_timeout)
 
     def _spec(self, vm: Vm) -> ContainerSpec:
         translate.require_disks(vm)
@@ -317,18 +326,18 @@ class Vmm(BaseVmm):
 
     def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         home, file = self._contexts.home(spec.name), self._root_file(vm)
-        self._saves.require_whole(home, vm, file)
-        self._saves.end(home)
+        self._writeback.require_whole(home, vm, file)
+        self._writeback.end(home)
         self._disks.recover_all(vm.id)
         requests = self._requests(vm, vm.pcis, view)
         with Rollback(f"boot of VM {vm.id}") as undo:
             undo.on_error("remove the container", self.remove, vm.id)
             grants = self._acquire(vm, requests, view)
-            folder = self._write_context(vm, None)
+            directory = self._write_context(vm, None)
             parts: tuple[Part, ...] = (*translate.nics(vm), *grants)
-            with rootfiles.opened(rootfiles.restored(rootfiles.of(vm, file))) as disk, naming_size(vm, spec):
-                self._saves.require_possible(vm, file, disk)
-                self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(folder)),)),
+            with root_files.opened(root_files.restored(root_files.of(vm, file))) as disk, naming_size(vm, spec):
+                self._writeback.require_possible(vm, file, disk)
+                self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(directory)),)),
                              disk, home, vm)
             self._write_context(vm, self._engine.root_ids(spec.name))
             for part in self._disks.provide(vm):
@@ -336,14 +345,17 @@ class Vmm(BaseVmm):
             with naming_size(vm, spec):
                 self._start(vm, parts)
 
-    def _create(self, spec: ContainerSpec, disk: Path, folder: Path, vm: Vm) -> None:
-        """:param folder: the VM's own"""
+    def _create(self, spec: ContainerSpec, disk: Path, directory: Path, vm: Vm) -> None:
+        """Create the container.
+
+        :param directory: the VM's own
+        """
         root = translate.root(vm)
         origin = Origin(Path(self._options.datastores), root.source, root.size)
         limit = translate.unpacked_limit(vm, self._options)
         for last in (False,) * (IMAGE_TRIES - 1) + (True,):
             try:
-                with self._roots.held(disk, origin, folder, limit) as image:
+                with self._root_images.held(disk, origin, directory, limit) as image:
                     labels = dict(spec.labels) | {translate.IMAGE_LABEL: image}
                     return self._engine.create(dataclasses.replace(spec, image=image, labels=labels))
             except EngineNotFound:
@@ -366,9 +378,9 @@ class Vmm(BaseVmm):
                                    labels=dict(spec.labels) | {translate.IMAGE_LABEL: image})
 
     def _start(self, vm: Vm, parts: Sequence[Part]) -> None:
-        """One that sees more or less than it was granted is ended again."""
+        """Start the container; one that sees more or less than it was granted is stopped again."""
         name = translate.name(vm.id)
-        self._saves.begin(self._contexts.home(name), vm, self._root_file(vm))
+        self._writeback.begin(self._contexts.home(name), vm, self._root_file(vm))
         self._engine.start(name)
         grants = grants_of(parts)
         if grants:
@@ -392,7 +404,10 @@ class Vmm(BaseVmm):
         self._remove(vm_id, self._disks.discard_all, view)
 
     def _remove(self, vm_id: int, clear: Callable[[int], None], view: HostView | None = None) -> None:
-        """:param clear: takes its disks from the host"""
+        """Remove a VM's container, disks and devices.
+
+        :param clear: takes its disks from the host
+        """
         name = translate.name(vm_id)
         state = self._find(name)
         self._commands.cancel(name)
@@ -400,11 +415,11 @@ class Vmm(BaseVmm):
         self._disks.let_go_all(vm_id)
         self._engine.delete(name)
         complain(self._allocator.release(self._consumer(vm_id), view))
-        self._saves.discard(name)
-        self._saves.end(self._contexts.home(name))
+        self._writeback.discard(name)
+        self._writeback.end(self._contexts.home(name))
         self._contexts.remove(name)
         clear(vm_id)
-        self._roots.release(state.labels.get(translate.IMAGE_LABEL) if state else None, self._engine.containers)
+        self._root_images.release(state.labels.get(translate.IMAGE_LABEL) if state else None, self._engine.containers)
 
 
 @contextlib.contextmanager

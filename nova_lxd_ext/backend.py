@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the parts of the driver together from the operator's options. Nothing here talks to the engine yet."""
+"""Build the parts of the driver from the operator's options. Nothing here talks to the engine yet."""
 
 import dataclasses
 import functools
@@ -43,12 +43,12 @@ from nova_lxd_ext.network.vifplug import Plugs
 from nova_lxd_ext.network.vifs import Ports
 from nova_lxd_ext.peers import Peers
 from nova_lxd_ext.privsep import privileged
-from nova_lxd_ext.server.arrivals import Arrivals
+from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.flavor import HostCpus
+from nova_lxd_ext.server.incoming import IncomingMigrations
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.liveresize import LiveResize
-from nova_lxd_ext.server.migration import Moves
-from nova_lxd_ext.server.outfit import Outfit
+from nova_lxd_ext.server.migration import Migrations
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recovery import Recovery
 from nova_lxd_ext.server.rescue import Rescue
@@ -83,12 +83,14 @@ class Backend:
     device_providers: DeviceProviders
     consoles: Consoles
     peers: Peers
-    arrivals: Arrivals
-    moves: Moves
+    incoming: IncomingMigrations
+    moves: Migrations
 
 
 def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -> Backend:
-    """:param host: the machine whose devices and cores are handed out; this one when None
+    """Build the driver's parts.
+
+    :param host: the machine whose devices and cores are handed out; this one when None
     :param virtapi: nova's side, which receives neutron's events; None where there are none to wait for
     """
     host = host or Host()
@@ -119,12 +121,12 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     volumes = Volumes(engine, states, connectors, Copier(root_actions, conf.lxd.volume_timeout))
     pool = conf.lxd.storage_pool
     ephemerals = Ephemerals(PoolDisks(client, pool), DiskTransfers(client, pool))
-    outfit = Outfit(engine, (flavor_devices, ports, volumes, ephemerals), view)
-    lifecycle = Lifecycle(conf, engine, states, outfit, images, lambda: host_cpus(host))
-    power = Power(conf, engine, states, outfit)
+    attachments = DeviceAttachments(engine, (flavor_devices, ports, volumes, ephemerals), view)
+    lifecycle = Lifecycle(conf, engine, states, attachments, images, lambda: host_cpus(host))
+    power = Power(conf, engine, states, attachments)
     notice = GuestNotice(GuestFiles(engine.pid, root_actions), conf.lxd.shrink_notice)
     changes = Live(engine, root_actions, host)
-    live = LiveResize(conf, engine, changes, notice, states, outfit, flavor_devices, lifecycle)
+    live = LiveResize(conf, engine, changes, notice, states, attachments, flavor_devices, lifecycle)
     transfers, peers = Transfers(client, engine.make), Peers(conf)
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,
@@ -133,16 +135,16 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         device_providers=DeviceProviders(store, placement, inventory),
         resources=Resources(engine, host, inventory, store, pool), flavor_devices=flavor_devices,
         lifecycle=lifecycle, power=power, peers=peers,
-        rescue=Rescue(conf, engine, states, lifecycle, power, outfit, images),
+        rescue=Rescue(conf, engine, states, lifecycle, power, attachments, images),
         recovery=Recovery(states, lifecycle, power, changes.await_changes),
         consoles=Consoles(conf, engine, states),
-        arrivals=Arrivals(conf, engine, transfers, states, outfit, lifecycle, ephemerals),
-        moves=Moves(conf, engine, states, outfit, lifecycle, power, live, transfers, ephemerals, peers,
-                    conf.lxd.migration_address))
+        incoming=IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals),
+        moves=Migrations(conf, engine, states, attachments, lifecycle, power, live, transfers, ephemerals, peers,
+                         conf.lxd.migration_address))
 
 
 def kernel_log(root_actions: Privileged, host: Host) -> kernellog.Log:
-    """What the kernel said of devices, by way of the helper where this process may not read it."""
+    """Return the kernel's messages about devices, read by the helper where this process may not."""
     log = kernellog.read(host)
     return log if log.readable or not host.live else kernellog.restored(root_actions.kernel_log())
 
@@ -159,7 +161,7 @@ def exports(conf: cfg.ConfigOpts, client: LxdClient) -> Exports:
 
 
 def host_cpus(host: Host) -> HostCpus:
-    """The cores of ``host`` by node, and which of them nova's options share."""
+    """Return the cores of ``host`` by node, and which of them nova's options share."""
     shared = hardware.get_cpu_shared_set()
     return HostCpus(cells={node.id: node.cpus for node in topology.read(host).nodes},
                     shared=None if shared is None else frozenset(shared))

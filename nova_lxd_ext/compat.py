@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where nova has no public way, and where its releases differ: the one place that knows."""
+"""Hide where nova has no public way, and where its releases differ. No other module does."""
 
 import functools
 import inspect
@@ -15,13 +15,14 @@ from nova.virt.driver import ComputeDriver
 
 
 def pci_tracker(virtapi: Any) -> Any:
-    """Nova's PciDevTracker; None before nova-compute first looked at its host (and in tests without nova-compute)."""
+    """Return nova's PciDevTracker; None before nova-compute first looked at its host (and in tests without
+    nova-compute)."""
     manager = getattr(virtapi, "_compute", None)
     return manager.rt.pci_tracker if manager is not None else None
 
 
 def process_instances_at_startup(host: str, process: Callable[[Any, objects.InstanceList], Any]) -> None:
-    """Nova 34 shows a driver the host's servers before it does anything with them itself; nova 33 does not."""
+    """Process the host's servers at startup on nova 33. Nova 34 does this itself before it uses them."""
     if hasattr(ComputeDriver, "process_instances_at_startup"):
         return
     context = nova_context.get_admin_context()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's options, group ``[lxd]`` of nova.conf; nova's own options are used wherever nova has one."""
+"""Define the operator's options, group ``[lxd]`` of nova.conf; nova's own options are used wherever nova has one."""
 
 from typing import Any
 
@@ -83,7 +83,7 @@ has for it: ``volume_use_multipath``, ``volume_enforce_multipath``, ``num_volume
 
 DEVICES = [
     cfg.StrOpt("owners_dir", default="/var/lib/containerhost/owners", help="""
-Folder of the records that say which container holds which device. Every driver of this host that hands out devices
+Directory of the records that say which container holds which device. Every driver of this host that hands out devices
 must use the same one.
 """),
     cfg.ListOpt("gpu_capabilities", default=[], help="""
@@ -138,7 +138,7 @@ def register(conf: cfg.ConfigOpts = CONF) -> None:
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[Any]]]:
-    """For ``oslo.config.opts``: what oslo-config-generator writes into the sample."""
+    """Return the options that oslo-config-generator writes into the sample (``oslo.config.opts``)."""
     return [(GROUP, ALL)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LXDDriver: nova's contract of a virt driver (nova.virt.driver.ComputeDriver) and nothing else.
+"""Implement nova's contract of a virt driver (nova.virt.driver.ComputeDriver) and nothing else (LXDDriver).
 
 Every method hands over to the module that knows how. Errors reach nova through :mod:`nova_lxd_ext.errors` only.
 """
@@ -16,22 +16,22 @@ from nova.network import model
 from nova.virt import driver
 from nova.virt.hardware import InstanceInfo
 
-from nova_lxd_ext import backend, compat, conf, refusals
+from nova_lxd_ext import backend, compat, conf, unsupported
 from nova_lxd_ext.access import console, password
 from nova_lxd_ext.errors import as_nova, translated
 from nova_lxd_ext.hardware import placedclaims, tags
 from nova_lxd_ext.hardware.onetimeuse import one_time_use
 from nova_lxd_ext.hardware.pcitracker import PciTracker
 from nova_lxd_ext.host import hostinfo, orphans, provider, startup
-from nova_lxd_ext.server import diagnostics, known, reasons, watch
+from nova_lxd_ext.server import diagnostics, failure_events, known, watch
+from nova_lxd_ext.server.requested import RequestedResources
 from nova_lxd_ext.server.states import POWER_STATES
-from nova_lxd_ext.server.wanted import Wanted
 from nova_lxd_ext.storage import volumeconfig
 
 conf.register()
 
 
-class LXDDriver(refusals.Refusals):
+class LXDDriver(unsupported.UnsupportedMethods):
     """System containers on LXD or Incus, with the GPUs and network functions their flavors name."""
 
     capabilities = driver.ComputeDriver.capabilities | {
@@ -65,7 +65,8 @@ class LXDDriver(refusals.Refusals):
         instances = known.placed(host)
         startup.check(nova.conf.CONF, self._backend.engine, bool(instances) or self._backend.lifecycle.has_records()
                       or self._backend.flavor_devices.any_held())
-        compat.before_claims(placedclaims.follow_placement, functools.partial(reasons.kept, event=reasons.CLAIM))
+        compat.before_claims(placedclaims.follow_placement,
+                             functools.partial(failure_events.record_failure, event=failure_events.CLAIM))
         compat.leave_allocations_of(placedclaims.moving)
         compat.keep_reason_of_last_host(self.virtapi)
         self._backend.images.purge()
@@ -73,8 +74,8 @@ class LXDDriver(refusals.Refusals):
         self._backend.lifecycle.reconcile(instances)
         self._backend.volumes.restore_fenced()
         compat.process_instances_at_startup(host, self.process_instances_at_startup)
-        self._backend.arrivals.purge()
-        self._backend.peers.listen(host, self._backend.arrivals)
+        self._backend.incoming.purge()
+        self._backend.peers.listen(host, self._backend.incoming)
 
     def register_event_listener(self, callback: Any) -> None:
         super().register_event_listener(callback)
@@ -89,10 +90,10 @@ class LXDDriver(refusals.Refusals):
     @translated()
     def process_instances_at_startup(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
         self._backend.recovery.await_engine(instances)
-        self._backend.rescue.settle(instances)
+        self._backend.rescue.reconcile(instances)
         self._backend.recovery.recover(self._nodename, instances)
         self._backend.lifecycle.end_interrupted_boots(context, instances)
-        orphans.tell(self._backend.states.all(), instances)
+        orphans.report(self._backend.states.all(), instances)
         return instances
 
     # Servers
@@ -118,23 +119,24 @@ class LXDDriver(refusals.Refusals):
     def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta, injected_files: Any,
               admin_password: str | None, allocations: Any, network_info: model.NetworkInfo | None = None,
               block_device_info: Any = None, power_on: bool = True, accel_info: Any = None) -> None:
-        with reasons.kept(context, instance, reasons.SPAWN), as_nova(instance, booting=True):
+        with failure_events.record_failure(context, instance, failure_events.SPAWN), as_nova(instance, booting=True):
             self._backend.lifecycle.spawn(context, instance, image_meta, injected_files or (), admin_password,
-                                          Wanted.of(network_info, block_device_info, accel_info, allocations),
+                                          RequestedResources.of(network_info, block_device_info, accel_info,
+                                                                allocations),
                                           power_on)
 
     @translated(exception.InstanceTerminationFailure)
     def destroy(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                 block_device_info: Any = None, destroy_disks: bool = True, destroy_secrets: bool = True) -> None:
-        wanted = Wanted.of(network_info, block_device_info)
-        if destroy_disks or not self._backend.moves.stay(context, instance, wanted):
-            self._backend.lifecycle.remove(context, instance, wanted, keep_disk=not destroy_disks)
+        requested = RequestedResources.of(network_info, block_device_info)
+        if destroy_disks or not self._backend.moves.revert_in_place(context, instance, requested):
+            self._backend.lifecycle.remove(context, instance, requested, keep_disk=not destroy_disks)
 
     @translated(exception.InstanceTerminationFailure)
     def cleanup(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                 block_device_info: Any = None, destroy_disks: bool = True, migrate_data: Any = None,
                 destroy_vifs: bool = True, destroy_secrets: bool = True) -> None:
-        self._backend.lifecycle.remove(context, instance, Wanted.of(network_info, block_device_info),
+        self._backend.lifecycle.remove(context, instance, RequestedResources.of(network_info, block_device_info),
                                        keep_disk=not destroy_disks)
 
     # Images
@@ -148,11 +150,11 @@ class LXDDriver(refusals.Refusals):
                image_meta: objects.ImageMeta, rescue_password: str | None, block_device_info: Any, share_info: Any
                ) -> None:
         self._backend.rescue.enter(context, instance, image_meta, rescue_password,
-                                   Wanted.of(network_info, block_device_info))
+                                   RequestedResources.of(network_info, block_device_info))
 
     @translated()
     def unrescue(self, context: Any, instance: objects.Instance) -> None:
-        self._backend.rescue.leave(context, instance, known.wanted(context, instance))
+        self._backend.rescue.leave(context, instance, known.requested(context, instance))
 
     @translated()
     def manage_image_cache(self, context: Any, all_instances: objects.InstanceList) -> None:
@@ -172,7 +174,7 @@ class LXDDriver(refusals.Refusals):
     @translated(exception.InstancePowerOnFailure)
     def power_on(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                  block_device_info: Any = None, accel_info: Any = None, share_info: Any = None) -> None:
-        self._backend.power.on(context, instance, Wanted.of(network_info, block_device_info, accel_info))
+        self._backend.power.on(context, instance, RequestedResources.of(network_info, block_device_info, accel_info))
 
     @translated(exception.InstancePowerOffFailure)
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
@@ -182,7 +184,8 @@ class LXDDriver(refusals.Refusals):
     def reboot(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None, reboot_type: str,
                block_device_info: Any = None, bad_volumes_callback: Any = None, accel_info: Any = None,
                share_info: Any = None) -> None:
-        self._backend.power.reboot(context, instance, Wanted.of(network_info, block_device_info, accel_info),
+        self._backend.power.reboot(context, instance, RequestedResources.of(network_info, block_device_info,
+                                                                            accel_info),
                                    soft=reboot_type == "SOFT")
 
     def poll_rebooting_instances(self, timeout: int, instances: objects.InstanceList) -> None:
@@ -203,13 +206,13 @@ class LXDDriver(refusals.Refusals):
     @translated(exception.InstanceResumeFailure)
     def resume(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                block_device_info: Any = None, share_info: Any = None) -> None:
-        self._backend.power.on(context, instance, Wanted.of(network_info, block_device_info))
+        self._backend.power.on(context, instance, RequestedResources.of(network_info, block_device_info))
 
     @translated(exception.InstancePowerOnFailure)
     def resume_state_on_host_boot(self, context: Any, instance: objects.Instance,
                                   network_info: model.NetworkInfo | None, share_info: Any,
                                   block_device_info: Any = None) -> None:
-        self._backend.power.on(context, instance, Wanted.of(network_info, block_device_info))
+        self._backend.power.on(context, instance, RequestedResources.of(network_info, block_device_info))
 
     # Moving
 
@@ -217,8 +220,8 @@ class LXDDriver(refusals.Refusals):
                                    network_info: model.NetworkInfo | None, block_device_info: Any = None,
                                    timeout: int = 0, retry_interval: int = 0) -> str:
         try:
-            self._backend.moves.leave(context, instance, flavor, Wanted.of(network_info, block_device_info), timeout,
-                                      retry_interval)
+            self._backend.moves.migrate(context, instance, flavor,
+                                        RequestedResources.of(network_info, block_device_info), timeout, retry_interval)
         except exception.InstanceFaultRollback:
             self._pci.refused(instance.uuid)
             raise
@@ -229,8 +232,8 @@ class LXDDriver(refusals.Refusals):
                          network_info: model.NetworkInfo | None, image_meta: objects.ImageMeta, resize_instance: bool,
                          allocations: Any, block_device_info: Any = None, power_on: bool = True,
                          share_info: Any = None) -> None:
-        self._backend.moves.arrive(context, instance, Wanted.of(network_info, block_device_info,
-                                                                allocations=allocations), power_on)
+        self._backend.moves.finish(context, instance, RequestedResources.of(network_info, block_device_info,
+                                                                            allocations=allocations), power_on)
 
     @translated(exception.MigrationError)
     def finish_revert_migration(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
@@ -239,12 +242,13 @@ class LXDDriver(refusals.Refusals):
         if migration.status == "reverting":  # by Recovery; nova calls it reverted before
             migration.status = "reverted"
             migration.save()
-        self._backend.moves.go_back(context, instance, migration, Wanted.of(network_info, block_device_info), power_on)
+        self._backend.moves.revert(context, instance, migration, RequestedResources.of(network_info, block_device_info),
+                                   power_on)
 
     @translated(exception.MigrationError)
     def confirm_migration(self, context: Any, migration: objects.Migration, instance: objects.Instance,
                           network_info: model.NetworkInfo | None) -> None:
-        self._backend.moves.settle(instance, migration)
+        self._backend.moves.confirm(instance, migration)
 
     def check_instance_shared_storage_local(self, context: Any, instance: objects.Instance) -> dict[str, str]:
         return {"host": self._nodename}
@@ -253,7 +257,7 @@ class LXDDriver(refusals.Refusals):
         return data["host"] == self._nodename  # a container is on one host only
 
     def check_instance_shared_storage_cleanup(self, context: Any, data: dict[str, str]) -> None:
-        """Nothing was written to find out."""
+        """Do nothing: the check wrote nothing."""
 
     # Ports
 
@@ -265,13 +269,13 @@ class LXDDriver(refusals.Refusals):
 
     def attach_interface(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta,
                          vif: model.VIF) -> None:
-        with reasons.kept(context, instance, reasons.ATTACH), as_nova(instance):
+        with failure_events.record_failure(context, instance, failure_events.ATTACH), as_nova(instance):
             state = self._backend.states.require(instance)
             tags.attaching(context, instance, vif)
             self._backend.ports.attach(instance, state, vif)
 
     def detach_interface(self, context: Any, instance: objects.Instance, vif: model.VIF) -> None:
-        with reasons.kept(context, instance, reasons.DETACH), as_nova(instance):
+        with failure_events.record_failure(context, instance, failure_events.DETACH), as_nova(instance):
             self._backend.ports.detach(instance, vif)
 
     # Volumes

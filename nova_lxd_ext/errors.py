@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What containerhost raises, in nova's words: the one place where the two meet.
+"""Translate containerhost's errors to nova's. No other module does.
 
 Nova decides by the class what happens next, and the tenant reads the message as the server's fault. What this host
 cannot give, a device or a setting, another may have (ComputeResourcesUnavailable), so a boot goes to the next one; a
@@ -64,7 +64,7 @@ def as_nova(instance: Any = None, failure: Callable[..., Exception] = LXDError, 
 
 def translated(failure: Callable[..., Exception] = LXDError) -> Callable[
         [Callable[Concatenate[Any, P], R]], Callable[Concatenate[Any, P], R]]:
-    """Decorator for the driver's methods: :func:`as_nova` with the method's argument ``instance``."""
+    """Decorate the driver's methods with :func:`as_nova` and their argument ``instance``."""
 
     def decorate(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
         # Found once: binding the arguments at each call would be half the cost of asking for a thousand power states.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes ``compute_driver = lxd.LXDDriver`` find this package, whatever way it was installed.
+"""Make ``compute_driver = lxd.LXDDriver`` find this package, whatever way it was installed.
 
 Nova imports drivers from below ``nova.virt`` only, and ``nova`` is a regular package that nobody else's files can join
 in an editable install. But nova-compute lets os-vif load every ``os_vif`` entry point before it imports its driver

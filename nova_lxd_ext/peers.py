@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drivers of different compute hosts talk to each other over nova's own message bus.
+"""Connect the drivers of different compute hosts over nova's own message bus.
 
 A server must be on its new host before nova is told that it left the old one: nova cannot undo a move whose second half
 fails. So the old host's driver asks the new host's to fetch the container, and waits. Whoever may write to the bus
@@ -45,12 +45,12 @@ class Endpoint:
 
     @messaging.expected_exceptions(exception.NovaException)
     def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
-        with told():
+        with serializable():
             self._receiver.receive(context, instance, offer)
 
     @messaging.expected_exceptions(exception.NovaException)
     def receive_disk(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
-        with told():
+        with serializable():
             self._receiver.receive_disk(context, instance, offer)
 
     def forget(self, context: Any, instance: objects.Instance) -> None:
@@ -83,7 +83,7 @@ class Peers:
         self._ask(context, host, "receive", instance, offer)
 
     def fetch_disk(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
-        """Likewise one of the server's ephemeral disks, after its container."""
+        """Let ``host`` fetch one of the server's ephemeral disks, after its container."""
         self._ask(context, host, "receive_disk", instance, offer)
 
     def _ask(self, context: Any, host: str, method: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
@@ -99,15 +99,16 @@ class Peers:
         self._client(host).cast(context, "forget", instance=instance)
 
     def _client(self, host: str) -> Any:
-        """While a peer works it sends a sign of life, so that one that died is not waited for until the limit."""
+        """Return a client of a peer. While the peer works it sends heartbeats, so that one that died is not waited for
+        until the timeout."""
         client = rpc.get_client(messaging.Target(topic=TOPIC, version=VERSION), VERSION, base.NovaObjectSerializer())
         return client.prepare(server=host, timeout=self._conf.lxd.migration_timeout,
                               call_monitor_timeout=self._conf.rpc_response_timeout)
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Errors that only this process knows leave as one that the asking host's process knows too."""
+def serializable() -> Iterator[None]:
+    """Convert errors that only this process knows to ones that the calling host's process knows too."""
     try:
         yield
     except (errors.ContainerHostError, OSError) as error:

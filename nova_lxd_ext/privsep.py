@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerhost's root actions through oslo.privsep, so that nova-compute itself need not be root.
+"""Run containerhost's root actions through oslo.privsep, so that nova-compute itself need not be root.
 
 The daemon that oslo.privsep starts keeps only the capabilities below. It checks every argument once more, because
 :class:`~containerhost.privileged.Privileged` does, and runs nothing but that class's actions.
@@ -17,7 +17,8 @@ from containerhost.sysfs import Host
 
 
 def of_this_machine(capability: int) -> list[int]:
-    """Itself, if root has it here: in a container root may lack it, and the daemon would not start for asking."""
+    """Return the capabilities that root has here: in a container it may lack some, and the daemon would not start if
+    they were requested."""
     bounding = next((line.split()[1] for line in Host().lines("/proc/self/status") if line.startswith("CapBnd:")), "0")
     return [capability] if int(bounding, 16) >> capability & 1 else []
 
@@ -97,8 +98,8 @@ class Helper(Privileged):
     def rename_netdev(self, name: str, new: str) -> None:
         act("rename_netdev", name, new)
 
-    def quieten_netdev(self, name: str) -> None:
-        act("quieten_netdev", name)
+    def link_down_and_flush(self, name: str) -> None:
+        act("link_down_and_flush", name)
 
     def move_rdma(self, ibdev: str, pid: int) -> None:
         act("move_rdma", ibdev, pid)
@@ -136,8 +137,8 @@ class Helper(Privileged):
     def thaw_left(self) -> None:
         act("thaw_left")
 
-    def withhold_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
-        act("withhold_block", pid, path, list(number))
+    def fence_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
+        act("fence_block", pid, path, list(number))
 
     def restore_block(self, pid: int, path: str, number: tuple[int, int], mode: int) -> None:
         act("restore_block", pid, path, list(number), mode)
@@ -164,5 +165,5 @@ class Helper(Privileged):
 
 
 def privileged() -> Privileged:
-    """For this process: root acts itself, anybody else through the daemon."""
+    """Return the root actions for this process: root acts itself, anybody else through the daemon."""
     return Privileged() if os.geteuid() == 0 else Helper()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all providers that this driver writes into nova's view of Placement have in common. Pure."""
+"""Share what all providers that this driver writes into nova's view of Placement have in common. Pure."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from nova.compute.provider_tree import ProviderTree
 
 
 def entry(total: int, *, reserved: int = 0, max_unit: int | None = None, ratio: float = 1.0) -> dict[str, Any]:
-    """An inventory of one resource class (Placement's API, PUT /resource_providers/{uuid}/inventories).
+    """Return an inventory of one resource class (Placement's API, PUT /resource_providers/{uuid}/inventories).
 
     :param reserved: how many of ``total`` nobody gets
     :param max_unit: how many one server may have; all when None
@@ -17,6 +17,6 @@ def entry(total: int, *, reserved: int = 0, max_unit: int | None = None, ratio: 
 
 
 def names(tree: ProviderTree, nodename: str, *prefixes: str) -> set[str]:
-    """Names of the providers below the host that begin with one of ``prefixes``."""
+    """Return the names of the providers below the host that begin with one of ``prefixes``."""
     found = (tree.data(provider).name for provider in tree.get_provider_uuids(nodename))
     return {name for name in found if name.startswith(prefixes)}

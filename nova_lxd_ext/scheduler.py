@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For nova-scheduler: a resized server stays on its host where that has room, so that it can be resized while it runs.
+"""Weigh hosts for nova-scheduler: a resized server stays on its host where that has room, so that it can be resized
+while it runs.
 
     [filter_scheduler]
     weight_classes = nova.scheduler.weights.all_weighers,nova_lxd_ext.scheduler.OwnHostWeigher
@@ -16,7 +17,7 @@ class OwnHostWeigher(weights.BaseHostWeigher):
     migration, evacuation) nova leaves that one out."""
 
     def weight_multiplier(self, host_state: host_manager.HostState) -> float:
-        """Also per host aggregate, by a property of the option's name."""
+        """Return the weight's multiplier, also per host aggregate, by a property of the option's name."""
         return float(utils.get_weight_multiplier(host_state, "own_host_weight_multiplier",
                                                  CONF.lxd.own_host_weight_multiplier))
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A limit on calls that know none: a storage backend that is gone must not hold a server's lock for ever."""
+"""Call functions that have no timeout with one: a storage backend that is gone must not hold a server's lock for
+ever."""
 
 import threading
 from collections.abc import Callable
@@ -21,10 +22,10 @@ class StillRunning(TimeoutError):
         self.call = call
 
 
-def within(limit: float, what: str, function: Callable[[], R], too_late: Callable[[R], Any] | None = None) -> R:
-    """The result of ``function``, called in a thread of its own.
+def within(timeout: float, what: str, function: Callable[[], R], too_late: Callable[[R], Any] | None = None) -> R:
+    """Call ``function`` in a thread of its own, and return its result.
 
-    :param limit: seconds
+    :param timeout: seconds
     :param what: for the log
     :param too_late: what to do with a result that comes after the limit; runs in that thread
     :raises StillRunning: the call goes on in its thread, which does not hold up the end of the process
@@ -32,13 +33,13 @@ def within(limit: float, what: str, function: Callable[[], R], too_late: Callabl
     done: Future[R] = Future()
     threading.Thread(target=_run, args=(done, function), name=what, daemon=True).start()
     try:
-        return done.result(limit)
+        return done.result(timeout)
     except TimeoutError as error:
         if done.done():
             # The call itself ran out of some time of its own.
             return done.result()
         done.add_done_callback(lambda future: _late(future, what, too_late))
-        raise StillRunning(f"not done within {limit:g} s", done) from error
+        raise StillRunning(f"not done within {timeout:g} s", done) from error
 
 
 def _run(done: Future[R], function: Callable[[], R]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the API accepts for the flavor keys of this driver (entry point ``nova.api.extra_spec_validators``).
+"""Define what the API accepts for the flavor keys of this driver (entry point ``nova.api.extra_spec_validators``).
 
 A key stands here only where nova has none. Nova refuses every other ``lxd:`` key, so a typing error does not go unseen.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``onedock``, also as ``python -m onedock``: see :mod:`onedock.cli`."""
+"""Run the command ``onedock``, also as ``python -m onedock``: see :mod:`onedock.cli`."""
 
 import sys
 

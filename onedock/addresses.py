@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What OpenNebula's context says of a VM's interfaces, for setting it from outside. Pure.
+"""Read what OpenNebula's context says of a VM's interfaces, for setting it from outside. Pure.
 
 An application's image has nothing that reads a context. The context's ``ETHn_*`` are found by the interface's MAC;
 n is a place in the list, not a NIC's id. METHOD dhcp or skip leaves the interface to the container.
@@ -9,7 +9,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 
-from containerhost.spec import NicSetup
+from containerhost.spec import IpConfig
 from onedriver.errors import BadInput
 
 MAC = re.compile(r"(?P<prefix>ETH[0-9]{1,3})_MAC")
@@ -20,13 +20,15 @@ OURS, THEIRS = frozenset({"", "STATIC"}), frozenset({"DHCP", "SKIP", "AUTO", "DI
 NAMESERVERS = 3  # more no C library asks
 
 
-def setup(context: Mapping[str, str], mac: str) -> NicSetup:
-    """:returns: nothing to set where the context has nothing of an interface with this MAC
+def setup(context: Mapping[str, str], mac: str) -> IpConfig:
+    """Return the addresses of an interface from the context.
+
+    :returns: nothing to set where the context has nothing of an interface with this MAC
     :raises BadInput: an address is none
     """
     prefix = prefixes(context).get(mac)
     if prefix is None:
-        return NicSetup()
+        return IpConfig()
     metric = context.get(f"{prefix}_METRIC", "")
     if metric and not METRIC.fullmatch(metric):
         raise BadInput(f"CONTEXT: {prefix}_METRIC is {metric[:40]!r}, but must be a whole number")
@@ -34,11 +36,11 @@ def setup(context: Mapping[str, str], mac: str) -> NicSetup:
     found = [*(version4(context, prefix) if four else ()), *(version6(context, prefix) if six else ())]
     gateways = [*(gateway(context, four, f"{prefix}_GATEWAY")),
                 *(gateway(context, six, f"{prefix}_IP6_GATEWAY", f"{prefix}_GATEWAY6"))]
-    return NicSetup(tuple(found), tuple(gateways), int(metric) if metric else None)
+    return IpConfig(tuple(found), tuple(gateways), int(metric) if metric else None)
 
 
 def prefixes(context: Mapping[str, str]) -> dict[str, str]:
-    """MAC -> ETHn."""
+    """Return the ETHn prefix of each MAC."""
     return {value.lower(): match["prefix"] for key, value in context.items() if (match := MAC.fullmatch(key))}
 
 
@@ -89,7 +91,7 @@ def ip(key: str, text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def resolv_conf(context: Mapping[str, str]) -> str:
-    """The nameservers of all interfaces, in their order, and the domains to search."""
+    """Return the nameservers of all interfaces, in their order, and the domains to search."""
     names = sorted(prefixes(context).values(), key=lambda prefix: int(prefix.removeprefix("ETH")))
     servers, domains = ([word for prefix in ("", *(f"{name}_" for name in names))
                          for word in context.get(f"{prefix}{key}", "").replace(",", " ").split()]

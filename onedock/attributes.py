@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A template's attributes that begin with DOCKER_, typed. Pure.
+"""Read a template's attributes that begin with DOCKER_, typed. Pure.
 
 Words are split as a shell would split them, quotes and backslashes included, but nothing is expanded and no shell sees
 them. An attribute that is not known here is refused, not ignored.
@@ -20,7 +20,7 @@ PROCESS_LIMIT = "DOCKER_PROCESS_LIMIT"
 WORDS = 1000
 PLAIN = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-FOLDER = re.compile(r"/(?!(?:.*/)?\.\.(?:/|$))[^\x00-\x1f\x7f]{0,255}")
+DIRECTORY = re.compile(r"/(?!(?:.*/)?\.\.(?:/|$))[^\x00-\x1f\x7f]{0,255}")
 USER = re.compile(r"(?P<user>[a-z_][a-z0-9_-]{0,31}|[0-9]{1,10})(?::(?:[a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}))?")
 HOSTNAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 SECONDS = re.compile(r"[1-9][0-9]{0,4}")
@@ -48,12 +48,14 @@ class Attributes:
 
 
 def read(own: Mapping[str, str], context: Mapping[str, str], allowed: Collection[str] = ()) -> Attributes:
-    """:param own: what begins with DOCKER_
+    """Read the attributes that begin with DOCKER_.
+
+    :param own: what begins with DOCKER_
     :param context: the VM's; it may name the host
     :param allowed: which raw options the administrator allows
     :raises BadInput, NotSupported: one of them is none, or may not be
     """
-    known = {"DOCKER_ENTRYPOINT", "DOCKER_COMMAND", "DOCKER_FOLDER", "DOCKER_USER", "DOCKER_HOSTNAME",
+    known = {"DOCKER_ENTRYPOINT", "DOCKER_COMMAND", "DOCKER_WORKDIR", "DOCKER_USER", "DOCKER_HOSTNAME",
              "DOCKER_ENVIRONMENT", "DOCKER_READ_ONLY", "DOCKER_RAW", "DOCKER_HEALTH_COMMAND", "DOCKER_HEALTH_INTERVAL",
              "DOCKER_HEALTH_TIMEOUT", "DOCKER_HEALTH_START", "DOCKER_HEALTH_RETRIES", PROCESS_LIMIT}
     unknown = sorted(own.keys() - known)
@@ -63,14 +65,14 @@ def read(own: Mapping[str, str], context: Mapping[str, str], allowed: Collection
     hostname = "DOCKER_HOSTNAME" if own.get("DOCKER_HOSTNAME") else "SET_HOSTNAME"
     program = Program(
         entrypoint=words(own, "DOCKER_ENTRYPOINT"), command=words(own, "DOCKER_COMMAND"),
-        folder=matching(own, "DOCKER_FOLDER", FOLDER, "an absolute path without .."),
+        directory=matching(own, "DOCKER_WORKDIR", DIRECTORY, "an absolute path without .."),
         user=matching(own, "DOCKER_USER", USER, "a user, or user:group, by name or number"), health=health(own),
         hostname=matching({**context, **own}, hostname, HOSTNAME, "a host's name"))
     return Attributes(program, environment(own), flag(own, "DOCKER_READ_ONLY"), raw(own, allowed))
 
 
 def words(own: Mapping[str, str], key: str) -> tuple[str, ...] | None:
-    """None when it is not given."""
+    """Split an attribute into words; None when it is not given."""
     text = own.get(key, "")
     if not text:
         return None
@@ -108,7 +110,7 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def health(own: Mapping[str, str]) -> Health | None:
-    """The word NONE alone ends a check that the image has."""
+    """Return the health check; the single word NONE disables the image's."""
     command = words(own, "DOCKER_HEALTH_COMMAND")
     numbers = {key: seconds and int(seconds) for key in ("INTERVAL", "TIMEOUT", "START", "RETRIES")
                if (seconds := matching(own, f"DOCKER_HEALTH_{key}", SECONDS, "a whole number of 1 or more"))}
@@ -122,7 +124,10 @@ def health(own: Mapping[str, str]) -> Health | None:
 
 
 def raw(own: Mapping[str, str], allowed: Collection[str]) -> dict[str, Any]:
-    """:returns: keys and values of Docker's host configuration"""
+    """Return the allowed raw options.
+
+    :returns: keys and values of Docker's host configuration
+    """
     found: dict[str, Any] = {}
     for word in words(own, "DOCKER_RAW") or ():
         name, _, value = word.partition("=")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the parts of the driver together from the node's options."""
+"""Build the parts of the driver from the node's options."""
 
 import functools
 from pathlib import Path
@@ -17,7 +17,7 @@ from containerhost.sysfs import Host
 from onedock.conf import Options
 from onedock.guest import Guests
 from onedock.nics import Nics
-from onedock.roots import Roots, Snapshots
+from onedock.root_images import RootImages, Snapshots
 from onedock.vmm import Vmm
 from onedriver.node.commands import Commands
 
@@ -35,8 +35,8 @@ def vmm(options: Options) -> Vmm:
     allocator = DeviceAllocator(AllocationStore(Path(options.owners)), lambda: HostView(host), privileged, docker.held)
     state, datastores = Path(options.state), Path(options.datastores)
     images = Images(docker.client)
-    roots = Roots(images, datastores, state, options.operation_timeout)
-    return Vmm(options, docker, allocator, roots, Snapshots(images), Commands(state, Vmm.driver),
+    root_images = RootImages(images, datastores, state, options.operation_timeout)
+    return Vmm(options, docker, allocator, root_images, Snapshots(images), Commands(state, Vmm.driver),
                Guests(state, datastores, functools.cache(docker.root_ids)), Nics(Veths(privileged, host)), host)
 
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``onedock``: what the scripts that oned calls run.
+"""Run the command ``onedock``, which the scripts that oned calls run.
 
     onedock datastore ACTION ID      an action of the datastore driver, on the front-end
     onedock tm ACTION ARGUMENT…      an action of the transfer driver, on the front-end
     onedock node                     a step of it, on a node: a request of the front-end's is on standard input
     onedock image …                  the part of it that concerns images of the node's engine, as root
-    onedock usage FOLDER             how large the disks in a system datastore are
+    onedock usage DIRECTORY             how large the disks in a system datastore are
     onedock vmm ACTION ARGUMENT…     an action of a VM, on its node, with oned's own arguments and standard input
     onedock probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor,
                                      vm/execution
-    onedock command NAME HANDLE      begins a command of onevm exec in a container and stays with it
+    onedock command NAME FD          begins a command of onevm exec in a container and stays with it
     onedock leave VM DATASTORE       let a VM that is off leave this node, with what it wrote beside its disk: for the
                                      transfer driver, with the system datastore's number
     onedock drop VM                  remove what a VM has on this node, apart from its disks: likewise
@@ -39,8 +39,8 @@ def main(words: Sequence[str]) -> int:
             return run(script, lambda: transfer(script, rest))
         case ["node"]:
             return run("a step of the transfer driver", serve)
-        case ["usage", folder]:
-            return run("usage", lambda: usage(folder))
+        case ["usage", directory]:
+            return run("usage", lambda: usage(directory))
         case (["vmm" | "probe" | "drop" | "image", _, *_] | ["leave" | "command", _, _] | ["lock", _, _, _]
               | ["lock", _, _, _, "frozen"]):
             return on_node(words)
@@ -72,25 +72,25 @@ def transfer(script: str, argv: Sequence[str]) -> str | None:
 
 
 def serve() -> None:
-    from onedock.transfer import nodeside
+    from onedock.transfer import node_agent
 
     os.umask(0o027)
     # Without a buffer: what follows the request is for whoever the step hands it to.
     with open(0, "rb", buffering=0, closefd=False) as source:
-        nodeside.serve(source, sys.stdout.buffer)
+        node_agent.serve(source, sys.stdout.buffer)
 
 
-def usage(folder: str) -> str:
+def usage(directory: str) -> str:
     from onedock.transfer import usage
 
-    return usage.of_datastore(Path(folder))
+    return usage.of_datastore(Path(directory))
 
 
 def executions() -> str:
     from onedock import conf
     from onedriver.node import commands
 
-    return commands.told(Path(conf.load().state))
+    return commands.unreported(Path(conf.load().state))
 
 
 def on_node(words: Sequence[str]) -> int:

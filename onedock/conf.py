@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administrator's options of a node: a TOML file, ``/etc/onedock.toml`` unless $ONEDOCK_CONF names another."""
+"""Load the administrator's options of a node: a TOML file, ``/etc/onedock.toml`` unless $ONEDOCK_CONF names another."""
 
 import dataclasses
 import os
@@ -15,8 +15,9 @@ USUAL = Path("/etc/onedock.toml")
 class Options(NodeOptions):
     """Beside those of every driver:
 
-    :ivar records: folder of what each container has; the daemon's runtime was given the same
-    :ivar settle: seconds within which a program's failure is one of its start, unless it waits for something sooner
+    :ivar records: directory of what each container has; the daemon's runtime was given the same
+    :ivar start_seconds: seconds within which a program's failure is one of its start, unless it waits for something
+    sooner
     :ivar root_quota: whether a root disk is held to its SIZE; Docker's storage must be able to
     :ivar raw_options: which of DOCKER_RAW's options a template may use
     """
@@ -24,11 +25,14 @@ class Options(NodeOptions):
     endpoint: str = "unix:///run/docker.sock"
     state: str = "/var/lib/onedock"
     records: str = "/var/lib/containerhost/docker"
-    settle: float = 0.25
+    start_seconds: float = 0.25
     root_quota: bool = False
     raw_options: tuple[str, ...] = ()
 
 
 def load(path: Path | None = None) -> Options:
-    """:raises BadOptions: the file cannot be read, or says something that is no option"""
+    """Load the options of this node.
+
+    :raises BadOptions: the file cannot be read, or says something that is no option
+    """
     return options.load(Options, path or Path(os.environ.get("ONEDOCK_CONF", USUAL)))

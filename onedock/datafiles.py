@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data and volatile disks: files with one file system and nothing else, which the host can mount for a container."""
+"""Manage data and volatile disks: files with one file system and nothing else, which the host can mount for a
+container."""
 
 import os
 import shutil
@@ -34,7 +35,9 @@ def require_format(what: str, format: str | None) -> None:
 
 
 def make(target: Path, size: int, file_system: str | None) -> None:
-    """:param size: MiB
+    """Create a disk.
+
+    :param size: MiB
     :param file_system: one of :data:`MAKERS`; None is ext4
     """
     kind = (file_system or USUAL).lower()
@@ -53,7 +56,9 @@ def empty(path: Path, size: int) -> None:
 
 
 def require_growth(path: Path, size: int) -> None:
-    """:param size: MiB
+    """Refuse a size that a disk cannot grow to.
+
+    :param size: MiB
     :raises BadInput: the disk is larger
     """
     before = path.stat().st_size
@@ -113,7 +118,7 @@ def has(path: Path, wanted: tuple[int, bytes]) -> bool:
 
 
 def copy(source: BinaryIO, target: Path) -> None:
-    """As a whole or not at all; what is all zeros takes no room."""
+    """Copy a file as a whole or not at all; what is all zeros takes no room."""
     with replacing(target) as unfinished, unfinished.open("xb") as file:
         end = 0
         while data := source.read(CHUNK):
@@ -136,14 +141,14 @@ def duplicate(source: Path, target: Path, lock: Sequence[int] = ()) -> None:
 
 
 def remove(path: Path) -> None:
-    """A disk, whatever it is; one that is not there is gone."""
+    """Remove a disk of any kind. Idempotent."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-# Snapshots of a disk: whole files, in a folder beside it.
+# Snapshots of a disk: whole files, in a directory beside it.
 
 
 def snapshots(disk: Path) -> Path:
@@ -151,7 +156,10 @@ def snapshots(disk: Path) -> Path:
 
 
 def snapshot(disk: Path, number: int) -> Path:
-    """:raises BadInput: there is none of that number"""
+    """Return the file of a snapshot.
+
+    :raises BadInput: there is none of that number
+    """
     file = snapshots(disk) / str(number)
     if not file.is_file():
         raise BadInput(f"{disk} has no snapshot {number}")
@@ -174,6 +182,6 @@ def delete_snapshot(disk: Path, number: int) -> None:
 
 
 def flatten(disk: Path, number: int) -> None:
-    """The disk becomes what it was then, and has no snapshots any more."""
+    """Revert the disk to a snapshot, and remove all its snapshots."""
     os.replace(snapshot(disk, number), disk)
     remove(snapshots(disk))

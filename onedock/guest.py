@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container finds from the host's side: its context, its name servers, its disks beside the root."""
+"""Provide what a container gets from the host: its context, its name servers, its disks beside the root."""
 
 import os
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def require_left(state: Path, vm_id: int) -> None:
 
     Docker may be without its data, or another Docker than before.
 
-    :param state: the driver's folder
+    :param state: the driver's directory
     :raises DriverError: the container was not removed by this driver, so what it wrote may still be needed
     """
     if Contexts(state).home(name(vm_id)).exists():
@@ -36,7 +36,7 @@ def require_left(state: Path, vm_id: int) -> None:
 
 
 class Guests:
-    """:param state: the driver's folder
+    """:param state: the driver's directory
     :param datastores: OpenNebula's
     :param root: tells user and group on this host of the containers' root
     """
@@ -48,12 +48,15 @@ class Guests:
         self._root = root
 
     def require_possible(self, vm: Vm) -> None:
-        """:raises BadInput, NotSupported: the context asks for what cannot be"""
+        """Refuse a context that cannot be provided.
+
+        :raises BadInput, NotSupported: the context asks for what cannot be
+        """
         context.require_possible(vm.context)
         addresses.resolv_conf(vm.context)
 
     def write(self, vm: Vm) -> None:
-        """The context and the name servers, which the container sees at once."""
+        """Write the context and the name servers, which the container sees at once."""
         root = self._root()
         self._contexts.write(name(vm.id), vm.context, root, shared=True)
         # In place: the container sees this very file.
@@ -77,11 +80,14 @@ class Guests:
             self._volumes(vm.id).mount(disk.id, file.path, read_only=disk.read_only, root=self._root())
 
     def unmount(self, vm: Vm, disk: Disk) -> None:
-        """:raises DeviceInUse: the container uses it"""
+        """Unmount a disk.
+
+        :raises DeviceInUse: the container uses it
+        """
         self._volumes(vm.id).unmount(disk.id)
 
     def unmount_all(self, vm_id: int) -> None:
-        """Of a container that is off.
+        """Unmount all disks of a container that is off.
 
         :raises DeviceInUse: a program on the host uses one
         """
@@ -93,18 +99,27 @@ class Guests:
         return disk_id in self._volumes(vm_id).mounted()
 
     def frozen(self, vm_id: int, disk_id: int, timeout: float) -> AbstractContextManager[None]:
-        """:param timeout: seconds"""
+        """Freeze a disk within the block.
+
+        :param timeout: seconds
+        """
         return self._volumes(vm_id).frozen(disk_id, timeout)
 
     @staticmethod
     def require_unused(file: Path) -> None:
-        """:raises DeviceInUse: a loop device is attached to the disk's file"""
+        """Refuse a disk's file that is in use.
+
+        :raises DeviceInUse: a loop device is attached to the disk's file
+        """
         if node := wait_while(lambda: loops.existing(file), LOOP_TIMEOUT):
             raise DeviceInUse(f"{file} is attached to {node}, though the VM's container does not have it: find out "
                               "what uses it (findmnt, losetup) and end that")
 
     def grow(self, vm: Vm, disk: Disk, size: int) -> None:
-        """:param size: bytes"""
+        """Grow a mounted disk.
+
+        :param size: bytes
+        """
         with datastores.opened(self._file(vm, disk), write=True) as file:
             before = file.path.stat().st_size
             if size < before:
@@ -112,14 +127,14 @@ class Guests:
             self._volumes(vm.id).grow(disk.id, file.path, size)
 
     def mounts(self, vm_id: int) -> tuple[Mount, ...]:
-        return translate.mounts(str(self._contexts.folder(name(vm_id))), str(self._resolv(vm_id)),
-                                str(self._volumes(vm_id).folder))
+        return translate.mounts(str(self._contexts.directory(name(vm_id))), str(self._resolv(vm_id)),
+                                str(self._volumes(vm_id).directory))
 
     def require_left(self, vm_id: int) -> None:
         require_left(self._state, vm_id)
 
     def remove(self, vm_id: int) -> None:
-        """Of a container that has ended. Nothing of a disk is removed."""
+        """Remove what belonged to a container that has ended. Nothing of a disk is removed."""
         self._volumes(vm_id).remove()
         self._contexts.remove(name(vm_id))
 

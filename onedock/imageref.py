@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file ``disk.0`` of a VM on Docker: which image of the engine its root is made of, as a few words of JSON.
+"""Read and write the file ``disk.0`` of a VM on Docker: which image of the engine its root is made of, as a few words
+of JSON.
 
-The transfer driver writes it into the VM's folder of the system datastore, and the deployment reads it::
+The transfer driver writes it into the VM's directory of the system datastore, and the deployment reads it::
 
     {"image": "sha256:<64 digits>", "reference": "docker://nginx:1.27", "archive": "disk.0.tar"}
 
-``archive`` is optional: a `docker save` archive in the same folder, to load when the engine does not have the image. A
-VM that leaves its host with its disk, or whose image is persistent, has by the end of its shutdown another ``disk.0``,
-which names the image with what the VM wrote and has the VM's number as ``vm``, and that image as an archive beside it.
+``archive`` is optional: a `docker save` archive in the same directory, to load when the engine does not have the image.
+A VM that leaves its host with its disk, or whose image is persistent, has by the end of its shutdown another
+``disk.0``, which names the image with what the VM wrote and has the VM's number as ``vm``, and that image as an archive
+beside it.
 """
 
 import dataclasses
@@ -29,7 +31,7 @@ LIMIT = 16 << 10  # bytes; what is longer is a disk, not a reference
 class ImageRef:
     """:ivar image: the engine's id of the image
     :ivar reference: what the tenant's datastore said, for people
-    :ivar archive: name of a `docker save` archive in the file's folder
+    :ivar archive: name of a `docker save` archive in the file's directory
     :ivar vm: the VM whose container's content the image is; None where it is an image of a datastore
     :raises BadInput: one of them is none
     """
@@ -49,7 +51,10 @@ class ImageRef:
 
 
 def read(file: Path) -> ImageRef:
-    """:raises BadInput: there is no such file, or it is not one of these"""
+    """Read the reference of a root disk.
+
+    :raises BadInput: there is no such file, or it is not one of these
+    """
     try:
         with file.open("rb") as disk:
             found = json.loads(disk.read(LIMIT))
@@ -64,13 +69,13 @@ def read(file: Path) -> ImageRef:
 
 
 def text(ref: ImageRef) -> str:
-    """What :func:`read` reads."""
+    """Return the text that :func:`read` reads."""
     return json.dumps({key: value for key, value in dataclasses.asdict(ref).items() if value is not None}) + "\n"
 
 
 def write(file: Path, ref: ImageRef) -> None:
-    """As a whole or not at all; the owner stays. Not for root in a folder of another user: that user can lead it to any
-    file of the host.
+    """Write a reference as a whole or not at all; the owner stays. Root must not call this in a directory of another
+    user, who could lead it to any file of the host.
 
     :raises DriverError: it cannot be written
     """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM's network interfaces: pairs of which one end is a port of OpenNebula's bridge and the other is the container's.
+"""Manage a VM's network interfaces: pairs of which one end is a port of OpenNebula's bridge and the other is the
+container's.
 
 The host's end has the name that OpenNebula gave it, by which its security groups find it. Addresses are set from
 outside, as the context says.
@@ -9,7 +10,7 @@ import dataclasses
 
 from containerhost.linux.poll import wait_until
 from containerhost.network import openvswitch
-from containerhost.network.veth import RETURN_LIMIT, Pair, Shape, Veths
+from containerhost.network.veth import RETURN_TIMEOUT, Pair, Shape, Veths
 from containerhost.rollback import Rollback
 from containerhost.spec import Nic as SpecNic
 from containerhost.sysfs import Host
@@ -26,7 +27,7 @@ class Nics:
         self._veths = veths
 
     def parts(self, vm: Vm) -> tuple[SpecNic, ...]:
-        """What the container has of them, whether they are there yet or not."""
+        """Return the container's parts for the interfaces, whether they exist yet or not."""
         return tuple(self.part(vm, nic) for nic in vm.nics)
 
     def part(self, vm: Vm, nic: Nic) -> SpecNic:
@@ -52,7 +53,7 @@ class Nics:
             require_no_limits(vm, nic)
             wanted = dataclasses.replace(wanted, software_checksums=openvswitch.is_program(Host(), nic.bridge or ""))
         if self._veths.marks(wanted) and (running or wait_until(
-                lambda: self._veths.is_here(wanted.inner_end), RETURN_LIMIT)):
+                lambda: self._veths.is_here(wanted.inner_end), RETURN_TIMEOUT)):
             self._join(wanted, nic)
             return False
         with Rollback(f"interface {wanted.host_end}") as undo:
@@ -79,7 +80,7 @@ class Nics:
             openvswitch.remove_port(host_end)
 
     def remove(self, vm_id: int, but: frozenset[str] = frozenset()) -> None:
-        """All of a VM, also those that it has no more.
+        """Remove all interfaces of a VM, also those that it has no more.
 
         :param but: names of host's ends that stay
         """
@@ -92,7 +93,7 @@ class Nics:
 
 
 def spec_nic(vm: Vm, nic: Nic) -> SpecNic:
-    """``eth<NIC_ID>``, so that a NIC keeps its name whichever others come and go."""
+    """Return a NIC, named ``eth<NIC_ID>``, so that its name does not depend on other NICs."""
     return SpecNic(f"eth{nic.id}", pair(vm, nic).inner_end, setup=addresses.setup(vm.context, nic.mac))
 
 
@@ -113,7 +114,10 @@ def require_no_limits(vm: Vm, nic: Nic) -> None:
 
 
 def shape(kilobytes: int | None) -> Shape | None:
-    """:param kilobytes: per second; None is no limit"""
+    """Return the limits of an interface.
+
+    :param kilobytes: per second; None is no limit
+    """
     rate = (kilobytes or 0) * KILOBYTE
     return Shape(rate, rate, rate) if rate else None
 

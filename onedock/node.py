@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command ``onedock`` does on a node. What an action of a VM does not need, others load when they do."""
+"""Run the command ``onedock`` on a node. What an action of a VM does not need is imported where it is needed."""
 
 import contextlib
 import json
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from containerhost.errors import ContainerHostError
-from onedock import attributes, backend, conf, refusals
+from onedock import attributes, backend, conf, lcm_states
 from onedock.conf import Options
 from onedriver import actions, document, program
 from onedriver.errors import BadInput, DriverError
-from onedriver.node import changes, vmlock
+from onedriver.node import validation, vmlock
 
 LOCK_TIMEOUT = 1800  # s; longer than the programs that the transfer driver runs meanwhile may take
 
 
 def vmm(script: str, argv: list[str], stdin: BinaryIO, out: TextIO | None = None, err: TextIO | None = None) -> int:
-    """An action of oned's.
+    """Run an action of oned's.
 
     :param script: the name it was called by
     :param out, err: None is this process's own
@@ -28,7 +28,7 @@ def vmm(script: str, argv: list[str], stdin: BinaryIO, out: TextIO | None = None
     """
     def act() -> str | None:
         call = actions.call(script, argv, document.read(stdin), attributes.PREFIX)
-        changes.of_action(call.action, refusals.UNSUPPORTED)
+        validation.of_action(call.action, lcm_states.UNSUPPORTED)
         with alone(call.vm_id) as options:
             return getattr(backend.vmm(options), call.action)(call)
 
@@ -37,17 +37,17 @@ def vmm(script: str, argv: list[str], stdin: BinaryIO, out: TextIO | None = None
 
 @contextlib.contextmanager
 def alone(vm_id: int) -> Iterator[Options]:
-    """No other action works on the VM meanwhile."""
+    """Exclude all other actions on the VM within the block."""
     options = conf.load()
     with vmlock.held(Path(options.state), vm_id, options.operation_timeout):
         yield options
 
 
-def command(name: str, handle: str) -> int:
+def command(name: str, fd: str) -> int:
     """Begin a command in a container and stay with it."""
-    from onedriver.node import commandrun
+    from onedriver.node import exec_agent
 
-    return commandrun.run(name, handle, conf.load,
+    return exec_agent.run(name, fd, conf.load,
                           lambda options, name, words: backend.engine(options).command(name, words))
 
 
@@ -116,14 +116,14 @@ def number(text: str) -> int:
 
 
 def image(words: Sequence[str]) -> int:
-    """What the transfer driver asks of the engine.
+    """Run a request of the transfer driver to the engine.
 
-    :returns: the exit status; :data:`nodeside.NOT_THERE` when there is no such image or container
+    :returns: the exit status; :data:`node_agent.NOT_THERE` when there is no such image or container
     """
     from containerhost.linux.lock import FileLock
     from onedock.nodeimages import NodeImages
-    from onedock.roots import LOCK
-    from onedock.transfer.nodeside import NOT_THERE
+    from onedock.root_images import LOCK
+    from onedock.transfer.node_agent import NOT_THERE
 
     found = [True]
 

@@ -20,7 +20,9 @@ SNAPSHOTTER = "io.containerd.snapshotter"
 
 
 def check(user: str) -> dict[str, list[str]]:
-    """:param user: who OpenNebula's front-end logs in as
+    """Check this node, and return complaints by topic.
+
+    :param user: who OpenNebula's front-end logs in as
     :returns: complaints, by what was looked at
     """
     return nodechecks.run({
@@ -49,7 +51,10 @@ def memlock() -> Iterable[str]:
 
 
 def of_engine(info: Mapping[str, Any]) -> Iterable[str]:
-    """:param info: what Docker tells of itself (``GET /info``)"""
+    """Check Docker's description of itself.
+
+    :param info: what Docker tells of itself (``GET /info``)
+    """
     version = str(info.get("ServerVersion", ""))
     if nodechecks.version(version) < OLDEST:
         yield f"Docker {version} is too old; install {'.'.join(map(str, OLDEST))} or later"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of a node's engine, for the transfer driver: ``onedock image …``, as root.
+"""Manage images of a node's engine, for the transfer driver: ``onedock image …``, as root.
 
 An image that a VM's disk names has a name of that disk's in Docker (``onedock/one-12:disk.0``) from before the disk is
 there until after it is gone: so whoever removes images leaves it, and it goes with its last name.
@@ -17,7 +17,7 @@ from containerhost.errors import EngineNotFound
 from containerhost.linux.lock import FileLock
 from onedock.guest import require_left
 from onedock.imageref import IMAGE
-from onedock.roots import named, repository
+from onedock.root_images import named, repository
 from onedriver.actions import NUMBER
 from onedriver.errors import BadInput, DriverError
 from onedriver.node.imagelocks import naming
@@ -25,14 +25,14 @@ from onedriver.node.names import name
 
 DISK = re.compile(r"disk\.[0-9]{1,4}")
 SAVED = "saved"
-PULLED = "pulled"  # folder with a file for each image that is being fetched
+PULLED = "pulled"  # directory with a file for each image that is being fetched
 REQUEST_LIMIT = 64 << 10  # bytes
 REFERENCE = re.compile(r"docker://(?P<name>[A-Za-z0-9./:_-]{1,300}?)(?::[A-Za-z0-9_.-]{1,128})?@(?P<digest>sha256:[0-9a-f]{64})")
 
 
 class NodeImages:
     """:param lock: the one that all who name and unname images hold
-    :param state: the driver's folder
+    :param state: the driver's directory
     """
 
     def __init__(self, client: DockerClient, lock: FileLock, state: Path) -> None:
@@ -42,7 +42,9 @@ class NodeImages:
         self._lock = lock
 
     def act(self, words: Sequence[str], source: BinaryIO, out: BinaryIO) -> bool:
-        """:returns: False when there is no such image or container here
+        """Run one request of the transfer driver.
+
+        :returns: False when there is no such image or container here
         :raises BadInput: it is no call of this
         """
         match words:
@@ -58,13 +60,13 @@ class NodeImages:
         return named(self._images, self._lock, image, *place)
 
     def load(self, place: tuple[str, str], image: str, source: BinaryIO) -> bool:
-        """An archive on standard input."""
+        """Load an archive from standard input."""
         # Never by the name /dev/stdin: root would open anew, for reading, what its caller cannot read.
         self._images.load(source, "on standard input", image)
         return self.hold(place, image)
 
     def pull(self, place: tuple[str, str], image: str, source: BinaryIO) -> bool:
-        """A reference and credentials on standard input, as JSON."""
+        """Pull an image; a reference and credentials come on standard input, as JSON."""
         try:
             asked = json.loads(source.read(REQUEST_LIMIT))
             found = REFERENCE.fullmatch(asked["reference"])
@@ -94,7 +96,7 @@ class NodeImages:
         return True
 
     def save(self, vm: int, out: BinaryIO) -> bool:
-        """What is in the VM's container now, as an archive of an image.
+        """Save the present content of the VM's container as an archive of an image.
 
         :returns: False when the VM has left this host, or never was here
         :raises DriverError: Docker alone says so
@@ -113,7 +115,7 @@ class NodeImages:
 
 
 def of_disk(vm: str, disk: str) -> tuple[str, str]:
-    """Repository and tag."""
+    """Return the repository and tag of a disk's image."""
     if not NUMBER.fullmatch(vm) or not DISK.fullmatch(disk):
         raise BadInput(f"{vm[:40]!r} and {disk[:40]!r} are no VM and disk")
     return repository(int(vm)), disk

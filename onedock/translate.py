@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM of OpenNebula as the spec of a container on Docker. Pure: the same VM, options and host give the same spec."""
+"""Translate a VM of OpenNebula to the spec of a container on Docker. Pure: the same VM, options and host give the same
+spec."""
 
 import dataclasses
 import re
@@ -21,7 +22,7 @@ NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def spec(vm: Vm, attributes: Attributes, options: Options, node_cpus: Mapping[int, frozenset[int]]) -> ContainerSpec:
-    """What the template alone decides: no image, no parts, no mounts.
+    """Return the part of the spec that the template alone decides: no image, no parts, no mounts.
 
     :param node_cpus: the host's CPUs by NUMA node
     :raises BadInput, NotSupported: it asks for what this driver cannot or must not do
@@ -38,7 +39,7 @@ def spec(vm: Vm, attributes: Attributes, options: Options, node_cpus: Mapping[in
 
 
 def root(vm: Vm) -> Disk:
-    """The disk a VM's container is made of: its first that is an image."""
+    """Return the disk that a VM's container is made of: its first that is an image."""
     images = [disk for disk in vm.disks if disk.type not in NOT_ROOTS]
     if not images:
         raise BadInput(f"VM {vm.id} has no disk with an image to make its container of")
@@ -51,13 +52,16 @@ def is_persistent(vm: Vm) -> bool:
 
 
 def volumes(vm: Vm) -> tuple[Disk, ...]:
-    """Those beside the root."""
+    """Return the disks beside the root."""
     first = root(vm)
     return tuple(disk for disk in vm.disks if disk != first)
 
 
 def require_disks(vm: Vm) -> None:
-    """:raises BadInput, NotSupported: a disk is asked for that the container would not have as it should be"""
+    """Refuse disks that the container could not have as the template says.
+
+    :raises BadInput, NotSupported: a disk is asked for that the container would not have as it should be
+    """
     first = root(vm)
     if first.type not in DATA:
         raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container on Docker comes from a "
@@ -81,7 +85,9 @@ def require_volume(disk: Disk) -> None:
 
 
 def require_resizable(vm: Vm, disk_id: str, size: str) -> tuple[Disk, int]:
-    """:param size: MiB
+    """Refuse to resize a disk that cannot be.
+
+    :param size: MiB
     :returns: a disk beside the root, and bytes
     """
     found = next((disk for disk in vm.disks if str(disk.id) == disk_id), None)
@@ -95,7 +101,9 @@ def require_resizable(vm: Vm, disk_id: str, size: str) -> tuple[Disk, int]:
 
 
 def mounts(context: str, resolv: str, media: str) -> tuple[Mount, ...]:
-    """:param context, resolv, media: what the driver made on the host
+    """Return the mounts of a container.
+
+    :param context, resolv, media: what the driver made on the host
     """
     return (Mount("context", context, "/context"), Mount("resolv", resolv, "/etc/resolv.conf"),
             Mount("media", media, MEDIA, read_only=False, follows=True))

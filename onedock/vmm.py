@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What oned can have done with a VM's container on Docker: what of it Docker alone has.
+"""Run oned's actions on a VM's container on Docker: those parts that are specific to Docker.
 
 What a VM has on this host is found by its id: also its disks' mounts, its interfaces, its images.
 """
@@ -17,17 +17,17 @@ from containerhost.errors import EngineConflict, EngineNotFound
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
-from onedock import attributes, refusals, translate
+from onedock import attributes, lcm_states, translate
 from onedock.conf import Options
 from onedock.guest import Guests
 from onedock.nics import Nics
-from onedock.roots import Roots, Snapshots
+from onedock.root_images import RootImages, Snapshots
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError
-from onedriver.node import changes
+from onedriver.node import validation
 from onedriver.node.commands import Commands
-from onedriver.node.holding import attached_disk, complain, own_name
 from onedriver.node.names import LABEL, name
+from onedriver.node.vm_ids import attached_disk, complain, own_name
 from onedriver.node.vmm import BaseVmm
 from onedriver.vm import Nic, Vm
 
@@ -44,10 +44,10 @@ class Vmm(BaseVmm):
     _engine: DockerEngine
     _snapshots: Snapshots
 
-    def __init__(self, options: Options, engine: DockerEngine, allocator: DeviceAllocator, roots: Roots,
+    def __init__(self, options: Options, engine: DockerEngine, allocator: DeviceAllocator, root_images: RootImages,
                  snapshots: Snapshots, commands: Commands, guests: Guests, nics: Nics, host: Host) -> None:
         super().__init__(options, engine, allocator, snapshots, commands, host)
-        self._roots = roots
+        self._root_images = root_images
         self._guests = guests
         self._nics = nics
 
@@ -59,22 +59,23 @@ class Vmm(BaseVmm):
         if found:
             self._commands.cancel(own)
             self._stop(own, force=force)
-        if changes.stays(call.vm) or refusals.resumed(call.vm):
+        if validation.stays(call.vm) or lcm_states.resumed(call.vm):
             return
-        if refusals.keeps(call.vm, translate.is_persistent(call.vm)):
+        if lcm_states.keeps(call.vm, translate.is_persistent(call.vm)):
             if found:
-                self._roots.keep(call.vm_id, self._roots.file(call.vm))
+                self._root_images.keep(call.vm_id, self._root_images.file(call.vm))
             else:
                 self._guests.require_left(call.vm_id)
         self.remove(call.vm_id)
 
     def _unfreeze(self, vm: Vm) -> None:
-        """OpenNebula's network driver took the ports of Open vSwitch away when the VM was suspended."""
+        """Resume a VM, and reconnect its ports of Open vSwitch: OpenNebula's network driver removed them when the VM
+        was suspended."""
         self._nics.provide(vm, running=True)
         super()._unfreeze(vm)
 
     def _require_suspendable(self, vm: Vm) -> None:
-        refusals.of_taking_memory_along(vm)
+        lcm_states.of_taking_memory_along(vm)
 
     def drop(self, vm_id: int) -> None:
         """Do as :meth:`remove`, by a number that another VM may have had before."""
@@ -84,8 +85,8 @@ class Vmm(BaseVmm):
         self.remove(vm_id)
 
     def leave(self, vm_id: int, system_ds: int) -> None:
-        """A VM that is off moves to another host: what it wrote goes with its disk. Done already when it has no
-        container here."""
+        """Prepare a stopped VM to move to another host: what it wrote goes with its disk. Idempotent: does nothing
+        without a container here."""
         own = name(vm_id)
         if self._is_namesake(own):
             raise EngineConflict(f"container {own} is of an older VM {vm_id}")
@@ -95,7 +96,7 @@ class Vmm(BaseVmm):
             return
         if state.status is not Status.STOPPED:
             raise DriverError(f"container {own} is {state.status.value}; only one that is off can leave")
-        self._roots.keep(vm_id, self._roots.file_in(vm_id, system_ds))
+        self._root_images.keep(vm_id, self._root_images.file_in(vm_id, system_ds))
         self.remove(vm_id)
 
     # Disks and network interfaces of a VM that exists.
@@ -107,7 +108,7 @@ class Vmm(BaseVmm):
         self._guests.mount(call.vm, disk)
 
     def detach_disk(self, call: Call) -> None:
-        """Its file is the transfer driver's."""
+        """Detach a disk. The TM driver owns the disk file."""
         self._existing(call)
         self._guests.unmount(call.vm, attached_disk(call))
 
@@ -126,7 +127,7 @@ class Vmm(BaseVmm):
             self._guests.unmount_all(vm_id)
         elif self._guests.has(vm_id, disk_id):
             return True
-        self._guests.require_unused(self._roots.file_in(vm_id, system_ds, disk_id))
+        self._guests.require_unused(self._root_images.file_in(vm_id, system_ds, disk_id))
         return False
 
     def frozen_disk(self, vm_id: int, disk_id: int) -> AbstractContextManager[None]:
@@ -155,7 +156,7 @@ class Vmm(BaseVmm):
         self._engine.reconfigure(spec.name, spec)
 
     def reconfigure(self, call: Call) -> None:
-        """The guest sees its new context, and its interfaces have their new addresses."""
+        """Update the context that the guest sees, and the addresses of its interfaces."""
         own = self._existing(call).name
         self._guests.write(call.vm)
         present = self._engine.container(own).interfaces
@@ -164,8 +165,8 @@ class Vmm(BaseVmm):
                 self._engine.attach(own, part)
 
     def snapshot_revert(self, call: Call) -> None:
-        """The root goes back; the devices, limits and network interfaces stay those of now. A new container takes the
-        old one's place, which is removed when the new one is in order; on an error the old one is back."""
+        """Revert the root; the devices, limits and network interfaces stay those of now. A new container replaces the
+        old one, which is removed when the new one is in order; on an error the old one is restored."""
         own, snapshot = self._existing(call).name, self._snapshot(call)
         image = self._snapshots.images(own).get(snapshot)
         if image is None:
@@ -187,7 +188,7 @@ class Vmm(BaseVmm):
             self._engine.rename(f"{own}-{ANEW}", own)
             if running:
                 self._restart(call.vm, spec, view)
-        self._roots.hold(call.vm_id, image)
+        self._root_images.hold(call.vm_id, image)
         self._engine.delete(f"{own}-{OLD}")
 
     def _bring_back(self, own: str) -> None:
@@ -211,11 +212,11 @@ class Vmm(BaseVmm):
         return translate.spec(vm, chosen, self._options, self._node_cpus(vm))
 
     def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
-        changes.of_a_new_container(vm, self._roots.is_kept(vm))
+        validation.of_a_new_container(vm, self._root_images.is_kept(vm))
         requests = self._requests(vm, vm.pcis, view)
         with Rollback(f"boot of VM {vm.id}") as undo:
             undo.on_error("remove the container", self.remove, vm.id)
-            image = self._roots.ensure(vm)
+            image = self._root_images.ensure(vm)
             grants = self._acquire(vm, requests, view)
             self._guests.write(vm)
             self._guests.provide(vm)
@@ -233,12 +234,12 @@ class Vmm(BaseVmm):
         self._guests.provide(vm)
         parts: tuple[Part, ...] = (*self._nics.provide(vm, running=False), *grants)
         self._nics.remove(vm.id, frozenset(nic.target for nic in vm.nics))
-        self._engine.refit(spec.name, parts)
+        self._engine.update_devices(spec.name, parts)
         self._engine.reconfigure(spec.name, spec)
         self._start(spec.name, parts)
 
     def _start(self, own: str, parts: Sequence[Part]) -> None:
-        """One that fails at once, or sees more or less than it was granted, is ended again."""
+        """Start the container; one that fails at once, or sees more or less than it was granted, is stopped again."""
         self._engine.start(own)
         with Rollback(f"start of {own}") as undo:
             undo.on_error("stop it", self._stop, own, force=True)
@@ -248,8 +249,11 @@ class Vmm(BaseVmm):
                 self._engine.verify(own, grants)
 
     def _require_begun(self, own: str) -> None:
-        """:raises DriverError: its program ended at once, and not well"""
-        status = self._engine.await_begin(own, self._options.settle)
+        """Require that the container's program has started, or ended without an error.
+
+        :raises DriverError: its program ended at once, and not well
+        """
+        status = self._engine.wait_started(own, self._options.start_seconds)
         if status:
             last = " ".join(self._engine.console_log(own).decode(errors="replace").split())[-LAST_WORDS:]
             raise DriverError(f"container {own} started, but its program ended at once with status {status}; its last "
@@ -265,13 +269,14 @@ class Vmm(BaseVmm):
         complain(self._allocator.release(self._consumer(vm_id)))
         self._nics.remove(vm_id)
         self._guests.remove(vm_id)
-        self._roots.release(vm_id)
+        self._root_images.release(vm_id)
 
     def _find(self, own: str, vm: Vm | None = None) -> ContainerState | None:
         return super()._find(own, vm) or self._found_aside(own, vm)
 
     def _found_aside(self, own: str, vm: Vm | None) -> ContainerState | None:
-        """Of a revert that was killed while no container had the VM's name: the old one, or if it is gone the new."""
+        """Return the container of a revert that was killed while no container had the VM's name: the old one, or if it
+        is gone the new."""
         for aside in self._aside(own):
             self._require_own(self._engine.container(aside), vm)
             self._engine.rename(aside, own)

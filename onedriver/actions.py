@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How oned calls a VMM script: the arguments of every action and the document on its standard input.
+"""Parse oned's calls of a VMM script: the arguments of every action and the document on its standard input.
 
 Arguments come as oned writes them; VMID and HOST end them, except for exec, where the command follows. Standard input
 is plain XML over ssh and base64 where oned runs the script itself (``-l``), where three scripts have other names too.
@@ -70,7 +70,9 @@ class Call:
 
 
 def call(script: str, argv: Sequence[str], stdin: bytes, own_prefix: str = "LXD_") -> Call:
-    """:param script: the name it was called by
+    """Parse a call of a VMM script.
+
+    :param script: the name it was called by
     :param argv: without that name
     :param own_prefix: of the attributes that belong to the driver that asks
     :raises BadInput: too few arguments, or an incomplete document
@@ -87,7 +89,7 @@ def call(script: str, argv: Sequence[str], stdin: bytes, own_prefix: str = "LXD_
 
 
 def split(action: str, argv: Sequence[str]) -> tuple[dict[str, str], int, str]:
-    """The arguments by name, the VM's id and the host."""
+    """Return the arguments by name, the VM's id and the host."""
     if action not in ARGUMENTS:
         raise BadInput(f"there is no action {action!r}")
     names = ARGUMENTS[action]
@@ -107,7 +109,10 @@ def split_exec(argv: Sequence[str]) -> tuple[dict[str, str], int, str]:
 
 
 def require_described(action: str, vm_id: int, found: vm.Vm) -> None:
-    """:raises BadInput: standard input describes another VM"""
+    """Refuse a document of another VM.
+
+    :raises BadInput: standard input describes another VM
+    """
     if found.id != vm_id:
         raise BadInput(f"{action}: it was called for VM {vm_id}, but standard input describes VM {found.id}")
 

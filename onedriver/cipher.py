@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encryption of monitor messages, where monitord.conf names a pair of keys: RSA, PKCS #1 v1.5, block by block."""
+"""Encrypt monitor messages, where monitord.conf names a pair of keys: RSA, PKCS #1 v1.5, block by block."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,9 @@ Encrypt = Callable[[bytes], bytes]
 
 
 def encryption(pem: str) -> Encrypt:
-    """:param pem: the public key; onemonitord may have made its line ends spaces
+    """Return the function that encrypts with a public key.
+
+    :param pem: the public key; onemonitord may have made its line ends spaces
     :raises BadInput: it is none
     """
     # Only clients of a front-end with keys load this large library.
@@ -33,7 +35,7 @@ def encryption(pem: str) -> Encrypt:
     step = key.key_size // 8 - PADDING
 
     def encrypt(data: bytes) -> bytes:
-        return b"".join(key.encrypt(data[place:place + step], padding.PKCS1v15())
-                        for place in range(0, len(data), step))
+        return b"".join(key.encrypt(data[offset:offset + step], padding.PKCS1v15())
+                        for offset in range(0, len(data), step))
 
     return encrypt

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenNebula's XML, read with suspicion: tenants write much of it, and a line in a template can cut it short.
+"""Read OpenNebula's XML with suspicion: tenants write much of it, and a line in a template can cut it short.
 
 No entity is expanded, no network or file is touched, and what is not one complete document is refused.
 """
@@ -33,7 +33,7 @@ def read(stream: BinaryIO) -> bytes:
 
 
 def parse(data: bytes, root: str) -> Element:
-    """One XML document whose root element is called ``root``.
+    """Parse one XML document whose root element is called ``root``.
 
     :raises BadInput: it is empty, too large, cut, malformed or something else
     """
@@ -55,7 +55,7 @@ def parse(data: bytes, root: str) -> Element:
 
 
 def parse_base64(data: bytes, root: str) -> Element:
-    """The same, from the base64 that oned uses where it runs a script itself instead of over ssh."""
+    """Parse the base64 that oned uses where it runs a script itself instead of over ssh."""
     try:
         decoded = base64.b64decode(b"".join(data.split()), validate=True)
     except (binascii.Error, ValueError) as error:
@@ -64,5 +64,5 @@ def parse_base64(data: bytes, root: str) -> Element:
 
 
 def parse_either(data: bytes, root: str) -> Element:
-    """XML begins with ``<``, which is no letter of base64."""
+    """Parse XML or its base64: XML begins with ``<``, which is no letter of base64."""
     return parse(data, root) if data.lstrip().startswith(b"<") or not data.strip() else parse_base64(data, root)

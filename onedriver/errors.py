@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver of OpenNebula can fail with, each with the exit status of its program."""
+"""Define the errors of a driver of OpenNebula, each with the exit status of its program."""
 
 
 class DriverError(Exception):

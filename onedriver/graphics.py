@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The screen that a VM's template asks for (GRAPHICS), as far as a container can have one: a console over VNC. Pure.
+"""Read the screen that a VM's template asks for (GRAPHICS), as far as a container can have one: a console over VNC.
+Pure.
 
 It is looked at only where a console is to begin: a VM with one that cannot be had can still be ended.
 """
@@ -31,7 +32,9 @@ class Vnc:
 
 
 def vnc(vm_id: int, graphics: Mapping[str, str]) -> Vnc | None:
-    """:param graphics: the attributes of GRAPHICS
+    """Return the VNC console that a template asks for.
+
+    :param graphics: the attributes of GRAPHICS
     :returns: None when the VM has no screen, or one of a type that containers do not have
     :raises BadInput: an attribute is not what it may be
     """
@@ -52,7 +55,7 @@ def listen(vm_id: int, text: str) -> str:
 
 
 def port(vm_id: int, text: str) -> int:
-    """A tenant may choose it: the ports of the host's services are not for him."""
+    """Return the port. A tenant may choose it: ports of the host's services are refused."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or not FIRST_PORT <= int(text) <= LAST_PORT:
         raise wrong(vm_id, "PORT", text, f"a number from {FIRST_PORT} to {LAST_PORT}; oned chooses one where the "
                     "template has none")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts and datastores as OpenNebula describes them to a driver, typed. Pure."""
+"""Read hosts and datastores as OpenNebula describes them to a driver, typed. Pure."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ class OneHost:
 @dataclasses.dataclass(frozen=True)
 class Datastore:
     """:ivar type: IMAGE, SYSTEM, FILE or BACKUP
-    :ivar safe_folders: from which images may be taken
+    :ivar safe_directories: from which images may be taken
     :ivar limit: bytes it may use at most; None is the whole file system
     """
 
@@ -45,7 +45,7 @@ class Datastore:
     ds_mad: str | None
     tm_mad: str | None
     base_path: str
-    safe_folders: tuple[str, ...]
+    safe_directories: tuple[str, ...]
     limit: int | None
 
 
@@ -99,7 +99,7 @@ def datastore(element: Element) -> Datastore:
     return Datastore(
         id=top.number("ID"), name=top.text("NAME") or "", type=TYPES[kind], ds_mad=top.text("DS_MAD"),
         tm_mad=top.text("TM_MAD"), base_path=top.required("BASE_PATH"),
-        safe_folders=tuple((template.text("SAFE_DIRS") or "").split()) if template else (),
+        safe_directories=tuple((template.text("SAFE_DIRS") or "").split()) if template else (),
         limit=None if limit is None else limit * MIB)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Monitor messages: what a probe's client sends to onemonitord, and the answer to the action that starts it. Pure.
+"""Write monitor messages: what a probe's client sends to onemonitord, and the answer to the action that starts it.
+Pure.
 
 A message is ``TYPE SUCCESS|FAILURE host-id epoch base64(zlib(text))`` and a line's end, in a UDP datagram, or over TCP
 where it may not be lost (STATE_VM, EXEC_VM) or is too long for one. With keys the text is encrypted first.
@@ -52,8 +53,8 @@ def wire(message: Message, encrypt: Encrypt = bytes) -> bytes:
 
 
 def datagrams(message: Message, encrypt: Encrypt = bytes) -> list[bytes]:
-    """The message in datagrams: a list of VMs that is too long for one is cut between two lines. What cannot be cut may
-    be longer than a datagram."""
+    """Split the message into datagrams: a list of VMs that is too long for one is cut between two lines. What cannot be
+    cut may be longer than a datagram."""
     data, lines = wire(message, encrypt), message.text.splitlines()
     if len(data) <= DATAGRAM_LIMIT or message.type != Type.MONITOR_VM or len(lines) < 2:
         return [data]
@@ -63,7 +64,9 @@ def datagrams(message: Message, encrypt: Encrypt = bytes) -> list[bytes]:
 
 
 def read(data: bytes, decrypt: Encrypt = bytes) -> Message:
-    """:param decrypt: the other way than what the message was written with
+    """Read a message.
+
+    :param decrypt: the other way than what the message was written with
     :raises BadInput: it is no message
     """
     match = WIRE.fullmatch(data)
@@ -80,6 +83,6 @@ def read(data: bytes, decrypt: Encrypt = bytes) -> Message:
 
 
 def answer(messages: Iterable[tuple[str, str]], time: int) -> str:
-    """What the start of monitoring prints: the first round, by type."""
+    """Return the output of monitoring's start: the first round, by type."""
     parts = "".join(f"<{kind}>{base64.b64encode(text.encode()).decode()}</{kind}>" for kind, text in messages)
     return f"<MONITOR_MESSAGES>{parts}<TIMESTAMP>{saxutils.escape(str(time))}</TIMESTAMP></MONITOR_MESSAGES>"

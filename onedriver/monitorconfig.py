@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What onemonitord tells a node's client at its start: where to send what, and how often. Pure."""
+"""Read what onemonitord tells a node's client at its start: where to send what, and how often. Pure."""
 
 import dataclasses
 import re
@@ -18,8 +18,8 @@ SHORT_PERIOD = 5  # seconds, likewise, for what somebody waits for
 NUMBER = re.compile(r"-?[0-9]{1,9}")
 HIGHEST_PORT = 65535
 
-#: The folder of probes of each message.
-FOLDERS: Mapping[Type, str] = {
+#: The directory of probes of each message.
+DIRECTORIES: Mapping[Type, str] = {
     Type.SYSTEM_HOST: "host/system", Type.MONITOR_HOST: "host/monitor", Type.BEACON_HOST: "host/beacon",
     Type.STATE_VM: "vm/status", Type.MONITOR_VM: "vm/monitor", Type.EXEC_VM: "vm/execution",
     Type.SNAPSHOT_VM: "vm/snapshot"}
@@ -41,14 +41,16 @@ class MonitorConfig:
 
 
 def monitor_config(data: bytes, ssh_client: str) -> MonitorConfig:
-    """:param ssh_client: $SSH_CLIENT: its first word is the front-end, where the configuration says ``auto``
+    """Parse onemonitord's configuration.
+
+    :param ssh_client: $SSH_CLIENT: its first word is the front-end, where the configuration says ``auto``
     :raises BadInput: it is incomplete, or its key is none
     """
     element = document.parse_either(data, ROOT)
     port = number(element, "NETWORK/PORT", None)
     if not 0 < port <= HIGHEST_PORT:
         raise BadInput(f"NETWORK/PORT of the monitoring configuration is {port}, which is no port")
-    periods = {kind: max(1, number(element, f"PROBES_PERIOD/{kind}", usual_period(kind))) for kind in FOLDERS}
+    periods = {kind: max(1, number(element, f"PROBES_PERIOD/{kind}", usual_period(kind))) for kind in DIRECTORIES}
     key = text(element, "NETWORK/PUBKEY")
     return MonitorConfig(address(text(element, "NETWORK/MONITOR_ADDRESS"), ssh_client), port,
                          number(element, "HOST_ID", None), periods, encryption(key) if key else bytes)
@@ -72,7 +74,10 @@ def text(element: Element, path: str) -> str:
 
 
 def number(element: Element, path: str, default: int | None) -> int:
-    """:param default: of what is not there; None where it must be"""
+    """Return a number of the configuration.
+
+    :param default: of what is not there; None where it must be
+    """
     found = text(element, path)
     if not found and default is not None:
         return default

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenNebula's names for PCI devices, and the host's.
+"""Translate between OpenNebula's names of PCI devices and the host's.
 
 The core writes a function's ADDRESS with a colon before the function (``0000:17:00:0``) and takes any string for one:
 so a slice of a GPU is a device too, ``0000:17:00:0:mig3`` for GPU instance 3, and ``…:mig3c1`` for its compute instance
@@ -7,7 +7,7 @@ so a slice of a GPU is a device too, ``0000:17:00:0:mig3`` for GPU instance 3, a
 from the slice's profile, ``f`` + compute slices + GB of memory in hexadecimal (``2g.10gb`` is ``f20a``), and begins
 with ``e`` for profiles with media engines (``1g.10gb+me``).
 
-A place on a shared GPU is ``0000:17:00:0:share0``, and its product number that of the GPU with a ``d`` in front, which
+A share of a GPU is ``0000:17:00:0:share0``, and its product number that of the GPU with a ``d`` in front, which
 no GPU's own begins with (``20b0`` becomes ``d0b0``).
 """
 
@@ -26,7 +26,7 @@ PROFILE = re.compile(r"(?P<slices>[1-7])g\.(?P<memory>[0-9]{1,3})gb(?P<media>\+m
 @dataclasses.dataclass(frozen=True)
 class PciAddress:
     """:ivar slice: GPU instance and compute instance of a slice; None for what is none
-    :ivar share: number of a place on a shared GPU; None for what is none
+    :ivar share: number of a share of a GPU; None for what is none
     """
 
     domain: str
@@ -38,7 +38,7 @@ class PciAddress:
 
     @property
     def device_id(self) -> str:
-        """As the host's inventory calls it: ``0000:17:00.0``, ``0000:17:00.0/gi3/ci0``."""
+        """Return the id in the host's inventory: ``0000:17:00.0``, ``0000:17:00.0/gi3/ci0``."""
         whole = f"{self.domain}:{self.bus}:{self.slot}.{self.function}"
         if self.share is not None:
             return f"{whole}/share{self.share}"
@@ -46,12 +46,12 @@ class PciAddress:
 
     @property
     def address(self) -> str:
-        """As OpenNebula's ADDRESS."""
+        """Return OpenNebula's ADDRESS."""
         return f"{self.domain}:{self.bus}:{self.slot}:{self.function}{self._part}"
 
     @property
     def short(self) -> str:
-        """As OpenNebula's SHORT_ADDRESS. It has no domain, so only domain 0 may leave it out."""
+        """Return OpenNebula's SHORT_ADDRESS. It has no domain, so only domain 0 may leave it out."""
         domain = "" if int(self.domain, 16) == 0 else f"{self.domain}:"
         return f"{domain}{self.bus}:{self.slot}.{self.function}{self._part}"
 
@@ -66,17 +66,23 @@ class PciAddress:
 
 
 def from_opennebula(text: str) -> PciAddress:
-    """:raises BadInput: it is no ADDRESS that a probe of this project reports"""
+    """Parse an ADDRESS.
+
+    :raises BadInput: it is no ADDRESS that a probe of this project reports
+    """
     match = ADDRESS.fullmatch(text.lower())
     if match is None:
         raise BadInput(f"PCI address {text[:60]!r} is none: 0000:17:00:0 was expected, or 0000:17:00:0:mig3 for a "
-                       "slice, 0000:17:00:0:share0 for a place on a shared GPU")
+                       "slice, 0000:17:00:0:share0 for a share of a GPU")
     part = None if match["gi"] is None else (int(match["gi"]), int(match["ci"] or 0))
     return PciAddress(match["domain"], match["bus"], match["slot"], match["function"], part, number(match["share"]))
 
 
 def from_device_id(text: str) -> PciAddress:
-    """:raises BadInput: it is no id of a PCI device"""
+    """Parse the id of a device.
+
+    :raises BadInput: it is no id of a PCI device
+    """
     match = DEVICE_ID.fullmatch(text)
     if match is None:
         raise BadInput(f"{text!r} is no id of a PCI device")
@@ -91,7 +97,7 @@ def number(text: str | None) -> int | None:
 
 
 def slice_product(profile: str | None) -> str:
-    """The product number of a slice of this profile; ``f000`` where the profile is not known."""
+    """Return the product number of a slice of this profile; ``f000`` where the profile is not known."""
     match = PROFILE.fullmatch((profile or "").lower())
     if match is None or int(match["memory"]) > 0xFF:
         return "f000"
@@ -99,7 +105,7 @@ def slice_product(profile: str | None) -> str:
 
 
 def share_product(gpu: str) -> str:
-    """The product number of a place on a shared GPU.
+    """Return the product number of a share of a GPU.
 
     :param gpu: the GPU's own, four hexadecimal digits
     """

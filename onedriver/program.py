@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place where a script's failure becomes what oned understands.
+"""Translate a script's failure to what oned understands. No other module does.
 
 oned takes a line of standard error that begins with ``ERROR: ``, ``INFO: ``, ``WARN: `` or ``DEBUG: `` for the log,
 and glues all others together, without a space, as the VM's error. So a script that fails prints one more line, the
@@ -41,7 +41,7 @@ def one_line(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """One line that ends in a period."""
+    """Return one line that ends in a period."""
     line = one_line(text)
     line = line if len(line) <= KNOWN_LENGTH else line[:KNOWN_LENGTH - 3] + "..."
     return line if line.endswith(".") else f"{line}."
@@ -62,7 +62,7 @@ def start(main: Callable[[Sequence[str]], int]) -> int:
     :returns: the exit status
     """
     if os.geteuid() == 0:
-        os.chdir("/")  # programs look for their configuration where they are called, which may be anybody's folder
+        os.chdir("/")  # programs look for their configuration where they are called, which may be anybody's directory
     return main(sys.argv[1:])
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed reading of one element's attributes. Tenant text leaves here only as a number, a word of a set, or text whose
-form was checked; every refusal names the attribute and what it may be."""
+"""Read one element's attributes, typed. Tenant text leaves here only as a number, a word of a set, or text whose form
+was checked; every refusal names the attribute and what it may be."""
 
 import decimal
 import re
@@ -26,7 +26,8 @@ class Section:
         self.name = name
 
     def text(self, key: str) -> str | None:
-        """None when it is missing or empty; OpenNebula does not tell the two apart either."""
+        """Return an attribute's text; None when it is missing or empty; OpenNebula does not tell the two apart
+        either."""
         found = self._element.find(key)
         return None if found is None else (found.text or "").strip() or None
 
@@ -53,7 +54,7 @@ class Section:
         return self.integer(key, least) or 0
 
     def fraction(self, key: str) -> decimal.Decimal | None:
-        """A decimal number above zero."""
+        """Return a decimal number above zero."""
         value = self.matching(key, DECIMAL, "a number above 0, such as 0.5")
         if value is None:
             return None
@@ -91,9 +92,9 @@ class Section:
         return tuple(child.tag for child in self._element)
 
     def sections(self, key: str) -> Iterator[Self]:
-        """The elements of one name; the first is number 0."""
-        for place, element in enumerate(self._element.iterfind(key)):
-            yield type(self)(element, f"{key} {place} of {self.name}")
+        """Yield the elements of one name; the first is number 0."""
+        for index, element in enumerate(self._element.iterfind(key)):
+            yield type(self)(element, f"{key} {index} of {self.name}")
 
     def section(self, key: str) -> Self | None:
         element = self._element.find(key)

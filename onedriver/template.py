@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenNebula's template syntax, as probes write it: ``KEY="value"`` and ``NAME=[ KEY="value", … ]``. Pure."""
+"""Write OpenNebula's template syntax, as probes use it: ``KEY="value"`` and ``NAME=[ KEY="value", … ]``. Pure."""
 
 import base64
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ Value = str | int | None
 
 
 def quoted(value: Value) -> str:
-    """A backslash keeps a quote from ending the value; there is no way to write a line's end."""
+    """Quote a value. A backslash keeps a quote from ending it; a line's end cannot be written."""
     text = " ".join(str("" if value is None else value).splitlines())
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -22,12 +22,12 @@ def lines(values: Mapping[str, Value]) -> str:
 
 
 def vector(name: str, values: Mapping[str, Value]) -> str:
-    """Attributes without a value are left out."""
+    """Return a vector. Attributes without a value are left out."""
     return f"{name}=[ {', '.join(line(key, value) for key, value in values.items() if value is not None)} ]"
 
 
 def encoded(values: Mapping[str, Value], more: str = "") -> str:
-    """What a vm/monitor probe puts into MONITOR: base64 of the lines.
+    """Encode the lines that a vm/monitor probe puts into MONITOR as base64.
 
     :param more: further lines
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM as OpenNebula describes it to a driver, typed. Pure.
+"""Read a VM as OpenNebula describes it to a driver, typed. Pure.
 
 MEMORY and SIZE are MiB in OpenNebula and bytes here; CPU is a share of cores in hundredths.
 """
@@ -80,7 +80,10 @@ class Pci:
     attach: bool = False
 
     def chosen(self) -> PciAddress:
-        """:raises BadInput: the core chose no device, as it does when a full host is enforced"""
+        """Return the address of the device that the core chose.
+
+        :raises BadInput: the core chose no device, as it does when a full host is enforced
+        """
         if self.address is None:
             raise BadInput("the VM asks for a PCI device, but the scheduler gave it none (no ADDRESS): deploy it with "
                            "--enforce, or let the scheduler place it")
@@ -189,7 +192,9 @@ class Vm:
 
 
 def vm(element: Element, own_prefix: str = "LXD_") -> Vm:
-    """:param own_prefix: of the attributes that belong to the driver that asks
+    """Read a VM.
+
+    :param own_prefix: of the attributes that belong to the driver that asks
     :raises BadInput: an attribute is missing or not of its type
     """
     top = Section(element, "VM")
@@ -251,7 +256,7 @@ def nic(section: Section) -> Nic:
 
 
 def vlans(section: Section, key: str) -> frozenset[int]:
-    """Numbers and ranges: ``10,20-22``."""
+    """Parse numbers and ranges: ``10,20-22``."""
     text = section.matching(key, VLANS, "VLANs such as 10,20-22")
     found = set[int]()
     for part in text.split(",") if text else ():
@@ -279,7 +284,7 @@ def hex4(section: Section, key: str) -> str | None:
 
 
 def guid(section: Section, key: str) -> str | None:
-    """As the kernel writes it, groups of four; by bytes is understood too."""
+    """Parse a GUID as the kernel writes it, groups of four; by bytes is understood too."""
     value = (section.text(key) or "").lower()
     if not value:
         return None
@@ -302,7 +307,7 @@ def disk(section: Section) -> Disk:
 
 
 def ceph(section: Section) -> Ceph | None:
-    """Of CEPH_CONF nothing is taken: such a file can have programs write anywhere."""
+    """Read the Ceph attributes of a disk. CEPH_CONF is ignored: such a file can have programs write anywhere."""
     if (section.text("TYPE") or "").upper() != "RBD":
         return None
     image = section.matching("SOURCE", CEPH_IMAGE, "pool/image of Ceph")

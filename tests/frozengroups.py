@@ -107,21 +107,21 @@ class Container(fixtures.Fixture):
     def _remove(self) -> None:
         if self._below.exists():
             await_that(lambda: not (self._below / "cgroup.procs").read_text(), "the container has ended")
-            for folder in sorted({self._below, *self._below.parents} - {*self.group.parents}, reverse=True):
-                folder.rmdir()
+            for directory in sorted({self._below, *self._below.parents} - {*self.group.parents}, reverse=True):
+                directory.rmdir()
 
 
 class SilentFuse(fixtures.Fixture):
     """A file system (FUSE) whose process never answers: who asks it waits in the kernel until the mount ends.
 
-    :ivar folder: where it is mounted
+    :ivar directory: where it is mounted
     """
 
     def _setUp(self) -> None:
-        self.folder = self.useFixture(fixtures.TempDir()).path
+        self.directory = self.useFixture(fixtures.TempDir()).path
         device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         self.addCleanup(os.close, device)
         options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
-        if ctypes.CDLL(None).mount(b"test", self.folder.encode(), b"fuse", 0, options) < 0:
+        if ctypes.CDLL(None).mount(b"test", self.directory.encode(), b"fuse", 0, options) < 0:
             raise AssertionError("FUSE cannot be mounted")
-        self.addCleanup(subprocess.run, ["umount", "--force", "--lazy", self.folder], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--force", "--lazy", self.directory], check=True)

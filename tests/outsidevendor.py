@@ -20,13 +20,13 @@ EXAMPLE = Path(__file__).parents[1] / "examples/vendor"
 @functools.cache
 def installed(package: Path) -> tempfile.TemporaryDirectory[str]:
     """Install a package once for each test process; the directory goes with the process."""
-    folder = tempfile.TemporaryDirectory(prefix="outside-vendor-")
-    source, target = f"{folder.name}/source", f"{folder.name}/site"
+    directory = tempfile.TemporaryDirectory(prefix="outside-vendor-")
+    source, target = f"{directory.name}/source", f"{directory.name}/site"
     shutil.copytree(package, source)  # a build leaves files beside the source
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-cache-dir",
                     "--no-build-isolation", "--root-user-action", "ignore", "--target", target, source], check=True)
-    os.chmod(folder.name, 0o755)
-    return folder
+    os.chmod(directory.name, 0o755)
+    return directory
 
 
 class OutsideVendor(fixtures.Fixture):

@@ -6,7 +6,7 @@ import struct
 import subprocess
 from typing import Self
 
-LIMIT = 20  # s
+TIMEOUT = 20  # s
 RETURN = 0xFF0D
 
 
@@ -16,21 +16,21 @@ class Refused(Exception):
 
 class Viewer:
     """:ivar name: what the server calls its screen
-    :ivar picture: red, green and blue of every dot, by line
+    :ivar framebuffer: red, green and blue of every dot, by line
     """
 
     def __init__(self, connection: socket.socket, password: str | None = None) -> None:
         self._socket = connection
-        connection.settimeout(LIMIT)
+        connection.settimeout(TIMEOUT)
         self._greet(password)
         self.width, self.height = struct.unpack(">HH", self._take(4))
         self._take(16)
         self.name = self._text().decode()
-        self.picture = [bytearray(4 * self.width) for _ in range(self.height)]
+        self.framebuffer = [bytearray(4 * self.width) for _ in range(self.height)]
 
     @classmethod
     def at(cls, port: int, password: str | None = None) -> Self:
-        connection = socket.create_connection(("127.0.0.1", port), LIMIT)
+        connection = socket.create_connection(("127.0.0.1", port), TIMEOUT)
         try:
             return cls(connection, password)
         except BaseException:
@@ -97,11 +97,11 @@ class Viewer:
         if encoding != 0:
             raise AssertionError(encoding)
         for row in range(line, line + height):
-            self.picture[row][size * column:size * (column + width)] = self._take(size * width)
+            self.framebuffer[row][size * column:size * (column + width)] = self._take(size * width)
         return column, line, width, height
 
     def hung_up(self) -> bool:
-        """Whether the server ends it, once all that it sent is read."""
+        """Return whether the server ends it, once all that it sent is read."""
         try:
             while self._socket.recv(4096):
                 pass

@@ -5,12 +5,13 @@ from collections.abc import Callable
 
 from containerhost.linux.poll import wait_until
 
-LIMIT = 60.0  # s; generous, because a condition that holds ends the wait at once
-PAUSE = 0.05  # s
+TIMEOUT = 60.0  # s; generous, because a condition that holds ends the wait at once
+POLL_INTERVAL = 0.05  # s
 
 
-def await_that(condition: Callable[[], object], what: str, limit: float = LIMIT, pause: float = PAUSE) -> None:
-    """:raises AssertionError: it did not hold within ``limit`` seconds
+def await_that(condition: Callable[[], object], what: str, limit: float = TIMEOUT,
+               pause: float = POLL_INTERVAL) -> None:
+    """:raises AssertionError: it did not hold within ``timeout`` seconds
     """
     if not wait_until(condition, limit, pause):
         raise AssertionError(f"{what}: not within {limit:g} s")

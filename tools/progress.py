@@ -23,7 +23,7 @@ def seconds(test: Mapping[str, Any]) -> str:
 
 
 def details(test: Mapping[str, Any]) -> str:
-    """The traceback whole, of every log the end."""
+    """Return the traceback whole, of every log the end."""
     parts = []
     for name, detail in sorted(test["details"].items(), key=lambda item: "traceback" in item[0]):
         lines = detail.as_text().strip().splitlines()

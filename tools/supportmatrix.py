@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-FOLDER = Path(__file__).resolve().parent.parent / "doc" / "source"
-SOURCE, PAGE = FOLDER / "support-matrix.yaml", FOLDER / "support-matrix.md"
+DIRECTORY = Path(__file__).resolve().parent.parent / "doc" / "source"
+SOURCE, PAGE = DIRECTORY / "support-matrix.yaml", DIRECTORY / "support-matrix.md"
 STATUSES = ("done", "refused", "not meaningful")
 
 HEAD = """\

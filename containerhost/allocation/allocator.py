@@ -117,8 +117,8 @@ class DeviceAllocator:
 
     def users(self, grants: Iterable[Grant], container: int | None = None, view: HostView | None = None
               ) -> tuple[str, ...]:
-        """The processes in containers that have a device of ``grants`` open, in words. Of a place on a shared GPU: the
-        whole GPU, because nobody can tell by which place a process has it.
+        """Return the processes in containers that have a device of ``grants`` open, in words. For a share of a GPU this
+        is the whole GPU, because nothing tells by which share a process has it open.
 
         :param container: first process of the one that has the devices
         """
@@ -135,7 +135,8 @@ class DeviceAllocator:
         return faults.of(records, self.view().inventory) if records else ()
 
     def require_unused(self, grants: Iterable[Grant], container: int | None = None) -> None:
-        """Of a place on a shared GPU, which others use too, nobody can tell.
+        """Refuse devices that a process in the container uses. For a share of a GPU, which others use too, this cannot
+        be told.
 
         :param container: first process of the one that has the devices
         :raises DeviceInUse: a process in a container has a device of ``grants`` open or mapped
@@ -148,8 +149,8 @@ class DeviceAllocator:
                                   "stop the container, then try again")
 
     def held(self, consumer: Consumer, view: HostView | None = None) -> tuple[Grant, ...]:
-        """Everything the consumer has that is still on this host, as grants without options: they tell which nodes and
-        which interface come with each. Changes nothing."""
+        """Return the consumer's devices that are still on this host as grants without options, which tell the nodes and
+        the interface of each. Changes nothing."""
         inventory, mine = (view or self.view()).inventory, self._records(consumer)
         there = {device.id for device in inventory.devices}
         return self._grants(inventory, [Request(device) for device in mine if device in there], mine, consumer)
@@ -235,7 +236,7 @@ class DeviceAllocator:
             return done
 
     def _take_for_cleaning(self, device: Device, inventory: Inventory) -> None:
-        """It is blocked at once, so that a crash on the way leaves a device that nobody is given."""
+        """Mark the device blocked before it is cleaned, so that a crash leaves a device that nobody is given."""
         refuse_host_use(device)
         if device.netdev_away:
             raise DeviceHeld(f"device {device.id} is not cleaned: its interface is in another network namespace, so a "
@@ -299,7 +300,10 @@ class DeviceAllocator:
         return tuple(complaints)
 
     def _recover(self, device_id: str, consumer: Consumer, exists: bool, view: HostView) -> tuple[str, ...]:
-        """:returns: complaints"""
+        """Finish or undo the allocation of one device after a crash.
+
+        :returns: complaints
+        """
         with self._store.working([device_id]):
             record = self._records(consumer).get(device_id)
             if record is None:
@@ -317,7 +321,10 @@ class DeviceAllocator:
         return ()
 
     def _action(self, record: Allocation, exists: bool, user: str | None) -> Action:
-        """:param user: the container whose configuration has the device"""
+        """Return what to do about one allocation.
+
+        :param user: the container whose configuration has the device
+        """
         return recovery(record.state, same_boot=self._store.in_this_boot(record), exists=exists,
                         configured=user is not None)
 
@@ -440,7 +447,7 @@ class DeviceAllocator:
     # After
 
     def _undo(self, device_id: str, consumer: Consumer, view: HostView) -> None:
-        """An acquisition failed, under the device's lock: the device, which no container had, becomes what it was."""
+        """Restore a device after a failed acquisition, under the device's lock. No container has had it."""
         record = self._records(consumer).get(device_id)
         if record is not None:
             view.refresh([device_id])
@@ -450,7 +457,10 @@ class DeviceAllocator:
 
     def _release_all(self, device_ids: Collection[str], consumer: Consumer, container: int | None, view: HostView
                      ) -> tuple[str, ...]:
-        """:param device_ids: what the consumer had a moment ago; another process may have cleaned it since"""
+        """Clean and free devices, and return complaints.
+
+        :param device_ids: what the consumer had a moment ago; another process may have cleaned it since
+        """
         if not device_ids:
             return ()
         try:
@@ -490,7 +500,7 @@ class DeviceAllocator:
 
     def _function(self, device: Device) -> NetFunction:
         parent = device.parent if device.role is Role.VF else None
-        netdev = Netdevs(self._host).of(pci.folder(self._host, parent)).netdev if parent else None
+        netdev = Netdevs(self._host).of(pci.directory(self._host, parent)).netdev if parent else None
         return NetFunction(device, netdev.name if netdev else None, self._privileged, self._host)
 
 
@@ -502,17 +512,21 @@ def concerned(device: Device, inventory: Inventory) -> tuple[Device, ...]:
 
 
 def is_cleanable(record: Allocation) -> bool:
-    """Whether the operator may clean the device, under its lock: no container has it, and nobody is cleaning it."""
+    """Return whether the operator may clean the device, under its lock: no container has it, and nobody is cleaning
+    it."""
     return record.state in (State.BLOCKED, State.CLEANING) or record.consumer == OPERATOR
 
 
 def holders_of(container: int | None) -> tuple[int, ...]:
-    """:param container: the first process of the one that has the devices; None when it does not run"""
+    """Return the processes whose containers may use the devices.
+
+    :param container: the first process of the one that has the devices; None when it does not run
+    """
     return () if container is None else (container,)
 
 
 def port_before(options: GrantOptions, function: NetFunction) -> dict[str, str]:
-    """What of a VF's port is to be set back after ``options``."""
+    """Return the settings of a VF's port to restore after ``options``."""
     if options.mac is None:
         return {}
     checked = {} if options.spoof_check is None else {"spoof_check": "on" if function.spoof_check() else "off"}
@@ -520,7 +534,7 @@ def port_before(options: GrantOptions, function: NetFunction) -> dict[str, str]:
 
 
 def with_own_netdev(device: Device, record: Allocation) -> Device:
-    """A container that runs has the interface; the record knows what the host calls it."""
+    """Return the device with the interface's name from its record: the interface is in the container."""
     if device.netdev is None and device.netdev_away and record.restore.get("netdev"):
         return dataclasses.replace(device, netdev=record.restore["netdev"])
     return device
@@ -531,17 +545,19 @@ def own_nodes(device: Device) -> tuple[CharNode, ...]:
 
 
 def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]], mine: Iterable[str] = ()) -> None:
-    """:param mine: ids of what the container has already
+    """Refuse devices that one container cannot have together.
+
+    :param mine: ids of what the container has already
     :raises SpecError: one device or one interface name is asked for twice
     """
     devices, names = set(), set()
-    places = {name.partition("/share")[0]: name for name in mine if "/share" in name}
+    shares = {name.partition("/share")[0]: name for name in mine if "/share" in name}
     for device, options in wanted:
         if device.id in devices:
             raise SpecError(f"device {device.id} is asked for twice by one container")
-        if device.kind is Kind.GPU_SHARE and places.setdefault(device.address, device.id) != device.id:
-            raise SpecError(f"one container would have two places on GPU {device.address}, {places[device.address]} "
-                            f"and {device.id}, which are no more than one: choose places on two GPUs")
+        if device.kind is Kind.GPU_SHARE and shares.setdefault(device.address, device.id) != device.id:
+            raise SpecError(f"one container would have two shares of GPU {device.address}, {shares[device.address]} "
+                            f"and {device.id}, which are no more than one: choose shares of two GPUs")
         if options.netdev_name in names:
             raise SpecError(f"two devices of one container would be called {options.netdev_name}")
         devices.add(device.id)

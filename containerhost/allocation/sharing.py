@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs that several containers may have at a time, by their operator's choice: ``/etc/containerhost/sharing.yaml``.
+"""Share GPUs between several containers, by their operator's choice: ``/etc/containerhost/sharing.yaml``.
 
 ::
 
     0000:3b:00.0: {containers: 4}
 
-Such a GPU has so many *places* (``0000:3b:00.0/share0`` …), each a device that one container can hold and that brings
+Such a GPU has so many *shares* (``0000:3b:00.0/share0`` …), each a device that one container can hold and that brings
 the GPU's nodes. The GPU's driver gives its processes time in turns; memory they take as they come, and nothing keeps
-them apart as slices are. A GPU is whole or shared, never both: the one and its places exclude each other.
+them apart as slices are. A GPU is whole or shared, never both: the one and its shares exclude each other.
 
 A file that cannot be understood makes every GPU unhealthy: one that was to be shared would else be given away whole.
 """
@@ -30,11 +30,11 @@ TIME_SLICING, MPS = "time-slicing", "mps"
 
 @dataclasses.dataclass(frozen=True)
 class Sharing:
-    """:ivar places: how many containers may have a GPU at a time, by its address
+    """:ivar shares: how many containers may have a GPU at a time, by its address
     :ivar trouble: why the file is not understood; None when it is, or when there is none
     """
 
-    places: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    shares: Mapping[str, int] = dataclasses.field(default_factory=dict)
     trouble: str | None = None
 
 
@@ -44,13 +44,16 @@ def read(host: Host) -> Sharing:
     from containerhost import gpufile  # noqa: PLC0415  (and YAML, which hosts without that file need not wait for)
 
     try:
-        return Sharing(places(gpufile.load(Path(host.root, FILE.lstrip("/")))))
+        return Sharing(shares(gpufile.load(Path(host.root, FILE.lstrip("/")))))
     except SpecError as error:
         return Sharing(trouble=str(error))
 
 
-def places(content: Mapping[str, Any]) -> dict[str, int]:
-    """:raises SpecError: something else than numbers of containers"""
+def shares(content: Mapping[str, Any]) -> dict[str, int]:
+    """Parse the number of containers of each shared GPU.
+
+    :raises SpecError: something else than numbers of containers
+    """
     return {address: _containers(address, value) for address, value in content.items()}
 
 
@@ -73,16 +76,16 @@ def _containers(address: str, value: Any) -> int:
 
 
 def divided(devices: Iterable[Device], wanted: Sharing) -> tuple[Device, ...]:
-    """The devices with the places of shared GPUs. Pure."""
+    """Return the devices with the shares of shared GPUs. Pure."""
     known = tuple(devices)
     if wanted.trouble:
         return tuple(_unwell(device, wanted.trouble) if device.kind is not Kind.NET else device for device in known)
     cut = {device.parent for device in known if device.kind in PARTS}
-    return tuple(found for device in known for found in _with_places(device, wanted.places, device.id in cut))
+    return tuple(found for device in known for found in _with_shares(device, wanted.shares, device.id in cut))
 
 
-def _with_places(device: Device, places: Mapping[str, int], is_cut: bool) -> Iterator[Device]:
-    number = places.get(device.id, 0)
+def _with_shares(device: Device, shares: Mapping[str, int], is_cut: bool) -> Iterator[Device]:
+    number = shares.get(device.id, 0)
     if device.kind is not Kind.GPU or not number:
         yield device
     elif is_cut:
@@ -91,8 +94,8 @@ def _with_places(device: Device, places: Mapping[str, int], is_cut: bool) -> Ite
         yield device
         nodes = tuple(dataclasses.replace(node, use=NodeUse.SHARED) if node.use is NodeUse.OWN else node
                       for node in device.nodes)
-        for place in range(number):
-            yield dataclasses.replace(device, id=f"{device.id}/share{place}", kind=Kind.GPU_SHARE, parent=device.id,
+        for share in range(number):
+            yield dataclasses.replace(device, id=f"{device.id}/share{share}", kind=Kind.GPU_SHARE, parent=device.id,
                                       nodes=nodes)
 
 
@@ -100,8 +103,8 @@ def _unwell(device: Device, complaint: str) -> Device:
     return dataclasses.replace(device, health=(*device.health, complaint))
 
 
-def strangers(wanted: Sharing, devices: Iterable[Device]) -> list[str]:
-    """What the file shares that is no GPU of this host, in words."""
+def unknown_gpus(wanted: Sharing, devices: Iterable[Device]) -> list[str]:
+    """Return what the file shares that is no GPU of this host, in words."""
     gpus = {device.id for device in devices if device.kind is Kind.GPU}
     return [f"{FILE} lets containers share {address}, but this host has no such GPU"
-            for address in sorted(wanted.places.keys() - gpus)]
+            for address in sorted(wanted.shares.keys() - gpus)]

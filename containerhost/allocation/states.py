@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of a device's allocation, the transitions between them, and recovery after a crash. Pure.
+"""Define the states of a device's allocation, the transitions between them, and recovery after a crash. Pure.
 
 ::
 
@@ -49,7 +49,10 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 
 
 def require_transition(device_id: str, old: State, new: State) -> None:
-    """:raises DeviceHeld: the state machine has no such transition"""
+    """Refuse a transition that the state machine does not have.
+
+    :raises DeviceHeld: the state machine has no such transition
+    """
     if new is not old and new not in TRANSITIONS[old]:
         raise DeviceHeld(f"device {device_id} is {old}, so it cannot become {new}")
 

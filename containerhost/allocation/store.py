@@ -25,9 +25,9 @@ from containerhost.linux.lock import FileLock
 from containerhost.rollback import Rollback
 from containerhost.sysfs import Host
 
-FOLDER = Path("/var/lib/containerhost/owners")
-LOCK_LIMIT = 30.0  # seconds; a holder of the lock writes a few small files
-WORK_LIMIT = 300.0  # seconds; a holder of a device's lock may reset several devices, each of which has time limits
+DIRECTORY = Path("/var/lib/containerhost/owners")
+LOCK_TIMEOUT = 30.0  # seconds; a holder of the lock writes a few small files
+WORK_TIMEOUT = 300.0  # seconds; a holder of a device's lock may reset several devices, each of which has time limits
 VERSION = 2  # 1 has neither version nor state nor boot_id
 OF_BOOT = frozenset({"netdev"})  # settings of ``restore`` that end with the host's boot: the next one names interfaces
 _LOCK, _JOURNAL = ".lock", ".claim"
@@ -71,15 +71,15 @@ class Allocation:
 
 
 class AllocationStore:
-    """The records in one folder, which all drivers and engines of a host share.
+    """The records in one directory, which all drivers and engines of a host share.
 
-    :param root: the folder; made when first needed
+    :param root: the directory; made when first needed
     :param lock_limit: seconds to wait for another process that changes the records
     :param work_limit: seconds to wait for another process that prepares or cleans a device
     :param host: whose boot id the records get
     """
 
-    def __init__(self, root: Path = FOLDER, lock_limit: float = LOCK_LIMIT, work_limit: float = WORK_LIMIT,
+    def __init__(self, root: Path = DIRECTORY, lock_limit: float = LOCK_TIMEOUT, work_limit: float = WORK_TIMEOUT,
                  host: Host | None = None) -> None:
         self._root = root
         self._host = host or Host()
@@ -113,7 +113,10 @@ class AllocationStore:
 
     def _claimable(self, devices: Sequence[Device], consumer: Consumer,
                    related: Callable[[Device], Iterable[Device]]) -> dict[str, Allocation]:
-        """:returns: all allocations"""
+        """Refuse devices that the consumer cannot claim, and return all allocations.
+
+        :returns: all allocations
+        """
         held = self._read()
         for device in devices:
             _refuse_if_taken(held, device, consumer, related(device))
@@ -195,7 +198,7 @@ class AllocationStore:
                 self._remove([device_id])
 
     def held_by(self, consumer: Consumer) -> tuple[Allocation, ...]:
-        """The consumer's records, by device id; blocked ones too."""
+        """Return the consumer's records by device id, blocked ones included."""
         return tuple(record for record in self.records().values() if record.consumer == consumer)
 
     def records(self) -> dict[str, Allocation]:
@@ -253,7 +256,7 @@ class AllocationStore:
     # Writing; only under the lock
 
     def _add(self, records: list[Allocation]) -> None:
-        """One file is written as a whole anyway; several need the journal to be all or none."""
+        """Write new records. A single file is written as a whole anyway; several need the journal to be all or none."""
         ids = [record.device_id for record in records]
         with Rollback("claim") as undo:
             if len(ids) > 1:
@@ -266,7 +269,10 @@ class AllocationStore:
                 self._forget_journal()
 
     def _moved(self, record: Allocation, state: State, **more: Any) -> Allocation:
-        """:raises DeviceHeld: there is no such transition"""
+        """Return the record in another state.
+
+        :raises DeviceHeld: there is no such transition
+        """
         require_transition(record.device_id, record.state, state)
         if not self.in_this_boot(record):
             kept = {name: value for name, value in record.restore.items() if name not in OF_BOOT}
@@ -277,9 +283,9 @@ class AllocationStore:
         self._put(_file_name(record.device_id), json.dumps(_content(record), indent=1))
 
     def _put(self, name: str, text: str) -> None:
-        """Write a file for the folder's consumer, whoever writes it. A crash leaves the old one or the new one."""
-        with Directory(self._root) as folder:
-            folder.write(name, f"{text}\n".encode(), 0o644, folder.owner if os.geteuid() == 0 else None)
+        """Write a file for the directory's consumer, whoever writes it. A crash leaves the old one or the new one."""
+        with Directory(self._root) as directory:
+            directory.write(name, f"{text}\n".encode(), 0o644, directory.owner if os.geteuid() == 0 else None)
 
     def _remove(self, device_ids: Iterable[str]) -> None:
         for device_id in device_ids:
@@ -293,7 +299,7 @@ class AllocationStore:
         """Exclude every other process and thread that prepares or cleans one of these devices. Not reentrant. The
         records may have changed before this was granted: read them again inside.
 
-        :raises DeviceBusy: another one has been at work for longer than ``WORK_LIMIT``
+        :raises DeviceBusy: another one has been at work for longer than ``WORK_TIMEOUT``
         :raises AllocationsUnreadable: the locks cannot be taken
         """
         with contextlib.ExitStack() as stack:
@@ -346,7 +352,7 @@ def _refuse_if_taken(records: Mapping[str, Allocation], device: Device, consumer
 
 
 def excludes(one: str, other: str) -> bool:
-    """Whether two ids of devices are a whole and its part, or parts of one GPU that was divided in two ways."""
+    """Return whether two ids of devices are a whole and its part, or parts of one GPU that was divided in two ways."""
     (whole, _, part), (others_whole, _, others_part) = one.partition("/"), other.partition("/")
     return whole == others_whole and _DIVISION.match(part)[0] != _DIVISION.match(others_part)[0]  # type: ignore[index]
 
@@ -365,7 +371,10 @@ def _content(record: Allocation) -> dict[str, Any]:
 
 
 def _parse(path: Path) -> Allocation:
-    """:raises AllocationsUnreadable: it is not what ``_content`` makes, in this version or another"""
+    """Parse the file of a record.
+
+    :raises AllocationsUnreadable: it is not what ``_content`` makes, in this version or another
+    """
     data = _load(path)
     try:
         rest = records.unknown(data, ("device_id", "owner", "restore", "blocked", "state", "boot_id"))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of a host: what they are, whether they are well, and what it means for a container to have one."""
+"""Describe the devices of a host: what they are, whether they are healthy, and what a container with one gets."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graphics nodes of a PCI function: /dev/dri/cardN and renderDN, as its ``drm`` folder in sysfs names them."""
+"""Find the graphics nodes of a PCI function: /dev/dri/cardN and renderDN, as its ``drm`` directory in sysfs names
+them."""
 
 import re
 
@@ -10,11 +11,14 @@ _NODE = re.compile(r"(?:card|renderD)[0-9]{1,4}")
 
 
 def nodes(host: Host, function: str) -> tuple[CharNode, ...]:
-    """:param function: the PCI function's folder in sysfs"""
-    folder = f"{function}/drm"
+    """Return the DRM nodes of a function.
+
+    :param function: the PCI function's directory in sysfs
+    """
+    directory = f"{function}/drm"
     found = []
-    for name in host.names(folder):
-        number = host.char_number(f"{folder}/{name}/dev") if _NODE.fullmatch(name) else None
+    for name in host.names(directory):
+        number = host.char_number(f"{directory}/{name}/dev") if _NODE.fullmatch(name) else None
         if number:
             found.append(CharNode(f"/dev/dri/{name}", *number))
     return tuple(found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device is: plain frozen records that every part of the project passes around.
+"""Define a device: plain frozen records that every part of the project passes around.
 
 Nothing here reads a file or knows a cloud or an engine. Addresses are written as the kernel writes them
 (``0000:3b:00.0``), identifiers as lower-case hexadecimal without a prefix (``10de``), GUIDs as sixteen
@@ -83,7 +83,7 @@ class Slice:
 class PciFunction:
     """One entry of /sys/bus/pci/devices, before any vendor has had a look.
 
-    :ivar folder: where sysfs has it, links resolved: ``/sys/devices/pci0000:00/...``
+    :ivar directory: where sysfs has it, links resolved: ``/sys/devices/pci0000:00/...``
     :ivar class_code: six digits: class, subclass, interface (``030200``)
     :ivar parent: the address of a VF's physical function
     :ivar health: complaints that hold for any kind of device
@@ -91,7 +91,7 @@ class PciFunction:
     """
 
     address: str
-    folder: str
+    directory: str
     vendor_id: str
     product_id: str
     class_code: str
@@ -111,7 +111,7 @@ class Device:
     """Something a container can be given.
 
     :ivar id: unique on the host: the PCI address, or ``<address>/gi<N>/ci<N>`` for a slice, ``<address>/share<N>`` for
-        a place on a shared GPU
+        a share of a GPU
     :ivar numa_node: None when the host does not say (the kernel's -1)
     :ivar parent: the physical function of a VF, or the GPU of a slice or place, as an address
     :ivar netdev: the interface's name on the host; None when it is in a container or has none
@@ -159,11 +159,11 @@ class Device:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong with the device itself."""
+        """Return whether nothing is wrong with the device itself."""
         return all(complaint in self.outside for complaint in self.health)
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as JSON-ready values, keys in the order of the fields."""
+        """Return the record as JSON-ready values, keys in the order of the fields."""
         values = {name: getattr(self, name) for name in _FIELDS}
         for name in ("rdma", "slice"):
             values[name] = dataclasses.asdict(values[name]) if values[name] else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network interface of a PCI function, and whether the host itself needs it.
+"""Find the network interface of a PCI function, and whether the host itself needs it.
 
 Sources: Documentation/ABI/testing/sysfs-class-net; /proc/net/route and /proc/net/if_inet6 of the reader's namespace.
 """
@@ -21,13 +21,13 @@ _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}(?:(?::[0-9a-f]{2}){14})?")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Netdev:
-    """:ivar folder: its folder below /sys
+    """:ivar directory: its directory below /sys
     :ivar mac: hardware address: 6 bytes, 20 on InfiniBand
     :ivar uses: what the host does with it, in words
     """
 
     name: str
-    folder: str
+    directory: str
     mac: str | None
     uses: tuple[str, ...]
 
@@ -51,9 +51,9 @@ class Netdevs:
         self._host = host
 
     def of(self, function: str) -> Found:
-        """The interface hangs at the function, or at the virtio device in it.
+        """Find the interface of a function, which is at the function or at the virtio device in it.
 
-        :param function: its folder in sysfs (:func:`containerhost.devices.pci.folder`)
+        :param function: its directory in sysfs (:func:`containerhost.devices.pci.directory`)
         """
         found = self._in(f"{function}/net")
         if found is None:
@@ -62,34 +62,35 @@ class Netdevs:
             found = next((interface for interface in nested if interface), None)
         return found or Found(None, away=False)
 
-    def _in(self, folder: str) -> Found | None:
-        """None where the driver made no such folder."""
-        names = self._host.names(folder)
+    def _in(self, directory: str) -> Found | None:
+        """Return the interface in a directory of sysfs; None where the driver made no such directory."""
+        names = self._host.names(directory)
         if names:
-            return Found(self._read(folder, self._uplink(folder, names)), away=False)
-        # The kernel shows each namespace its own interfaces only; a folder without any is that of one elsewhere.
-        return Found(None, away=True) if self._host.is_folder(folder) else None
+            return Found(self._read(directory, self._uplink(directory, names)), away=False)
+        # The kernel shows each namespace its own interfaces only; a directory without any is that of one elsewhere.
+        return Found(None, away=True) if self._host.is_directory(directory) else None
 
-    def _uplink(self, folder: str, names: tuple[str, ...]) -> str:
-        """The function's own interface: a switchdev PF also carries one representor for each VF."""
+    def _uplink(self, directory: str, names: tuple[str, ...]) -> str:
+        """Return the function's own interface: a switchdev PF also has one representor for each VF."""
         if len(names) == 1:
             return names[0]
         return next((name for name in names
-                     if not _REPRESENTOR.fullmatch(self._host.text(f"{folder}/{name}/phys_port_name") or "")), names[0])
+                     if not _REPRESENTOR.fullmatch(self._host.text(f"{directory}/{name}/phys_port_name") or "")),
+                    names[0])
 
-    def _read(self, folder: str, name: str) -> Netdev:
-        attributes = f"{folder}/{name}"
+    def _read(self, directory: str, name: str) -> Netdev:
+        attributes = f"{directory}/{name}"
         mac = (self._host.text(f"{attributes}/address") or "").lower()
         return Netdev(
             name=name,
-            folder=attributes,
+            directory=attributes,
             mac=mac if _MAC.fullmatch(mac) else None,
             uses=self._uses(attributes, name),
         )
 
     def is_up(self, netdev: Netdev) -> bool:
-        """Whether the host has brought it up; its port may be down all the same."""
-        return _flags(self._host.text(f"{netdev.folder}/flags")) & _IFF_UP != 0
+        """Return whether the host has brought it up; its port may be down all the same."""
+        return _flags(self._host.text(f"{netdev.directory}/flags")) & _IFF_UP != 0
 
     def _uses(self, attributes: str, name: str) -> tuple[str, ...]:
         uses = []
@@ -104,7 +105,7 @@ class Netdevs:
 
     @functools.cached_property
     def _routes(self) -> tuple[tuple[str, str], ...]:
-        """Interface and destination (hexadecimal) of every IPv4 route."""
+        """Return the interface and destination (hexadecimal) of every IPv4 route."""
         rows = (line.split() for line in self._host.lines("/proc/net/route")[1:])
         return tuple((row[0], row[1]) for row in rows if len(row) > 1)
 
@@ -114,7 +115,8 @@ class Netdevs:
 
     @functools.cached_property
     def _addressed(self) -> frozenset[str]:
-        """Interfaces with a route of their own or an IPv6 address that is more than the automatic link-local one."""
+        """Return the interfaces with a route of their own or an IPv6 address that is more than the automatic link-local
+        one."""
         rows = (line.split() for line in self._host.lines("/proc/net/if_inet6"))
         wide = (row[5] for row in rows if len(row) > 5 and row[3] != _SCOPE_LINK)
         return frozenset(name for name, _ in self._routes) | frozenset(wide)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI functions as sysfs tells them (Documentation/ABI/testing/sysfs-bus-pci), before any vendor has had a look."""
+"""Read PCI functions from sysfs (Documentation/ABI/testing/sysfs-bus-pci), before any vendor describes them."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from containerhost.devices.health.kernellog import Log
 from containerhost.devices.model import PciFunction, Role
 from containerhost.sysfs import Host
 
-_FOLDER = "/sys/bus/pci/devices"
+_DIRECTORY = "/sys/bus/pci/devices"
 _UP_TO_SYS = "../../../"  # from there
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # One read of uevent tells what vendor, device, class and driver tell in four (pci_uevent in the kernel):
@@ -26,7 +26,7 @@ def functions(host: Host, log: Log) -> Iterator[PciFunction]:
     :param log: what the kernel said of them
     """
     places: dict[str, tuple[str, int]] = {}
-    for address in host.names(_FOLDER):
+    for address in host.names(_DIRECTORY):
         found = _read(host, address, places, log)
         if found:
             yield found
@@ -34,16 +34,17 @@ def functions(host: Host, log: Log) -> Iterator[PciFunction]:
 
 def function(host: Host, address: str, log: Log) -> PciFunction | None:
     """Return one of :func:`functions`; None if the host has it no more."""
-    parent = host.link(f"{folder(host, address)}/physfn")
-    places = dict(_places(host, parent, folder(host, parent))) if parent else {}
+    parent = host.link(f"{directory(host, address)}/physfn")
+    places = dict(_places(host, parent, directory(host, parent))) if parent else {}
     return _read(host, address, places, log)
 
 
-def folder(host: Host, address: str) -> str:
-    """Where sysfs has a function. The kernel is spared following the bus's link for every one of its attributes."""
-    target = host.target(f"{_FOLDER}/{address}") or ""
+def directory(host: Host, address: str) -> str:
+    """Return the directory of a function in sysfs. It is built from the path, so that the kernel need not follow the
+    bus's link for every attribute."""
+    target = host.target(f"{_DIRECTORY}/{address}") or ""
     inside = target.removeprefix(_UP_TO_SYS)
-    return f"/sys/{inside}" if inside != target and ".." not in inside else f"{_FOLDER}/{address}"
+    return f"/sys/{inside}" if inside != target and ".." not in inside else f"{_DIRECTORY}/{address}"
 
 
 def _read(host: Host, address: str, places: dict[str, tuple[str, int]], log: Log) -> PciFunction | None:
@@ -53,26 +54,29 @@ def _read(host: Host, address: str, places: dict[str, tuple[str, int]], log: Log
     """
     if not ADDRESS.fullmatch(address):
         return None
-    place = folder(host, address)
+    place = directory(host, address)
     uevent = _UEVENT.search(host.text(f"{place}/uevent") or "")
     if not uevent or not uevent["class_code"].zfill(6).startswith(_CLASSES):
         return None
     return _function(host, address, place, uevent, places, log)
 
 
-def _function(host: Host, address: str, folder: str, uevent: re.Match[str],
+def _function(host: Host, address: str, directory: str, uevent: re.Match[str],
               places: dict[str, tuple[str, int]], log: Log) -> PciFunction:
-    """:param places: parent and index of the VFs that the PFs before named; a VF's address is never before its PF's"""
-    parent, index = places.get(address) or (host.link(f"{folder}/physfn"), None)
-    total = 0 if parent else _count(host, f"{folder}/sriov_totalvfs")
+    """Read one function.
+
+    :param places: parent and index of the VFs that the PFs before named; a VF's address is never before its PF's
+    """
+    parent, index = places.get(address) or (host.link(f"{directory}/physfn"), None)
+    total = 0 if parent else _count(host, f"{directory}/sriov_totalvfs")
     if total:
-        places.update(_places(host, address, folder))
-    numa_node = host.number(f"{folder}/numa_node")
+        places.update(_places(host, address, directory))
+    numa_node = host.number(f"{directory}/numa_node")
     driver = uevent["driver"]
-    found = health.of_function(host, folder, address, driver, virtual=parent is not None, log=log)
+    found = health.of_function(host, directory, address, driver, virtual=parent is not None, log=log)
     return PciFunction(
         address=address,
-        folder=folder,
+        directory=directory,
         vendor_id=uevent["vendor"].lower(),
         product_id=uevent["product"].lower(),
         class_code=uevent["class_code"].lower().zfill(6),
@@ -82,21 +86,21 @@ def _function(host: Host, address: str, folder: str, uevent: re.Match[str],
         parent=parent,
         vf_index=index,
         total_vfs=total,
-        num_vfs=_count(host, f"{folder}/sriov_numvfs") if total else 0,
+        num_vfs=_count(host, f"{directory}/sriov_numvfs") if total else 0,
         health=found.complaints,
         notes=found.notes,
     )
 
 
-def _places(host: Host, parent: str, folder: str) -> Iterator[tuple[str, tuple[str, int]]]:
+def _places(host: Host, parent: str, directory: str) -> Iterator[tuple[str, tuple[str, int]]]:
     """Yield the address of each VF with its parent and index, from the PF's ``virtfn<index>`` links.
 
-    :param folder: the PF's
+    :param directory: the PF's
     """
-    for entry in host.names(folder):
+    for entry in host.names(directory):
         index = entry.removeprefix("virtfn")
         if entry != index and index.isascii() and index.isdigit():
-            address = host.link(f"{folder}/{entry}")
+            address = host.link(f"{directory}/{entry}")
             if address:
                 yield address, (parent, int(index[:6]))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The RDMA side of a PCI function: its InfiniBand device, GUIDs, port and character nodes.
+"""Read the RDMA side of a PCI function: its InfiniBand device, GUIDs, port and character nodes.
 
 Sources: Documentation/ABI/stable/sysfs-class-infiniband and Documentation/infiniband/user_{verbs,mad}.rst.
 """
@@ -40,20 +40,20 @@ class RdmaDevices:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def of(self, folder: str) -> Found:
-        """The first InfiniBand device of the function, its first port, and all nodes of the function.
+    def of(self, directory: str) -> Found:
+        """Return the function's first InfiniBand device, its first port, and all nodes of the function.
 
-        :param folder: the function's in sysfs (:func:`containerhost.devices.pci.folder`)
+        :param directory: the function's in sysfs (:func:`containerhost.devices.pci.directory`)
         """
-        ibdevs = self._host.names(f"{folder}/infiniband")
+        ibdevs = self._host.names(f"{directory}/infiniband")
         if not ibdevs:
-            return self._away(folder)
-        ibdev = f"{folder}/infiniband/{ibdevs[0]}"
+            return self._away(directory)
+        ibdev = f"{directory}/infiniband/{ibdevs[0]}"
         port = f"{ibdev}/ports/1"  # the kernel counts ports from 1
         guid = self._host.text(f"{ibdev}/node_guid") or ""
-        verbs = self._nodes(f"{folder}/infiniband_verbs", _VERBS, NodeUse.OWN)
+        verbs = self._nodes(f"{directory}/infiniband_verbs", _VERBS, NodeUse.OWN)
         # No tenant's verbs need these, so one that was never made is no fault: it is only not there to give.
-        management = tuple(node for node in self._nodes(f"{folder}/infiniband_mad", _MAD, NodeUse.MANAGEMENT)
+        management = tuple(node for node in self._nodes(f"{directory}/infiniband_mad", _MAD, NodeUse.MANAGEMENT)
                            if node.path in self._made)
         return Found(
             rdma=Rdma(ibdevs[0], guid if _GUID.fullmatch(guid) else None, self._port_guid(port),
@@ -62,32 +62,33 @@ class RdmaDevices:
             nodes=verbs + (self._manager if verbs else ()) + management,
             health=(*health.of_nodes(self._host, verbs), *self._manager_health))
 
-    def _away(self, folder: str) -> Found:
-        """One that is in another network namespace has its verbs node all the same, which tells its name."""
-        verbs = self._nodes(f"{folder}/infiniband_verbs", _VERBS, NodeUse.OWN)
+    def _away(self, directory: str) -> Found:
+        """Return the InfiniBand device of a function that is in another network namespace: its verbs node remains, and
+        has its name."""
+        verbs = self._nodes(f"{directory}/infiniband_verbs", _VERBS, NodeUse.OWN)
         name = verbs[0].path.rpartition("/")[2] if verbs else ""
-        ibdev = self._host.text(f"{folder}/infiniband_verbs/{name}/ibdev")
+        ibdev = self._host.text(f"{directory}/infiniband_verbs/{name}/ibdev")
         if ibdev is None:
             return Found()
         return Found(Rdma(ibdev, None, None, None, away=True), verbs + self._manager,
                      (*health.of_nodes(self._host, verbs), *self._manager_health))
 
-    def phys_state(self, folder: str) -> str | None:
-        """Of the first port of the function's first InfiniBand device."""
-        return next((state_of(self._host.text(f"{folder}/infiniband/{ibdev}/ports/1/phys_state"))
-                     for ibdev in self._host.names(f"{folder}/infiniband")), None)
+    def phys_state(self, directory: str) -> str | None:
+        """Return the physical state of the first port of the function's first InfiniBand device."""
+        return next((state_of(self._host.text(f"{directory}/infiniband/{ibdev}/ports/1/phys_state"))
+                     for ibdev in self._host.names(f"{directory}/infiniband")), None)
 
-    def link_layer(self, folder: str, ibdev: str) -> LinkLayer | None:
-        return _LINK_LAYERS.get(self._host.text(f"{folder}/infiniband/{ibdev}/ports/1/link_layer") or "")
+    def link_layer(self, directory: str, ibdev: str) -> LinkLayer | None:
+        return _LINK_LAYERS.get(self._host.text(f"{directory}/infiniband/{ibdev}/ports/1/link_layer") or "")
 
     def _port_guid(self, port: str) -> str | None:
-        """The lower half of the port's first GID (InfiniBand Architecture Specification 4.1.1)."""
+        """Return the lower half of the port's first GID (InfiniBand Architecture Specification 4.1.1)."""
         match = _GID.fullmatch(self._host.text(f"{port}/gids/0") or "")
         return match[1] if match and match[1] != _NO_GUID else None
 
-    def _nodes(self, folder: str, pattern: re.Pattern[str], use: NodeUse) -> tuple[CharNode, ...]:
-        numbers = ((name, self._host.char_number(f"{folder}/{name}/dev"))
-                   for name in self._host.names(folder) if pattern.fullmatch(name))
+    def _nodes(self, directory: str, pattern: re.Pattern[str], use: NodeUse) -> tuple[CharNode, ...]:
+        numbers = ((name, self._host.char_number(f"{directory}/{name}/dev"))
+                   for name in self._host.names(directory) if pattern.fullmatch(name))
         return tuple(CharNode(f"{_NODES}/{name}", *number, use) for name, number in numbers if number)
 
     @functools.cached_property
@@ -96,7 +97,8 @@ class RdmaDevices:
 
     @functools.cached_property
     def _manager(self) -> tuple[CharNode, ...]:
-        """rdma_cm, which every RDMA user shares; none where its module is not loaded, for plain verbs do without."""
+        """Return the node of rdma_cm, which every RDMA user shares; none where its module is not loaded, for plain
+        verbs do without."""
         number = self._host.misc_number("rdma_cm")
         return (CharNode(f"{_NODES}/rdma_cm", *number, NodeUse.SHARED),) if number else ()
 
@@ -106,5 +108,5 @@ class RdmaDevices:
 
 
 def state_of(text: str | None) -> str | None:
-    """The kernel writes ``4: ACTIVE`` and ``5: LinkUp``."""
+    """Return the word of a state that the kernel writes as ``4: ACTIVE`` or ``5: LinkUp``."""
     return (text or "").rpartition(":")[2].strip().lower() or None

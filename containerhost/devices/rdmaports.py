@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports of RDMA devices in detail, and how the host shares RDMA devices between network namespaces.
+"""Read the ports of RDMA devices in detail, and how the host shares RDMA devices between network namespaces.
 
 Sources: Documentation/ABI/stable/sysfs-class-infiniband; module parameter ``netns_mode`` of ib_core, which ``rdma
 system set netns`` changes too.
@@ -45,7 +45,7 @@ class Gid:
 
     @property
     def address(self) -> str:
-        """As IP addresses are written: a RoCE GID of an IPv4 address is that."""
+        """Return the address as IP addresses are written: a RoCE GID of an IPv4 address is that."""
         address = ipaddress.IPv6Address(self.gid)
         return str(address.ipv4_mapped or address)
 
@@ -67,40 +67,41 @@ class Port:
 
 
 def namespace_mode(host: Host) -> NamespaceMode | None:
-    """None where no RDMA driver is loaded, and on kernels before 5.3, which only share."""
+    """Return who sees RDMA devices; None where no RDMA driver is loaded, and on kernels before 5.3, which only
+    share."""
     told = host.text(_MODE)
     return {"Y": NamespaceMode.SHARED, "N": NamespaceMode.EXCLUSIVE}.get(told or "")
 
 
 def ports(host: Host, device: Device) -> tuple[Port, ...]:
-    """Those of its RDMA device, as far as this network namespace may see it."""
+    """Return the ports of a device's RDMA device, as far as this network namespace may see it."""
     if device.rdma is None:
         return ()
-    folder = f"{pci.folder(host, device.address)}/infiniband/{device.rdma.ibdev}/ports"
-    numbers = sorted(int(name) for name in host.names(folder) if name.isascii() and name.isdigit() and len(name) < 4)
-    return tuple(_port(host, f"{folder}/{number}", number) for number in numbers)
+    directory = f"{pci.directory(host, device.address)}/infiniband/{device.rdma.ibdev}/ports"
+    numbers = sorted(int(name) for name in host.names(directory) if name.isascii() and name.isdigit() and len(name) < 4)
+    return tuple(_port(host, f"{directory}/{number}", number) for number in numbers)
 
 
-def _port(host: Host, folder: str, number: int) -> Port:
+def _port(host: Host, directory: str, number: int) -> Port:
     return Port(
         number=number,
-        state=_after_number(host.text(f"{folder}/state")),
-        rate=host.text(f"{folder}/rate"),
-        lid=host.text(f"{folder}/lid"),
-        pkeys=tuple(key for _, key in _table(host, f"{folder}/pkeys", _PKEY, _NO_PKEY)),
-        gids=tuple(Gid(index, gid, host.text(f"{folder}/gid_attrs/types/{index}"),
-                       host.text(f"{folder}/gid_attrs/ndevs/{index}"))
-                   for index, gid in _table(host, f"{folder}/gids", _GID, _NO_GID)))
+        state=_after_number(host.text(f"{directory}/state")),
+        rate=host.text(f"{directory}/rate"),
+        lid=host.text(f"{directory}/lid"),
+        pkeys=tuple(key for _, key in _table(host, f"{directory}/pkeys", _PKEY, _NO_PKEY)),
+        gids=tuple(Gid(index, gid, host.text(f"{directory}/gid_attrs/types/{index}"),
+                       host.text(f"{directory}/gid_attrs/ndevs/{index}"))
+                   for index, gid in _table(host, f"{directory}/gids", _GID, _NO_GID)))
 
 
-def _table(host: Host, folder: str, pattern: re.Pattern[str], empty: str) -> Iterator[tuple[int, str]]:
-    """Entries of a port's table that are in use, by index."""
-    for index in sorted(int(name) for name in host.names(folder) if name.isascii() and name.isdigit()):
-        value = (host.text(f"{folder}/{index}") or "").lower()
+def _table(host: Host, directory: str, pattern: re.Pattern[str], empty: str) -> Iterator[tuple[int, str]]:
+    """Yield the entries of a port's table that are in use, by index."""
+    for index in sorted(int(name) for name in host.names(directory) if name.isascii() and name.isdigit()):
+        value = (host.text(f"{directory}/{index}") or "").lower()
         if pattern.fullmatch(value) and value != empty:
             yield index, value
 
 
 def _after_number(text: str | None) -> str | None:
-    """``active`` of ``4: ACTIVE``."""
+    """Return ``active`` of ``4: ACTIVE``."""
     return (text or "").rpartition(":")[2].strip().lower() or None

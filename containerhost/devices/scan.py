@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scan: from a host's kernel files to the inventory of what its containers can be given."""
+"""Scan a host's kernel files into the inventory of what its containers can be given."""
 
 import functools
 import logging
@@ -31,7 +31,7 @@ class Inventory:
                 self._children.setdefault(device.parent, []).append(device)
 
     def get(self, name: str) -> Device:
-        """The device with this id; an address names the whole function.
+        """Return the device with this id; an address names the whole function.
 
         :raises DeviceNotFound: there is none
         """
@@ -42,12 +42,13 @@ class Inventory:
         return device
 
     def by_address(self, address: str) -> tuple[Device, ...]:
-        """The function at ``address`` and its parts; empty when there is none."""
+        """Return the function at ``address`` and its parts; empty when there is none."""
         found = self._by_id.get(address.lower())
         return (found, *self._parts(found)) if found else ()
 
     def related(self, device: Device) -> tuple[Device, ...]:
-        """The devices that no other container may hold beside this one: what it is a part of, and its parts.
+        """Return the devices that no other container may hold together with this one: the whole that it is part of, and
+        its parts.
 
         Siblings (two VFs of one card, two slices of one GPU) do not disturb each other.
         """
@@ -70,7 +71,7 @@ class Inventory:
 
 
 def scan(host: Host | None = None, log: Callable[[Host], Log] = kernellog.read) -> Inventory:
-    """All devices of the host; needs no privileges and opens no device's node.
+    """Return all devices of the host; needs no privileges and opens no device's node.
 
     Broken hardware is described with complaints, never raised.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every container engine offers, in no engine's words.
+"""Define what every container engine offers, in no engine's terms.
 
 A driver codes against :class:`Containers`, or :class:`Engine` where it needs more, and the records here;
 ``engines/<name>/`` translates. Times are seconds, sizes bytes. Every method has a time limit and raises only
@@ -125,7 +125,7 @@ class Executed:
 
     @property
     def output(self) -> bytes:
-        """Both, errors last."""
+        """Return both outputs, errors last."""
         return self.stdout + self.stderr
 
 
@@ -141,10 +141,13 @@ class Console(Protocol):
     """A running container's console, attached until it is closed. One thread may send while another receives."""
 
     def receive(self) -> bytes | None:
-        """What the guest printed next; None at the end."""
+        """Return the next output of the guest; None at the end."""
 
     def send(self, data: bytes) -> None:
-        """:raises EngineUnavailable: the console has ended"""
+        """Send input to the guest.
+
+        :raises EngineUnavailable: the console has ended
+        """
 
     def close(self) -> None: ...
 
@@ -160,7 +163,7 @@ class Command(Protocol):
         """
 
     def kill(self) -> None:
-        """From any thread; done already when it has ended."""
+        """Kill the command. May be called from any thread. Idempotent."""
 
     def close(self) -> None: ...
 
@@ -169,7 +172,9 @@ class Events(Protocol):
     """Changes as they happen, until it is closed or the engine goes away."""
 
     def receive(self, timeout: float | None = None) -> Change:
-        """:raises EngineTimeout: there was none in ``timeout`` seconds
+        """Wait for the next change.
+
+        :raises EngineTimeout: there was none in ``timeout`` seconds
         :raises EngineUnavailable: it has ended
         """
 
@@ -184,10 +189,13 @@ class Containers(Protocol):
     def server(self) -> ServerInfo: ...
 
     def containers(self) -> tuple[ContainerState, ...]:
-        """All containers of this engine's project, from one request."""
+        """Return all containers of this engine's project (one request)."""
 
     def container(self, name: str) -> ContainerState:
-        """:raises EngineNotFound:"""
+        """Return the state of one container.
+
+        :raises EngineNotFound:
+        """
 
     def exists(self, name: str) -> bool: ...
 
@@ -197,7 +205,7 @@ class Containers(Protocol):
         """Give a stopped container another name."""
 
     def start(self, name: str) -> None:
-        """Done already when it runs."""
+        """Start a container. Idempotent."""
 
     def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
         """Ask its init to end, or with ``force`` end it; done already when it is stopped.
@@ -212,7 +220,7 @@ class Containers(Protocol):
     def unfreeze(self, name: str) -> None: ...
 
     def delete(self, name: str) -> None:
-        """Succeeds from every state, missing included, and leaves nothing."""
+        """Delete a container and all that belongs to it. Succeeds from every state, missing included."""
 
     def attach(self, name: str, part: Part) -> None:
         """Give a container, stopped or running, one more part."""
@@ -223,7 +231,7 @@ class Containers(Protocol):
         :raises DeviceInUse: it is a block device that somebody in the running container uses; it stays
         """
 
-    def refit(self, name: str, parts: Sequence[Part]) -> None:
+    def update_devices(self, name: str, parts: Sequence[Part]) -> None:
         """Let a stopped container have exactly these parts, as the host calls them now."""
 
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
@@ -237,15 +245,15 @@ class Containers(Protocol):
         """
 
     def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
-        """Device id -> container, for every device any container of the engine names, in any project."""
+        """Return the container that names each device, by device id, for the containers of any project."""
 
     def metrics(self, name: str) -> Metrics: ...
 
     def pid(self, name: str) -> int | None:
-        """The container's first process as the host numbers it; None when it does not run."""
+        """Return the host's number of the container's first process; None when it does not run."""
 
     def console_log(self, name: str) -> bytes:
-        """What its console printed since it started; empty when there is nothing."""
+        """Return what the container has printed on its console since it started."""
 
     def execute(self, name: str, command: Sequence[str], stdin: bytes, *, timeout: int) -> Executed:
         """Run a command in a running container as its root.
@@ -254,7 +262,7 @@ class Containers(Protocol):
         """
 
     def command(self, name: str, command: Sequence[str]) -> Command:
-        """The same, begun: the caller gives it its input, and closes it.
+        """Start a command as :meth:`execute` does; the caller sends its input and closes it.
 
         :raises EngineError: the container does not run
         """
@@ -266,12 +274,15 @@ class Engine(Containers, Protocol):
     def pool(self, name: str) -> PoolUsage: ...
 
     def root_ids(self, name: str) -> tuple[int, int]:
-        """User and group on this host of the container's root."""
+        """Return the user and group on this host of the container's root."""
 
-    def require_salvageable(self, name: str) -> None:
-        """:raises SpecError: another container cannot have this one's root disk beside its own"""
+    def require_rescuable(self, name: str) -> None:
+        """Refuse unless the container's root disk can be mounted in another container.
 
-    def withheld(self, name: str, disk: BlockDevice) -> AbstractContextManager[None]:
+        :raises SpecError: another container cannot have this one's root disk beside its own
+        """
+
+    def fenced(self, name: str, disk: BlockDevice) -> AbstractContextManager[None]:
         """Encloses what must not happen while the container uses the disk: in the block nobody in it can open it.
 
         :raises DeviceInUse: somebody uses it
@@ -281,7 +292,10 @@ class Engine(Containers, Protocol):
         """Make usable again what killed processes left fenced in running containers; complaints, in words."""
 
     def console(self, name: str) -> Console:
-        """:raises EngineError: it does not run"""
+        """Attach to the console of a running container.
+
+        :raises EngineError: it does not run
+        """
 
     def events(self) -> Events: ...
 

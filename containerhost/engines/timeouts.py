@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Telling a request that got no answer in time from one that failed, for every engine that is reached by HTTP."""
+"""Distinguish a request that timed out from one that failed, for every engine that is reached by HTTP."""
 
 import requests
 import urllib3.exceptions

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a container see exactly what it was granted? Pure: from what its first process sees to complaints in words."""
+"""Verify that a container sees exactly what it was granted. Pure: from what its first process sees to complaints in
+words."""
 
 import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +27,7 @@ def require_interface(name: str, host_name: str, seen: Inside, host: Host) -> No
     :param host_name: of the interface when it is back on the host, where an interrupted detachment leaves it
     :raises InterfaceMissing:
     """
-    if name not in seen.netdevs and not host.is_folder(f"/sys/class/net/{host_name}"):
+    if name not in seen.netdevs and not host.is_directory(f"/sys/class/net/{host_name}"):
         raise InterfaceMissing(f"the container has no interface {name}: its guest renamed it, or moved it into another "
                                f"network namespace. In the guest call it {name} again, or stop the container, then try "
                                "again")
@@ -50,8 +51,8 @@ def missing(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
 
 
 def required(grant: Grant) -> tuple[CharNode, ...]:
-    """The nodes that must be there. A vendor's toolkit, where it brings the libraries, brings of the shared nodes those
-    that the libraries use."""
+    """Return the nodes that must be there. A vendor's toolkit that brings libraries brings only those shared nodes that
+    the libraries use."""
     by_toolkit = grant.gpu is not None and bool(grant.gpu.libraries)
     return grant.own_nodes if by_toolkit else grant.nodes
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extended attributes that an image may bring: an allow-list, each value validated.
+"""Filter the extended attributes that an image may bring: an allow-list, each value validated.
 
 Format of ``security.capability``: linux/capability.h, struct vfs_cap_data.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons to refuse an image, in words that complete the sentence "Image X is unacceptable: …"."""
+"""Define the reasons to refuse an image, in words that complete the sentence "Image X is unacceptable: …"."""
 
 from containerhost.errors import ContainerHostError
 

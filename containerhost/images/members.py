@@ -20,7 +20,7 @@ BLOCK: Final = 512
 PIECE: Final = 1 << 20
 HEADERS_LIMIT: Final = 1 << 20  # bytes of all headers of one member
 MEMBERS_LIMIT: Final = 2_000_000
-PATH_LIMIT: Final = 4000  # bytes; the kernel's is 4096 with the folder that it is unpacked in
+PATH_LIMIT: Final = 4000  # bytes; the kernel's is 4096 with the directory that it is unpacked in
 NAME_LIMIT: Final = 255  # bytes
 LAST_ID: Final = 2 ** 32 - 2
 LAST_TIME: Final = 8 ** 11 - 1  # what a plain header can hold: the year 2242
@@ -78,7 +78,7 @@ class Member:
 
     @property
     def stored(self) -> int:
-        """Bytes of its data in an archive."""
+        """Return the bytes of its data in an archive."""
         return self.size if self.segments is None else sum(length for _, length in self.segments)
 
 
@@ -148,7 +148,9 @@ class Stream:
 
 
 def _require_records(header: bytes) -> None:
-    """:param header: padded with zeros
+    """Refuse an extended header without valid records.
+
+    :param header: padded with zeros
     :raises BadImage: it is no list of records, or one that takes ``tarfile`` long
     """
     content = header.rstrip(b"\0")
@@ -164,12 +166,12 @@ def _require_records(header: bytes) -> None:
 
 
 class _Header(tarfile.TarInfo):
-    """:ivar map_place: where the map of a sparse file begins that is before its data; None for others"""
+    """:ivar map_offset: where the map of a sparse file begins that is before its data; None for others"""
 
-    map_place: int | None = None
+    map_offset: int | None = None
 
     def _proc_gnusparse_10(self, following: "_Header", headers: Mapping[str, str], archive: tarfile.TarFile) -> None:
-        following.map_place = following.offset_data
+        following.map_offset = following.offset_data
         super()._proc_gnusparse_10(following, headers, archive)  # type: ignore[misc]  # typeshed lacks it
 
 
@@ -212,12 +214,15 @@ def _correct_size(info: _Header, archive: tarfile.TarFile) -> None:
     stored = info.pax_headers.get("size")
     size = info.pax_headers.get("GNU.sparse.realsize") or info.pax_headers.get("GNU.sparse.size")
     if stored is not None and size is not None and cast(Any, info).sparse is not None:
-        begin = info.offset_data if info.map_place is None else info.map_place
+        begin = info.offset_data if info.map_offset is None else info.map_offset
         info.size, archive.offset = int(size), begin + -(-int(stored) // BLOCK) * BLOCK
 
 
 def _validated(info: tarfile.TarInfo, length: int) -> Member:
-    """:param length: bytes between the member's data and the next header"""
+    """Return the validated member of a header.
+
+    :param length: bytes between the member's data and the next header
+    """
     path = components(info.name)
     shown = "/".join(path)[:200]
     kind = KINDS.get(info.type)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata of images: validate what a tenant wrote, and write what LXD reads (LXD doc, "Image format").
+"""Validate the metadata of an image that a tenant wrote, and write what LXD reads (LXD doc, "Image format").
 
 Nothing of a tenant's document but the architecture is used. The rest is validated all the same: an image whose metadata
 is wrong was made wrong, and its owner learns it at once. What two YAML parsers may read differently (aliases, merge

@@ -84,7 +84,10 @@ class Worker:
         return iter(lambda: self.read(PIECE), b"")
 
     def read(self, size: int = -1, /) -> bytes:
-        """:raises BadImage: the archive is damaged, or lacks a part of the image"""
+        """Return the next piece of the new archive.
+
+        :raises BadImage: the archive is damaged, or lacks a part of the image
+        """
         piece = cast(IO[bytes], self._process.stdout).read(size)
         if not piece:
             self.result()

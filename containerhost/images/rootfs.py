@@ -2,7 +2,7 @@
 """Decide what each member of an image becomes, so that a new archive of it can only fill one root file system.
 
 The new archive holds the root file system alone: every name is relative to it, and no member lies below a link. An
-engine that unpacks it in a folder, by whatever program, writes nothing outside.
+engine that unpacks it in a directory, by whatever program, writes nothing outside.
 """
 
 import dataclasses
@@ -39,10 +39,10 @@ class Rebuilt:
 METADATA: Final = "metadata.yaml"
 ROOTFS: Final = "rootfs"
 UNIFIED_TOPS: Final = frozenset({METADATA, ROOTFS, "templates"})
-ROOT_FOLDERS: Final = frozenset({"bin", "sbin", "usr"})
-UNIFIED_ROOTS: Final = frozenset(f"{ROOTFS}/{folder}" for folder in ROOT_FOLDERS)
+ROOT_DIRECTORIES: Final = frozenset({"bin", "sbin", "usr"})
+UNIFIED_ROOTS: Final = frozenset(f"{ROOTFS}/{directory}" for directory in ROOT_DIRECTORIES)
 DOCKER_MARKS: Final = frozenset({"oci-layout", "manifest.json"})
-KNOWN_TOPS: Final = ROOT_FOLDERS | UNIFIED_ROOTS | DOCKER_MARKS | {METADATA, ROOTFS}
+KNOWN_TOPS: Final = ROOT_DIRECTORIES | UNIFIED_ROOTS | DOCKER_MARKS | {METADATA, ROOTFS}
 TREE_LIMIT: Final = 256 << 20  # bytes of all names together
 
 Known = Kind | bytes  # what lies at a path; of a symbolic link its target
@@ -127,7 +127,10 @@ class Rebuild:
         self._metadata: bytes | None = None
 
     def run(self) -> Rebuilt:
-        """:raises BadImage: it is damaged, hostile, or nothing that a container can boot from"""
+        """Rebuild the image.
+
+        :raises BadImage: it is damaged, hostile, or nothing that a container can boot from
+        """
         for member in read(self._stream):
             inside = self._inside(member)
             placed = None if inside is None else self._tree.place(inside)
@@ -180,7 +183,7 @@ class Rebuild:
                 raise BadImage("it is a unified LXD image that begins with something else than metadata.yaml, rootfs "
                                "and templates; make it anew with `lxc image export`, or upload its rootfs alone")
             return Format.UNIFIED
-        if tops & ROOT_FOLDERS and not self._unified:
+        if tops & ROOT_DIRECTORIES and not self._unified:
             return Format.SQUASHFS if self._squashed else Format.ROOTFS
         if tops & DOCKER_MARKS:
             raise BadImage("it is a Docker or OCI archive; upload the file system of a container made from it "

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container is told of its own resources, and the helper that listens there."""
+"""Tell a container its own resources; the helper that listens there is here too."""

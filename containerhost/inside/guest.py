@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""containerhost-guest: runs in a container and follows what the host gives it and takes.
+"""Run in a container and follow what the host gives it and takes (containerhost-guest).
 
     containerhost-guest show                  the resources, as JSON
     containerhost-guest watch [-- COMMAND...] follow changes: run COMMAND at each, acknowledge when it succeeds
@@ -27,12 +27,12 @@ from typing import Any
 
 Document = dict[str, Any]
 
-FOLDER = "/run/containerhost"
+DIRECTORY = "/run/containerhost"
 SOCKETS = ("/dev/lxd/sock", "/dev/incus/sock")
 KEY = "/1.0/config/user.containerhost.resources"
 # PyTorch and TensorFlow take those of OpenMP and MKL.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-PAUSE = 0.5  # s between two looks
+POLL_INTERVAL = 0.5  # s between two looks
 NOT_TOLD = 3
 
 
@@ -49,16 +49,16 @@ class GuestApi(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def load(folder: str) -> Document | None:
-    """The document; None when the host has told nothing. A file of an earlier start may be older than what the guest
-    API tells, and one that is just being written is not whole."""
-    found = [document for document in (parse(by_file(folder)), parse(by_guest_api())) if document]
+def load(directory: str) -> Document | None:
+    """Read the document; None when the host has written none. A file of an earlier start may be older than the guest
+    API's document, and a file may be incomplete while it is written."""
+    found = [document for document in (parse(by_file(directory)), parse(by_guest_api())) if document]
     return max(found, key=lambda document: document["generation"], default=None)
 
 
-def by_file(folder: str) -> str | None:
+def by_file(directory: str) -> str | None:
     try:
-        with open(os.path.join(folder, "resources.json"), encoding="utf-8") as file:
+        with open(os.path.join(directory, "resources.json"), encoding="utf-8") as file:
             return file.read()
     except OSError:
         return None
@@ -87,22 +87,23 @@ def parse(text: str | None) -> Document | None:
     return found if isinstance(found, dict) and isinstance(found.get("generation"), int) else None
 
 
-def acknowledge(folder: str, document: Document) -> None:
+def acknowledge(directory: str, document: Document) -> None:
     """Say that this guest can live with what is announced, or else knows what it has."""
-    os.makedirs(folder, exist_ok=True)
-    unfinished = os.path.join(folder, "ack.json.new")
+    os.makedirs(directory, exist_ok=True)
+    unfinished = os.path.join(directory, "ack.json.new")
     with open(unfinished, "w", encoding="utf-8") as file:
         json.dump({"generation": latest(document)["generation"]}, file)
-    os.replace(unfinished, os.path.join(folder, "ack.json"))
+    os.replace(unfinished, os.path.join(directory, "ack.json"))
 
 
 def latest(document: Document) -> Document:
-    """What is announced, or else what is."""
+    """Return the announced document, or else the current one."""
     return document.get("announced") or document
 
 
 def environment(document: Document) -> dict[str, str]:
-    """Variables that make libraries for computing use what there is: threads as cores, and the container's GPUs."""
+    """Return the variables that make libraries for computing use what there is: threads as cores, and the container's
+    GPUs."""
     resources = latest(document)
     threads = str(max(1, min(int(resources["cpus"]["count"]), len(os.sched_getaffinity(0)))))
     # A host of an earlier version tells no variables.
@@ -111,44 +112,47 @@ def environment(document: Document) -> dict[str, str]:
 
 
 def run(command: list[str], document: Document) -> int:
-    """:returns: its exit status"""
+    """Run a command with the environment of the document.
+
+    :returns: its exit status
+    """
     return subprocess.run(command, env={**os.environ, **environment(document)}, check=False).returncode
 
 
-def watch(folder: str, command: list[str], looks: int | None = None) -> None:
+def watch(directory: str, command: list[str], looks: int | None = None) -> None:
     """Print every document that is new; forever, or as often as ``looks`` says."""
     seen = None
     while looks is None or looks > 0:
-        document = load(folder)
+        document = load(directory)
         if document is not None and document != seen:
             seen = document
             print(json.dumps(document), flush=True)
             if not command or run(command, document) == 0:
-                acknowledge(folder, document)
+                acknowledge(directory, document)
         if looks is not None:
             looks -= 1
-        time.sleep(PAUSE)
+        time.sleep(POLL_INTERVAL)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="containerhost-guest", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", default=FOLDER, help="where the host writes (%(default)s)")
+    parser.add_argument("--directory", default=DIRECTORY, help="where the host writes (%(default)s)")
     parser.add_argument("action", choices=("show", "watch", "ack", "run"))
     parser.add_argument("command", nargs="*", help="after --")
     chosen = parser.parse_args(arguments)
     if chosen.action == "run" and not chosen.command:
         parser.error("run needs a command: containerhost-guest run -- COMMAND...")
     if chosen.action == "watch":
-        watch(chosen.folder, chosen.command)
-    document = load(chosen.folder)
+        watch(chosen.directory, chosen.command)
+    document = load(chosen.directory)
     if document is None:
         print("containerhost-guest: this container's host tells nothing of its resources", file=sys.stderr)
         return NOT_TOLD
     if chosen.action == "show":
         print(json.dumps(document, indent=2))
     elif chosen.action == "ack":
-        acknowledge(chosen.folder, document)
+        acknowledge(chosen.directory, document)
     else:
         os.execvpe(chosen.command[0], chosen.command, {**os.environ, **environment(document)})  # noqa: S606
     return 0

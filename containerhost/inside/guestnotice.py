@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells a running container of its resources, and asks it before it loses some: announce, then wait until the guest
+"""Notify a running container of its resources, and ask it before it loses some: announce, then wait until the guest
 acknowledges or the time is over, then take.
 
 Only a guest that listens is waited for: one that acknowledged the generation it has. What a guest writes decides
@@ -16,7 +16,7 @@ from containerhost.inside import resources
 
 LOG = logging.getLogger(__name__)
 
-PAUSE = 0.1  # s between two looks
+POLL_INTERVAL = 0.1  # s between two looks
 
 
 class GuestFiles(Protocol):
@@ -29,18 +29,21 @@ class GuestFiles(Protocol):
         """Create or replace a file, and the directory if it is missing; everybody in the container may read it."""
 
     def read(self, name: str, file: str) -> bytes | None:
-        """:returns: None if there is no such file"""
+        """Read a file of the container.
+
+        :returns: None if there is no such file
+        """
 
 
 class GuestNotice:
-    """:param limit: seconds that a guest which listens has to let go
+    """:param timeout: seconds that a guest which listens has to let go
     :param clock: seconds since 1970
     """
 
-    def __init__(self, files: GuestFiles, limit: float, clock: Callable[[], float] = time.time,
+    def __init__(self, files: GuestFiles, timeout: float, clock: Callable[[], float] = time.time,
                  sleep: Callable[[float], None] = time.sleep) -> None:
         self._files = files
-        self._limit = limit
+        self._timeout = timeout
         self._clock = clock
         self._sleep = sleep
 
@@ -54,19 +57,22 @@ class GuestNotice:
             return False
         if self._acknowledged(name) < resources.generation(resources.parse(before)):
             return False
-        until = self._clock() + self._limit
-        if not self.tell(name, resources.announcing(before, coming, int(until))):
+        until = self._clock() + self._timeout
+        if not self.notify(name, resources.announcing(before, coming, int(until))):
             return False
         awaited = resources.generation(resources.parse(coming))
         while self._acknowledged(name) < awaited:
             if self._clock() > until:
-                LOG.warning("Container %s did not acknowledge generation %d within %g s", name, awaited, self._limit)
+                LOG.warning("Container %s did not acknowledge generation %d within %g s", name, awaited, self._timeout)
                 break
-            self._sleep(PAUSE)
+            self._sleep(POLL_INTERVAL)
         return True
 
-    def tell(self, name: str, document: str) -> bool:
-        """:returns: whether the file could be written"""
+    def notify(self, name: str, document: str) -> bool:
+        """Write the document into the container.
+
+        :returns: whether the file could be written
+        """
         try:
             self._files.write(name, resources.FILE, document.encode() + b"\n")
         except errors.EngineUnavailable:
@@ -77,7 +83,7 @@ class GuestNotice:
         return True
 
     def _acknowledged(self, name: str) -> int:
-        """The generation that the guest knows; -1 when it listens to none."""
+        """Return the generation that the guest has acknowledged; -1 when no guest listens."""
         try:
             found = resources.parse(self._files.read(name, resources.ACKNOWLEDGED))
         except errors.EngineUnavailable:

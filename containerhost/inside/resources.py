@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container is told of its resources: the document behind /run/containerhost/resources.json. Pure.
+"""Build the document of a container's resources, /run/containerhost/resources.json. Pure.
 
 A JSON object:
 
@@ -35,7 +35,7 @@ BODY = ("cpus", "memory", "devices", "environment")
 
 
 def of(spec: ContainerSpec) -> Document:
-    """The part of a document that a container's specification decides."""
+    """Return the part of a document that a container's specification decides."""
     return {"cpus": {"count": spec.cpu.count, "cores": sorted(spec.cpu.cores)}, "memory": spec.memory.size,
             "devices": [_device(grant) for grant in spec.grants],
             "environment": _environment([grant.device for grant in spec.grants])}
@@ -51,8 +51,8 @@ def _environment(devices: Sequence[Device]) -> dict[str, str]:
     return {name: value for vendor in vendors.load() for name, value in vendor.environment(devices).items()}
 
 
-def told(spec: ContainerSpec, before: str | None = None) -> ContainerSpec:
-    """The specification with the document among its labels.
+def with_document(spec: ContainerSpec, before: str | None = None) -> ContainerSpec:
+    """Return the specification with the document among its labels.
 
     :param before: the container's present document; where nothing changes it stays
     """
@@ -67,14 +67,17 @@ def following(body: Document, before: str | None) -> str:
 
 
 def announcing(before: str, coming: str, until: int) -> str:
-    """:param before, coming: documents"""
+    """Return the document that announces a change.
+
+    :param before, coming: documents
+    """
     later = parse(coming) or {}
     return text((parse(before) or {}) | {"announced": {key: later.get(key) for key in ("generation", *BODY)}
                                          | {"until": until}})
 
 
 def shrinks(before: str | None, coming: str) -> bool:
-    """Whether the container loses cores, memory or a device."""
+    """Return whether the container loses cores, memory or a device."""
     present, later = parse(before), parse(coming)
     if present is None or later is None:
         return False
@@ -89,7 +92,7 @@ def generation(document: Document | None) -> int:
 
 
 def parse(content: str | bytes | None) -> Document | None:
-    """None for what is no JSON object: a file in a container may hold anything."""
+    """Parse a document; None for what is no JSON object: a file in a container may hold anything."""
     try:
         found = json.loads(content) if content else None
     except (ValueError, RecursionError):

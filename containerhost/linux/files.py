@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Safe file operations: atomic writes, and access below directories that other users can write.
+"""Operate on files safely: atomic writes, and access below directories that other users can write.
 
 Names are relative to an open directory and never resolved as paths, so that nobody can lead an operation elsewhere by
 replacing a component meanwhile. All errors are ``OSError``; those of this module (a name that is a path, a file of the
@@ -102,7 +102,7 @@ class Directory:
 
     @property
     def owner(self) -> tuple[int, int]:
-        """User and group id, to whom a file belongs that root makes for a service which owns the directory."""
+        """Return the user and group id to give a file that root makes for the service which owns the directory."""
         found = os.fstat(self.fd)
         return found.st_uid, found.st_gid
 
@@ -167,7 +167,9 @@ class Directory:
         return fd
 
     def read(self, name: str, limit: int = LIMIT, owner: int | None = None) -> bytes:
-        """:param limit: bytes
+        """Read a regular file.
+
+        :param limit: bytes
         :raises OSError: as :meth:`open`; EFBIG for a larger file
         """
         with os.fdopen(self.open(name, owner=owner), "rb") as file:
@@ -233,17 +235,17 @@ class Directory:
         os.fsync(self.fd)
 
     def unlink(self, name: str) -> None:
-        """Idempotent: does nothing if the file is absent."""
+        """Remove a file. Idempotent: does nothing if the file is absent."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._checked(name), dir_fd=self.fd)
             os.fsync(self.fd)
 
     def stat(self, name: str) -> os.stat_result:
-        """Of a link, the link's own."""
+        """Return the status of an entry; of a link, the link's own."""
         return os.stat(self._checked(name), dir_fd=self.fd, follow_symlinks=False)
 
     def names(self) -> list[str]:
-        """Sorted, without temporary files of writes that are under way or were killed."""
+        """Return the sorted entries, without temporary files of writes that are under way or were killed."""
         return sorted(name for name in os.listdir(self.fd) if not name.startswith(UNFINISHED))
 
     def _checked(self, name: str) -> str:

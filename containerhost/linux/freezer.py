@@ -56,7 +56,7 @@ class Freezer(NamedTuple):
 
     @property
     def thawing(self) -> str:
-        """What lets the group run when it is written to the file."""
+        """Return the value that lets the group run when it is written to its file."""
         return "THAWED" if self.path.endswith(V1) else "0"
 
     def is_requested(self, host: Host) -> bool:
@@ -73,10 +73,10 @@ class Freezer(NamedTuple):
 
     @contextlib.contextmanager
     def locked(self, host: Host, timeout: float, failure: Failure = TimeoutError) -> Iterator[int | None]:
-        """Keep other processes from freezing and thawing the group. The lock is on its folder, and ends with the last
-        process that has inherited it.
+        """Keep other processes from freezing and thawing the group. The lock is on its directory, and ends with the
+        last process that has inherited it.
 
-        :returns: the folder, open; None if the group is gone
+        :returns: the directory, open; None if the group is gone
         :raises Exception: ``failure``: another process has the lock for longer than ``timeout`` seconds
         """
         fd = host.open(os.path.dirname(self.path))
@@ -160,26 +160,27 @@ def held(group: Freezer, host: Host, fd: int) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            folder = stack.enter_context(group.locked(host, 0 if group.is_requested(host) else FREEZE_TIMEOUT))
+            directory = stack.enter_context(group.locked(host, 0 if group.is_requested(host) else FREEZE_TIMEOUT))
         except TimeoutError as error:
             if not group.is_requested(host):
                 raise HostActionFailed(f"{error}; try again") from error
         else:
-            if folder is not None and not group.is_requested(host):
-                stack.enter_context(requested(group, fd, folder))
+            if directory is not None and not group.is_requested(host):
+                stack.enter_context(requested(group, fd, directory))
         yield
 
 
 @contextlib.contextmanager
-def requested(group: Freezer, fd: int, folder: int) -> Iterator[None]:
+def requested(group: Freezer, fd: int, directory: int) -> Iterator[None]:
     """Freeze a group, and thaw it when the block ends or this process does.
 
     :param fd: of the locked file
-    :param folder: of the group, locked
+    :param directory: of the group, locked
     """
     command = ["sh", "-c", THAW, "thaw", str(FROZEN_TIMEOUT), group.thawing, group.path, str(LOCK)]
     # It inherits both locks: nobody else freezes anything before it has ended.
-    with holding(command, group.path, THAW_TIMEOUT, "what thaws it does not start", pass_fds=[fd, folder]) as process:
+    with holding(command, group.path, THAW_TIMEOUT, "what thaws it does not start",
+                 pass_fds=[fd, directory]) as process:
         try:
             os.pwrite(fd, group.path.encode(), 0)
             group.freeze()

@@ -49,16 +49,16 @@ def acquire(fd: int, timeout: float, path: str | Path, failure: Failure = Timeou
 class FileLock:
     """Lock by the name of a file.
 
-    The file belongs to the owner of its folder, also where root is the first to need it: a service that is not root
+    The file belongs to the owner of its directory, also where root is the first to need it: a service that is not root
     would else never get the lock again.
 
-    :param path: the file; made, with its folder, when first needed
-    :param limit: seconds to wait for another holder
+    :param path: the file; made, with its directory, when first needed
+    :param timeout: seconds to wait for another holder
     """
 
-    def __init__(self, path: Path, limit: float) -> None:
+    def __init__(self, path: Path, timeout: float) -> None:
         self.path = path
-        self._limit = limit
+        self._timeout = timeout
 
     @contextlib.contextmanager
     def held(self, failure: Failure = TimeoutError) -> Iterator[int]:
@@ -69,24 +69,24 @@ class FileLock:
         :raises OSError: the file cannot be opened
         """
         with closing(self._opened()) as fd:
-            acquire(fd, self._limit, self.path, failure)
+            acquire(fd, self._timeout, self.path, failure)
             yield fd
 
     def _opened(self) -> int:
-        make_folder(self.path.parent)
-        with Directory(self.path.parent) as folder:
-            handle = None
-            while handle is None:  # some remove a lock's file while they hold it
-                if not folder.has(self.path.name):
-                    folder.create(self.path.name, folder.owner if os.geteuid() == 0 else None)
+        make_directory(self.path.parent)
+        with Directory(self.path.parent) as directory:
+            fd = None
+            while fd is None:  # some remove a lock's file while they hold it
+                if not directory.has(self.path.name):
+                    directory.create(self.path.name, directory.owner if os.geteuid() == 0 else None)
                 with contextlib.suppress(FileNotFoundError):
-                    handle = folder.open(self.path.name, os.O_RDWR)
+                    fd = directory.open(self.path.name, os.O_RDWR)
             try:
-                adopt(handle, folder)
+                adopt(fd, directory)
             except BaseException:
-                os.close(handle)
+                os.close(fd)
                 raise
-            return handle
+            return fd
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def byte_held(path: Path, offset: int, timeout: float, failure: Failure = Timeou
               shared: bool = False) -> Iterator[None]:
     """Hold the lock of one byte of a file, which need not have it, while the block runs.
 
-    :param path: the file; made for this user alone, with its folder, when first needed
+    :param path: the file; made for this user alone, with its directory, when first needed
     :param timeout: seconds to wait for another holder
     :param shared: hold it beside others that share it
     :raises Exception: ``failure``: another one holds it for longer
@@ -116,18 +116,19 @@ def _try_byte(fd: int, offset: int, shared: bool) -> bool:
     return True
 
 
-def adopt(handle: int, folder: Directory) -> None:
-    """Give the folder's owner an empty file that root made with an earlier release."""
-    found = os.fstat(handle)
-    if os.geteuid() == 0 and (found.st_uid, found.st_gid) != folder.owner and found.st_nlink == 1 and not found.st_size:
-        os.fchown(handle, *folder.owner)
+def adopt(fd: int, directory: Directory) -> None:
+    """Give the directory's owner an empty file that root made with an earlier release."""
+    found = os.fstat(fd)
+    if os.geteuid() == 0 and (found.st_uid,
+                              found.st_gid) != directory.owner and found.st_nlink == 1 and not found.st_size:
+        os.fchown(fd, *directory.owner)
 
 
-def make_folder(path: Path) -> None:
-    """Make what is missing of a folder; what root makes belongs to the owner of the folder that it is made in."""
+def make_directory(path: Path) -> None:
+    """Make what is missing of a directory; what root makes belongs to the owner of the directory that it is made in."""
     if path.is_dir():
         return
-    make_folder(path.parent)
+    make_directory(path.parent)
     with Directory(path.parent) as parent:
         child = parent.child(path.name, create=True, mode=0o755)
         with child:

@@ -32,7 +32,7 @@ def retry(action: Callable[[], T], error: type[Exception] | tuple[type[Exception
           interval: float, is_final: Callable[[Any], bool] = lambda error: False) -> T:
     """Repeat ``action`` while it raises ``error``, which is logged, for up to ``timeout`` seconds.
 
-    :param is_final: tells which errors no repetition mends
+    :param is_final: tells which errors no repetition repairs
     :raises Exception: the last one
     """
     end = time.monotonic() + timeout

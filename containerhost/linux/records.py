@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of the small JSON records that this project keeps on a host.
+"""Version the small JSON records that this project keeps on a host.
 
 A record outlives the release that wrote it: hosts are upgraded and downgraded while containers run, and releases share
 a host. So each record has a ``version``, a reader takes the fields it knows and fills in those that an older release
@@ -19,7 +19,10 @@ UNVERSIONED = 1  # of records from before there were versions
 
 
 def version(record: Any) -> int:
-    """:raises ValueError: it is no JSON object, or its version is no positive integer"""
+    """Return the version of a record.
+
+    :raises ValueError: it is no JSON object, or its version is no positive integer
+    """
     if not isinstance(record, dict):
         raise ValueError("it is no JSON object")
     found = record.get(VERSION, UNVERSIONED)

@@ -117,7 +117,7 @@ def words(errors: IO[bytes]) -> str:
 
 
 def detached(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a program that outlives this process: in a session of its own, which keeps no folder and no stream open.
+    """Start a program that outlives this process: in a session of its own, which keeps no directory and no stream open.
 
     :param options: of :class:`subprocess.Popen`
     """
@@ -195,7 +195,7 @@ def missing(names: Iterable[str]) -> Sequence[str]:
 
 
 def system_path() -> str:
-    """Return the search path with the folders of file system tools, which are not on every user's."""
+    """Return the search path with the directories of file system tools, which are not on every user's."""
     return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 

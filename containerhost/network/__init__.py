@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network links, interfaces and functions of the host, for containers."""
+"""Manage network links, interfaces and functions of the host, for containers."""

@@ -8,14 +8,14 @@ import ipaddress
 import json
 
 from containerhost.errors import HostActionFailed
+from containerhost.network.ipconfig import IpConfig
 from containerhost.network.links import ip
-from containerhost.network.nicsetup import NicSetup
 from containerhost.process.namespaces import within
 
-NOTHING = NicSetup()
+NOTHING = IpConfig()
 
 
-def apply(namespace: str, name: str, wanted: NicSetup, before: NicSetup | None = None) -> None:
+def apply(namespace: str, name: str, wanted: IpConfig, before: IpConfig | None = None) -> None:
     """Bring the interface up with what is wanted, and without what ``before`` had more; what else it has it keeps.
 
     :param namespace: the namespace's file
@@ -50,7 +50,7 @@ def apply(namespace: str, name: str, wanted: NicSetup, before: NicSetup | None =
 
 
 def enable_ipv6(name: str) -> None:
-    """Docker turns it off in a network namespace that gets nothing from itself."""
+    """Enable IPv6, which Docker disables in a network namespace that it does not configure itself."""
     try:
         with open(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6", "w", encoding="ascii") as setting:
             setting.write("0")
@@ -58,7 +58,7 @@ def enable_ipv6(name: str) -> None:
         raise HostActionFailed(f"interface {name} cannot have IPv6: {error.strerror}") from error
 
 
-def checked(wanted: NicSetup) -> None:
+def checked(wanted: IpConfig) -> None:
     try:
         for address in wanted.addresses:
             ipaddress.ip_interface(address)

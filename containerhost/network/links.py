@@ -19,7 +19,7 @@ from containerhost.process.namespaces import within
 
 # linux/sockios.h, linux/ethtool.h
 SIOCETHTOOL, ETHTOOL_STXCSUM = 0x8946, 0x17
-LIMIT = 30  # s
+TIMEOUT = 30  # s
 HOME = "/proc/thread-self/ns/net"
 
 
@@ -57,7 +57,10 @@ def make_shaper(name: str) -> None:
 
 
 def remove_shaper(name: str) -> None:
-    """:raises HostActionFailed: the interface is another one"""
+    """Remove a shaping interface.
+
+    :raises HostActionFailed: the interface is another one
+    """
     remove(name, "ifb", "one that shapes")
 
 
@@ -86,7 +89,7 @@ def rename(name: str, new: str) -> None:
     ip(asked, "link", "set", "dev", name, "name", new)
 
 
-def quieten(name: str) -> None:
+def link_down_and_flush(name: str) -> None:
     """Leave an interface down and without addresses."""
     asked = f"set interface {name} down and take its addresses"
     ip(asked, "link", "set", "dev", name, "down")
@@ -110,7 +113,7 @@ def compute_checksums(name: str) -> None:
             raise HostActionFailed(f"checksum offload of {name} cannot be turned off: {error.strerror}") from error
 
 
-def lend(name: str, namespace: str, new: str) -> None:
+def move_in(name: str, namespace: str, new: str) -> None:
     """Move an interface into another network namespace, where it is down and has another name.
 
     :param namespace: the namespace's file
@@ -126,7 +129,7 @@ def fetch(name: str, namespace: str, new: str) -> None:
 
 
 def names_in(namespace: str) -> tuple[str, ...]:
-    """Names of the interfaces in a network namespace."""
+    """Return the names of the interfaces in a network namespace."""
     found: list[str] = []
     within(namespace, lambda: found.extend(name for _, name in socket.if_nameindex()))
     return tuple(found)
@@ -159,4 +162,4 @@ def ip(asked: str, *words: str, pass_fds: Sequence[int] = ()) -> str:
     :returns: what it prints
     :raises HostActionFailed: it fails, with its words
     """
-    return check(["ip", *words], LIMIT, f"cannot {asked}", pass_fds=pass_fds)
+    return check(["ip", *words], TIMEOUT, f"cannot {asked}", pass_fds=pass_fds)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports of Open vSwitch, by its own tool. Needs root."""
+"""Manage ports of Open vSwitch, by its own tool. Needs root."""
 
 from collections.abc import Collection
 
-from containerhost.privileged import COMMAND_LIMIT, INTERFACE, check, run
+from containerhost.privileged import COMMAND_TIMEOUT, INTERFACE, check, run
 from containerhost.sysfs import Host
 
-OVS_VSCTL = ("ovs-vsctl", f"--timeout={COMMAND_LIMIT - 5}")
+OVS_VSCTL = ("ovs-vsctl", f"--timeout={COMMAND_TIMEOUT - 5}")
 
 
 def add_port(name: str, bridge: str, vlan: int | None, tagged: Collection[int]) -> None:

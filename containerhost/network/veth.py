@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container's virtual interface: a pair whose one end stays on the host as a switch's port and whose other end moves
-into the container.
+"""Manage a container's virtual interface: a pair whose one end stays on the host as a switch's port and whose other end
+moves into the container.
 
 The host's end carries a mark (the kernel's ``ifalias``) that tells whose it is, so that what a killed driver left is
 found by looking at the host alone.
@@ -14,8 +14,8 @@ from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 
-FOLDER = "/sys/class/net"
-RETURN_LIMIT = 10.0  # s for an interface to come back from a container that was stopped
+DIRECTORY = "/sys/class/net"
+RETURN_TIMEOUT = 10.0  # s for an interface to come back from a container that was stopped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +58,9 @@ class Veths:
         self._host = host or Host()
 
     def ready(self, pair: Pair) -> bool:
-        """Whether the pair is there, for a container that does not run. One that has just ended gives it back late."""
-        return self.marks(pair) and wait_until(lambda: self.is_here(pair.inner_end), RETURN_LIMIT)
+        """Return whether the pair is there, for a container that does not run. One that has just ended gives it back
+        late."""
+        return self.marks(pair) and wait_until(lambda: self.is_here(pair.inner_end), RETURN_TIMEOUT)
 
     def make(self, pair: Pair) -> None:
         """Make the pair anew, in place of what is left of an earlier one.
@@ -76,7 +77,7 @@ class Veths:
             self._privileged.compute_checksums(pair.inner_end)
 
     def _is_ours(self, pair: Pair) -> bool:
-        """Marked, or made by a driver that was killed before it marked it."""
+        """Return whether the interface is marked, or was made by a driver that was killed before it marked it."""
         return self.marks(pair) or (self.mark(pair.host_end) is None and self.is_here(pair.inner_end))
 
     def remove(self, host_end: str) -> None:
@@ -89,33 +90,35 @@ class Veths:
         return self.mark(pair.host_end) == pair.mark
 
     def marked(self, beginning: str) -> Mapping[str, str]:
-        """Host ends whose mark begins with ``beginning`` -> their marks."""
-        found = {name: self.mark(name) for name in self._host.names(FOLDER)}
+        """Return the marks of the host ends whose mark begins with ``beginning``."""
+        found = {name: self.mark(name) for name in self._host.names(DIRECTORY)}
         return {name: mark for name, mark in found.items() if mark and mark.startswith(beginning)}
 
     def mark(self, name: str) -> str | None:
-        return self._host.text(f"{FOLDER}/{name}/ifalias") or None
+        return self._host.text(f"{DIRECTORY}/{name}/ifalias") or None
 
     def is_here(self, name: str) -> bool:
-        """Whether an interface is in the host's network namespace."""
-        return self._host.is_folder(f"{FOLDER}/{name}")
+        """Return whether an interface is in the host's network namespace."""
+        return self._host.is_directory(f"{DIRECTORY}/{name}")
 
     def set_up(self, host_end: str, up: bool) -> None:
-        """Down, the container's end has no carrier: nothing reaches it, and its kernel answers nobody."""
+        """Set the host end up or down. Down, the container's end has no carrier: nothing reaches it, and its kernel
+        answers nobody."""
         self._privileged.set_link(host_end, up)
 
     def join(self, host_end: str, bridge: str) -> None:
         self._privileged.enslave(host_end, bridge)
 
     def shape(self, host_end: str, shape: Shape) -> None:
-        """Of what the container receives."""
+        """Limit what the container receives."""
         self._privileged.shape(host_end, shape.rate, shape.ceiling, shape.burst)
 
     def shape_sent(self, host_end: str, shape: Shape) -> None:
-        """Of what it sends, for a host end whose frames the kernel itself takes: a bridge, or the host's IP stack."""
+        """Limit what it sends, for a host end whose frames the kernel itself takes: a bridge, or the host's IP
+        stack."""
         self._privileged.shape_sent(host_end, shaper(host_end), shape.rate, shape.ceiling, shape.burst)
 
 
 def shaper(host_end: str) -> str:
-    """The interface by whose way goes what a container sends, if that is limited."""
+    """Return the name of the interface that limits what a container sends."""
     return f"ifb{host_end[3:]}"

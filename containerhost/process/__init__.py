@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of the host and of containers, and their limits."""
+"""Inspect processes of the host and of containers, and set their limits."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All processes that a command in a container began, to end them: an engine may know only the first.
+"""End all processes that a command in a container began: an engine may know only the first.
 
 One of them is in the first one's session, has a mark in its environment, or was begun by one that is found so, also by
 one that has ended since. A program that hides from all three, which a tenant may run anyway, is only the container's.
@@ -18,7 +18,7 @@ from containerhost.linux.poll import wait_until, wait_while
 from containerhost.process.processes import namespace, pids
 
 MARK = "CONTAINERHOST_COMMAND"  # the environment variable whose value is the mark
-LIMIT = 5.0  # s until they are gone
+TIMEOUT = 5.0  # s until they are gone
 STARTING = 0.01  # s that the kernel takes to start a program
 GONE = frozenset("ZX")  # states of processes that have ended (proc(5))
 
@@ -45,8 +45,8 @@ def end(container: int, first: int, mark: str) -> None:
             kill(pid, space)
         return found
 
-    if found := wait_while(killed, LIMIT):
-        raise HostActionFailed(f"process {min(found)} of a command does not end within {LIMIT:g} s")
+    if found := wait_while(killed, TIMEOUT):
+        raise HostActionFailed(f"process {min(found)} of a command does not end within {TIMEOUT:g} s")
 
 
 def members(known: Mapping[int, Place], first: int, mark: str) -> frozenset[int]:
@@ -59,13 +59,13 @@ def members(known: Mapping[int, Place], first: int, mark: str) -> frozenset[int]
 
 
 def places(space: str) -> dict[int, Place]:
-    """Of the processes of a PID namespace that run."""
+    """Return the parents and sessions of the running processes in a PID namespace."""
     found = {pid: place(pid) for pid in pids() if namespace(pid) == space}
     return {pid: there for pid, there in found.items() if there}
 
 
 def place(pid: int) -> Place | None:
-    """None for one that has ended."""
+    """Return the parent and session of a process; None for one that has ended."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             # The second field is the program's name in parentheses, which may hold anything.
@@ -93,7 +93,7 @@ def environment(pid: int) -> frozenset[bytes]:
 
 
 def kill(pid: int, space: str) -> None:
-    """Another process may have its number by now, but none of the container's that could be another's."""
-    with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(pid)) as handle:
+    """Kill a process. Its number may belong to another process by now, but then to none outside the container."""
+    with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(pid)) as fd:
         if namespace(pid) == space:
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            signal.pidfd_send_signal(fd, signal.SIGKILL)

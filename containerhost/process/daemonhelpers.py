@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helper processes of LXD or Incus that wait for a container's tenant.
+"""End helper processes of LXD or Incus that wait for a container's tenant.
 
 The daemon reaches the files of a running container by ``lxd forkfile``, and gives it a device by ``lxd forkmount``;
 both act in the container's mount namespace. At a FIFO that the tenant put there they wait without end, and until they
@@ -29,10 +29,13 @@ def end(pid: int) -> int:
 
 
 def kill(helper: int, pid: int) -> bool:
-    """:returns: False if it need not be killed, or has ended by itself"""
-    with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(helper)) as handle:
+    """Kill a helper that waits for its tenant.
+
+    :returns: False if it need not be killed, or has ended by itself
+    """
+    with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(helper)) as fd:
         if is_stuck(helper, pid):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
             return True
     return False
 
@@ -42,8 +45,8 @@ def helpers() -> Iterator[int]:
 
 
 def action(pid: int) -> list[str]:
-    """The arguments of a helper, from its kind on; none of any other process. Only in this process's PID namespace:
-    nothing in a container is in it."""
+    """Return the arguments of a helper, from its kind on; none of any other process. Only processes in this PID
+    namespace count: none in a container is in it."""
     if namespace(pid) != namespace(os.getpid()):
         return []
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -63,12 +66,12 @@ def is_stuck(helper: int, pid: int) -> bool:
 
 
 def used(space: str | None) -> bool:
-    """Whether any process but the daemon's helpers is in a mount namespace."""
+    """Return whether any process but the daemon's helpers is in a mount namespace."""
     return any(mounts(pid) == space and not action(pid) for pid in pids())
 
 
 def mounts(pid: int) -> str | None:
-    """The mount namespace of a process; None if there is no such process."""
+    """Return the mount namespace of a process; None if there is no such process."""
     try:
         return os.readlink(f"/proc/{pid}/ns/mnt")
     except OSError:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nodes that LXD or Incus has made for containers' devices (device_utils_unix.go): character nodes
-``unix.DEVICE.PATH`` in a folder ``devices/CONTAINER`` of the daemon's own, where ``-`` is ``--`` and ``/`` is ``-``,
+"""Remove the nodes that LXD or Incus has made for containers' devices (device_utils_unix.go): character nodes
+``unix.DEVICE.PATH`` in a directory ``devices/CONTAINER`` of the daemon's own, where ``-`` is ``--`` and ``/`` is ``-``,
 each shown in the container at its path."""
 
 import contextlib
@@ -20,15 +20,15 @@ def forget(server: int, container: str, pid: int, known: Collection[str]) -> int
     nodes stay: whoever would remove one must see to what of the container uses it.
 
     :param server: the daemon's process
-    :param container: as the daemon calls its folder
+    :param container: as the daemon calls its directory
     :param pid: the container's first process
     :param known: names of the devices it knows of; what they have too stays
     :returns: how many were removed
     """
-    folder = f"{home(server)}/devices/{container}"
-    nodes = {name: parted(name) for name in listed(folder) if name.startswith(KIND)}
+    directory = f"{home(server)}/devices/{container}"
+    nodes = {name: parted(name) for name in listed(directory) if name.startswith(KIND)}
     kept = {path for device, path in nodes.values() if device in known}
-    stale = [(os.path.join(folder, name), path) for name, (device, path) in nodes.items() if device not in known]
+    stale = [(os.path.join(directory, name), path) for name, (device, path) in nodes.items() if device not in known]
     removed = 0
     for file, path in stale:
         status = os.stat(file, follow_symlinks=False)
@@ -41,14 +41,14 @@ def forget(server: int, container: str, pid: int, known: Collection[str]) -> int
     return removed
 
 
-def listed(folder: str) -> list[str]:
+def listed(directory: str) -> list[str]:
     with contextlib.suppress(FileNotFoundError):  # the container had no device yet
-        return sorted(os.listdir(folder))
+        return sorted(os.listdir(directory))
     return []
 
 
 def parted(name: str) -> tuple[str, str]:
-    """The device's name and the path in the container."""
+    """Split a node's name into the device's name and the path in the container."""
     device, _, path = name.removeprefix(KIND).partition(".")
     return decoded(device), f"/{decoded(path)}"
 
@@ -58,14 +58,14 @@ def decoded(text: str) -> str:
 
 
 def real_user(pid: int) -> int:
-    """Return the user of a process. The owner of its folder in /proc is root for everybody's process that may not be
+    """Return the user of a process. The owner of its directory in /proc is root for everybody's process that may not be
     dumped (proc(5)), which any process can choose."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
 
 
 def home(server: int) -> str:
-    """The daemon's folder, as this process sees it: a daemon from a snap has mounts of its own.
+    """Return the daemon's directory, as this process sees it: a daemon from a snap has mounts of its own.
 
     :raises HostActionFailed: the process is no such daemon
     """

@@ -153,7 +153,10 @@ def in_words(pid: int) -> str:
 
 
 def too_many_files(spent: Mapping[str, float]) -> HostActionFailed:
-    """:param spent: seconds by container"""
+    """Return the error for containers whose open files take too long to read.
+
+    :param spent: seconds by container
+    """
     worst = max(spent, key=lambda container: spent[container])
     first = min(members(worst), default=0)
     return HostActionFailed(

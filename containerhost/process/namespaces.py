@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Acting in a container's namespace, or as its root, in a thread of its own: the caller's never leaves its own."""
+"""Act in a container's namespace, or as its root, in a thread of its own: the caller's never leaves its own."""
 
 import ctypes
 import os
@@ -64,11 +64,11 @@ def limited(act: Callable[[], Result], problem: str, timeout: float) -> Result:
 
 
 def enter(namespace: str) -> None:
-    """Of the calling thread, for good; paths are then those of the namespace.
+    """Move the calling thread into a namespace; the thread stays there, and paths are then those of the namespace.
 
     :raises OSError: the kernel refuses
     """
-    # The C library's, because os.setns is there from Python 3.12 on. Who shares a root folder with other threads, as
+    # The C library's, because os.setns is there from Python 3.12 on. Who shares a root directory with other threads, as
     # all do at first, may not exchange it.
     with open(namespace, "rb") as there:
         if _libc.unshare(CLONE_FS) < 0 or _libc.setns(there.fileno(), 0) < 0:

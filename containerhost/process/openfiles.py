@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device nodes that a process has open, has mapped, or mounts that it sees, whichever of its threads has them.
+"""Find device nodes that a process has open, has mapped, or mounts that it sees, whichever of its threads has them.
 
 Each thread can have a table of open files and a mount namespace of its own (unshare(2)), and the first thread may have
 ended, which leaves nothing at the process's own number. A thread's number in /proc is as good as a process's.
@@ -53,7 +53,7 @@ def tables(pid: int) -> Iterator[int]:
 
 
 def shared(one: int, other: int) -> bool:
-    """Whether two threads surely have one table of open files."""
+    """Return whether two threads surely have one table of open files."""
     return KCMP is not None and _libc.syscall(KCMP, one, other, KCMP_FILES, 0, 0) == 0
 
 
@@ -65,7 +65,7 @@ def nodes(pid: int, kind: int, end: float = math.inf) -> set[Number]:
     :raises TimeoutError: the process has too many files
     """
     found: set[Number] = set()
-    for path in itertools.chain(handles(pid), mappings(pid)):
+    for path in itertools.chain(fds(pid), mappings(pid)):
         if time.monotonic() > end:
             raise TimeoutError(f"process {pid} has too many files open")
         found |= node(path, kind)
@@ -83,7 +83,7 @@ def node(path: str, kind: int) -> set[Number]:
     return {(major, minor)} if stat.S_IFMT(mode) == kind else set()
 
 
-def handles(pid: int) -> Iterator[str]:
+def fds(pid: int) -> Iterator[str]:
     for thread in tables(pid):
         try:
             with os.scandir(f"/proc/{thread}/fd") as entries:
@@ -95,7 +95,7 @@ def handles(pid: int) -> Iterator[str]:
 def has_unlisted(pid: int) -> bool:
     """Return whether a process can get files that no table lists: they wait in a socket to be received, or are kept in
     an io_uring. Which files these are the kernel does not tell. See unix(7), SCM_RIGHTS, and io_uring_register(2)."""
-    for path in handles(pid):
+    for path in fds(pid):
         thread, _, fd = path.removeprefix("/proc/").partition("/fd/")
         try:
             holds_files = os.readlink(path).startswith(("socket:", "anon_inode:[io_uring]"))

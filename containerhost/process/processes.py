@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's processes, and a safe way into the root folder of one that belongs to a tenant."""
+"""Read the host's processes, and enter the root directory of a tenant's process safely."""
 
 import os
 from collections.abc import Iterator
@@ -22,20 +22,20 @@ def namespace(pid: int) -> str | None:
 
 
 def parent(pid: int) -> int | None:
-    """None for the first process, and for one that is gone."""
+    """Return the parent of a process; None for the first process, and for one that is gone."""
     fields = _fields(pid)
     return int(fields[1]) or None if fields else None
 
 
 def began(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot: with its number it names one process for all time. None for one
-    that is gone, also if nobody has waited for it."""
+    """Return the start time of a process, in clock ticks since boot: with its number it identifies one process for
+    ever. None for one that is gone, also if nobody has waited for it."""
     fields = _fields(pid)
     return int(fields[19]) if fields and fields[0] not in ("Z", "X") else None
 
 
 def _fields(pid: int) -> list[str]:
-    """/proc/<pid>/stat (proc(5)) from its third field on; none of one that is gone."""
+    """Return the fields of /proc/<pid>/stat (proc(5)) from the third on; none of one that is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             # The second field is the program's name in parentheses, which may hold anything.
@@ -81,16 +81,16 @@ def name(pid: int) -> str:
 STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def open_folder(pid: int, steps: tuple[str, ...]) -> int | None:
-    """A folder below the root of a process; None when it is missing or no folder."""
+def open_directory(pid: int, steps: tuple[str, ...]) -> int | None:
+    """Open a directory below the root of a process; None when it is missing or not a directory."""
     try:
-        handle = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error
     for step in steps:
         try:
-            with closing(handle):
-                handle = os.open(step, STEP, dir_fd=handle)
+            with closing(fd):
+                fd = os.open(step, STEP, dir_fd=fd)
         except OSError:
             return None
-    return handle
+    return fd

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel resource limits (setrlimit(2)) of a container's processes while they run."""
+"""Set kernel resource limits (setrlimit(2)) of a container's processes while they run."""
 
 import os
 import resource
@@ -41,7 +41,7 @@ def value(size: str) -> int:
 
 
 def _raise(pid: int, wanted: Mapping[int, int]) -> bool:
-    """Whether anything was changed."""
+    """Return whether anything was changed."""
     try:
         return any([_raise_one(pid, number, size) for number, size in wanted.items()])
     except ProcessLookupError:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command ``containerhost`` tells."""
+"""Report for the command ``containerhost``."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `containerhost rdma` tells: every RDMA function of the host with its ports, nodes and neighbours."""
+"""Report every RDMA function of the host with its ports, nodes and nearest GPUs (`containerhost rdma`)."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from containerhost import neighbours
+from containerhost import pci_topology
 from containerhost.allocation.store import Allocation
 from containerhost.devices import rdmaports
 from containerhost.devices.model import Device, NodeUse
@@ -14,13 +14,13 @@ from containerhost.sysfs import Host
 
 
 def rows(inventory: Inventory, host: Host, records: Mapping[str, Allocation]) -> list[dict[str, Any]]:
-    """JSON-ready, one for each function. GUIDs and states are those of the moment."""
-    connections = neighbours.connections(inventory, host)
+    """Return a JSON-ready row for each function. GUIDs and states are the present ones."""
+    connections = pci_topology.connections(inventory, host)
     ways = {(connection.gpu, connection.function): connection.way for connection in connections}
     found = []
     for device in inventory.devices:
         if device.rdma:
-            near = neighbours.nearest(connections, device.id)
+            near = pci_topology.nearest(connections, device.id)
             found.append({
                 "device": device.id, "ibdev": device.rdma.ibdev, "link_layer": device.link_layer,
                 "node_guid": device.rdma.node_guid, "port_guid": device.rdma.port_guid, "netdev": device.netdev,
@@ -38,5 +38,5 @@ def port_row(port: rdmaports.Port) -> dict[str, Any]:
 
 
 def has_manager(devices: tuple[Device, ...]) -> bool:
-    """Whether the connection manager's node is there for those that need it."""
+    """Return whether the connection manager's node is there for those that need it."""
     return any(node.use is NodeUse.SHARED for device in devices if device.rdma for node in device.nodes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How devices and topology look on a terminal. JSON is for programs; this is for people."""
+"""Format devices and topology for a terminal. JSON is for programs; this is for people."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from containerhost.devices.pci import ADDRESS
 from containerhost.devices.rdmaports import NamespaceMode
 from containerhost.devices.scan import Inventory
 from containerhost.idlist import id_runs
-from containerhost.neighbours import Connection, cards
+from containerhost.pci_topology import Connection, cards
 from containerhost.topology import Topology
 
 _COLUMNS = ("device", "kind", "role", "link", "pci id", "class", "driver", "numa", "model", "uuid", "parent", "netdev",
@@ -19,7 +19,7 @@ _GIBIBYTE = 1 << 30
 
 
 def devices(inventory: Inventory, records: Mapping[str, Allocation]) -> str:
-    """A table with one device a line; nodes that devices share are listed once, below it."""
+    """Return a table with one device a line; nodes that devices share are listed once, below it."""
     shown = table(_COLUMNS, [_row(device, records.get(device.id)) for device in inventory.devices])
     shared = {node for device in inventory.devices for node in device.nodes if node.use is NodeUse.SHARED}
     own = {node.path for device in inventory.devices for node in device.nodes if node.use is NodeUse.OWN}
@@ -61,7 +61,7 @@ def _nodes(nodes: Iterable[CharNode]) -> str:
 
 
 def rdma(rows: Sequence[Mapping[str, Any]], mode: NamespaceMode | None, manager: bool) -> str:
-    """A table with one port a line, and what holds for all.
+    """Return a table with one port a line, and what holds for all.
 
     :param rows: of :func:`containerhost.reports.rdmareport.rows`
     :param manager: whether there is a connection manager
@@ -84,8 +84,8 @@ def _roce(gid: Mapping[str, Any]) -> str:
     return " (RoCE v2)" if gid["kind"] == "RoCE v2" else ""
 
 
-def neighbours(inventory: Inventory, found: Iterable[Connection]) -> str:
-    """A table of GPUs and network cards: what lies between them."""
+def pci_topology(inventory: Inventory, found: Iterable[Connection]) -> str:
+    """Return a table of what lies between GPUs and network cards."""
     ways = {(connection.gpu, connection.function): connection.way for connection in found}
     columns = [device.id for device in cards(inventory)]
     gpus = sorted({gpu for gpu, _ in ways})
@@ -95,7 +95,7 @@ def neighbours(inventory: Inventory, found: Iterable[Connection]) -> str:
 
 
 def topology(found: Topology, inventory: Inventory) -> str:
-    """The processors in a line, then a table of NUMA nodes with the devices near each."""
+    """Return the processors in a line, then a table of NUMA nodes with the devices near each."""
     cpu = found.cpu
     head = (f"{cpu.model or 'unknown processor'} ({cpu.arch}): {cpu.sockets} sockets, {cpu.cores_per_socket} cores, "
             f"{cpu.threads_per_core} threads each")
@@ -110,12 +110,13 @@ def topology(found: Topology, inventory: Inventory) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers in the kernel's list format: ``0-3,8``."""
+    """Format numbers as the kernel's list format: ``0-3,8``."""
     return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in id_runs(numbers))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns under their names, in capitals but for addresses; a column that says nothing is left out."""
+    """Return aligned columns under their names, in capitals but for addresses; a column that says nothing is left
+    out."""
     cells = [[printable(cell) for cell in row] for row in rows]
     shown = [index for index in range(len(columns)) if not rows or any(row[index] for row in cells)]
     names = [name if ADDRESS.fullmatch(name) else name.upper() for name in columns]
@@ -126,5 +127,5 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def printable(text: str) -> str:
-    """What a card or a captured tree says must not steer the terminal."""
+    """Replace control characters: text of a card or a captured tree must not steer the terminal."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)

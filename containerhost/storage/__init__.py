@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks, mounts and block devices of the host, for containers."""
+"""Manage disks, mounts and block devices of the host, for containers."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copying pieces of one block device to another."""
+"""Copy pieces of one block device to another."""
 
 import os
 import stat
@@ -10,8 +10,10 @@ from containerhost.linux.files import closing
 STEP = 4 * 2**20  # bytes
 
 
-def copy(source: str, target: str, place: int, size: int) -> int:
-    """:param place: where the piece begins, in bytes
+def copy(source: str, target: str, offset: int, size: int) -> int:
+    """Copy a piece of a block device.
+
+    :param offset: where the piece begins, in bytes
     :param size: bytes of the piece; less at the end
     :returns: bytes copied; 0 at the end of ``source``
     :raises HostActionFailed: one is no block device, the target is smaller or used by the host (mounted, in a RAID or a
@@ -22,27 +24,27 @@ def copy(source: str, target: str, place: int, size: int) -> int:
     try:
         with (closing(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as reading,
               closing(os.open(target, os.O_WRONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC)) as writing):
-            return copied(reading, writing, place, size)
+            return copied(reading, writing, offset, size)
     except OSError as error:
         raise HostActionFailed(f"{source} cannot be copied to {target}: {error.strerror}") from error
 
 
-def copied(reading: int, writing: int, place: int, size: int) -> int:
+def copied(reading: int, writing: int, offset: int, size: int) -> int:
     room, there = length(writing), length(reading)
     if there > room:
         raise HostActionFailed(f"a block device of {there} bytes cannot be copied to one of {room} bytes")
-    end = min(place + size, there)
-    done = place
+    end = min(offset + size, there)
+    done = offset
     while done < end:
         piece = os.pread(reading, min(STEP, end - done), done)
         if not piece:
             break
         done += os.pwrite(writing, piece, done)
     os.fsync(writing)
-    return done - place
+    return done - offset
 
 
-def length(handle: int) -> int:
-    if not stat.S_ISBLK(os.fstat(handle).st_mode):
+def length(fd: int) -> int:
+    if not stat.S_ISBLK(os.fstat(fd).st_mode):
         raise HostActionFailed("what is to be copied is no block device")
-    return os.lseek(handle, 0, os.SEEK_END)
+    return os.lseek(fd, 0, os.SEEK_END)

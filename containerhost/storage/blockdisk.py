@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which whole disk of the host holds a folder: the kernel limits the speed of disks, not of their partitions.
+"""Find the whole disk of the host that holds a directory: the kernel limits the speed of disks, not of their
+partitions.
 
 Sources: Documentation/admin-guide/cgroup-v1/blkio-controller.rst; Documentation/ABI/testing/sysfs-block.
 """
@@ -13,10 +14,12 @@ from containerhost.sysfs import Host
 BLOCK = "/sys/dev/block"
 
 
-def holding(host: Host, folder: str) -> str | None:
-    """:returns: the disk's node, ``/dev/sda``; None where the folder's file system is on no disk, or on several
+def holding(host: Host, directory: str) -> str | None:
+    """Find the whole disk that holds a directory.
+
+    :returns: the disk's node, ``/dev/sda``; None where the directory's file system is on no disk, or on several
     """
-    number = os.stat(folder).st_dev
+    number = os.stat(directory).st_dev
     return whole(host, number) or whole(host, device_of_source(host, number))
 
 
@@ -30,7 +33,7 @@ def whole(host: Host, number: int) -> str | None:
 
 
 def device_of_source(host: Host, number: int) -> int:
-    """Of a file system with a number of its own, as btrfs has: the device that it says it is mounted from.
+    """Return the device that a file system with a number of its own, as btrfs has, says it is mounted from.
 
     /proc/self/mountinfo (proc(5)): ``id parent major:minor root place options … - type source options``.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a container have read from disks and written to them, from its control group.
+"""Measure what the processes of a container have read from disks and written to them, from its control group.
 
 Formats: the kernel's cgroup-v1/blkio-controller and cgroup-v2 documents. With version 1 the kernel counts what is
 written later, out of the page cache, for nobody.
@@ -32,13 +32,15 @@ class DiskIo:
 
 
 def disk_io(host: Host, pid: int) -> DiskIo | None:
-    """:param pid: a process of the container
+    """Return what a container has read from disks and written to them.
+
+    :param pid: a process of the container
     :returns: None where the host does not count
     """
     groups = dict(memberships(host, pid))
     if "blkio" in groups:
-        folder = f"{GROUPS}/blkio{groups['blkio']}/blkio.throttle"
-        sizes, counts = (sums(host, f"{folder}.{file}_recursive", NUMBERED)
+        directory = f"{GROUPS}/blkio{groups['blkio']}/blkio.throttle"
+        sizes, counts = (sums(host, f"{directory}.{file}_recursive", NUMBERED)
                          for file in ("io_service_bytes", "io_serviced"))
         if sizes is None or counts is None:
             return None
@@ -50,7 +52,7 @@ def disk_io(host: Host, pid: int) -> DiskIo | None:
 
 
 def memberships(host: Host, pid: int) -> Iterator[tuple[str, str]]:
-    """Controller and path of the container's group; the controller of version 2 is called nothing."""
+    """Yield the controller and path of the container's groups; version 2's controller has an empty name."""
     for line in host.lines(f"/proc/{pid}/cgroup"):
         _, controllers, path = line.split(":", 2)
         parts = path.strip("/").split("/")
@@ -60,7 +62,7 @@ def memberships(host: Host, pid: int) -> Iterator[tuple[str, str]]:
 
 
 def sums(host: Host, path: str, pattern: re.Pattern[str]) -> dict[str, int] | None:
-    """Over all disks; None without the file."""
+    """Return the sums over all disks; None without the file."""
     if not host.exists(path):
         return None
     found: dict[str, int] = {}

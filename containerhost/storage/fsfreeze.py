@@ -6,7 +6,7 @@ serves itself), the kernel does not freeze: that process alone waits then, in th
 thaws at once when it gets there. While a disk is copied it thaws when its standard input ends, so also when the process
 that copies is killed.
 
-    python -m containerhost.storage.fsfreeze FOLDER SECONDS|keep
+    python -m containerhost.storage.fsfreeze DIRECTORY SECONDS|keep
 """
 
 import contextlib
@@ -34,59 +34,62 @@ LATE = 3  # exit status: it was thawed before its standard input ended
 
 
 @contextlib.contextmanager
-def frozen(folder: Path, timeout: float) -> Iterator[None]:
+def frozen(directory: Path, timeout: float) -> Iterator[None]:
     """Let all that was written be on the disk, whole and clean, and let writers wait for as long as the block lasts.
 
     A file system that is frozen already, as one whose freezing process was killed, is thawed afterwards.
 
-    :param folder: where it is mounted, in a folder that only root can enter
+    :param directory: where it is mounted, in a directory that only root can enter
     :param timeout: seconds after which it is thawed even if the block has not ended
     :raises HostActionFailed: it cannot be frozen, or was thawed before the block ended
     """
-    with started(folder, f"{timeout:g}") as process:
+    with started(directory, f"{timeout:g}") as process:
         try:
             yield
         finally:
             status = release(process)
             if status not in (0, LATE):  # it was killed
-                mountedfs.thaw(folder)
+                mountedfs.thaw(directory)
     if status:
-        raise HostActionFailed(f"{folder} was thawed before its disk was copied: " + (
+        raise HostActionFailed(f"{directory} was thawed before its disk was copied: " + (
             f"that took more than {timeout:g} s" if status == LATE else f"what kept it frozen ended with {status}"))
 
 
-def freeze(folder: Path) -> None:
-    """Likewise until somebody thaws it; done already if it is frozen.
+def freeze(directory: Path) -> None:
+    """Freeze a file system until somebody thaws it. Idempotent.
 
     :raises HostActionFailed: it cannot be frozen; it is not
     """
-    with started(folder, KEEP) as process:
+    with started(directory, KEEP) as process:
         process.wait()
 
 
-def started(folder: Path, how: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
-    """The process that froze it, within the block.
+def started(directory: Path, how: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+    """Start the process that freezes a file system, within the block.
 
     :param how: seconds, or KEEP
     """
-    return holding(command(folder, how), str(folder), FREEZE_TIMEOUT, "a program's write to it does not end")
+    return holding(command(directory, how), str(directory), FREEZE_TIMEOUT, "a program's write to it does not end")
 
 
-def command(folder: Path, how: str) -> list[str]:
-    return [sys.executable, "-m", __name__, str(folder), how]
+def command(directory: Path, how: str) -> list[str]:
+    return [sys.executable, "-m", __name__, str(directory), how]
 
 
-def main(folder: str, how: str) -> int:
-    """:returns: the exit status"""
+def main(directory: str, how: str) -> int:
+    """Freeze a file system while standard input is open.
+
+    :returns: the exit status
+    """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    if not try_lock(os.open(Path(folder).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
+    if not try_lock(os.open(Path(directory).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
         print("an earlier command still waits until a program's write to a disk of this VM ends")
         return 1
-    with closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
+    with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         to_thaw = True
         try:
-            fcntl.ioctl(handle, FREEZE, 0)
+            fcntl.ioctl(fd, FREEZE, 0)
         except OSError as error:
             if error.errno != errno.EBUSY:
                 print(error.strerror)
@@ -98,7 +101,7 @@ def main(folder: str, how: str) -> int:
             return 0 if how == KEEP or select.select([0], [], [], float(how))[0] else LATE
         finally:
             if to_thaw:
-                fcntl.ioctl(handle, THAW, 0)
+                fcntl.ioctl(fd, THAW, 0)
 
 
 if __name__ == "__main__":

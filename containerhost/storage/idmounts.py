@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File systems of files and block devices, mounted on the host, whose files belong to a container's own users.
+"""Mount file systems of files and block devices on the host, with files that belong to a container's own users.
 
-An engine can give a container a folder of the host, and here that folder is the root of such a mount. Nothing of a
-mount is left by a process that is killed before the mount is at its place, and there it is found again by the place.
+An engine can give a container a directory of the host, and here that directory is the root of such a mount. Nothing of
+a mount is left by a process that is killed before the mount is at its place, and there it is found again by the place.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from containerhost.linux.poll import wait_while
 from containerhost.linux.run import start
 from containerhost.storage import loops, mountapi
 
-RELEASE_LIMIT = 10.0  # s; the kernel takes a file system down a moment after its last mount
-START_LIMIT = 10.0  # s, for a process to begin
+RELEASE_TIMEOUT = 10.0  # s; the kernel takes a file system down a moment after its last mount
+START_TIMEOUT = 10.0  # s, for a process to begin
 # A file system may say of itself that the machine is to stop when something is wrong in it; a tenant's must not.
 OPTIONS: Mapping[str, Mapping[str, str | None]] = {
     "ext4": {"errors": "remount-ro"},
@@ -46,7 +46,7 @@ class IdMap:
 
     @property
     def root(self) -> tuple[int, int]:
-        """User and group of the container's root, as the host numbers them."""
+        """Return the user and group of the container's root, as the host numbers them."""
         uid, gid = (next(part.outside for part in ranges if part.inside == 0) for ranges in (self.uids, self.gids))
         return uid, gid
 
@@ -66,7 +66,7 @@ class FileSystem:
 
 
 def mount(wanted: FileSystem, target: Path, ids: IdMap | None) -> None:
-    """Let the root of a file system be seen at ``target``, a folder; done already when something is mounted there.
+    """Let the root of a file system be seen at ``target``, a directory; done already when something is mounted there.
 
     :param ids: the container's; None where its users are the host's
     :raises HostActionFailed: with the kernel's reason
@@ -99,7 +99,7 @@ def unmount(target: Path) -> None:
 
 
 def require_unused(file: Path) -> None:
-    """Of a file whose file system is not mounted on the host.
+    """Refuse a file that is in use. Its file system must not be mounted on the host.
 
     :raises DeviceInUse: a process of a container keeps it
     """
@@ -109,16 +109,21 @@ def require_unused(file: Path) -> None:
 
 
 def await_release(node: str, backing: str | None) -> None:
-    """:param backing: the file behind it, if it is a loop device
+    """Wait until nothing uses a device.
+
+    :param backing: the file behind it, if it is a loop device
     :raises DeviceInUse: somebody still has it
     """
-    if wait_while(lambda: in_use(node, backing), RELEASE_LIMIT):
+    if wait_while(lambda: in_use(node, backing), RELEASE_TIMEOUT):
         raise DeviceInUse(f"{backing or node} is still in use, though it is unmounted: something in the container "
                           "keeps it, such as a mount namespace of its own")
 
 
 def in_use(node: str, backing: str | None) -> bool:
-    """:param backing: the file behind it, if it is a loop device"""
+    """Return whether anything uses a device.
+
+    :param backing: the file behind it, if it is a loop device
+    """
     if backing is not None:
         return loops.attribute(node, "backing_file") == backing
     try:
@@ -131,7 +136,7 @@ def in_use(node: str, backing: str | None) -> bool:
 
 
 def device_of(target: Path) -> str:
-    """The node of the block device that is mounted at ``target``."""
+    """Return the node of the block device that is mounted at ``target``."""
     number = target.stat().st_dev
     name = os.path.basename(os.path.realpath(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}"))
     return f"/dev/{name}"
@@ -149,7 +154,7 @@ def block_node(wanted: FileSystem) -> Iterator[str]:
 
 @contextlib.contextmanager
 def user_namespace(ids: IdMap) -> Iterator[int]:
-    """A descriptor of a user namespace with these ids. It has one process, which ends with the block."""
+    """Yield a descriptor of a user namespace with these ids. It has one process, which ends with the block."""
     ours, keepers = socket.socketpair()
     with contextlib.ExitStack() as stack:
         stack.enter_context(ours)
@@ -157,7 +162,7 @@ def user_namespace(ids: IdMap) -> Iterator[int]:
             keeper = _keeper(keepers)
         stack.callback(keeper.wait)
         stack.callback(keeper.kill)  # whatever happens: it would wait for input as long as ours is open
-        ours.settimeout(START_LIMIT)
+        ours.settimeout(START_TIMEOUT)
         ours.sendall(b"\n")
         if ours.recv(1) != b"\n":
             raise HostActionFailed("no user namespace can be made; see the limit user.max_user_namespaces")

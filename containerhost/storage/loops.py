@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loop devices: files as block devices (loop(4)).
+"""Attach files as block devices: loop devices (loop(4)).
 
 One made here goes by itself (LO_FLAGS_AUTOCLEAR) with its last user: the process that made it, or a mount of it. So a
 process that is killed leaves none.
@@ -27,7 +27,7 @@ TRIES = 50  # another process may take the free device first
 
 @contextlib.contextmanager
 def over(file: Path, start: int, size: int, *, read_only: bool) -> Iterator[str]:
-    """The node of a loop device over a part of a file, for as long as the block lasts or a mount uses it.
+    """Yield the node of a loop device over a part of a file, for as long as the block lasts or a mount uses it.
 
     One that is there already over the same part is used: two file systems in memory of one on disk would destroy it.
 
@@ -35,10 +35,10 @@ def over(file: Path, start: int, size: int, *, read_only: bool) -> Iterator[str]
     """
     for _ in range(TRIES):
         present = existing(file)
-        handle, node = join(present, start, size) if present else make(file, start, size, read_only=read_only)
-        if handle is None:
+        fd, node = join(present, start, size) if present else make(file, start, size, read_only=read_only)
+        if fd is None:
             continue
-        with closing(handle):
+        with closing(fd):
             if belongs(node, file):
                 yield node
                 return
@@ -46,9 +46,9 @@ def over(file: Path, start: int, size: int, *, read_only: bool) -> Iterator[str]
 
 
 def existing(file: Path) -> str | None:
-    """The node of a loop device over any part of the file."""
-    for folder in Path("/sys/block").glob("loop*/loop"):
-        node = f"/dev/{folder.parent.name}"
+    """Return the node of a loop device over any part of the file."""
+    for directory in Path("/sys/block").glob("loop*/loop"):
+        node = f"/dev/{directory.parent.name}"
         if belongs(node, file):
             return node
     return None
@@ -59,7 +59,7 @@ def belongs(node: str, file: Path) -> bool:
 
 
 def attribute(node: str, name: str) -> str | None:
-    """None when the loop device is over no file."""
+    """Return an attribute of a loop device; None when it is over no file."""
     try:
         return Path(f"/sys/block/{Path(node).name}/loop/{name}").read_text(encoding="utf-8").rstrip("\n")
     except OSError:
@@ -75,26 +75,29 @@ def join(node: str, start: int, size: int) -> tuple[int | None, str]:
 def measure(node: str) -> None:
     """Let the loop device be as large as its file is now."""
     try:
-        with closing(os.open(node, os.O_RDONLY | os.O_CLOEXEC)) as handle:
-            fcntl.ioctl(handle, SET_CAPACITY)
+        with closing(os.open(node, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+            fcntl.ioctl(fd, SET_CAPACITY)
     except OSError as error:
         raise HostActionFailed(f"{node} does not take the size of its file: {error.strerror}") from error
 
 
 def make(file: Path, start: int, size: int, *, read_only: bool) -> tuple[int | None, str]:
-    """:returns: no descriptor where another process was faster"""
+    """Attach a free loop device to a file.
+
+    :returns: no descriptor where another process was faster
+    """
     flags = AUTOCLEAR | (READ_ONLY if read_only else 0)
     try:
         mode = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
         with closing(os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)) as control, closing(os.open(file, mode)) as backing:
             node = f"/dev/loop{fcntl.ioctl(control, GET_FREE)}"
-            handle = os.open(node, mode)
+            fd = os.open(node, mode)
             try:
-                fcntl.ioctl(handle, CONFIGURE, CONFIG.pack(backing, 0, 0, 0, 0, start, size, 0, 0, 0, flags))
+                fcntl.ioctl(fd, CONFIGURE, CONFIG.pack(backing, 0, 0, 0, 0, start, size, 0, 0, 0, flags))
             except BaseException:
-                os.close(handle)
+                os.close(fd)
                 raise
-            return handle, node
+            return fd, node
     except OSError as error:
         if error.errno == errno.EBUSY:
             return None, ""

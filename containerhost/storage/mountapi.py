@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's mount interface of file descriptors (fsopen(2), fsmount(2), open_tree(2), mount_setattr(2),
+"""Call the kernel's mount interface of file descriptors (fsopen(2), fsmount(2), open_tree(2), mount_setattr(2),
 move_mount(2)).
 
 A mount made by it is nowhere until it is moved to its place, and goes with the descriptor: a process that is killed
@@ -33,7 +33,7 @@ class Attributes(ctypes.Structure):
 
 
 def mounted(kind: str, source: str, options: Mapping[str, str | None], attributes: int) -> int:
-    """A file system, mounted nowhere yet.
+    """Return a file system as a detached mount.
 
     :param options: of the file system; None for one that has no value
     :param attributes: of the mount: RDONLY, NOSUID, NODEV
@@ -55,7 +55,7 @@ def _configure(context: int, command: int, key: str | None, value: str | None, s
 
 
 def _words(context: int) -> str:
-    """What the file system itself says about its failure: lines that begin with e, w or i."""
+    """Return the file system's own messages about its failure: lines that begin with e, w or i."""
     said = []
     try:
         while line := os.read(context, 8192):
@@ -76,27 +76,31 @@ def shift(mount: int, user_namespace: int) -> None:
 
 
 def shown_again(source: str) -> int:
-    """What is at ``source``, a file or a folder, as a mount that is nowhere yet.
+    """Return a detached mount of ``source``, a file or a directory.
 
     :returns: its descriptor, which the caller closes
     """
     return _call(OPEN_TREE, f"{source} cannot be shown elsewhere", HERE, source.encode(), CLONE | os.O_CLOEXEC)
 
 
-def place(mount: int, target: str, folder: int = HERE) -> None:
-    """:param folder: a descriptor of that which ``target`` is in; no link is followed there
+def place(mount: int, target: str, directory: int = HERE) -> None:
+    """Attach a detached mount at ``target``.
+
+    :param directory: a descriptor of that which ``target`` is in; no link is followed there
     """
-    _call(MOVE_MOUNT, f"nothing can be mounted at {target}", mount, b"", folder, target.encode(), MOVE_EMPTY_PATH)
+    _call(MOVE_MOUNT, f"nothing can be mounted at {target}", mount, b"", directory, target.encode(), MOVE_EMPTY_PATH)
 
 
 def mount(target: str, flags: int, kind: str = "", options: str = "") -> None:
-    """mount(2), for what has no source."""
+    """Call mount(2), for what has no source."""
     if _libc.mount(kind.encode(), target.encode(), kind.encode(), flags, options.encode()) < 0:
         raise _failure(f"{target} cannot be mounted so")
 
 
 def unmount(target: str, *, lazily: bool = False) -> None:
-    """:param lazily: who has a file of it open keeps that
+    """Unmount what is at ``target``.
+
+    :param lazily: who has a file of it open keeps that
     :raises HostActionFailed: a process of the host has a file of it open
     """
     if _libc.umount2(target.encode(), NOFOLLOW | (DETACH if lazily else 0)) < 0:

@@ -21,39 +21,43 @@ NO_FLUSH = 2  # nothing of what is in memory reaches the disk any more
 EXT_RESIZE = 0x40086610  # EXT4_IOC_RESIZE_FS
 
 
-def thaw(folder: Path) -> None:
-    """Done already when it is not frozen."""
-    _ask(folder, THAW, 0, f"{folder} cannot be written to again", errno.EINVAL)
+def thaw(directory: Path) -> None:
+    """Thaw a file system. Idempotent."""
+    _ask(directory, THAW, 0, f"{directory} cannot be written to again", errno.EINVAL)
 
 
-def abandon(folder: Path) -> None:
+def abandon(directory: Path) -> None:
     """End the file system by force: its disk is not written to any more, not even when it is unmounted."""
-    _ask(folder, SHUTDOWN, struct.pack("=I", NO_FLUSH), f"{folder} cannot be ended", errno.EIO)
-    thaw(folder)
+    _ask(directory, SHUTDOWN, struct.pack("=I", NO_FLUSH), f"{directory} cannot be ended", errno.EIO)
+    thaw(directory)
 
 
-def enlarge(folder: Path, blocks: int) -> None:
+def enlarge(directory: Path, blocks: int) -> None:
     """Let an ext4 file system fill a disk that became larger.
 
     :param blocks: of the file system, in its own size
     :raises HostActionFailed: among others because this process lacks CAP_SYS_RESOURCE
     """
-    measure(folder)
-    _ask(folder, EXT_RESIZE, struct.pack("=Q", blocks), f"the file system at {folder} cannot grow while it is in use")
+    measure(directory)
+    _ask(directory, EXT_RESIZE, struct.pack("=Q", blocks),
+         f"the file system at {directory} cannot grow while it is in use")
 
 
-def measure(folder: Path) -> None:
+def measure(directory: Path) -> None:
     """Let the loop device behind it, if it is on one, be as large as its file is now."""
-    node = idmounts.device_of(folder)
+    node = idmounts.device_of(directory)
     if loops.attribute(node, "backing_file") is not None:
         loops.measure(node)
 
 
-def _ask(folder: Path, request: int, argument: bytes | int, problem: str, *done: int) -> None:
-    """:param done: errors that mean that it is so already"""
-    with closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as handle:
+def _ask(directory: Path, request: int, argument: bytes | int, problem: str, *done: int) -> None:
+    """Send an ioctl to a file system.
+
+    :param done: errors that mean that it is so already
+    """
+    with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         try:
-            fcntl.ioctl(handle, request, argument)
+            fcntl.ioctl(fd, request, argument)
         except OSError as error:
             if error.errno not in done:
                 raise HostActionFailed(f"{problem}: {error.strerror}") from error

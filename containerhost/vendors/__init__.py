@@ -45,7 +45,10 @@ def load() -> tuple[type[Vendor], ...]:
 
 
 def checked(vendor: type[Vendor]) -> type[Vendor]:
-    """:raises ValueError: the plug-in names its nodes in a way that could lead out of /dev"""
+    """Check a plug-in's node patterns.
+
+    :raises ValueError: the plug-in names its nodes in a way that could lead out of /dev
+    """
     for pattern in vendor.nodes:
         if not NODES.fullmatch(pattern):
             raise ValueError(f"{pattern!r} is no pattern of nodes below /dev, such as 'kfd' or 'dri/*'")
@@ -84,6 +87,6 @@ def node_patterns() -> tuple[str, ...]:
     return tuple(sorted({pattern for vendor in load() for pattern in vendor.nodes}))
 
 
-def node_folders() -> tuple[tuple[str, ...], ...]:
+def node_directories() -> tuple[tuple[str, ...], ...]:
     """Return the directories of those nodes, as components below /dev; /dev itself is the first."""
     return tuple(sorted({(), *(tuple(pattern.split("/")[:-1]) for pattern in node_patterns())}))

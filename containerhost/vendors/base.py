@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a vendor plug-in is, and what all plug-ins for GPUs share.
+"""Define a vendor plug-in, and what all plug-ins for GPUs share.
 
 A plug-in turns a PCI function into devices and a device into a grant. It lives for one scan, or for the reading of a
 few functions, so it may keep what it reads. Outside packages register theirs as an entry point of the group
@@ -80,16 +80,17 @@ class Vendor(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def claims(cls, function: PciFunction) -> bool:
-        """Whether this plug-in describes the function; the first that says so does."""
+        """Return whether this plug-in describes the function; the first that says so does."""
 
     @abc.abstractmethod
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
-        """The function as one device, followed by the slices it is cut into. Odd content is a complaint, no error."""
+        """Describe the function as one device, followed by the slices it is cut into. Unexpected content is a
+        complaint, not an error."""
 
     @classmethod
     @abc.abstractmethod
     def grant(cls, device: Device, options: GrantOptions) -> Grant:
-        """What a container must get to have the device. Pure: reads nothing.
+        """Return what a container must get to have the device. Pure: reads nothing.
 
         :raises DeviceHeld: the host itself uses the device
         :raises DeviceUnhealthy: the device lacks what the container would get
@@ -146,7 +147,7 @@ class Vendor(abc.ABC):
 
 def device(function: PciFunction, kind: Kind, plugin: str, *, health: tuple[str, ...], notes: tuple[str, ...] = (),
            host_use: tuple[str, ...] | None = None, **more: Any) -> Device:
-    """The device of a function: what PCI tells of it, and ``more`` of Device's fields.
+    """Return the device of a function: its PCI attributes, and ``more`` of Device's fields.
 
     :param notes: beside those of the function
     :param host_use: what the host does with it; VFs it serves if not given
@@ -160,12 +161,15 @@ def device(function: PciFunction, kind: Kind, plugin: str, *, health: tuple[str,
 
 
 def enabled_functions(function: PciFunction) -> tuple[str, ...]:
-    """A physical function serves its VFs, so giving it away would take them from their holders."""
+    """Report enabled VFs: giving a physical function away would take them from their holders."""
     return (f"{function.num_vfs} virtual functions are enabled",) if function.num_vfs else ()
 
 
 def refuse_host_use(device: Device) -> None:
-    """:raises DeviceHeld: the host itself uses the device"""
+    """Refuse a device that the host itself uses.
+
+    :raises DeviceHeld: the host itself uses the device
+    """
     if device.host_use:
         raise DeviceHeld(f"device {device.id} cannot be given to a container: the host uses it "
                          f"({'; '.join(device.host_use)})")
@@ -201,12 +205,12 @@ class GpuVendor(Vendor):
 
     @classmethod
     def libraries(cls, options: GrantOptions) -> frozenset[str]:
-        """Driver capabilities to bring libraries for. Only a driver tied to its user space has any."""
+        """Return the driver capabilities to bring libraries for. Only a driver tied to its user space has any."""
         return frozenset()
 
     def render_nodes(self, function: PciFunction) -> tuple[tuple[CharNode, ...], tuple[str, ...]]:
-        """The function's card and render nodes, and what is wrong with them."""
-        nodes = drm.nodes(self.host, function.folder)
+        """Return the function's card and render nodes, and what is wrong with them."""
+        nodes = drm.nodes(self.host, function.directory)
         complaints = list(health.of_nodes(self.host, nodes))
         served = self.needs_render and function.driver in self.drivers
         if served and not any("/renderD" in node.path for node in nodes):
@@ -214,7 +218,7 @@ class GpuVendor(Vendor):
         return nodes, tuple(complaints)
 
     def driver_complaints(self, function: PciFunction) -> tuple[str, ...]:
-        """One more complaint when a driver is bound that serves no container."""
+        """Report a bound driver that serves no container."""
         if function.driver is None or function.driver in self.drivers or function.health:
             return ()
         return (f"bound to {function.driver}; containers need {' or '.join(sorted(self.drivers))}",)

@@ -40,7 +40,7 @@ class FirmwareLog(DriverLog):
         if match and len(self._last) < DEVICES_LIMIT:
             self._last[match[1]] = match[2]
 
-    def settle(self, address: str) -> None:
+    def acknowledge(self, address: str) -> None:
         self._last.pop(address, None)
 
     def health(self) -> Mapping[str, Health]:
@@ -60,16 +60,16 @@ class ExampleAccel(base.GpuVendor):
         if function.driver not in self.drivers:
             return (gpu,)
         nodes = self._own_nodes(function) + self._control
-        status = self.host.text(f"{function.folder}/status") or "nothing"
+        status = self.host.text(f"{function.directory}/status") or "nothing"
         found = health_of([] if status == "ok" else [STATUS.finds(status=status)])
         return (dataclasses.replace(
-            gpu, nodes=nodes, uuid=self.host.text(f"{function.folder}/serial"), notes=gpu.notes + found.notes,
+            gpu, nodes=nodes, uuid=self.host.text(f"{function.directory}/serial"), notes=gpu.notes + found.notes,
             health=gpu.health + found.complaints + tuple(health.of_nodes(self.host, nodes))),)
 
     def _own_nodes(self, function: PciFunction) -> tuple[CharNode, ...]:
-        folder = f"{function.folder}/exampleaccel"
-        numbers = ((name, self.host.char_number(f"{folder}/{name}/dev"))
-                   for name in fnmatch.filter(self.host.names(folder), "accel[0-9]*"))
+        directory = f"{function.directory}/exampleaccel"
+        numbers = ((name, self.host.char_number(f"{directory}/{name}/dev"))
+                   for name in fnmatch.filter(self.host.names(directory), "accel[0-9]*"))
         return tuple(CharNode(f"/dev/exampleaccel/{name}", *number) for name, number in numbers if number)
 
     @functools.cached_property
@@ -80,5 +80,5 @@ class ExampleAccel(base.GpuVendor):
 
     @classmethod
     def reset(cls, address: str) -> bool:
-        """The driver survives a function-level reset, which clears the card's memory."""
+        """Reset a card: the driver survives a function-level reset, which clears the card's memory."""
         return Privileged().reset(address)

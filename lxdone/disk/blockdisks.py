@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks of type BLOCK: links of OpenNebula's ``fs_lvm`` and ``dev`` transfer drivers to block devices of the host.
+"""Find disks of type BLOCK: links of OpenNebula's ``fs_lvm`` and ``dev`` transfer drivers to block devices of the host.
 
 The links are oneadmin's. Which devices they may lead to is the administrator's decision (option ``block_devices``):
 oneadmin could otherwise read and write every disk of the host through a VM.
@@ -16,15 +16,15 @@ from onedriver.node import datastores
 
 
 def node(file: Path, allowed: Sequence[str]) -> Path | None:
-    """The block device that a disk is; None where the disk is no link into /dev.
+    """Return the block device that a disk is; None where the disk is no link into /dev.
 
     :param allowed: patterns of paths
     :raises NotSupported: the device is none of those
     :raises DriverError: it is not there
     """
     try:
-        with datastores.folder(file.parent) as folder:
-            target = os.path.normpath(os.readlink(file.name, dir_fd=folder.fd))
+        with datastores.open_directory(file.parent) as directory:
+            target = os.path.normpath(os.readlink(file.name, dir_fd=directory.fd))
     except OSError as error:
         if error.errno == errno.EINVAL:  # it is no link
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of Ceph as block devices of the node, by the ``rbd`` program and the node's own /etc/ceph/ceph.conf.
+"""Map images of Ceph as block devices of the node, by the ``rbd`` program and the node's own /etc/ceph/ceph.conf.
 
 Names are those of OpenNebula's ``ceph`` transfer driver: a persistent image is used itself, of another one a clone that
 is called after the VM and the disk.
@@ -13,13 +13,13 @@ from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node.programs import run
 from onedriver.vm import Disk
 
-LIMIT = 60  # s
-LONG_LIMIT = 3600  # s
+TIMEOUT = 60  # s
+LONG_TIMEOUT = 3600  # s
 SNAPSHOT = "lxdone-unfinished"  # of an image that is being written: what it was
 
 
 def image(vm_id: int, disk: Disk) -> str:
-    """What the cluster calls it: ``pool/image``.
+    """Return the cluster's name of the image: ``pool/image``.
 
     :raises NotSupported: the node cannot use images of Ceph
     """
@@ -32,7 +32,7 @@ def image(vm_id: int, disk: Disk) -> str:
 
 
 def connect(name: str, user: str | None, *, read_only: bool) -> Path:
-    """The image's block device, which is there afterwards.
+    """Map the image, and return its block device. Idempotent.
 
     :param user: of Ceph; None is its usual one
     """
@@ -40,23 +40,23 @@ def connect(name: str, user: str | None, *, read_only: bool) -> Path:
     if present:
         return present
     options = ["device", "map", *(["--read-only"] if read_only else [])]
-    return Path(run([*rbd(user), *options, name], LIMIT, f"image {name} of Ceph cannot be mapped").strip())
+    return Path(run([*rbd(user), *options, name], TIMEOUT, f"image {name} of Ceph cannot be mapped").strip())
 
 
 def disconnect(name: str) -> None:
-    """Done already when it is not there."""
+    """Unmap the image. Idempotent."""
     present = device(name)
     if present:
-        run(["rbd", "device", "unmap", str(present)], LIMIT, f"image {name} of Ceph cannot be unmapped")
+        run(["rbd", "device", "unmap", str(present)], TIMEOUT, f"image {name} of Ceph cannot be unmapped")
 
 
 def keep(name: str, user: str | None) -> None:
     """Remember what the image is now."""
-    run([*rbd(user), "snap", "create", f"{name}@{SNAPSHOT}"], LIMIT, f"image {name} of Ceph cannot get a snapshot")
+    run([*rbd(user), "snap", "create", f"{name}@{SNAPSHOT}"], TIMEOUT, f"image {name} of Ceph cannot get a snapshot")
 
 
 def is_kept(name: str, user: str | None) -> bool:
-    told = run([*rbd(user), "snap", "list", "--format", "json", name], LIMIT,
+    told = run([*rbd(user), "snap", "list", "--format", "json", name], TIMEOUT,
                f"the snapshots of image {name} of Ceph cannot be listed")
     return any(entry["name"] == SNAPSHOT for entry in entries(told))
 
@@ -66,12 +66,12 @@ def bring_back(name: str, user: str | None) -> None:
 
     It takes as long as the image is large.
     """
-    run([*rbd(user), "snap", "rollback", "--no-progress", f"{name}@{SNAPSHOT}"], LONG_LIMIT,
+    run([*rbd(user), "snap", "rollback", "--no-progress", f"{name}@{SNAPSHOT}"], LONG_TIMEOUT,
         f"image {name} of Ceph cannot go back to its snapshot")
 
 
 def forget(name: str, user: str | None) -> None:
-    run([*rbd(user), "snap", "remove", "--no-progress", f"{name}@{SNAPSHOT}"], LIMIT,
+    run([*rbd(user), "snap", "remove", "--no-progress", f"{name}@{SNAPSHOT}"], TIMEOUT,
         f"the snapshot of image {name} of Ceph cannot be removed")
 
 
@@ -80,7 +80,10 @@ def rbd(user: str | None) -> list[str]:
 
 
 def entries(told: str) -> list[dict[str, str]]:
-    """:param told: JSON that rbd printed"""
+    """Parse a list of rbd.
+
+    :param told: JSON that rbd printed
+    """
     try:
         found = json.loads(told or "[]")
         return [entry for entry in found if entry["name"]]
@@ -89,7 +92,7 @@ def entries(told: str) -> list[dict[str, str]]:
 
 
 def device(name: str) -> Path | None:
-    told = run(["rbd", "device", "list", "--format", "json"], LIMIT, "the node's images of Ceph cannot be listed")
+    told = run(["rbd", "device", "list", "--format", "json"], TIMEOUT, "the node's images of Ceph cannot be listed")
     try:
         return next((Path(entry["device"]) for entry in json.loads(told or "[]")
                      if f"{entry['pool']}/{entry['name']}" == name), None)

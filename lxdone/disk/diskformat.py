@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a disk file is, from its first bytes. Pure."""
+"""Recognize what a disk file is from its first bytes. Pure."""
 
 import enum
 
@@ -37,5 +37,8 @@ MAGICS = (
 
 
 def of(head: bytes) -> Format:
-    """:param head: its first :data:`HEAD` bytes, or all it has"""
+    """Recognize the format of a disk.
+
+    :param head: its first :data:`HEAD` bytes, or all it has
+    """
     return next((found for place, magic, found in MAGICS if head[place:place + len(magic)] == magic), Format.UNKNOWN)

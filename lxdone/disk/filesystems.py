@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The root file system in a disk file, plain or in a partition, as a tarball, which is read while it is made.
+"""Read the root file system in a disk file, plain or in a partition, as a tarball, which is read while it is made.
 
 The kernel reads it through a loop device, mounted in a mount namespace that only the command has. When the command
 ends, however it ends, the namespace goes, with it the mount, and with that the loop device: nothing can be left.
@@ -26,7 +26,7 @@ from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node import room
 from onedriver.node.programs import run
 
-PARTITIONS_LIMIT = 30  # s
+PARTITIONS_TIMEOUT = 30  # s
 
 # $1 type, $2 options, $3 block device, $4 where to mount it. What is mounted is tenants' data: none of it is run or
 # followed. Holes stay holes: a file may be much longer than its disk. The order is that of the names: the same disk
@@ -75,7 +75,7 @@ class Partition(NamedTuple):
 
 
 def find(disk: Path) -> FileSystem:
-    """The file system of a disk that is one, or the largest among its partitions.
+    """Find the file system of a disk that is one, or the largest among its partitions.
 
     :raises NotSupported: there is none that this driver reads
     """
@@ -91,35 +91,35 @@ def find(disk: Path) -> FileSystem:
 
 
 def length(disk: Path) -> int:
-    """Bytes of a file or block device."""
+    """Return the bytes of a file or block device."""
     with disk.open("rb") as file:
         return file.seek(0, os.SEEK_END)
 
 
 def partitions(disk: Path) -> list[Partition]:
     out = run(["partx", "--raw", "--noheadings", "--bytes", "--output", "NR,SCHEME,START,SIZE", str(disk)],
-              PARTITIONS_LIMIT, f"the partitions of disk {disk} cannot be read")
+              PARTITIONS_TIMEOUT, f"the partitions of disk {disk} cannot be read")
     return [Partition(int(number), scheme, int(start) * 512, int(size))
             for number, scheme, start, size in map(str.split, out.splitlines())]
 
 
 @contextlib.contextmanager
-def archived(disk: Path, found: FileSystem, folder: Path, limit: int) -> Iterator[BinaryIO]:
+def archived(disk: Path, found: FileSystem, directory: Path, timeout: int) -> Iterator[BinaryIO]:
     """Read everything in the file system as a tarball, from a pipe.
 
     When the block ends, in whatever way, the command's own failure comes before what a reader made of it.
 
-    :param folder: for what is needed meanwhile; nobody else's
-    :param limit: seconds it may take
+    :param directory: for what is needed meanwhile; nobody else's
+    :param timeout: seconds it may take
     :raises DriverError: it could not be read
     """
-    point = folder / "packing"
+    point = directory / "packing"
     point.mkdir(parents=True, exist_ok=True)
     command = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", ARCHIVE, "sh", found.format.value,
                found.options]
     try:
         with tempfile.TemporaryFile() as errors, over_loop(command, disk, found, point, errors) as process:
-            clock = threading.Timer(limit, process.kill)
+            clock = threading.Timer(timeout, process.kill)
             clock.start()
             pipe = cast(BinaryIO, process.stdout)
             try:
@@ -131,7 +131,7 @@ def archived(disk: Path, found: FileSystem, folder: Path, limit: int) -> Iterato
                 clock.cancel()
                 if status not in (0, -signal.SIGPIPE):
                     raise DriverError(f"disk {disk} cannot be used: "
-                                      f"{words(errors) or f'not done within {limit} s (status {status})'}")
+                                      f"{words(errors) or f'not done within {timeout} s (status {status})'}")
     finally:
         shutil.rmtree(point)
 
@@ -146,14 +146,14 @@ def over_loop(command: list[str], disk: Path, found: FileSystem, point: Path,
                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, pass_fds=[device])
 
 
-def duplicate(disk: Path, new: Path, limit: int) -> None:
+def duplicate(disk: Path, new: Path, timeout: int) -> None:
     """Copy a disk's file, without copying where the file system can share blocks; zeros take no room.
 
-    :param limit: seconds it may take
+    :param timeout: seconds it may take
     :raises DriverError: it cannot be copied, or a copy would take the room that other disks need to grow
     """
     if not room.prepare(disk, new):
-        run(["cp", "--reflink=never", "--sparse=always", "--", str(disk), str(new)], limit,
+        run(["cp", "--reflink=never", "--sparse=always", "--", str(disk), str(new)], timeout,
             f"disk {disk} cannot be copied")
 
 

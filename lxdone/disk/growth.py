@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks that become larger, and the file systems in them that become as large as their disks.
+"""Grow disks, and the file systems in them to the size of their disks.
 
 An ext file system that nothing uses is grown by its own tools (e2fsprogs), which also check it first; one that is
 mounted, by the kernel. xfs grows only while it is mounted (`xfs_growfs`). What is in a partition is grown through a
@@ -46,59 +46,59 @@ def lengthen(file: Path, size: int) -> bool:
 
 
 @contextlib.contextmanager
-def lengthened(file: Path, size: int, folder: Path) -> Iterator[None]:
+def lengthened(file: Path, size: int, directory: Path) -> Iterator[None]:
     """Lengthen the file of a mounted disk; if the block fails, cut it again, unless the file system has grown.
 
-    :param folder: where the disk is mounted
+    :param directory: where the disk is mounted
     """
-    old, blocks = file.stat().st_size, os.statvfs(folder).f_blocks
+    old, blocks = file.stat().st_size, os.statvfs(directory).f_blocks
     longer = lengthen(file, size)
     try:
         yield
     except BaseException:
-        if longer and os.path.ismount(folder) and os.statvfs(folder).f_blocks == blocks:
+        if longer and os.path.ismount(directory) and os.statvfs(directory).f_blocks == blocks:
             os.truncate(file, old)
-            mountedfs.measure(folder)
+            mountedfs.measure(directory)
         raise
 
 
-def fill(disk: Path, found: FileSystem, limit: int) -> bool:
+def fill(disk: Path, found: FileSystem, timeout: int) -> bool:
     """Let an ext file system of a disk that nothing uses be as large as the disk, or the partition that it is in.
 
-    :param limit: seconds each of the two steps may take
+    :param timeout: seconds each of the two steps may take
     :returns: whether it was smaller
     :raises DriverError: it is damaged, cannot grow, or another process works on it
     """
     if found.format is not Format.EXT:
         return False
-    with alone(disk, limit) as lock:
+    with alone(disk, timeout) as lock:
         if found.size - ext_size(disk, found.start) < WORTH:
             return False
         with loops.over(disk, found.start, found.size, read_only=False) if found.start else \
                 contextlib.nullcontext(disk) as node:
-            may = confined(limit, memory=CHECK_MEMORY)
-            run([*may, "e2fsck", "-f", "-p", str(node)], limit, f"the file system of disk {disk} cannot be checked",
+            may = confined(timeout, memory=CHECK_MEMORY)
+            run([*may, "e2fsck", "-f", "-p", str(node)], timeout, f"the file system of disk {disk} cannot be checked",
                 CHECKED, pass_fds=[lock])
-            run([*may, "resize2fs", str(node)], limit, f"the file system of disk {disk} cannot grow", pass_fds=[lock])
+            run([*may, "resize2fs", str(node)], timeout, f"the file system of disk {disk} cannot grow", pass_fds=[lock])
     return True
 
 
 @contextlib.contextmanager
-def alone(disk: Path, limit: int) -> Iterator[int]:
+def alone(disk: Path, timeout: int) -> Iterator[int]:
     """Keep others from growing the file system of a disk.
 
-    :param limit: seconds to wait for another
+    :param timeout: seconds to wait for another
     :returns: an fd; a program that inherits it keeps others waiting until it ends, also where this process is killed
     :raises DriverError: another did not end
     """
     with closing(os.open(disk, os.O_RDONLY | os.O_CLOEXEC)) as fd:
-        acquire(fd, limit, disk, lambda _: DriverError(
-            f"a program that an earlier action left still works on disk {disk} after {limit} s: wait for its end "
+        acquire(fd, timeout, disk, lambda _: DriverError(
+            f"a program that an earlier action left still works on disk {disk} after {timeout} s: wait for its end "
             f"(fuser {disk})"))
         yield fd
 
 
-def stretch(disk: Path, start: int, limit: int) -> None:
+def stretch(disk: Path, start: int, timeout: int) -> None:
     """Let the last partition of a disk that nothing uses reach to the disk's end.
 
     :param start: the partition's
@@ -108,19 +108,19 @@ def stretch(disk: Path, start: int, limit: int) -> None:
     if reason:
         raise NotSupported(f"disk {disk} {reason}")
     part = next(part for part in partitions(disk) if part.start == start)
-    command = [*confined(limit), "sfdisk", "--quiet", "--no-reread", "--no-tell-kernel"]
+    command = [*confined(timeout), "sfdisk", "--quiet", "--no-reread", "--no-tell-kernel"]
     problem = f"partition {part.number} of disk {disk} cannot grow"
     if part.scheme == "gpt":  # whose second table is at the end of the disk
-        run([*command, "--relocate", "gpt-bak-std", str(disk)], limit, problem)
-    run([*command, "-N", str(part.number), str(disk)], limit, problem, input=", +\n")
+        run([*command, "--relocate", "gpt-bak-std", str(disk)], timeout, problem)
+    run([*command, "-N", str(part.number), str(disk)], timeout, problem, input=", +\n")
     now = next((now for now in partitions(disk) if now.number == part.number), part)
     if now.start != start or now.size < part.size:
         raise DriverError(f"{problem}: sfdisk made {part} of it {now}")
 
 
 def too_small(disk: Path, start: int, size: int) -> str | None:
-    """Why the file system of a partition cannot have the room of a disk that is larger than its partitions; None where
-    it can, or where there is no such room.
+    """Return why the file system of a partition cannot grow to the size of its larger disk; None where it can, or where
+    there is nothing to grow into.
 
     :param size: bytes that the disk is to have
     """
@@ -129,7 +129,7 @@ def too_small(disk: Path, start: int, size: int) -> str | None:
 
 
 def unstretchable(disk: Path, start: int) -> str | None:
-    """Why a partition cannot reach to the end of its disk; None where it can."""
+    """Return why a partition cannot reach to the end of its disk; None where it can."""
     found = partitions(disk)
     part = next(part for part in found if part.start == start)
     if part != max(found, key=lambda one: one.start):
@@ -141,32 +141,32 @@ def unstretchable(disk: Path, start: int) -> str | None:
     return None
 
 
-def fill_mounted(folder: Path, found: FileSystem, disk: Path, limit: int) -> None:
-    """The same of one that is mounted at ``folder`` and is all of its disk, which is larger by now.
+def fill_mounted(directory: Path, found: FileSystem, disk: Path, timeout: int) -> None:
+    """Grow a file system that is mounted at ``directory`` and fills its disk, which has become larger.
 
     :raises HostActionFailed: the kernel does not do it
     :raises NotSupported: there is no tool for it
     """
     if found.format is Format.EXT:
-        mountedfs.enlarge(folder, found.size // ext_block(disk))
+        mountedfs.enlarge(directory, found.size // ext_block(disk))
         return
     if shutil.which("xfs_growfs") is None:
         raise NotSupported(f"disk {disk} has an xfs file system, but this node has no xfs_growfs to enlarge it with: "
                            "install xfsprogs")
-    mountedfs.measure(folder)
-    run(["xfs_growfs", "-d", str(folder)], limit, f"the file system of disk {disk} cannot grow")
+    mountedfs.measure(directory)
+    run(["xfs_growfs", "-d", str(directory)], timeout, f"the file system of disk {disk} cannot grow")
 
 
-def make_ext(disk: Path, limit: int, *more: str) -> None:
+def make_ext(disk: Path, timeout: int, *more: str) -> None:
     """Make the whole disk an ext4 file system.
 
     :param more: options of mke2fs
     """
-    run(["mke2fs", "-q", "-F", "-t", "ext4", *more, str(disk)], limit, f"disk {disk} cannot get a file system")
+    run(["mke2fs", "-q", "-F", "-t", "ext4", *more, str(disk)], timeout, f"disk {disk} cannot get a file system")
 
 
 def ext_size(disk: Path, start: int = 0) -> int:
-    """Bytes of an ext file system.
+    """Return the bytes of an ext file system.
 
     :param start: where on the disk it is
     """
@@ -178,7 +178,7 @@ def ext_size(disk: Path, start: int = 0) -> int:
 
 
 def ext_block(disk: Path) -> int:
-    """Bytes of one of its blocks."""
+    """Return the bytes of one of its blocks."""
     return block_size(super_block(disk))
 
 
@@ -194,6 +194,6 @@ def super_block(disk: Path, start: int = 0) -> bytes:
 
 
 def is_empty(disk: Path) -> bool:
-    """Whether its beginning has nothing but zeros, as that of a disk which was just made."""
+    """Return whether its beginning has nothing but zeros, as that of a disk which was just made."""
     with disk.open("rb") as file:
         return not file.read(EMPTY_PIECE).strip(b"\0")

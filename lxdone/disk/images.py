@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM's disks beside its root, images and volatile ones, each a folder on the host that the container sees.
+"""Mount a VM's disks beside its root, images and volatile ones, each a directory on the host that the container sees.
 
 A file system is mounted there; its block device never comes into the container. Of a qcow2 image a raw copy is mounted,
-which is written back when the disk is released; of an ISO image the folder has copies of the files. What a disk was
-made of stands in a record beside its folder, so that whatever was interrupted is found, repeated or taken back.
+which is written back when the disk is released; of an ISO image the directory has copies of the files. What a disk was
+made of stands in a record beside its directory, so that whatever was interrupted is found, repeated or taken back.
 """
 
 import contextlib
@@ -19,21 +19,21 @@ from containerhost.errors import HostActionFailed
 from containerhost.linux import records
 from containerhost.linux.files import UNFINISHED, atomic_write
 from containerhost.rollback import Rollback
-from containerhost.spec import FolderDisk
+from containerhost.spec import DirectoryDisk
 from containerhost.storage import fsfreeze, idmounts, loops, mountedfs
 from containerhost.storage.idmounts import IdMap
 from lxdone import translate
 from lxdone.disk import blockdisks, ceph, diskformat, filesystems, growth, isofiles, qcow2
 from lxdone.disk.diskformat import Format
 from lxdone.disk.filesystems import FileSystem
-from lxdone.root import rootrecords
+from lxdone.root import root_state
 from onedriver.errors import DriverError, NotSupported
 from onedriver.node import datastores
 from onedriver.vm import Disk, Vm
 
 LOG = logging.getLogger(__name__)
 
-FOLDER = "disks"
+DIRECTORY = "disks"
 RECORD, COPY = ".json", ".raw"
 VERSION = 2  # of the records
 
@@ -62,7 +62,7 @@ class Record:
 
 
 class Images:
-    """:param state: the driver's folder
+    """:param state: the driver's directory
     :param datastores: OpenNebula's
     :param ids: tells a container's user ids
     :param timeout: seconds that each of the long steps may take
@@ -71,79 +71,80 @@ class Images:
 
     def __init__(self, state: Path, datastores: Path, ids: Callable[[str], IdMap | None], timeout: int,
                  block_devices: Sequence[str] = ()) -> None:
-        self._state = state / FOLDER
+        self._state = state / DIRECTORY
         self._datastores = datastores
         self._block_devices = block_devices
         self._ids = ids
         self._timeout = timeout
 
-    def parts(self, vm: Vm) -> tuple[FolderDisk, ...]:
-        """What the container has of them, whether they are there yet or not."""
+    def parts(self, vm: Vm) -> tuple[DirectoryDisk, ...]:
+        """Return the container's parts for the disks, whether they are mounted yet or not."""
         return tuple(self.part(vm.id, disk) for disk in translate.further(vm))
 
-    def part(self, vm_id: int, disk: Disk) -> FolderDisk:
-        return translate.folder_disk(disk, str(self._folder(vm_id, disk.id)))
+    def part(self, vm_id: int, disk: Disk) -> DirectoryDisk:
+        return translate.directory_disk(disk, str(self._directory(vm_id, disk.id)))
 
-    def provide(self, vm: Vm) -> tuple[FolderDisk, ...]:
-        """All of them. They need the container, whose users they are for."""
+    def provide(self, vm: Vm) -> tuple[DirectoryDisk, ...]:
+        """Mount all disks. They need the container, whose users they are for."""
         for disk in translate.further(vm):
             self.make(vm, disk)
         return self.parts(vm)
 
     def make(self, vm: Vm, disk: Disk) -> bool:
-        """Let the disk's folder show its content, for the users of the VM's container; done already when it does.
+        """Let the disk's directory show its content, for the users of the VM's container; done already when it does.
 
         :returns: whether it did not before
         :raises BadInput, NotSupported: its file is missing, or nothing that a container could see
         """
-        folder = self._folder(vm.id, disk.id)
+        directory = self._directory(vm.id, disk.id)
         if self.is_there(vm.id, disk):
             return False
         read_only = translate.is_read_only(disk)
         of_ceph = ceph.image(vm.id, disk) if disk.type == "RBD" else None
         with Rollback(f"disk {disk.id} of VM {vm.id}") as undo:
-            undo.on_error("its folder", self.release, vm.id, disk.id)
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            undo.on_error("its directory", self.release, vm.id, disk.id)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if of_ceph:
-                self._write(folder, Record("", copied=False, read_only=read_only, ceph=of_ceph))
+                self._write(directory, Record("", copied=False, read_only=read_only, ceph=of_ceph))
             record = Record(str(self._file(vm, disk, read_only)), copied=False, read_only=read_only, ceph=of_ceph)
             with opened(record, write=not read_only) as file:
                 found = diskformat.of(filesystems.head(file))
                 if found is Format.ISO:
                     require_read_only(disk)
-                    isofiles.extract(file, folder, self._timeout)
+                    isofiles.extract(file, directory, self._timeout)
                 copied = found is Format.QCOW2
-                store = None if record.is_device else rootrecords.store_of(Path(record.file).parent)
-                record = dataclasses.replace(record, copied=copied, stamp=self._base(folder, file) if copied else None,
-                                             store=store)
-                self._write(folder, record)
+                store = None if record.is_device else root_state.store_of(Path(record.file).parent)
+                record = dataclasses.replace(record, copied=copied, stamp=self._base(directory, file) if copied
+                                             else None, store=store)
+                self._write(directory, record)
                 if found is not Format.ISO:
-                    if copied and not folder.with_suffix(COPY).exists():  # else a crash left what was not written back
+                    # else a crash left what was not written back
+                    if copied and not directory.with_suffix(COPY).exists():
                         origin = qcow2.Origin(self._datastores, disk.source, disk.size)
-                        qcow2.to_raw(file, origin, folder.with_suffix(COPY), self._timeout)
-                    self._mount(file, record, folder, self._ids(translate.name(vm.id)), translate.is_volatile(disk))
+                        qcow2.to_raw(file, origin, directory.with_suffix(COPY), self._timeout)
+                    self._mount(file, record, directory, self._ids(translate.name(vm.id)), translate.is_volatile(disk))
         return True
 
-    def _base(self, folder: Path, file: Path) -> str | None:
-        """The stamp of the file that the disk's copy is of, or is about to be."""
-        before = self._read(folder)
-        return before.stamp if before and folder.with_suffix(COPY).exists() else rootrecords.stamp(file)
+    def _base(self, directory: Path, file: Path) -> str | None:
+        """Return the stamp of the file that the disk's copy is of, or is about to be."""
+        before = self._read(directory)
+        return before.stamp if before and directory.with_suffix(COPY).exists() else root_state.stamp(file)
 
     def is_there(self, vm_id: int, disk: Disk) -> bool:
-        folder = self._folder(vm_id, disk.id)
-        return os.path.ismount(folder) or (self._record(folder).exists() and any(folder.iterdir()))
+        directory = self._directory(vm_id, disk.id)
+        return os.path.ismount(directory) or (self._record(directory).exists() and any(directory.iterdir()))
 
-    def _mount(self, file: Path, record: Record, folder: Path, ids: IdMap | None, volatile: bool) -> None:
-        source = folder.with_suffix(COPY) if record.copied else file
+    def _mount(self, file: Path, record: Record, directory: Path, ids: IdMap | None, volatile: bool) -> None:
+        source = directory.with_suffix(COPY) if record.copied else file
         if volatile and growth.is_empty(source):
             growth.make_ext(source, self._timeout)
         found = self._file_system(source, record)
         if not record.read_only and loops.existing(source) is None:
             growth.fill(source, found, self._timeout)
         idmounts.mount(idmounts.FileSystem(source, found.format.value, found.start, 0 if found.start == 0 else
-                                           found.size, record.read_only), folder, ids)
+                                           found.size, record.read_only), directory, ids)
         if found.format is Format.XFS and not record.read_only and not found.start and shutil.which("xfs_growfs"):
-            growth.fill_mounted(folder, found, source, self._timeout)
+            growth.fill_mounted(directory, found, source, self._timeout)
 
     @staticmethod
     def _file_system(source: Path, record: Record) -> FileSystem:
@@ -157,7 +158,10 @@ class Images:
                            "gets one by `oneimage create --fs ext4`)")
 
     def _file(self, vm: Vm, disk: Disk, read_only: bool) -> Path:
-        """:raises DriverError: the disk is a block device that this node does not give away"""
+        """Return the file or block device of a disk.
+
+        :raises DriverError: the disk is a block device that this node does not give away
+        """
         if disk.type == "RBD":
             return ceph.connect(ceph.image(vm.id, disk), disk.ceph.user if disk.ceph else None, read_only=read_only)
         file = self._datastores / str(vm.system_ds) / str(vm.id) / f"disk.{disk.id}"
@@ -169,19 +173,19 @@ class Images:
         :raises DeviceInUse: something in the container keeps it
         :raises DriverError: its file cannot be written; the copy with what was written stays
         """
-        folder = self._folder(vm_id, disk_id)
-        record = self._read(folder)
-        if os.path.ismount(folder):
+        directory = self._directory(vm_id, disk_id)
+        record = self._read(directory)
+        if os.path.ismount(directory):
             if record and not record.read_only:
-                mountedfs.thaw(folder)
-            idmounts.unmount(folder)
+                mountedfs.thaw(directory)
+            idmounts.unmount(directory)
         elif record and not record.read_only and not record.is_device:
-            idmounts.require_unused(folder.with_suffix(COPY) if record.copied else Path(record.file))
-        self._write_back(folder, record)
-        self._remove(folder, record)
+            idmounts.require_unused(directory.with_suffix(COPY) if record.copied else Path(record.file))
+        self._write_back(directory, record)
+        self._remove(directory, record)
 
-    def _write_back(self, folder: Path, record: Record | None) -> None:
-        copy = folder.with_suffix(COPY)
+    def _write_back(self, directory: Path, record: Record | None) -> None:
+        copy = directory.with_suffix(COPY)
         if record is None or not record.copied or record.read_only or not copy.exists():
             return
         file = Path(record.file)
@@ -191,67 +195,67 @@ class Images:
         qcow2.from_raw(copy, file, self._datastores, self._timeout)
 
     @staticmethod
-    def _remove(folder: Path, record: Record | None) -> None:
-        folder.with_suffix(COPY).unlink(missing_ok=True)
+    def _remove(directory: Path, record: Record | None) -> None:
+        directory.with_suffix(COPY).unlink(missing_ok=True)
         if record and record.ceph:
             ceph.disconnect(record.ceph)
-        if folder.exists():
-            remove(folder)
-        for beside in folder.parent.glob(f"{folder.name}.*"):
+        if directory.exists():
+            remove(directory)
+        for beside in directory.parent.glob(f"{directory.name}.*"):
             beside.unlink()
-        if folder.parent.exists() and all(entry.name.startswith(UNFINISHED) for entry in folder.parent.iterdir()):
-            shutil.rmtree(folder.parent)
+        if directory.parent.exists() and all(entry.name.startswith(UNFINISHED) for entry in directory.parent.iterdir()):
+            shutil.rmtree(directory.parent)
 
     def release_all(self, vm_id: int) -> None:
-        """The container stopped: OpenNebula may do with the disks' files what it likes from now on."""
+        """Release the disks of a stopped container: OpenNebula may use their files from now on."""
         for number in self.present(vm_id):
             self.release(vm_id, number)
 
     def release_others(self, vm: Vm) -> None:
-        """Those that were detached while no script was called."""
+        """Release the disks that were detached while no script was called."""
         for number in set(self.present(vm.id)) - {disk.id for disk in translate.further(vm)}:
             self.release(vm.id, number)
 
     def abandon_all(self, vm_id: int) -> None:
         """Let nothing be written to their files any more, which others may use by now."""
-        for folder, _ in self._written(vm_id):
-            mountedfs.abandon(folder)
+        for directory, _ in self._written(vm_id):
+            mountedfs.abandon(directory)
 
     def recover_all(self, vm_id: int) -> None:
         """Take from the host what was left of a VM that has no container: a copy that was never written back to its
         disk is written now, unless the disk was changed since; the rest is older than the disks."""
         for number in self.present(vm_id):
-            folder = self._folder(vm_id, number)
-            record = self._read(folder)
-            if record and record.stamp and folder.with_suffix(COPY).exists() and self._is_same(record, record.stamp):
+            directory = self._directory(vm_id, number)
+            record = self._read(directory)
+            if record and record.stamp and directory.with_suffix(COPY).exists() and self._is_same(record, record.stamp):
                 self.release(vm_id, number)
         self.discard_all(vm_id)
 
     @staticmethod
     def _stamp(record: Record) -> str:
         with opened(record, write=False) as file:
-            return rootrecords.stamp(file)
+            return root_state.stamp(file)
 
     def discard_all(self, vm_id: int) -> None:
         """Take all of them from the host as they are; what was not written back is lost."""
         self.abandon_all(vm_id)
         for number in self.present(vm_id):
-            folder = self._folder(vm_id, number)
-            idmounts.unmount(folder)
-            self._remove(folder, self._read(folder))
+            directory = self._directory(vm_id, number)
+            idmounts.unmount(directory)
+            self._remove(directory, self._read(directory))
 
     # A VM that is suspended has its disks mounted, for its processes, though OpenNebula may copy, move or end it.
 
     def hold_all(self, vm_id: int) -> None:
         """Let their files have all that was written, and nothing be written to them; again when they are already."""
-        for folder, record in self._written(vm_id):
-            fsfreeze.freeze(folder)
-            self._write_back(folder, record)
+        for directory, record in self._written(vm_id):
+            fsfreeze.freeze(directory)
+            self._write_back(directory, record)
             stamp = "" if record.ceph else self._stamp(record)
-            self._write(folder, dataclasses.replace(record, held=stamp, stamp=stamp if record.copied else None))
+            self._write(directory, dataclasses.replace(record, held=stamp, stamp=stamp if record.copied else None))
 
     def is_held(self, vm_id: int) -> bool:
-        """Whether their files are what they were when they were held."""
+        """Return whether their files are what they were when they were held."""
         return all(record.held == "" or (record.held is not None and self._is_same(record, record.held))
                    for _, record in self._written(vm_id))
 
@@ -259,42 +263,42 @@ class Images:
         return (record.is_device or not is_gone(record)) and self._stamp(record) == stamp
 
     def let_go_all(self, vm_id: int) -> None:
-        for folder, record in self._written(vm_id):
-            mountedfs.thaw(folder)
-            self._write(folder, dataclasses.replace(record, held=None))
+        for directory, record in self._written(vm_id):
+            mountedfs.thaw(directory)
+            self._write(directory, dataclasses.replace(record, held=None))
 
     def _written(self, vm_id: int) -> Iterator[tuple[Path, Record]]:
-        """Those that are mounted and can be written to."""
+        """Yield the mounted, writable disks."""
         for number in self.present(vm_id):
-            folder = self._folder(vm_id, number)
-            record = self._read(folder)
-            if record and not record.read_only and os.path.ismount(folder):
-                yield folder, record
+            directory = self._directory(vm_id, number)
+            record = self._read(directory)
+            if record and not record.read_only and os.path.ismount(directory):
+                yield directory, record
 
     def copy(self, vm_id: int, disk: Disk, file: Path, target: Path) -> None:
         """Copy a disk as it is now, in its format, also while the VM's container writes to it: that waits meanwhile.
 
         :param file: the disk's, in a datastore
-        :param target: a file of the VM's folder there
+        :param target: a file of the VM's directory there
         :raises NotSupported: it is no file
         :raises DriverError, HostActionFailed: it cannot be copied; there is no such file
         """
-        folder = self._folder(vm_id, disk.id)
-        record = self._read(folder)
+        directory = self._directory(vm_id, disk.id)
+        record = self._read(directory)
         if disk.type == "RBD" or (record and record.is_device):
             raise NotSupported(f"disk {disk.id} of VM {vm_id} is no file, and cannot be copied while the VM runs: "
                                "power it off first (onevm poweroff)")
-        with datastores.opened(file) as source, datastores.created(target) as new, self._frozen(folder, record):
+        with datastores.opened(file) as source, datastores.created(target) as new, self._frozen(directory, record):
             if record and record.copied:
-                qcow2.write(folder.with_suffix(COPY), new, self._timeout)
+                qcow2.write(directory.with_suffix(COPY), new, self._timeout)
             else:
                 filesystems.duplicate(source.path, new, self._timeout)
 
-    def _frozen(self, folder: Path, record: Record | None) -> AbstractContextManager[None]:
+    def _frozen(self, directory: Path, record: Record | None) -> AbstractContextManager[None]:
         """Let nothing be written to a disk for as long as the block lasts."""
-        if record is None or record.read_only or not os.path.ismount(folder):
+        if record is None or record.read_only or not os.path.ismount(directory):
             return contextlib.nullcontext()
-        return fsfreeze.frozen(folder, self._timeout)
+        return fsfreeze.frozen(directory, self._timeout)
 
     @contextlib.contextmanager
     def enlarged(self, vm_id: int, disk: Disk) -> Iterator[bool]:
@@ -305,58 +309,59 @@ class Images:
 
         :raises NotSupported: it never can
         """
-        folder = self._folder(vm_id, disk.id)
-        record = self._read(folder)
-        if record is None or not os.path.ismount(folder):
+        directory = self._directory(vm_id, disk.id)
+        record = self._read(directory)
+        if record is None or not os.path.ismount(directory):
             yield False
             return
         if record.read_only or record.is_device:
             raise NotSupported(f"disk {disk.id} of VM {vm_id} is {'read-only' if record.read_only else 'no file'}, "
                                "and does not grow while the VM runs; power the VM off first")
-        copy = contextlib.nullcontext(folder.with_suffix(COPY))
+        copy = contextlib.nullcontext(directory.with_suffix(COPY))
         with copy if record.copied else opened(record, write=True) as source:
             if self._file_system(source, record).start:
                 raise NotSupported(f"disk {disk.id} of VM {vm_id} has partitions, which do not grow")
-            with growth.lengthened(source, disk.size or 0, folder):
-                yield self._fill_mounted(folder, record, source, vm_id, disk)
+            with growth.lengthened(source, disk.size or 0, directory):
+                yield self._fill_mounted(directory, record, source, vm_id, disk)
 
-    def _fill_mounted(self, folder: Path, record: Record, source: Path, vm_id: int, disk: Disk) -> bool:
+    def _fill_mounted(self, directory: Path, record: Record, source: Path, vm_id: int, disk: Disk) -> bool:
         try:
-            growth.fill_mounted(folder, self._file_system(source, record), source, self._timeout)
+            growth.fill_mounted(directory, self._file_system(source, record), source, self._timeout)
         except HostActionFailed as error:
             LOG.info("Disk %s of VM %s: %s", disk.id, vm_id, error)
             return False
         return True
 
     def present(self, vm_id: int) -> tuple[int, ...]:
-        """Numbers of the disks that are on the host, or of which something is."""
+        """Return the numbers of the disks that are on the host, completely or partly."""
         home = self._state / translate.name(vm_id)
         names = {entry.name.partition(".")[0] for entry in home.iterdir()} if home.exists() else set()
         return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
-    def _folder(self, vm_id: int, disk_id: int) -> Path:
+    def _directory(self, vm_id: int, disk_id: int) -> Path:
         return self._state / translate.name(vm_id) / str(disk_id)
 
     @staticmethod
-    def _record(folder: Path) -> Path:
-        return folder.with_suffix(RECORD)
+    def _record(directory: Path) -> Path:
+        return directory.with_suffix(RECORD)
 
-    def _write(self, folder: Path, record: Record) -> None:
-        file = self._record(folder)
+    def _write(self, directory: Path, record: Record) -> None:
+        file = self._record(directory)
         atomic_write(file, records.replacing(file, dataclasses.asdict(record), VERSION).encode())
 
-    def _read(self, folder: Path) -> Record | None:
-        file = self._record(folder)
+    def _read(self, directory: Path) -> Record | None:
+        file = self._record(directory)
         try:
             return records.parsed(Record, file.read_text(encoding="utf-8")) if file.exists() else None
         except (ValueError, TypeError) as error:
-            raise DriverError(f"{file} is no record of this driver ({error}): find out which disk {folder} shows, take "
+            raise DriverError(f"{file} is no record of this driver ({error}): find out which disk {directory} shows, "
+                              f"take "
                               "it away by hand and remove the file") from error
 
 
 @contextlib.contextmanager
 def opened(record: Record, *, write: bool) -> Iterator[Path]:
-    """A path that opens the disk's file or device, for as long as the block lasts."""
+    """Yield a path that opens the disk's file or device, for as long as the block lasts."""
     if record.is_device:
         yield Path(record.file)
         return
@@ -370,7 +375,7 @@ def is_gone(record: Record) -> bool:
     :raises DriverError: that is not certain, because the datastore may not be there
     """
     file = Path(record.file)
-    return datastores.is_gone(file.parents[1], rootrecords.STORE, record.store, file.parent.name, file.name)
+    return datastores.is_gone(file.parents[1], root_state.STORE, record.store, file.parent.name, file.name)
 
 
 def require_read_only(disk: Disk) -> None:
@@ -378,8 +383,8 @@ def require_read_only(disk: Disk) -> None:
         raise NotSupported(f"disk {disk.id} is an ISO image, which cannot be written: make it READONLY, or a CDROM")
 
 
-def remove(folder: Path) -> None:
-    """A folder in which nothing is mounted."""
-    if os.path.ismount(folder):
-        raise DriverError(f"{folder} is still mounted and stays")
-    shutil.rmtree(folder)
+def remove(directory: Path) -> None:
+    """Remove a directory in which nothing is mounted."""
+    if os.path.ismount(directory):
+        raise DriverError(f"{directory} is still mounted and stays")
+    shutil.rmtree(directory)

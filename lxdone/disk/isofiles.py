@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of an ISO image, in a folder.
+"""Extract the files of an ISO image into a directory.
 
 An ISO image may be a tenant's, and an archive of another format that ``bsdtar`` knows as well, of which one is a list
 of files of the host. It takes the image apart, as a user that may do nothing else and where nothing but programs and
-libraries is, and of what it tells only plain files, folders and links are made: links last, so that no file is written
-through one, and each in a real directory, so that no link is either. What would unpack to more than the image's own
-size is refused: an image may name the same content any number of times.
+libraries is, and of what it tells only plain files, directories and links are made: links last, so that no file is
+written through one, and each in a real directory, so that no link is either. What would unpack to more than the image's
+own size is refused: an image may name the same content any number of times.
 """
 
 import contextlib
@@ -24,64 +24,64 @@ from onedriver.errors import DriverError, NotSupported
 from onedriver.node.programs import beside
 
 MESSAGES = 1 << 20  # bytes that it may write to a file: there is one for its errors
-ENTRIES = 100_000  # most files and folders of an image
-# $1 is a folder that serves as the root, in a mount namespace of its own; then the command that is run there.
+ENTRIES = 100_000  # most files and directories of an image
+# $1 is a directory that serves as the root, in a mount namespace of its own; then the command that is run there.
 ALONE = """
 set -e
 root=$1
 shift
 mount -t tmpfs -o mode=755,size=64k tmpfs "$root"
-for folder in /usr/bin /usr/lib /usr/lib64 /lib /lib64; do
-    [ -d "$folder" ] || continue
-    mkdir -p "$root$folder"
-    mount --bind "$folder" "$root$folder"
+for directory in /usr/bin /usr/lib /usr/lib64 /lib /lib64; do
+    [ -d "$directory" ] || continue
+    mkdir -p "$root$directory"
+    mount --bind "$directory" "$root$directory"
 done
 exec chroot --userspec=65534:65534 --groups= "$root" "$@"
 """
-DEPTH = 64  # folders within one another; shutil.rmtree calls itself for each, and Python allows 1000 calls
+DEPTH = 64  # directories within one another; shutil.rmtree calls itself for each, and Python allows 1000 calls
 
 
-def extract(iso: Path, folder: Path, limit: int) -> None:
-    """Everybody may read what comes into the folder, and nobody but root write it.
+def extract(iso: Path, directory: Path, timeout: int) -> None:
+    """Extract the image. Everybody may read what comes into the directory, and only root may write it.
 
-    :param folder: is made; what is there is replaced
-    :param limit: seconds it may take
+    :param directory: is made; what is there is replaced
+    :param timeout: seconds it may take
     :raises DriverError: it cannot be read
     """
     links: list[tuple[Path, str]] = []
     number = 0
     try:
         room = filesystems.length(iso)
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir(mode=0o755, parents=True)
-        with members(iso, folder, limit) as archive:
+        if directory.exists():
+            shutil.rmtree(directory)
+        directory.mkdir(mode=0o755, parents=True)
+        with members(iso, directory, timeout) as archive:
             for member in archive:
                 cast(Any, archive).members.clear()  # with all that their headers had
-                place = inside(folder, member.name)
+                place = inside(directory, member.name)
                 room -= member.size
-                number += 1 + sum(not (folder / above).exists() for above in place.relative_to(folder).parents)
+                number += 1 + sum(not (directory / above).exists() for above in place.relative_to(directory).parents)
                 if room < 0 or number > ENTRIES:
                     raise NotSupported(f"disk {iso} is an ISO image that would unpack to more than its own size, or to "
-                                       f"more than {ENTRIES} files and folders")
-                make(archive, member, place, links, folder)
+                                       f"more than {ENTRIES} files and directories")
+                make(archive, member, place, links, directory)
         if not number:
             raise DriverError(f"disk {iso} cannot be read: it has no file, or is damaged")
         for place, target in links:
-            link(folder, place, target)
+            link(directory, place, target)
     except (tarfile.TarError, OSError) as error:
         raise DriverError(f"disk {iso} cannot be unpacked: {error}") from error
 
 
 def make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, links: list[tuple[Path, str]],
-         folder: Path) -> None:
+         directory: Path) -> None:
     if member.isdir():
         place.mkdir(mode=0o755, parents=True, exist_ok=True)
-    elif member.issym() and place != folder:
+    elif member.issym() and place != directory:
         links.append((place, member.linkname))
     elif member.islnk():  # the same content once more
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        os.link(inside(folder, member.linkname), place, follow_symlinks=False)
+        os.link(inside(directory, member.linkname), place, follow_symlinks=False)
     elif member.isfile():
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with archive.extractfile(member) or io.BytesIO() as source, place.open("xb") as target:
@@ -89,48 +89,51 @@ def make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, links: 
         place.chmod(0o755 if member.mode & 0o111 else 0o644)
 
 
-def link(folder: Path, place: Path, target: str) -> None:
+def link(directory: Path, place: Path, target: str) -> None:
     """Make a symbolic link, without following another; one whose name is taken is left out.
 
     :raises OSError: its parent is no directory
     """
     with contextlib.ExitStack() as stack:
-        parent = stack.enter_context(Directory(folder))
-        if place.parent != folder:
-            parent = stack.enter_context(parent.child(*place.parent.relative_to(folder).parts))
+        parent = stack.enter_context(Directory(directory))
+        if place.parent != directory:
+            parent = stack.enter_context(parent.child(*place.parent.relative_to(directory).parts))
         with contextlib.suppress(FileExistsError):
             os.symlink(target, place.name, dir_fd=parent.fd)
 
 
-def inside(folder: Path, name: str) -> Path:
-    """:raises NotSupported: the name leads out of the folder, or too deep"""
+def inside(directory: Path, name: str) -> Path:
+    """Return the path of a member below the directory.
+
+    :raises NotSupported: the name leads out of the directory, or too deep
+    """
     path = PurePosixPath(name)
     if len(path.parts) > DEPTH:
-        raise NotSupported(f"the ISO image has a file within more than {DEPTH} folders: {name[:100]!r}…")
+        raise NotSupported(f"the ISO image has a file within more than {DEPTH} directories: {name[:100]!r}…")
     if path.is_absolute() or ".." in path.parts:
         raise NotSupported(f"the ISO image has a file named {name[:100]!r}, which would lead out of it")
-    return folder / path
+    return directory / path
 
 
-def alone(folder: Path, limit: int, *command: str) -> list[str]:
+def alone(directory: Path, timeout: int, *command: str) -> list[str]:
     """Return the words that run a command as nobody, with limits, where it sees programs and libraries only."""
-    return ["unshare", "--mount", "--propagation=private", "sh", "-c", ALONE, "sh", str(folder),
-            *confined(limit, written=MESSAGES), *command]
+    return ["unshare", "--mount", "--propagation=private", "sh", "-c", ALONE, "sh", str(directory),
+            *confined(timeout, written=MESSAGES), *command]
 
 
 @contextlib.contextmanager
-def members(iso: Path, folder: Path, limit: int) -> Iterator[tarfile.TarFile]:
+def members(iso: Path, directory: Path, timeout: int) -> Iterator[tarfile.TarFile]:
     """Yield the image's content as a tar stream, read once.
 
-    :param folder: one that is there, on which the program's own root is mounted for it alone
+    :param directory: one that is there, on which the program's own root is mounted for it alone
     """
     if shutil.which("bsdtar") is None:
         raise NotSupported(f"disk {iso} is an ISO image, but this node has no bsdtar to read it with: install "
                            "libarchive-tools")
-    command = alone(folder, limit, "bsdtar", "--create", "--format=pax", "--file=-", "@-")
+    command = alone(directory, timeout, "bsdtar", "--create", "--format=pax", "--file=-", "@-")
     out, end = os.pipe()
     with iso.open("rb") as source, open(out, "rb") as stream, beside(
-            command, limit, f"disk {iso} cannot be read", stdin=source, stdout=end, cwd="/",
+            command, timeout, f"disk {iso} cannot be read", stdin=source, stdout=end, cwd="/",
             env={"LANG": "C.UTF-8", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}):
         os.close(end)
         with tarfile.open(fileobj=stream, mode="r|") as archive:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A qcow2 disk as a raw one and back, by ``qemu-img``.
+"""Convert a qcow2 disk to a raw one and back, by ``qemu-img``.
 
 A qcow2 file names other files whose content shows through it, and a tenant may have written those names, and may know
 where other tenants' disks are: each file is looked at by itself, and the next one is only opened when it is the VM's
@@ -21,17 +21,17 @@ from onedriver.node import datastores as files
 from onedriver.node import room
 from onedriver.node.programs import run
 
-INFO_LIMIT = 30  # s
+INFO_TIMEOUT = 30  # s
 LONGEST = 64  # files behind one another
 FORMATS = frozenset({"raw", "qcow2"})
-SNAPSHOTS = ".snap"  # ends the name of the folder with an image's or a disk's snapshots
+SNAPSHOTS = ".snap"  # ends the name of the directory with an image's or a disk's snapshots
 MIB = 1 << 20
 
 
 class Origin(NamedTuple):
     """Say what a disk may be made of.
 
-    :ivar datastores: the folder that everything must be in
+    :ivar datastores: the directory that everything must be in
     :ivar image: SOURCE of the image that the disk was made of; None is none
     :ivar size: bytes that OpenNebula says it has; None is not told
     :ivar seen: it was looked at when the VM was deployed, and no tenant can change it since: only ``datastores`` counts
@@ -43,7 +43,10 @@ class Origin(NamedTuple):
     seen: bool = False
 
     def require(self, disk: Path, file: Path) -> None:
-        """:raises NotSupported: the content of ``file`` may not show through the disk"""
+        """Refuse a file whose content a disk must not expose.
+
+        :raises NotSupported: the content of ``file`` may not show through the disk
+        """
         real = file.resolve()
         if not real.is_relative_to(self.datastores.resolve()):
             raise NotSupported(f"disk {disk} shows the content of {str(file)[:200]!r}, which is not in a "
@@ -59,7 +62,8 @@ class Origin(NamedTuple):
 
 
 def image_of(source: str | None) -> tuple[str, ...]:
-    """Return the datastore and the image of a SOURCE, which a front-end may have in another folder than this node."""
+    """Return the datastore and the image of a SOURCE, which a front-end may have in another directory than this
+    node."""
     return owner_of(*PurePosixPath(os.path.normpath(source)).parts[-2:]) if source else ()
 
 
@@ -67,14 +71,14 @@ def owner_of(datastore: str, *entry: str) -> tuple[str, ...]:
     return (datastore, *(name.removesuffix(SNAPSHOTS) for name in entry))
 
 
-def to_raw(disk: Path, origin: Origin, raw: Path, limit: int) -> None:
+def to_raw(disk: Path, origin: Origin, raw: Path, timeout: int) -> None:
     """Write the disk's content into a file of its own, which is there as a whole or not at all.
 
-    It belongs to the disk's owner, who cannot enter its folder.
+    It belongs to the disk's owner, who cannot enter its directory.
 
     :param disk: by a path that is safe to open, see :mod:`onedriver.node.datastores`
-    :param raw: in a folder of root's
-    :param limit: seconds it may take
+    :param raw: in a directory of root's
+    :param timeout: seconds it may take
     :raises NotSupported: it is made of something else, or larger than it may be, or the node has no qemu-img
     """
     size = inspected(disk, origin).size
@@ -84,26 +88,27 @@ def to_raw(disk: Path, origin: Origin, raw: Path, limit: int) -> None:
     with replacing(raw, f"{raw.name}.lxdone-unfinished") as unfinished, unfinished.open("xb") as target:
         os.fchmod(target.fileno(), 0o600)
         os.fchown(target.fileno(), *owner(disk))
-        run([*confined(limit, written=size), "qemu-img", "convert", "-U", "-f", "qcow2", "-O", "raw",
-             str(disk.resolve()), own(target)], limit, f"disk {disk} cannot be made a raw one",
+        run([*confined(timeout, written=size), "qemu-img", "convert", "-U", "-f", "qcow2", "-O", "raw",
+             str(disk.resolve()), own(target)], timeout, f"disk {disk} cannot be made a raw one",
             **as_owner(disk, target))
 
 
-def from_raw(raw: Path, disk: Path, datastores: Path, limit: int, ready: Callable[[Path], None] | None = None) -> None:
+def from_raw(raw: Path, disk: Path, datastores: Path, timeout: int, ready: Callable[[Path], None]
+             | None = None) -> None:
     """Let a qcow2 disk have the content of ``raw``, over the same backing file as before.
 
     :param ready: is shown the new file before it takes the old one's place
     """
     with files.opened(disk) as old, files.replaced(disk, ready) as unfinished:
         base, kind, _ = inspected(old.path, Origin(datastores, seen=True))
-        write(raw, unfinished, limit, ["-B", str(base), "-F", kind] if base else [])
+        write(raw, unfinished, timeout, ["-B", str(base), "-F", kind] if base else [])
 
 
-def write(raw: Path, new: Path, limit: int, over: Sequence[str] = ()) -> None:
+def write(raw: Path, new: Path, timeout: int, over: Sequence[str] = ()) -> None:
     """Write the content of ``raw`` into a new file as a qcow2 image.
 
     :param new: by a path that is safe to open; of the user who is to have the disk
-    :param limit: seconds it may take
+    :param timeout: seconds it may take
     :param over: options that name a backing file; without them the image stands by itself
     :raises DriverError: it cannot be written, or would take the room that other disks need to grow
     """
@@ -111,12 +116,12 @@ def write(raw: Path, new: Path, limit: int, over: Sequence[str] = ()) -> None:
         room.require(new, room.allocated(raw))
     with raw.open("rb") as source, new.open("wb") as target:
         os.fchown(source.fileno(), *owner(new))
-        run([*confined(limit), "qemu-img", "convert", "-f", "raw", "-O", "qcow2", *over, own(source), own(target)],
-            limit, f"disk {new} cannot be written", **as_owner(new, source, target))
+        run([*confined(timeout), "qemu-img", "convert", "-f", "raw", "-O", "qcow2", *over, own(source), own(target)],
+            timeout, f"disk {new} cannot be written", **as_owner(new, source, target))
 
 
 def own(file: BinaryIO) -> str:
-    """The name of an inherited file for the program that inherits it."""
+    """Return the name of an inherited file for the program that inherits it."""
     return f"/proc/self/fd/{file.fileno()}"
 
 
@@ -126,7 +131,7 @@ def owner(disk: Path) -> tuple[int, int]:
 
 
 def as_owner(disk: Path, *inherited: BinaryIO) -> dict[str, Any]:
-    """Options of :class:`subprocess.Popen`."""
+    """Return options of :class:`subprocess.Popen` to run as the file's owner."""
     uid, gid = owner(disk)
     user = {} if uid == os.geteuid() else {"user": uid, "group": gid, "extra_groups": ()}
     return {"cwd": "/", "pass_fds": [file.fileno() for file in inherited], **user}
@@ -155,8 +160,8 @@ def inspected(disk: Path, origin: Origin) -> Found:
     file, kind = disk, "qcow2"
     for _ in range(LONGEST):
         origin.require(disk, file)
-        info = json.loads(run([*confined(INFO_LIMIT), "qemu-img", "info", "-U", "-f", kind, "--output=json",
-                               str(file.resolve())], INFO_LIMIT, f"disk {disk} cannot be read", **as_owner(disk)))
+        info = json.loads(run([*confined(INFO_TIMEOUT), "qemu-img", "info", "-U", "-f", kind, "--output=json",
+                               str(file.resolve())], INFO_TIMEOUT, f"disk {disk} cannot be read", **as_owner(disk)))
         base, kind = behind(info, str(disk))
         first = first or Found(base, kind, int(info["virtual-size"]))
         if base is None:
@@ -166,7 +171,7 @@ def inspected(disk: Path, origin: Origin) -> Found:
 
 
 def behind(info: Mapping[str, Any], disk: str) -> tuple[Path | None, str]:
-    """The file whose content shows through one file, and its format.
+    """Return the backing file of a disk's file, and its format.
 
     :param info: what ``qemu-img info`` prints
     """

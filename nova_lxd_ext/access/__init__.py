@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consoles and passwords."""
+"""Provide consoles and set passwords."""

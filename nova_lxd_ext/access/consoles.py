@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serial consoles: one TCP port of this host, at which nova's serial proxy gets the console of any server.
+"""Serve serial consoles: one TCP port of this host, at which nova's serial proxy gets the console of any server.
 
 Nova tells the proxy the port and, as the path to ask for, a ticket. Whoever else reaches the port gets nothing.
 """
@@ -23,9 +23,9 @@ from nova_lxd_ext.server.states import States
 
 LOG = logging.getLogger(__name__)
 
-MOST_VISITORS = 100  # at a time on this host, greeted or not
-HAND_OVER = 5.0  # s in which the visitor before must have let go
-PAUSE = 0.1  # s
+MAX_CLIENTS = 100  # at a time on this host, greeted or not
+HANDOVER_TIMEOUT = 5.0  # s in which the client before must have let go
+POLL_INTERVAL = 0.1  # s
 
 
 class Consoles:
@@ -36,10 +36,10 @@ class Consoles:
         self._tickets = Tickets(conf.consoleauth.token_ttl)
         self._listening: socket.socket | None = None
         self._lock = threading.Lock()
-        self._visitors: dict[socket.socket, str | None] = {}
+        self._clients: dict[socket.socket, str | None] = {}
 
     def serial(self, instance: objects.Instance) -> console_type.ConsoleSerial:
-        """Where the server's console is to be had now.
+        """Return where the server's console can be reached now.
 
         :raises InstanceNotReady: it does not run
         :raises SocketPortRangeExhaustedException: no port of ``[serial_console] port_range`` is free
@@ -62,70 +62,71 @@ class Consoles:
             if listening is not None:
                 consolebridge.hang_up(listening)
                 listening.close()
-            for visitor in self._visitors:
-                consolebridge.hang_up(visitor)
+            for client in self._clients:
+                consolebridge.hang_up(client)
 
     def _accept(self, listening: socket.socket) -> None:
         while self._listening is listening:
             try:
-                visitor, _ = listening.accept()
+                client, _ = listening.accept()
             except OSError as error:
                 if self._listening is listening:
-                    LOG.warning("A visitor of the consoles cannot be let in: %s", error)
-                    time.sleep(PAUSE)
+                    LOG.warning("A client of the consoles cannot be let in: %s", error)
+                    time.sleep(POLL_INTERVAL)
                 continue
-            self.admit(visitor)
+            self.admit(client)
 
-    def admit(self, visitor: socket.socket) -> None:
+    def admit(self, client: socket.socket) -> None:
         """Serve a connection, in a thread of its own."""
         with self._lock:
-            admitted = self._listening is not None and (len(self._visitors) < MOST_VISITORS or self._make_room())
+            admitted = self._listening is not None and (len(self._clients) < MAX_CLIENTS or self._make_room())
             if admitted:
-                self._visitors[visitor] = None
+                self._clients[client] = None
         if not admitted:
-            LOG.warning("A visitor of the consoles is turned away: %d are there already", MOST_VISITORS)
-            visitor.close()
+            LOG.warning("A client of the consoles is turned away: %d are there already", MAX_CLIENTS)
+            client.close()
             return
-        threading.Thread(target=self._serve, args=(visitor,), name="console", daemon=True).start()
+        threading.Thread(target=self._serve, args=(client,), name="console", daemon=True).start()
 
     def _make_room(self) -> bool:
         """Hang up on the connection that has waited longest without a ticket: nova's proxy sends its own at once.
 
         :returns: whether there was one; the caller holds the lock
         """
-        oldest = next((visitor for visitor, container in self._visitors.items() if container is None), None)
+        oldest = next((client for client, container in self._clients.items() if container is None), None)
         if oldest is not None:
-            del self._visitors[oldest]
+            del self._clients[oldest]
             consolebridge.hang_up(oldest)
         return oldest is not None
 
-    def _serve(self, visitor: socket.socket) -> None:
+    def _serve(self, client: socket.socket) -> None:
         try:
-            consolesession.serve(visitor, self._tickets.container, lambda name: self._attach(visitor, name))
+            consolesession.serve(client, self._tickets.container, lambda name: self._attach(client, name))
         finally:
             with self._lock:
-                self._visitors.pop(visitor, None)
-            visitor.close()
+                self._clients.pop(client, None)
+            client.close()
 
-    def _attach(self, visitor: socket.socket, name: str) -> Console:
-        """A console has one visitor: whoever comes last, since a browser that was closed may be noticed late."""
+    def _attach(self, client: socket.socket, name: str) -> Console:
+        """Attach a client; the one before is disconnected, since nothing may have noticed yet that its browser was
+        closed."""
         with self._lock:
-            if visitor not in self._visitors:
+            if client not in self._clients:
                 raise errors.EngineBusy(f"the console of {name} was asked for too slowly: others wait")
-            for other, container in self._visitors.items():
+            for other, container in self._clients.items():
                 if container == name:
                     consolebridge.hang_up(other)
-            self._visitors[visitor] = name
-        wait_while(lambda: self._is_visited(name, visitor), HAND_OVER)
+            self._clients[client] = name
+        wait_while(lambda: self._has_client(name, client), HANDOVER_TIMEOUT)
         return self._engine.console(name)
 
-    def _is_visited(self, name: str, visitor: socket.socket) -> bool:
+    def _has_client(self, name: str, client: socket.socket) -> bool:
         with self._lock:
-            return any(container == name for other, container in self._visitors.items() if other is not visitor)
+            return any(container == name for other, container in self._clients.items() if other is not client)
 
 
 def listening(host: str, port_range: str) -> socket.socket:
-    """A listening socket at the first free port.
+    """Return a listening socket at the first free port.
 
     :param port_range: ``first:end``, end not included
     """

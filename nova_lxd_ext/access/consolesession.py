@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One visitor of a console: the proxy's greeting with its ticket, then bytes both ways until either end is gone.
+"""Serve one client of a console: the proxy's greeting with its ticket, then bytes both ways until either end is gone.
 
 Nova's proxies greet with ``CONNECT <path> HTTP/1.1`` where a console has a path, and wait for a 200
 (nova.console.websocketproxy).
@@ -20,48 +20,48 @@ LOG = logging.getLogger(__name__)
 
 GREETING = re.compile(rb"CONNECT /([A-Za-z0-9_-]+) HTTP/1\.1\r\n\r\n")
 LONGEST_GREETING = 256  # bytes
-GREETING_LIMIT = 10  # s
+GREETING_TIMEOUT = 10  # s
 WELCOME = b"HTTP/1.1 200 OK\r\n\r\n"
 FORBIDDEN = b"HTTP/1.1 403 Forbidden\r\n\r\n"
 UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\n\r\n"
 
 
-def serve(visitor: socket.socket, container: Callable[[str], str | None], attach: Callable[[str], Console]) -> None:
-    """Serve one connection to its end; nothing is raised for what a visitor does.
+def serve(client: socket.socket, container: Callable[[str], str | None], attach: Callable[[str], Console]) -> None:
+    """Serve one connection to its end; nothing is raised for what a client does.
 
     :param container: the container of a ticket
     :param attach: the console of a container
     """
-    with contextlib.suppress(OSError):  # a visitor who has gone
-        visitor.settimeout(GREETING_LIMIT)
-        ticket = greeting(visitor)
+    with contextlib.suppress(OSError):  # a client who has gone
+        client.settimeout(GREETING_TIMEOUT)
+        ticket = greeting(client)
         name = container(ticket) if ticket else None
         if name is None:
-            LOG.warning("A console was asked for without a valid ticket, from %s", visitor.getpeername())
-            visitor.sendall(FORBIDDEN)
+            LOG.warning("A console was asked for without a valid ticket, from %s", client.getpeername())
+            client.sendall(FORBIDDEN)
             return
         try:
             console = attach(name)
         except errors.ContainerHostError as error:
             LOG.warning("The console of container %s cannot be had: %s", name, error)
-            visitor.sendall(UNAVAILABLE)
+            client.sendall(UNAVAILABLE)
             return
         with contextlib.closing(console):
-            visitor.sendall(WELCOME)
+            client.sendall(WELCOME)
             # A proxy that died without a word is noticed by the kernel.
-            visitor.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            consolebridge.bridge(visitor, console)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            consolebridge.bridge(client, console)
 
 
-def greeting(visitor: socket.socket) -> str | None:
-    """The ticket; None when what came is no greeting. Not a byte more is read: what follows is typed.
+def greeting(client: socket.socket) -> str | None:
+    """Read the ticket; None when the greeting is invalid. Not a byte more is read: what follows is input.
 
-    :raises TimeoutError: the whole of it did not come within GREETING_LIMIT, however slowly its bytes come
+    :raises TimeoutError: the whole of it did not come within GREETING_TIMEOUT, however slowly its bytes come
     """
-    text, end = b"", time.monotonic() + GREETING_LIMIT
+    text, end = b"", time.monotonic() + GREETING_TIMEOUT
     while len(text) < LONGEST_GREETING and not text.endswith(b"\r\n\r\n"):
-        visitor.settimeout(max(0.001, end - time.monotonic()))
-        byte = visitor.recv(1)
+        client.settimeout(max(0.001, end - time.monotonic()))
+        byte = client.recv(1)
         if not byte:
             break
         text += byte

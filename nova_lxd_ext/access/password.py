@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets the password of a server's administrator, by the guest's own chpasswd.
+"""Set the password of a server's administrator, by the guest's own chpasswd.
 
 The password goes to its standard input: not onto a command line, which everybody in the container could read, and not
 into a log.
@@ -12,7 +12,7 @@ from nova import exception, objects
 from containerhost.engines import Engine, Executed
 
 PROGRAM = "chpasswd"
-LIMIT = 30  # s
+TIMEOUT = 30  # s
 NO_PROGRAM = 127
 # The names that useradd makes; a colon or a line's end would reach another user.
 USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
@@ -20,7 +20,7 @@ SHOWN = 200  # characters of what chpasswd says
 
 
 def set_admin(engine: Engine, container: str, image: objects.ImageMeta, password: str) -> None:
-    """The user is the image's ``os_admin_user``, else root.
+    """Set the password of the image's ``os_admin_user``, else root.
 
     :param container: its name; it runs
     :raises SetAdminPasswdNotSupported: with what the guest or the request lacks; nova shows it to who asked
@@ -30,7 +30,7 @@ def set_admin(engine: Engine, container: str, image: objects.ImageMeta, password
         raise refusal(f"the image's os_admin_user is {user!r}, which is no user's name")
     if not password or re.search(r"[\x00-\x1f\x7f]", password):
         raise refusal("a password has at least one character, and no line's end or other control character")
-    done = engine.execute(container, [PROGRAM], f"{user}:{password}\n".encode(), timeout=LIMIT)
+    done = engine.execute(container, [PROGRAM], f"{user}:{password}\n".encode(), timeout=TIMEOUT)
     if done.status:
         raise refusal(complaint(user, done, password))
 

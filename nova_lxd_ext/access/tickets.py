@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tickets: who may have which server's console. A ticket is a secret that nova gives to its proxy alone."""
+"""Issue tickets for servers' consoles. A ticket is a secret that nova gives to its proxy alone."""
 
 import dataclasses
 import secrets
@@ -28,7 +28,7 @@ class Tickets:
         self._tickets: dict[str, _Ticket] = {}
 
     def issue(self, name: str) -> str:
-        """The container's ticket: the same for all who ask while it lasts, because nova asks again to check."""
+        """Return the container's ticket: the same for every call until it expires, because nova asks again to check."""
         with self._lock:
             self._drop_expired()
             ticket = self._tickets.setdefault(name, _Ticket(name, secrets.token_urlsafe(LENGTH), 0))
@@ -36,7 +36,7 @@ class Tickets:
             return ticket.text
 
     def container(self, text: str) -> str | None:
-        """The container that the ticket is for; None when it is no ticket or not any more."""
+        """Return the container that the ticket is for; None when it is invalid or expired."""
         with self._lock:
             self._drop_expired()
             return next((ticket.name for ticket in self._tickets.values()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's devices: nova's claims, Cyborg's requests and Placement's slices."""
+"""Manage a server's devices: nova's claims, Cyborg's requests and Placement's slices."""

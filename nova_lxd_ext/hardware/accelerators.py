@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cyborg's accelerator requests (ARQs) of a server, as PCI addresses of this host. Pure.
+"""Translate Cyborg's accelerator requests (ARQs) of a server to PCI addresses of this host. Pure.
 
 Cyborg binds an ARQ before nova boots the server and says with its attach handle what the driver is to attach
 (cyborg's API reference, "Accelerator Requests").
@@ -19,8 +19,8 @@ _PARTS: Final = {"domain": (re.compile(r"[0-9a-fA-F]{1,8}"), 4), "bus": (re.comp
 
 
 def addresses(arqs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """PCI addresses as the kernel writes them, in the order of the ARQs' uuids, which does not change while a server
-    lives.
+    """Return PCI addresses as the kernel writes them, in the order of the ARQs' uuids, which does not change while a
+    server lives.
 
     :raises SpecError: an ARQ has another handle than a PCI function, or none
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement's allocations of slices become on this host."""
+"""Translate Placement's allocations of slices to slices of this host."""
 
 import collections
 from collections.abc import Callable, Mapping
@@ -23,14 +23,14 @@ class Placement:
         self._client = client
 
     def of_server(self, uuid: str) -> Mapping[str, Any]:
-        """Allocations by uuid of the provider.
+        """Return a server's allocations by uuid of the provider.
 
         :raises ConsumerAllocationRetrievalFailed: Placement does not answer so
         """
         return self._client().get_allocs_for_consumer(nova_context.get_admin_context(), uuid)["allocations"]
 
     def used(self, provider_uuid: str) -> Mapping[str, int]:
-        """What all servers have of a provider, by resource class."""
+        """Return what all servers have of a provider, by resource class."""
         found: collections.Counter[str] = collections.Counter()
         info = self._client().get_allocations_for_resource_provider(nova_context.get_admin_context(), provider_uuid)
         for allocation in info.allocations.values():
@@ -51,8 +51,8 @@ class HostSlices:
 
     def of(self, instance: objects.Instance, consumer: Consumer, allocations: Mapping[str, Any],
            view: HostView) -> tuple[str, ...]:
-        """Ids of the slices a server is to have: those it holds, or as Placement says. Only a server whose flavor asks
-        for slices costs a look.
+        """Return the ids of the slices a server is to have: those it holds, or as Placement says. The host is only read
+        for a server whose flavor asks for slices.
 
         :param allocations: what nova passed; empty where it passes none (start, reboot, revert of a resize)
         :raises DeviceHeld: there are fewer free slices than Placement counts
@@ -74,8 +74,8 @@ class HostSlices:
         return slices.choose(needs, inventory, records, consumer)
 
     def allocations(self, flavor: objects.Flavor, consumer: str) -> Mapping[str, Any]:
-        """What Placement holds for a server or a move, by its uuid; only a flavor that asks for slices costs a
-        question."""
+        """Return what Placement holds for a server or a migration, by its uuid; asks only for a flavor that has
+        slices."""
         return self._placement.of_server(consumer) if sliceproviders.asked(flavor.extra_specs) else {}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's accelerator requests (ARQs), also where nova does not pass them (resume, a start with the host)."""
+"""Find a server's accelerator requests (ARQs), also where nova does not pass them (resume, a start with the host)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,9 @@ PROFILE = "accel:device_profile"
 
 
 def of(instance: objects.Instance, passed: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """:param passed: what nova passed; empty where it passes none
+    """Return the server's accelerator requests.
+
+    :param passed: what nova passed; empty where it passes none
     :raises AcceleratorRequestOpFailed: cyborg does not answer
     """
     if passed or not instance.flavor.extra_specs.get(PROFILE):

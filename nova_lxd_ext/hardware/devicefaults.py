@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells the log of servers whose devices break or recover: nova shows it to who asks for diagnostics only."""
+"""Log servers whose devices break or recover: nova shows it only in diagnostics."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement is told of this host's devices beside what nova tells it: parts of GPUs, and functions that nobody may
-have now."""
+"""Report this host's devices to Placement beside what nova reports: parts of GPUs, and functions that nobody may have
+now."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from oslo_log import log as logging
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import Inventory
 from containerhost.errors import AllocationsUnreadable
-from nova_lxd_ext.hardware import pci, sliceproviders, slices, withheld
+from nova_lxd_ext.hardware import pci, reserved, sliceproviders, slices
 from nova_lxd_ext.hardware.allocations import Placement
 
 CONF = nova.conf.CONF
@@ -28,7 +28,7 @@ class DeviceProviders:
 
     def update(self, tree: ProviderTree, nodename: str) -> None:
         """Write them into nova's view of Placement. Without trustworthy records no part of a GPU may be given away, and
-        what was withheld stays so."""
+        what was reserved stays so."""
         inventory = self._inventory()
         try:
             records = self._store.records()
@@ -38,5 +38,5 @@ class DeviceProviders:
             sliceproviders.update(tree, nodename, inventory, everything, self._placement.used)
             return
         sliceproviders.update(tree, nodename, inventory, slices.unusable(inventory, records), self._placement.used)
-        whole = pci.withheld(inventory, records) if CONF.pci.report_in_placement else ()
-        withheld.update(tree, nodename, whole)
+        whole = pci.reserved(inventory, records) if CONF.pci.report_in_placement else ()
+        reserved.update(tree, nodename, whole)

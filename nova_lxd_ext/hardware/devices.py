@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices nova claimed for a server, as allocation requests. Pure, apart from the inventory it is given.
+"""Translate the devices nova claimed for a server to allocation requests. Pure, apart from the inventory it is given.
 
 Nova's claim says which; here it is decided what each is called in the container and which GUIDs it gets.
 """
@@ -30,8 +30,9 @@ class Policy:
 
 
 def claimed(instance: objects.Instance, node_id: int) -> tuple[str, ...]:
-    """Addresses of the devices that nova claimed on this host for the server's flavor, in the order of the flavor;
-    equal ones by address. The order decides which interface is ib0: it must not change while the server lives.
+    """Return the claimed devices. Addresses of the devices that nova claimed on this host for the server's flavor, in
+    the order of the flavor; equal ones by address. The order decides which interface is ib0: it must not change while
+    the server lives.
 
     A server that moves has devices on two hosts, and one that is resized those of both flavors: neither the other
     host's nor the other flavor's count. Those of direct ports come with their ports.
@@ -48,7 +49,7 @@ def claimed(instance: objects.Instance, node_id: int) -> tuple[str, ...]:
 
 def requests(server: str, names: Sequence[str], inventory: Inventory, policy: Policy, first_ethernet: int = 0,
              first_infiniband: int = 0) -> tuple[Request, ...]:
-    """One request per device, in order.
+    """Return one request per device, in order.
 
     :param server: its uuid
     :param names: addresses of functions, ids of slices
@@ -63,7 +64,8 @@ def requests(server: str, names: Sequence[str], inventory: Inventory, policy: Po
 
 
 def _netdev_names(devices: Sequence[Device], following: dict[str, int]) -> list[str | None]:
-    """ib0, ib1, … and eth0, eth1, …, each counted by itself; None for what has no interface."""
+    """Return the interfaces' names: ib0, ib1, … and eth0, eth1, …, each counted by itself; None for what has no
+    interface."""
     names: list[str | None] = []
     for device in devices:
         if device.kind is not Kind.NET:
@@ -85,7 +87,7 @@ def _options(device: Device, name: str | None, seed: str, policy: Policy) -> Gra
 
 
 def guid(seed: str) -> str:
-    """A GUID that is always the same for the same seed, so that a server keeps its own wherever it runs.
+    """Return a GUID that is always the same for the same seed, so that a server keeps its own wherever it runs.
 
     An EUI-64 marked locally administered and of a single interface (IEEE 802: bits 0x02 set and 0x01 clear in the first
     byte), which no manufacturer's GUID can be.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``[pci]device_spec`` says of a device."""
+"""Read what ``[pci]device_spec`` says of a device."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ CONF = nova.conf.CONF
 
 
 def tags(entry: Mapping[str, Any]) -> Mapping[str, str] | None:
-    """The tags of the first specification that the device meets; None when it meets none, and nova passes it over.
+    """Return the tags of the first specification that the device matches; None when nova ignores the device.
 
     :param entry: a device as nova is told of it (:func:`nova_lxd_ext.hardware.pci.passthrough`)
     """

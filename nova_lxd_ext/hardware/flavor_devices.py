@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's devices on this host: from nova's claim to grants, and back to the host."""
+"""Allocate a server's devices on this host: from nova's claim to grants, and back to the host."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -19,8 +19,8 @@ from nova_lxd_ext.hardware import accelerators, arqs, devices
 from nova_lxd_ext.hardware.allocations import HostSlices
 from nova_lxd_ext.network import vifconfig
 from nova_lxd_ext.server import flavor
-from nova_lxd_ext.server.outfit import Supplier
-from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.server.attachments import AttachmentProvider
+from nova_lxd_ext.server.requested import RequestedResources
 
 LOG = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ DRIVER = "nova"
 ENGINE = "lxd"
 
 
-class FlavorDevices(Supplier):
+class FlavorDevices(AttachmentProvider):
     """:param slices: knows which MIG slices a server is to have
     :param node_id: this host, as nova's records of PCI devices name it
     """
@@ -40,13 +40,16 @@ class FlavorDevices(Supplier):
         self._slices = slices
         self._node_id = node_id
 
-    def require_possible(self, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
-        """:raises DeviceNotFound: when a claimed device is not on this host any more
+    def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
+        """Refuse devices that the server cannot have here.
+
+        :raises DeviceNotFound: when a claimed device is not on this host any more
         :raises SpecError: on a bad flavor key, or an accelerator that no container can be given
         """
-        self._requests(instance, wanted, view)
+        self._requests(instance, requested, view)
 
-    def _requests(self, instance: objects.Instance, wanted: Wanted, view: HostView) -> tuple[Request, ...]:
+    def _requests(self, instance: objects.Instance, requested: RequestedResources,
+                  view: HostView) -> tuple[Request, ...]:
         """Return the requests for the server's claimed devices. Changes nothing; scans the host only if there are
         any."""
         policy = devices.Policy(
@@ -55,18 +58,19 @@ class FlavorDevices(Supplier):
             management_nodes=self._conf.lxd.rdma_management_nodes,
             own_guids=self._conf.lxd.rdma_guid_policy == "instance")
         claimed = devices.claimed(instance, self._node_id()) if instance.get_pci_devices() else ()
-        names = (*claimed, *accelerators.addresses(arqs.of(instance, wanted.accel_info)),
-                 *self._slices.of(instance, consumer(instance), wanted.allocations, view))
+        names = (*claimed, *accelerators.addresses(arqs.of(instance, requested.accel_info)),
+                 *self._slices.of(instance, consumer(instance), requested.allocations, view))
         if not names:
             return ()
-        ports = [vifconfig.prefix_of(vif) for vif in wanted.network_info]
+        ports = [vifconfig.prefix_of(vif) for vif in requested.network_info]
         return devices.requests(instance.uuid, names, view.inventory, policy, ports.count("eth"), ports.count("ib"))
 
-    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> tuple[Part, ...]:
+    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                   view: HostView) -> tuple[Part, ...]:
         """Allocate all or none. What the server holds already stays as it is."""
         tried: tuple[Request, ...] | None = None
         while True:
-            requests = self._requests(instance, wanted, view)
+            requests = self._requests(instance, requested, view)
             try:
                 return self._allocator.acquire(requests, consumer(instance), view) if requests else ()
             except errors.DeviceHeld:
@@ -76,7 +80,7 @@ class FlavorDevices(Supplier):
                 tried = requests
 
     def allocations(self, flavor: objects.Flavor, consumer: str) -> Mapping[str, Any]:
-        """What Placement holds for a consumer, as far as it matters for a server of this flavor."""
+        """Return what Placement holds for a consumer, as far as it matters for a server of this flavor."""
         return self._slices.allocations(flavor, consumer)
 
     def held(self, instance: objects.Instance) -> frozenset[str]:
@@ -84,11 +88,12 @@ class FlavorDevices(Supplier):
         return self._allocator.held_by(consumer(instance))
 
     def faults(self, instance: objects.Instance) -> tuple[str, ...]:
-        """What is wrong with the devices the server has, in words."""
+        """Return what is wrong with the server's devices, in words."""
         return self._allocator.faults(consumer(instance))
 
     def reset_devices(self, instance: objects.Instance, view: HostView) -> None:
-        """One that cannot be reset is refused at the start that follows, with its own reason."""
+        """Reset the server's unhealthy GPUs. One that cannot be reset is refused at the start that follows, with its
+        own reason."""
         for complaint in self._allocator.reset_devices(consumer(instance), view):
             LOG.error("A broken GPU is not reset: %s", complaint, instance=instance)
 
@@ -96,14 +101,14 @@ class FlavorDevices(Supplier):
         """Bring back what somebody was cleaning when it was killed."""
         self._allocator.rebind_driver(consumer(instance), view)
 
-    def preview(self, instance: objects.Instance, wanted: Wanted, view: HostView) -> tuple[Grant, ...]:
-        """What :meth:`put_on` would give, as far as a look tells; changes nothing."""
-        requests = self._requests(instance, wanted, view)
+    def preview(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Grant, ...]:
+        """Return the grants of :meth:`attach_all`, as far as they are known in advance; changes nothing."""
+        requests = self._requests(instance, requested, view)
         return self._allocator.preview(requests, consumer(instance), view) if requests else ()
 
     def users_of_others(self, instance: objects.Instance, grants: Collection[Grant], container: int | None,
                         view: HostView) -> tuple[str, ...]:
-        """The processes that use a device which the server has and which is not among ``grants``, in words.
+        """Return the processes that use a device which the server has and which is not among ``grants``, in words.
 
         :param container: the server's first process
         """
@@ -111,14 +116,16 @@ class FlavorDevices(Supplier):
         held = self._allocator.held(consumer(instance), view) if going else ()
         return self._allocator.users((grant for grant in held if grant.device.id in going), container, view)
 
-    def trim(self, instance: objects.Instance, parts: Sequence[Part], container: int | None, view: HostView) -> None:
-        """After a resize: the devices of the other flavor."""
+    def release_unused(self, instance: objects.Instance, parts: Sequence[Part], container: int | None,
+                       view: HostView) -> None:
+        """Release the devices of the other flavor after a resize."""
         kept = {grant.device.id for grant in grants_of(parts)}
         for device_id in sorted(self._allocator.held_by(consumer(instance)) - kept):
             for complaint in self._allocator.release_device(device_id, consumer(instance), container, view):
                 LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
 
-    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
+    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                    view: HostView) -> None:
         """Return every device of a server whose container is gone or stopped.
 
         One that cannot be cleaned stays blocked on the host and is reported in the log: the server's end must not wait
@@ -128,14 +135,14 @@ class FlavorDevices(Supplier):
             LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
 
     def any_held(self) -> bool:
-        """Whether any server has a device of this host, as far as the records can be read."""
+        """Return whether any server has a device of this host, as far as the records can be read."""
         try:
             return bool(self._allocator.consumers_of(DRIVER, ENGINE))
         except errors.AllocationsUnreadable:
             return True
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
-        """Return what containers hold that are not among ``alive``, and mend what the others have: a driver that was
+        """Return what containers hold that are not among ``alive``, and repair what the others have: a driver that was
         killed could not.
 
         Records that cannot be read are the operator's to repair. Until then no device is handed out, but servers are

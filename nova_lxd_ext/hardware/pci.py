@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inventory in the words of nova's PCI tracker (``pci_passthrough_devices``, nova/objects/pci_device.py). Pure."""
+"""Translate the inventory for nova's PCI tracker (``pci_passthrough_devices``, nova/objects/pci_device.py). Pure."""
 
 import enum
 from collections.abc import Callable, Iterator, Mapping
@@ -29,12 +29,12 @@ class Reason(enum.StrEnum):
 
 
 #: A function, as nova would be told of it, and why it is not.
-Withheld = tuple[Device, dict[str, Any], Reason]
+Reserved = tuple[Device, dict[str, Any], Reason]
 
 
 def passthrough(inventory: Inventory, records: Mapping[str, Allocation],
                 one_time_use: Callable[[Mapping[str, Any]], bool] = lambda entry: False) -> list[dict[str, Any]]:
-    """The whole PCI functions that nova may give to servers, those its servers hold included.
+    """Return the whole PCI functions that nova may give to servers, those its servers hold included.
 
     A GPU that is cut into slices, or shared, is no use as a whole.
 
@@ -44,8 +44,9 @@ def passthrough(inventory: Inventory, records: Mapping[str, Allocation],
     return [entry for _, entry, reason in _whole(inventory, records) if reason is None or one_time_use(entry)]
 
 
-def withheld(inventory: Inventory, records: Mapping[str, Allocation]) -> list[Withheld]:
-    """All other whole PCI functions of the host, and those that are reported only because they are for one use."""
+def reserved(inventory: Inventory, records: Mapping[str, Allocation]) -> list[Reserved]:
+    """Return all other whole PCI functions of the host, and those that are reported only because they are for one
+    use."""
     return [(device, entry, reason) for device, entry, reason in _whole(inventory, records) if reason is not None]
 
 
@@ -54,12 +55,13 @@ def _whole(inventory: Inventory, records: Mapping[str, Allocation],
     cut = {device.parent for device in inventory.devices if device.kind in PARTS}
     for device in inventory.devices:
         if device.kind not in PARTS and device.id not in cut:
-            yield device, _entry(device), _why_withheld(device, records.get(device.id))
+            yield device, _entry(device), _why_reserved(device, records.get(device.id))
 
 
-def _why_withheld(device: Device, record: Allocation | None) -> Reason | None:
-    """A device that a server holds stays reported whatever it looks like now: its interface is in the container, it may
-    have broken since. Nova would only warn that it cannot drop it. One that was not cleaned is nobody's.
+def _why_reserved(device: Device, record: Allocation | None) -> Reason | None:
+    """Return why a device is reserved. One that a server holds stays reported whatever its state: its interface is in
+    the container, it may have broken since, and nova would only warn that it cannot drop it. One that was not cleaned
+    belongs to nobody.
     """
     if record is not None and record.blocked is not None:
         return Reason.UNCLEAN

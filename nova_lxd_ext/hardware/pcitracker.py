@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps nova's PCI tracker up to date: nova itself hands it the host's devices only when nova-compute starts.
+"""Keep nova's PCI tracker up to date: nova itself hands it the host's devices only when nova-compute starts.
 
 A card that breaks later would be given to server after server, one that comes back to none. The tracker has a method
 for that ("called periodically", says its class), but nobody calls it again.
@@ -33,7 +33,7 @@ class PciTracker:
         self._tracker = tracker
         self._one_time_use = one_time_use
         self._held = held
-        self._told: dict[str, dict[str, Any]] = {}
+        self._reported: dict[str, dict[str, Any]] = {}
         self._news: dict[str, dict[str, Any]] | None = None
         self._swept = False
         self._refused: set[str] = set()
@@ -52,17 +52,17 @@ class PciTracker:
         if news is None or tracker is None:
             return
         self._news = None
-        vanished = {address: entry for address, entry in self._told.items() if address not in news}
+        vanished = {address: entry for address, entry in self._reported.items() if address not in news}
         news |= {address: entry for address, entry in vanished.items() if self._one_time_use(entry)}
-        if news == self._told:
+        if news == self._reported:
             return
         for address in sorted(vanished.keys() - news.keys()):
             LOG.warning("PCI device %s is not offered to servers any more; see `containerhost list`", address)
         tracker.update_devices_from_hypervisor_resources(json.dumps(list(news.values())))
-        self._told = news
+        self._reported = news
 
     def refused(self, uuid: str) -> None:
-        """The move of this server was refused after nova had claimed devices for it on this host."""
+        """Record that the migration of this server was refused after nova had claimed devices for it on this host."""
         self._refused.add(uuid)
 
     def free_unrequested(self, context: Any, host: str) -> None:
@@ -121,7 +121,7 @@ class PciTracker:
 
 
 def is_moving(context: Any, instance: objects.Instance) -> bool:
-    """Whether the server is between two hosts or sizes; nova keeps what it knows of a move that failed, too."""
+    """Return whether the server is between two hosts or sizes; nova keeps what it knows of a move that failed, too."""
     if instance.migration_context is None:
         return False
     try:

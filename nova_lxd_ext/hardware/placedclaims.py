@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of PCI devices follow Placement's allocations.
+"""Make claims of PCI devices follow Placement's allocations.
 
 With PCI devices in Placement the scheduler allocates the provider of a device, and nova's PCI tracker takes that device
 if the request names it (``rp_uuids``). nova names it in the requests of a boot only: a claim for a resize, a cold
@@ -116,7 +116,8 @@ def assign(units: Sequence[Unit], allocated: Sequence[Allocated]) -> tuple[str, 
 
 
 def _on_this_host(allocations: Mapping[str, Any], tree: Any, nodename: str) -> list[Allocated]:
-    """The PCI devices of this host among a consumer's allocations; during an evacuation it also has the old host's."""
+    """Return the PCI devices of this host among a consumer's allocations; during an evacuation it also has the old
+    host's."""
     found = []
     here = set(tree.get_provider_uuids_in_tree(nodename))
     for provider in sorted(here & allocations.keys()):
@@ -128,7 +129,8 @@ def _on_this_host(allocations: Mapping[str, Any], tree: Any, nodename: str) -> l
 
 
 def _unit(spec: Mapping[str, str]) -> Unit:
-    """As nova asks Placement for it (nova.objects.RequestSpec.generate_request_groups_from_pci_requests)."""
+    """Return one unit of a request as nova asks Placement for it
+    (nova.objects.RequestSpec.generate_request_groups_from_pci_requests)."""
     return Unit(
         pci_placement_translator.get_resource_class(spec.get("resource_class"), spec.get("vendor_id", ""),
                                                     spec.get("product_id", "")),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of GPUs in Placement: one provider per GPU that is cut into slices (MIG) or shared, below the host, counting
-slices by profile and places by model. Pure.
+"""Report parts of GPUs to Placement: one provider per GPU that is cut into slices (MIG) or shared, below the host,
+counting slices by profile and shares by model. Pure.
 
 A flavor asks with ``resources:CUSTOM_MIG_1G_5GB=1`` or ``resources:CUSTOM_SHARED_GPU_NVIDIA_A100_SXM4_40GB=1``.
 Placement answers with a provider, that is a GPU; which of its parts a server gets is decided on the host
@@ -45,8 +45,8 @@ class Need:
 
 
 def resource_class(device: Device) -> str | None:
-    """CUSTOM_MIG_1G_5GB for a slice of profile 1g.5gb; None when the host cannot tell the profile. For a place the
-    GPU's model, or its PCI ids where the host cannot tell that."""
+    """Return the resource class: CUSTOM_MIG_1G_5GB for a slice of profile 1g.5gb; None when the host cannot tell the
+    profile. For a share it is the GPU's model, or its PCI ids where the host cannot tell that."""
     if device.kind is Kind.GPU_SHARE:
         return SHARED + _normal(device.model or f"{device.vendor_id}_{device.product_id}")
     if device.kind is not Kind.GPU_SLICE or device.slice is None or not device.slice.profile:
@@ -67,7 +67,7 @@ def provider_uuid(nodename: str, gpu: str, kind: Kind = Kind.GPU_SLICE) -> str:
 
 
 def asked(extra_specs: Mapping[str, str]) -> collections.Counter[str]:
-    """Slices that a flavor asks for, by resource class; numbered and named groups of resources included."""
+    """Return the slices that a flavor asks for, by resource class; numbered and named groups of resources included."""
     found: collections.Counter[str] = collections.Counter()
     for key, value in extra_specs.items():
         match = _ASKED.fullmatch(key)
@@ -77,7 +77,7 @@ def asked(extra_specs: Mapping[str, str]) -> collections.Counter[str]:
 
 
 def total(found: Iterable[Need]) -> collections.Counter[str]:
-    """Slices by resource class, whatever GPU they are on."""
+    """Return the number of slices by resource class, whatever GPU they are on."""
     counts: collections.Counter[str] = collections.Counter()
     for need in found:
         counts[need.resource_class] += need.count
@@ -85,7 +85,7 @@ def total(found: Iterable[Need]) -> collections.Counter[str]:
 
 
 def needs(allocations: Mapping[str, Any], nodename: str, inventory: Inventory) -> tuple[Need, ...]:
-    """What Placement gave a server of this host's slices, by GPU; what it has on other hosts is left out.
+    """Return what Placement allocated to a server of this host's slices, by GPU; other hosts' are left out.
 
     :param allocations: by uuid of the provider, as nova passes them to spawn
     """
@@ -122,7 +122,7 @@ def update(tree: ProviderTree, nodename: str, inventory: Inventory, unusable: Co
 
 
 def _by_gpu(inventory: Inventory) -> dict[tuple[str, Kind], list[Device]]:
-    """The slices whose profile is known, and places, by their GPU's address."""
+    """Group the shares, and the slices whose profile is known, by their GPU's address."""
     found: dict[tuple[str, Kind], list[Device]] = {}
     for device in inventory.devices:
         if resource_class(device) is not None:
@@ -144,7 +144,7 @@ def _totals(slices: Iterable[Device], unusable: Collection[str]) -> dict[str, di
 
 
 def _write(tree: ProviderTree, name: str, wanted: dict[str, dict[str, Any]], used: Used, is_partial: bool) -> None:
-    """Placement refuses to forget a resource class of which somebody has something.
+    """Write the inventory of a GPU. Placement refuses to forget a resource class that is in use.
 
     :param is_partial: the profiles of some slices are unknown, so a class that is missing may still be there
     """
@@ -158,7 +158,7 @@ def _write(tree: ProviderTree, name: str, wanted: dict[str, dict[str, Any]], use
 
 
 def _write_traits(tree: ProviderTree, name: str, traits: set[str]) -> None:
-    """Traits that an operator set on the provider stay."""
+    """Write a provider's traits. Those that an operator set stay."""
     own = {trait for trait in tree.data(name).traits if trait.startswith((NUMA_TRAIT, GPU_TRAIT))}
     tree.add_traits(name, *sorted(traits))
     tree.remove_traits(name, *sorted(own - traits))

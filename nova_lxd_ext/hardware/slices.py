@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which slices of a GPU a server gets: those it holds already, then free ones. Pure."""
+"""Choose the slices of a GPU for a server: those it holds already, then free ones. Pure."""
 
 import collections
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,8 @@ from nova_lxd_ext.hardware.sliceproviders import Need, resource_class
 
 def choose(needs: Sequence[Need], inventory: Inventory, records: Mapping[str, Allocation], consumer: Consumer
            ) -> tuple[str, ...]:
-    """Ids of slices of the right profiles on the right GPUs, in an order that does not change while a server has them.
+    """Return the ids of slices of the right profiles on the right GPUs, in an order that does not change while a server
+    has them.
 
     :param records: who holds what, by device id
     :raises DeviceHeld: Placement counts more free slices than there are
@@ -23,19 +24,19 @@ def choose(needs: Sequence[Need], inventory: Inventory, records: Mapping[str, Al
 
 
 def held(records: Mapping[str, Allocation], consumer: Consumer) -> tuple[str, ...]:
-    """Ids of the slices that the server has now, whether the host still shows them or not."""
+    """Return the ids of the slices that the server has now, whether the host still shows them or not."""
     return tuple(name for name, record in sorted(records.items()) if record.consumer == consumer and "/" in name)
 
 
 def satisfy(names: Sequence[str], asked: collections.Counter[str], inventory: Inventory) -> bool:
-    """Whether these slices are what a flavor asks for, as far as the host can still tell what they are."""
+    """Return whether these slices are what a flavor asks for, as far as the host can still tell what they are."""
     present = {device.id: device for device in inventory.devices}
     told = (resource_class(present[name]) for name in names if name in present)
     return len(names) == asked.total() and collections.Counter(name for name in told if name) <= asked
 
 
 def unusable(inventory: Inventory, records: Mapping[str, Allocation]) -> frozenset[str]:
-    """Ids of slices that Placement must not give away, though no server of nova has them."""
+    """Return the ids of slices that Placement must not give away, though no server of nova has them."""
     return frozenset(device.id for device in inventory.devices if resource_class(device) is not None
                      and _unusable(device, inventory, records))
 
@@ -53,7 +54,8 @@ def _chosen(need: Need, inventory: Inventory, records: Mapping[str, Allocation],
 
 
 def _unusable(device: Device, inventory: Inventory, records: Mapping[str, Allocation]) -> bool:
-    """A slice that a server of nova has counts as used already. Of any other holder Placement does not know."""
+    """Return whether a slice is unavailable. One that a server of nova has is counted in Placement already; of other
+    holders Placement does not know."""
     record = records.get(device.id)
     if record is not None:
         return record.blocked is not None or record.consumer.driver != DRIVER

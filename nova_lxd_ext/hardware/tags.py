@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tags that a tenant gave ports and volumes, as the guest finds them: section ``devices`` of its metadata."""
+"""Build the tags that a tenant gave ports and volumes for the guest: section ``devices`` of its metadata."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from nova import objects
 from nova.network import model
 
 #: What :func:`refresh` is, for those that are given it.
-TellTags = Callable[[Any, objects.Instance, model.NetworkInfo], None]
+PublishTags = Callable[[Any, objects.Instance, model.NetworkInfo], None]
 
 
 def refresh(context: Any, instance: objects.Instance, ports: Iterable[Mapping[str, Any]]) -> None:
@@ -32,7 +32,7 @@ def attaching(context: Any, instance: objects.Instance, vif: model.VIF) -> None:
 
 def build(interfaces: Iterable[objects.VirtualInterface], ports: Iterable[Mapping[str, Any]],
           disks: Iterable[objects.BlockDeviceMapping]) -> objects.InstanceDeviceMetadata | None:
-    """Pure.
+    """Build the metadata of devices. Pure.
 
     :param interfaces: nova's records of the ports, which have the tags
     :param disks: nova's records of the disks, which have the tags
@@ -56,12 +56,13 @@ def _port(port: Mapping[str, Any], tag: str | None) -> objects.NetworkInterfaceM
 
 
 def _vlan(port: Mapping[str, Any]) -> int | None:
-    """Only of a direct port: any other's VLAN ends on the host."""
+    """Return the VLAN of a direct port: any other's VLAN ends on the host."""
     vlan = (port.get("details") or {}).get("vlan")
     return int(vlan) or None if vlan else None
 
 
 def _disk(disk: objects.BlockDeviceMapping) -> objects.DiskMetadata:
-    """A volume is a block device in the container; the root disk and ephemeral disks are file systems in it."""
+    """Return the metadata of a disk. A volume is a block device in the container; the root disk and ephemeral disks are
+    file systems in it."""
     path = {"path": disk.device_name} if disk.volume_id and disk.device_name else {}
     return objects.DiskMetadata(tags=[disk.tag], serial=disk.volume_id, **path)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compute node in the words of nova and Placement."""
+"""Describe the compute node for nova and Placement."""

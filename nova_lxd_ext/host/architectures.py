@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One name for each processor architecture: nova's."""
+"""Map the names of processor architectures to nova's."""
 
 from nova import exception
 from nova.objects.fields import Architecture
@@ -9,7 +9,7 @@ SYNONYMS = {"arm64": "aarch64", "armhf": "armv7l", "armv8l": "armv7l", "ppc64el"
 
 
 def canonical(name: str) -> str:
-    """Nova's name of an architecture; one that nova does not know stays as it is, in lower case."""
+    """Return nova's name of an architecture; one that nova does not know stays as it is, in lower case."""
     name = SYNONYMS.get(name.lower(), name.lower())
     try:
         return str(Architecture.canonicalize(name))

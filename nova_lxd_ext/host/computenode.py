@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This host's record in nova's database."""
+"""Find this host's record in nova's database."""
 
 import functools
 
@@ -16,7 +16,7 @@ class ComputeNode:
 
     @functools.cached_property
     def id(self) -> int:
-        """Asked of nova once.
+        """Return the compute node's id, asked of nova once.
 
         :raises ComputeHostNotFound: nova-compute has not yet made the record
         """

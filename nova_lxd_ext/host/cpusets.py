@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the host's CPUs nova may use, and for what: ``[compute] cpu_shared_set`` and ``cpu_dedicated_set``."""
+"""Read which of the host's CPUs nova may use, and for what: ``[compute] cpu_shared_set`` and ``cpu_dedicated_set``."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ class CpuSets:
 
 
 def configured(online: frozenset[int]) -> CpuSets:
-    """What the operator says of this host's ``online`` CPUs; without a word all of them are shared.
+    """Return the operator's assignment of this host's ``online`` CPUs; by default all of them are shared.
 
     :raises Invalid: a set names CPUs that are not online, or both name the same
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds containers of servers that nova does not place on this host, and tells the operator. It touches none.
+"""Find containers of servers that nova does not place on this host, and log them. None is changed.
 
 Who may remove them: nova itself, where it has a record that the server was deleted, was evacuated or is still being
 moved; otherwise the operator, who knows whether nova's database was restored or purged.
@@ -16,7 +16,7 @@ from nova_lxd_ext.server import labels
 LOG = logging.getLogger(__name__)
 
 
-def tell(containers: Iterable[ContainerState], instances: Iterable[objects.Instance]) -> tuple[str, ...]:
+def report(containers: Iterable[ContainerState], instances: Iterable[objects.Instance]) -> tuple[str, ...]:
     """Log each orphan.
 
     :param containers: nova's on this host

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host as a resource provider in Placement: its inventory and its traits.
+"""Report the host as a resource provider in Placement: its inventory and its traits.
 
 PCI devices are not here: nova puts them into Placement itself (``[pci] report_in_placement``).
 """
@@ -50,7 +50,9 @@ def update(tree: ProviderTree, nodename: str, facts: HostFacts) -> None:
 
 
 def inventory(facts: HostFacts, ratios: dict[str, float]) -> dict[str, dict[str, Any]]:
-    """:param ratios: allocation ratio by resource class, by nova's rule of precedence
+    """Return the host's inventory.
+
+    :param ratios: allocation ratio by resource class, by nova's rule of precedence
     :returns: inventory by resource class; Placement takes no empty one, so that is left out
     """
     reserved_disk = ComputeDriver._get_reserved_host_disk_gb_from_config()
@@ -69,7 +71,7 @@ def _entry(total: int, reserved: int, ratio: float) -> dict[str, Any]:
 
 
 def traits(facts: HostFacts) -> set[str]:
-    """What the host's CPU can do for a container, and which daemon runs it."""
+    """Return the traits of the host's CPU that hold in a container, and that of its daemon."""
     cpu = facts.topology.cpu
     found = {SERVERS.get(facts.server.name, SERVERS["lxd"])} | _architecture(cpu)
     if cpu.threads_per_core > 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this host has and how much of it is used: the resource tracker's view of the host.
+"""Report what this host has and how much of it is used: the resource tracker's view of the host.
 
 One look (:meth:`Resources.look`) reads the kernel's files and asks the engine two short questions, however many
 containers there are. What servers use of CPUs, NUMA cells and devices is nova's own book-keeping: it is not
@@ -66,11 +66,12 @@ class Resources:
                          uptime=hostinfo.uptime(self._host))
 
     def available(self, nodename: str) -> dict[str, Any]:
-        """For ComputeDriver.get_available_resource."""
+        """Return the resources for ComputeDriver.get_available_resource."""
         return describe(self.look(), nodename, self._devices())
 
     def _devices(self) -> list[dict[str, Any]]:
-        """Without trustworthy records nobody can say which devices are free: then none is offered."""
+        """Return the devices for nova; none if the records cannot be trusted: then nobody can say which devices are
+        free."""
         try:
             records = self._store.records()
         except AllocationsUnreadable as error:
@@ -82,7 +83,7 @@ class Resources:
 
 
 def describe(facts: HostFacts, nodename: str, devices: list[dict[str, Any]]) -> dict[str, Any]:
-    """Pure. Sizes in MiB and GiB, as nova/virt/fake.py shows them."""
+    """Describe the host; sizes in MiB and GiB, as nova/virt/fake.py shows them. Pure."""
     reserved = hardware.numa_get_reserved_huge_pages()
     return {
         "hypervisor_hostname": nodename,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be right before nova-compute serves: the options make sense and the engine has what they name."""
+"""Check what must be right before nova-compute serves: the options make sense and the engine has what they name."""
 
 import collections
 import re
@@ -20,11 +20,13 @@ LOG = logging.getLogger(__name__)
 # LXD's rule for instance names (documentation of instances): a host name that does not begin with a digit or dash.
 NAME = re.compile(r"[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 UNLIMITED = frozenset({"dir"})  # pool types that may not hold a disk to its size
-PAUSE = 1.0  # seconds between two looks for a daemon that is starting
+POLL_INTERVAL = 1.0  # seconds between two looks for a daemon that is starting
 
 
 def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:
-    """:param in_use: whether this host has servers, or records of any
+    """Check the options and the engine.
+
+    :param in_use: whether this host has servers, or records of any
     :raises InvalidConfiguration: with what to correct
     :raises EngineUnavailable: the daemon is not there after ``[lxd] ready_timeout``
     """
@@ -47,8 +49,8 @@ def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:
 
 
 def await_server(engine: Engine, limit: int) -> ServerInfo:
-    """The daemon's description; at the host's boot it may come up after nova-compute."""
-    return retry(engine.server, (errors.EngineUnavailable, errors.EngineTimeout), limit, PAUSE)
+    """Wait for the daemon, and return its description; at the host's boot it may come up after nova-compute."""
+    return retry(engine.server, (errors.EngineUnavailable, errors.EngineTimeout), limit, POLL_INTERVAL)
 
 
 def require_usable_names(template: str) -> None:

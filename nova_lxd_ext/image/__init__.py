@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Glance's images: fetched, checked, kept and made."""
+"""Fetch, check, keep and make Glance's images."""

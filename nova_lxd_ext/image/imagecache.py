@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image cache's upkeep: images fetched ahead of boots, and unused ones removed when they are old."""
+"""Maintain the image cache: fetch images ahead of boots, and remove unused ones when they are old."""
 
 import datetime
 from collections.abc import Callable, Iterable
@@ -65,7 +65,7 @@ class ImageCache:
 
 
 def unused(images: Iterable[Image], in_use: Iterable[str | None], before: datetime.datetime) -> tuple[Image, ...]:
-    """Which images no server was made of and nobody used since ``before``.
+    """Return the images that no server was made of and nobody used since ``before``.
 
     :param in_use: Glance's ids of images that servers were made of
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Glance's images on this host: fetched once, rebuilt, and kept in the engine's own image store.
+"""Keep Glance's images on this host: fetched once, rebuilt, and kept in the engine's own image store.
 
 The store is the cache: an image is there under the alias ``nova-<image id>`` with what was found out about it, so the
 cache survives restarts of nova-compute and has no second book to keep. Before an image is in the store there is only
-one file of it, in ``folder``, which an interrupted nova-compute leaves behind and :meth:`Cache.purge` removes.
+one file of it, in ``directory``, which an interrupted nova-compute leaves behind and :meth:`Cache.purge` removes.
 """
 
 import functools
@@ -56,23 +56,24 @@ class Glance(Protocol):
 
 class Cache:
     """:param store: the engine's image store
-    :param folder: where downloads lie until the store has them; the same for all processes of nova-compute on this host
+    :param directory: where downloads lie until the store has them; the same for all processes of nova-compute on this
+    host
     :param architectures: asks the engine which architectures it runs, the host's own first
     :param clock: seconds that never run backwards
     """
 
-    def __init__(self, store: Images, glance: Glance, folder: Path,
+    def __init__(self, store: Images, glance: Glance, directory: Path,
                  architectures: Callable[[], Sequence[str]], clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._glance = glance
-        self._folder = folder
+        self._directory = directory
         self._ask_architectures = architectures
         self._clock = clock
         self._wanted: dict[str, float] = {}
         self._deciding = threading.Lock()
 
     def ensure(self, context: Any, image_meta: ImageMeta, root_gb: int, trusted_certs: Any = None) -> str:
-        """The image in the store, fetched if it is not there yet.
+        """Return the image in the store; it is fetched if it is not there yet.
 
         Boots of one image wait for the first one's download. A download whose process dies frees the lock with it.
 
@@ -97,7 +98,7 @@ class Cache:
         return self._find(image_meta) is not None
 
     def stored(self) -> tuple[Image, ...]:
-        """All of Glance's images in the store."""
+        """Return all of Glance's images in the store."""
         return self._store.having(IMAGE_ID)
 
     def remove(self, image: Image) -> bool:
@@ -119,7 +120,7 @@ class Cache:
 
         :returns: ids of the images
         """
-        files = {path.stem: path for path in self._folder.glob(f"*{PARTIAL}")}
+        files = {path.stem: path for path in self._directory.glob(f"*{PARTIAL}")}
         nameless = {image.filename.removeprefix(ALIAS): image for image in self._store.unnamed(ALIAS)}
         purged = []
         for image_id in sorted(files.keys() | nameless.keys()):
@@ -137,12 +138,12 @@ class Cache:
 
     @functools.cached_property
     def _architectures(self) -> tuple[str, ...]:
-        """A machine keeps its processors; a boot need not ask again."""
+        """Return the host's architectures, cached: a boot need not ask again."""
         return tuple(canonical(name) for name in self._ask_architectures())
 
     def _find(self, image_meta: ImageMeta) -> Image | None:
-        """Images of others with the same alias, images that were not rebuilt, and those whose id Glance gave to another
-        image since, as it can after a purge of its database, are ignored."""
+        """Find an image in the store. Images of others with the same alias, images that were not rebuilt, and those
+        whose id Glance gave to another image since, as it can after a purge of its database, are ignored."""
         found = self._store.find(alias_of(image_meta))
         if found is None or found.properties.get(REBUILT) != REBUILT_VERSION:
             return None
@@ -150,17 +151,18 @@ class Cache:
         return found if expected in (None, found.properties.get(f"{CHECKSUM}{image_meta.id}")) else None
 
     def _only_fetcher(self, image_id: str, blocking: bool = True) -> AbstractContextManager[Any]:
-        """One thread of one process at a time. The empty lock file stays: removing it would race with who waits."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Admit one thread of one process at a time. The empty lock file stays: removing it would race with who
+        waits."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return lockutils.lock(f"image-{image_id}", lock_file_prefix="nova-lxd-", external=True,
-                              lock_path=str(self._folder), blocking=blocking)
+                              lock_path=str(self._directory), blocking=blocking)
 
     def _fetch(self, context: Any, image_meta: ImageMeta, limit: int | None, trusted_certs: Any) -> str:
-        path = self._folder / f"{image_meta.id}{PARTIAL}"
+        path = self._directory / f"{image_meta.id}{PARTIAL}"
         try:
             self._download(context, image_meta, path, trusted_certs)
             # Without a name: nothing is left of it whenever nova-compute ends.
-            with path.open("rb") as file, tempfile.TemporaryFile(dir=self._folder) as rebuilt:
+            with path.open("rb") as file, tempfile.TemporaryFile(dir=self._directory) as rebuilt:
                 properties = self._rebuild(image_meta, file, cast(BinaryIO, rebuilt), limit)
                 self._require_fits(image_meta, properties, limit)
                 return self._store.import_split(metadata.tarball(properties[ARCHITECTURE]), cast(BinaryIO, rebuilt),
@@ -201,7 +203,7 @@ class Cache:
                 REBUILT: REBUILT_VERSION}
 
     def _require_fits(self, image_meta: ImageMeta, properties: Mapping[str, str], limit: int | None) -> None:
-        """Whether the image runs on this host and fits the disk; asked for every boot."""
+        """Return whether the image runs on this host and fits the disk; asked for every boot."""
         own = properties[ARCHITECTURE]
         wanted = wanted_architecture(image_meta) or own
         if wanted != own:
@@ -218,12 +220,15 @@ class Cache:
 
 
 def ids_of(image: Image) -> frozenset[str]:
-    """Glance's ids of an image in the store: several where their bytes are the same."""
+    """Return Glance's ids of an image in the store: several where their bytes are the same."""
     return frozenset(alias.removeprefix(ALIAS) for alias in image.aliases if alias.startswith(ALIAS))
 
 
 def alias_of(image_meta: ImageMeta) -> str:
-    """:raises ImageUnacceptable: when the image has no id of Glance's kind, for the alias and a file carry it"""
+    """Return the alias of an image in the store.
+
+    :raises ImageUnacceptable: when the image has no id of Glance's kind, for the alias and a file carry it
+    """
     if not uuidutils.is_uuid_like(image_meta.id):
         raise exception.ImageUnacceptable(image_id=image_meta.id, reason="its id is no UUID")
     return f"{ALIAS}{image_meta.id}"
@@ -235,6 +240,6 @@ def checksum(image_meta: ImageMeta) -> str | None:
 
 
 def wanted_architecture(image_meta: ImageMeta) -> str | None:
-    """What the image's owner says in ``hw_architecture``."""
+    """Return the architecture that the image's owner says in ``hw_architecture``."""
     wanted = image_meta.properties.get("hw_architecture")
     return canonical(wanted) if wanted else None

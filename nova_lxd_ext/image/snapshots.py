@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's root as an image in Glance, without stopping the server and without a copy of it on this host's disk but
-the engine's packed one."""
+"""Snapshot a server's root to an image in Glance, without stopping the server and without a copy of it on this host's
+disk but the engine's packed one."""
 
 import threading
 from collections.abc import Callable
@@ -95,7 +95,8 @@ class Snapshots:
                 f"Take the snapshot again."))
 
     def _discard(self, name: str, key: str) -> None:
-        """What cannot be removed now is removed by the next :meth:`purge`: the snapshot's own end matters more."""
+        """Remove what a snapshot left. What cannot be removed now is left to the next :meth:`purge`: the snapshot's own
+        end matters more."""
         try:
             self._exports.discard(name, key)
         except errors.EngineError as error:
@@ -115,7 +116,10 @@ class Progress:
         self(0)
 
     def __call__(self, percent: int) -> None:
-        """:raises UnexpectedDeletingTaskStateError: nova then ends the snapshot quietly"""
+        """Report progress.
+
+        :raises UnexpectedDeletingTaskStateError: nova then ends the snapshot quietly
+        """
         now = self._start + percent * PACKED // 100
         if now >= self._shown + STEP:
             self._shown = now
@@ -138,7 +142,7 @@ class Reported:
 
 
 def description(instance: objects.Instance, architecture: str) -> dict[str, Any]:
-    """What Glance is to know of a snapshot beside what nova wrote when it made the image."""
+    """Return Glance's properties of a snapshot beside those that nova wrote when it made the image."""
     return {"disk_format": "raw", "container_format": "bare",
             "properties": {"hw_architecture": architecture, "owner_id": instance.project_id,
                            "image_location": "snapshot", "image_state": "available"}}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Neutron's ports as interfaces of a container."""
+"""Provide Neutron's ports as interfaces of a container."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Neutron port, as nova describes it (a VIF), in the words of containerhost and os-vif. Pure.
+"""Translate a Neutron port, as nova describes it (a VIF), for containerhost and os-vif. Pure.
 
 What Neutron bound the port to decides: the host end of a pair of interfaces becomes a port of Open vSwitch, a plain
 interface that an agent wires, or the container gets a network function of its own.
@@ -51,7 +51,10 @@ class Kind(enum.StrEnum):
 
 
 def kind(vif: model.VIF) -> Kind:
-    """:raises SpecError: a container cannot have such a port; says why"""
+    """Return the kind of a port.
+
+    :raises SpecError: a container cannot have such a port; says why
+    """
     vnic, type_ = vif["vnic_type"], vif["type"]
     if type_ not in REFUSED:
         if has_pair(vif) and type_ == model.VIF_TYPE_OVS:
@@ -67,12 +70,12 @@ def kind(vif: model.VIF) -> Kind:
 
 
 def has_pair(vif: model.VIF) -> bool:
-    """Whether the port, if it is one that a container can have, is a pair of interfaces."""
+    """Return whether the port, if it is one that a container can have, is a pair of interfaces."""
     return vif["vnic_type"] == model.VNIC_TYPE_NORMAL and vif["type"] in (model.VIF_TYPE_OVS, model.VIF_TYPE_TAP)
 
 
 def pair(owner: str, vif: model.VIF) -> Pair:
-    """The interfaces of a port that is not direct.
+    """Return the interfaces of a port that is not direct.
 
     :param owner: the server's uuid
     """
@@ -82,12 +85,15 @@ def pair(owner: str, vif: model.VIF) -> Pair:
 
 
 def nic(vif: model.VIF, name: str) -> Nic:
-    """:param name: of the interface in the container"""
+    """Return the container's part of a port.
+
+    :param name: of the interface in the container
+    """
     return Nic(name=name, parent=inner_end(vif), mac=vif["address"].lower(), mtu=mtu(vif))
 
 
 def host_end(vif: model.VIF) -> str:
-    """The name under which neutron's agents know the port: what they filter and count must be the container's own.
+    """Return the name under which neutron's agents know the port: they filter and count the container's own interface.
 
     :raises SpecError: it can be no interface's name
     """
@@ -102,7 +108,7 @@ def inner_end(vif: model.VIF) -> str:
 
 
 def hybrid_bridge(vif: model.VIF) -> str:
-    """The bridge that os-vif makes for a port with hybrid plugging."""
+    """Return the bridge that os-vif makes for a port with hybrid plugging."""
     return f"qbr{vif['id']}"[:model.NIC_NAME_LEN]
 
 
@@ -111,12 +117,12 @@ def mtu(vif: model.VIF) -> int | None:
 
 
 def datapath(vif: model.VIF) -> str | None:
-    """``netdev`` is Open vSwitch in user space."""
+    """Return the datapath; ``netdev`` is Open vSwitch in user space."""
     return vif["details"].get(model.VIF_DETAILS_OVS_DATAPATH_TYPE)
 
 
 def names(vifs: Iterable[model.VIF]) -> dict[str, str]:
-    """Port id -> interface in the container: eth0, eth1, … and ib0, ib1, … each in the ports' order."""
+    """Return the interface in the container by port id: eth0, eth1, … and ib0, ib1, … each in the ports' order."""
     counts = {"eth": 0, "ib": 0}
     found = {}
     for vif in vifs:
@@ -127,7 +133,7 @@ def names(vifs: Iterable[model.VIF]) -> dict[str, str]:
 
 
 def free_name(vif: model.VIF, taken: Iterable[str]) -> str:
-    """The first name for one more port that is not ``taken``."""
+    """Return the first name for one more port that is not ``taken``."""
     prefix, taken = prefix_of(vif), frozenset(taken)
     return next(name for number in range(len(taken) + 1) if (name := f"{prefix}{number}") not in taken)
 
@@ -137,7 +143,7 @@ def prefix_of(vif: model.VIF) -> str:
 
 
 def awaited(vifs: Iterable[model.VIF]) -> list[tuple[str, str]]:
-    """The events that neutron sends when it has wired the ports that are down now."""
+    """Return the events that neutron sends when it has wired the ports that are down now."""
     return [("network-vif-plugged", vif["id"]) for vif in vifs if vif.get("active", True) is False]
 
 
@@ -148,7 +154,8 @@ INBOUND, OUTBOUND = "inbound", "outbound"  # as nova calls what a server receive
 
 
 def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
-    """The flavor's ``quota:vif_<direction>_*``: kilobytes per second and, for the burst, kilobytes; None for no limit.
+    """Return the limits of the flavor's ``quota:vif_<direction>_*``: kilobytes per second and, for the burst,
+    kilobytes; None for no limit.
 
     :raises SpecError: on a value that is no number
     """
@@ -165,12 +172,15 @@ def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
 
 
 def shapes(extra_specs: Mapping[str, str]) -> tuple[Shape | None, Shape | None]:
-    """Of what a server receives and of what it sends."""
+    """Return the limits of what a server receives and of what it sends."""
     return shape(extra_specs, INBOUND), shape(extra_specs, OUTBOUND)
 
 
 def require_holdable(vif: model.VIF, extra_specs: Mapping[str, str]) -> None:
-    """:raises SpecError: the flavor's limits cannot be held on the port, or are none"""
+    """Refuse limits that cannot be applied to the port.
+
+    :raises SpecError: the flavor's limits cannot be held on the port, or are none
+    """
     received, sent = shapes(extra_specs)
     how = kind(vif)
     if how is Kind.DIRECT and (received or sent):
@@ -196,7 +206,7 @@ def _number(extra_specs: Mapping[str, str], key: str) -> int | None:
 
 
 def osvif(vif: model.VIF) -> Any | None:
-    """What os-vif is asked to plug; None for a port that needs nothing of it."""
+    """Return the VIF that os-vif is asked to plug; None for a port that needs nothing of it."""
     if kind(vif) not in (Kind.SWITCHED, Kind.HYBRID):
         return None
     plugged = os_vif_util.nova_to_osvif_vif(vif)
@@ -213,7 +223,7 @@ def osvif(vif: model.VIF) -> Any | None:
 
 
 def owners_mark(owner: str) -> str:
-    """How the marks of a server's ports begin."""
+    """Return the prefix of the marks of a server's ports."""
     return f"{MARK} {owner} "
 
 
@@ -222,7 +232,7 @@ def mark(owner: str, vif: model.VIF) -> str:
 
 
 def remembered(name: str, text: str) -> tuple[str, model.VIF]:
-    """The server's uuid, and the port as far as it takes to unplug it.
+    """Return the server's uuid, and the port as far as it takes to unplug it.
 
     :param name: the host end
     :param text: its mark

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports with a network function of their own (``--vnic-type direct``).
+"""Provide ports with a network function of their own (``--vnic-type direct``).
 
 The function that nova claimed for the port comes to the container as a device, with the port's MAC and VLAN set where
 the tenant cannot change them.
@@ -32,8 +32,8 @@ class DirectPorts:
         self._node_id = node_id
         self.view = allocator.view
 
-    def put_on(self, instance: objects.Instance, vifs: Sequence[model.VIF], names: Mapping[str, str], view: HostView
-               ) -> dict[str, Grant]:
+    def attach_all(self, instance: objects.Instance, vifs: Sequence[model.VIF], names: Mapping[str, str], view: HostView
+                   ) -> dict[str, Grant]:
         """Allocate all the ports' functions or of none. What the server holds already stays as it is.
 
         :param names: interface in the container by port id
@@ -44,7 +44,10 @@ class DirectPorts:
         return {vif["id"]: grant for vif, grant in zip(vifs, grants, strict=True)}
 
     def request(self, instance: objects.Instance, vif: model.VIF, name: str) -> Request:
-        """:raises DeviceNotFound: nova did not claim the port's function for this server"""
+        """Return the allocation request for a port's function.
+
+        :raises DeviceNotFound: nova did not claim the port's function for this server
+        """
         address = (vif["profile"] or {}).get("pci_slot", "")
         node = self._node_id()
         claimed = {device.address for device in instance.get_pci_devices() if device.compute_node_id == node}
@@ -56,7 +59,7 @@ class DirectPorts:
 
     def held(self, instance: objects.Instance, vif: model.VIF, view: HostView
              ) -> tuple[Grant | None, tuple[Grant, ...]]:
-        """What the server has of the port, and all else it has. Only for telling which nodes go and which stay: the
+        """Return the grant of the port, and all other grants of the server. They only tell which nodes are shared: the
         names of interfaces in them are those of the host."""
         grants = self._allocator.held(consumer(instance), view)
         address = (vif["profile"] or {}).get("pci_slot")
@@ -69,7 +72,9 @@ class DirectPorts:
         return (vif["profile"] or {}).get("pci_slot") in self._allocator.held_by(consumer(instance))
 
     def require_unused(self, grant: Grant, container: int | None) -> None:
-        """:param container: its first process
+        """Refuse a function that a process in the container uses.
+
+        :param container: its first process
         :raises DeviceInUse: a process in the container has it open
         """
         self._allocator.require_unused([grant], container)
@@ -92,7 +97,7 @@ class DirectPorts:
 
 
 def options(vif: model.VIF, name: str, memlock: str, management_nodes: bool) -> GrantOptions:
-    """What the port decides about its function."""
+    """Return the port's options for its function."""
     chosen = GrantOptions(netdev_name=name, memlock=memlock, management_nodes=management_nodes)
     mac = vif["address"].lower()
     if vif["type"] == model.VIF_TYPE_IB_HOSTDEV:
@@ -103,7 +108,7 @@ def options(vif: model.VIF, name: str, memlock: str, management_nodes: bool) -> 
 
 
 def port_guid(mac: str) -> str:
-    """The GUID by which neutron's InfiniBand agent knows a port: two bytes of zeros in the middle of its MAC."""
+    """Return the GUID by which neutron's InfiniBand agent knows a port: two bytes of zeros in the middle of its MAC."""
     digits = mac.replace(":", "")
     text = f"{digits[:6]}0000{digits[6:]}"
     return ":".join(text[start:start + 4] for start in range(0, 16, 4))

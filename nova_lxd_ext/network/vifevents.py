@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits until neutron has wired a server's ports, so that no server starts without its network."""
+"""Wait until neutron has wired a server's ports, so that no server starts without its network."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plugs host ends into the switch with os-vif, which all of nova's drivers use for it."""
+"""Plug host ends into the switch with os-vif, which all of nova's drivers use for it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's Neutron ports as interfaces of its container: before its start, while it runs, after its end."""
+"""Provide a server's Neutron ports as interfaces of its container: before its start, while it runs, after its end."""
 
 import contextlib
 from collections.abc import Collection, Sequence
@@ -24,13 +24,13 @@ from nova_lxd_ext.network.vifdirect import DirectPorts
 from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifplug import Plugs
 from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.outfit import Supplier
-from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.server.attachments import AttachmentProvider
+from nova_lxd_ext.server.requested import RequestedResources
 
 LOG = logging.getLogger(__name__)
 
 
-class Ports(Supplier):
+class Ports(AttachmentProvider):
     def __init__(self, engine: Engine, veths: Veths, plugs: Plugs, direct: DirectPorts, events: VifEvents) -> None:
         self._engine = engine
         self._veths = veths
@@ -38,24 +38,28 @@ class Ports(Supplier):
         self._direct = direct
         self._events = events
 
-    # As a supplier
+    # As an attachment provider
 
-    def require_possible(self, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
-        """:raises SpecError: a container cannot have one of the ports, or not with what its flavor says"""
-        for vif in wanted.network_info:
+    def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
+        """Refuse ports that a container cannot have.
+
+        :raises SpecError: a container cannot have one of the ports, or not with what its flavor says
+        """
+        for vif in requested.network_info:
             vifconfig.require_holdable(vif, instance.flavor.extra_specs)
 
-    def expecting(self, instance: objects.Instance, wanted: Wanted) -> AbstractContextManager[None]:
-        return self._events.expecting(instance, wanted.network_info)
+    def expecting(self, instance: objects.Instance, requested: RequestedResources) -> AbstractContextManager[None]:
+        return self._events.expecting(instance, requested.network_info)
 
-    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> tuple[Part, ...]:
-        vifs = tuple(wanted.network_info)
+    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                   view: HostView) -> tuple[Part, ...]:
+        vifs = tuple(requested.network_info)
         names = vifconfig.names(vifs)
         direct = [vif for vif in vifs if vifconfig.kind(vif) is Kind.DIRECT]
-        grants = self._direct.put_on(instance, direct, names, view)
-        return tuple(grants.get(vif["id"]) or self._put_on(instance, vif, names[vif["id"]]) for vif in vifs)
+        grants = self._direct.attach_all(instance, direct, names, view)
+        return tuple(grants.get(vif["id"]) or self._make_interface(instance, vif, names[vif["id"]]) for vif in vifs)
 
-    def _put_on(self, instance: objects.Instance, vif: model.VIF, name: str) -> Nic:
+    def _make_interface(self, instance: objects.Instance, vif: model.VIF, name: str) -> Nic:
         """Make the pair unless it is there, and plug its host end."""
         pair = vifconfig.pair(instance.uuid, vif)
         if self._veths.ready(pair):
@@ -76,11 +80,13 @@ class Ports(Supplier):
         if sent is not None:
             self._veths.shape_sent(host_end, sent)
 
-    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
-        """Direct ports' functions go back with all other devices of the server."""
+    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                    view: HostView) -> None:
+        """Unplug and remove the server's pairs; direct ports' functions are released with all other devices of the
+        server."""
         with contextlib.ExitStack() as each:  # one that fails keeps no other from being unplugged
             each.callback(self._remove_marked, vifconfig.owners_mark(instance.uuid))
-            for vif in filter(vifconfig.has_pair, wanted.network_info):
+            for vif in filter(vifconfig.has_pair, requested.network_info):
                 each.callback(self._unplug, described(instance), vif)
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
@@ -117,7 +123,7 @@ class Ports(Supplier):
 
     def unplug(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
         """Disconnect the ports of a server whose container does not run here any more."""
-        self.take_off(None, instance, Wanted.of(network_info), self._direct.view())
+        self.release_all(None, instance, RequestedResources.of(network_info), self._direct.view())
 
     # Hot
 
@@ -128,14 +134,14 @@ class Ports(Supplier):
         :param state: the container's
         """
         network_info, view = model.NetworkInfo([vif]), self._direct.view()
-        self.require_possible(instance, Wanted.of(network_info), view)
+        self.require_possible(instance, RequestedResources.of(network_info), view)
         name = vifconfig.free_name(vif, state.interfaces)
         with Rollback(f"attaching port {vif['id']} to server {instance.uuid}") as undo:
             if vifconfig.has_pair(vif):
                 self._veths.make(vifconfig.pair(instance.uuid, vif))  # an interface in the way stays
             given: list[Part] = []
             undo.on_error("the port", self._withdraw, instance, vif, given, view)
-            part = self._put_on_one(instance, vif, name, view)
+            part = self._attach_one(instance, vif, name, view)
             if state.status is Status.FROZEN:
                 self._set_up(instance, False, view)
             given.append(part)
@@ -143,14 +149,15 @@ class Ports(Supplier):
         return name
 
     def _withdraw(self, instance: objects.Instance, vif: model.VIF, given: Sequence[Part], view: HostView) -> None:
-        """What cannot be taken from the container stays the server's, and goes to nobody else."""
+        """Detach what an attachment that failed has given. What cannot be detached stays the server's, and nobody else
+        gets it."""
         for part in given:
             self._engine.detach(instance.name, part)
-        self._take_off_one(instance, vif, view)
+        self._detach_one(instance, vif, view)
 
-    def _put_on_one(self, instance: objects.Instance, vif: model.VIF, name: str, view: HostView) -> Part:
+    def _attach_one(self, instance: objects.Instance, vif: model.VIF, name: str, view: HostView) -> Part:
         if not vifconfig.has_pair(vif):
-            return self._direct.put_on(instance, [vif], {vif["id"]: name}, view)[vif["id"]]
+            return self._direct.attach_all(instance, [vif], {vif["id"]: name}, view)[vif["id"]]
         self._plug(instance, vif)
         return vifconfig.nic(vif, name)
 
@@ -171,11 +178,11 @@ class Ports(Supplier):
             self._direct.require_unused(part, self._engine.pid(instance.name))
         if part is not None:
             self._engine.detach(instance.name, part, remaining)
-        self._take_off_one(instance, vif, view)
+        self._detach_one(instance, vif, view)
 
     def _held(self, instance: objects.Instance, vif: model.VIF, view: HostView
               ) -> tuple[Part | None, tuple[Part, ...]]:
-        """What the container has of the port, and what else it has that could share nodes with it."""
+        """Return the container's part of the port, and its other parts that could share nodes with it."""
         if not vifconfig.has_pair(vif):
             return self._direct.held(instance, vif, view)
         try:
@@ -185,7 +192,7 @@ class Ports(Supplier):
         names = [name for name, parent in interfaces.items() if parent == vifconfig.inner_end(vif)]
         return (vifconfig.nic(vif, names[0]) if names else None), ()
 
-    def _take_off_one(self, instance: objects.Instance, vif: model.VIF, view: HostView) -> None:
+    def _detach_one(self, instance: objects.Instance, vif: model.VIF, view: HostView) -> None:
         if vifconfig.has_pair(vif):
             self._unplug(described(instance), vif)
         else:
@@ -194,7 +201,7 @@ class Ports(Supplier):
     # Frozen
 
     def pause(self, instance: objects.Instance) -> None:
-        """A frozen container's kernel would still answer for it."""
+        """Take the links down: a frozen container's kernel would still answer."""
         self._set_up(instance, False, self._direct.view())
 
     def resume(self, instance: objects.Instance) -> None:

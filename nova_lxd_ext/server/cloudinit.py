@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's identity and the tenant's user data as cloud-init documents. Pure.
+"""Write the server's identity and the tenant's user data as cloud-init documents. Pure.
 
 LXD and Incus images read these from the keys the engine puts them under; the daemon itself prepends ``instance-id``
 and ``local-hostname`` of its own to the metadata (LXD documentation, cloud-init and devlxd), and of a key that stands
@@ -22,7 +22,10 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 def documents(instance: objects.Instance) -> CloudInit:
-    """:raises SpecError: when the user data is not base64 text"""
+    """Return the server's cloud-init documents.
+
+    :raises SpecError: when the user data is not base64 text
+    """
     return CloudInit(meta_data=_meta_data(instance), user_data=_user_data(instance))
 
 

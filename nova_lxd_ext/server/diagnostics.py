@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's diagnostics, in both of nova's forms. Pure.
+"""Return a server's diagnostics, in both of nova's forms. Pure.
 
 The engine counts CPU time per container, not per CPU, and tells of a disk only what it holds.
 """
@@ -19,7 +19,8 @@ MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", re.IGNORECASE)
 
 
 def plain(metrics: Metrics, faults: Collection[str] = ()) -> dict[str, int | str]:
-    """For microversions before 2.48: names and numbers as other drivers choose them. Nanoseconds, KiB and bytes.
+    """Return the diagnostics for microversions before 2.48: names and numbers as other drivers choose them.
+    Nanoseconds, KiB and bytes.
 
     :param faults: what is wrong with the server's devices
     """
@@ -54,7 +55,7 @@ def _plain_interface(interface: InterfaceMetrics) -> dict[str, int]:
 
 def standard(instance: Instance, state: ContainerState, metrics: Metrics, power_state: str, hypervisor: str,
              now: datetime.datetime | None = None, faults: Collection[str] = ()) -> diagnostics.Diagnostics:
-    """For microversion 2.48 and later: memory in MiB, times in nanoseconds, uptime in seconds.
+    """Return the diagnostics for microversion 2.48 and later: memory in MiB, times in nanoseconds, uptime in seconds.
 
     :param power_state: nova's name of it (``running``)
     :param hypervisor: ``lxd`` or ``incus``

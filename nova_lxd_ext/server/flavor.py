@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flavor and claims into the CPU, memory, disk and security of a container. Pure: reads nothing but its arguments.
+"""Translate flavor and claims to the CPU, memory, disk and security of a container. Pure: reads nothing but its
+arguments.
 
 The keys are nova's own (doc/source/configuration/extra-specs of nova) and, where nova has none, those of
 :mod:`nova_lxd_ext.validators`. Values arrive as the strings an administrator typed; whoever can set keys past the
@@ -32,7 +33,7 @@ class HostCpus:
     shared: frozenset[int] | None = None
 
     def floating(self, node: int) -> frozenset[int]:
-        """Cores of ``node`` that unpinned vCPUs may use.
+        """Return the cores of ``node`` that unpinned vCPUs may use.
 
         :raises UnsupportedOnHost: when the node is not there or none of its cores is shared
         """
@@ -46,9 +47,10 @@ class HostCpus:
 
 
 def cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpus) -> Cpu:
-    """Dedicated vCPUs get the cores nova pinned them to. Others float over the shared cores of the NUMA node they were
-    placed on, or of the whole host without a topology; where there are more such cores than vCPUs the time of
-    ``vcpus`` cores is the limit. With neither a topology nor a shared set the engine chooses ``vcpus`` cores.
+    """Return the CPU limits. Dedicated vCPUs get the cores nova pinned them to. Others float over the shared cores of
+    the NUMA node they were placed on, or of the whole host without a topology; where there are more such cores than
+    vCPUs the time of ``vcpus`` cores is the limit. With neither a topology nor a shared set the engine chooses
+    ``vcpus`` cores.
 
     :raises SpecError: when nova names a core this host does not have, or no core is left for unpinned vCPUs
     """
@@ -74,7 +76,8 @@ def _cell_cores(cell: objects.InstanceNUMACell, host: HostCpus) -> frozenset[int
 
 
 def memory(memory_mb: int, topology: objects.InstanceNUMATopology | None) -> Memory:
-    """``memory_mb`` MiB, and as many bytes of huge pages as nova reserved for it (``hw:mem_page_size``).
+    """Return the memory: ``memory_mb`` MiB, and as many bytes of huge pages as nova reserved for it
+    (``hw:mem_page_size``).
 
     The kernel counts huge pages apart from ordinary memory, which a container cannot do without: both limits hold.
     """
@@ -87,7 +90,7 @@ def memory(memory_mb: int, topology: objects.InstanceNUMATopology | None) -> Mem
 
 
 def root_disk(root_gb: int, extra_specs: Mapping[str, str], pool: str) -> RootDisk:
-    """``root_gb`` GiB in ``pool`` (0 is the pool's default) with the limits of ``quota:disk_*``.
+    """Return the root disk: ``root_gb`` GiB in ``pool`` (0 is the pool's default) with the limits of ``quota:disk_*``.
 
     :raises SpecError: when a quota is not a number
     """
@@ -96,7 +99,7 @@ def root_disk(root_gb: int, extra_specs: Mapping[str, str], pool: str) -> RootDi
 
 def _io_limit(extra_specs: Mapping[str, str]) -> IoLimit:
     def limit(direction: str, unit: str) -> int | None:
-        """The narrower of a direction's own limit and the total one, which LXD can only apply per direction."""
+        """Return the lower of a direction's own limit and the total one, which LXD can only apply per direction."""
         found = [_number(extra_specs, f"quota:disk_{which}_{unit}_sec") for which in (direction, "total")]
         return min((value for value in found if value), default=None)
 
@@ -105,7 +108,9 @@ def _io_limit(extra_specs: Mapping[str, str]) -> IoLimit:
 
 
 def security(extra_specs: Mapping[str, str], *, allow_privileged: bool, isolated: bool) -> Security:
-    """:param allow_privileged: whether the operator lets a flavor make a container privileged
+    """Return the security options of a flavor.
+
+    :param allow_privileged: whether the operator lets a flavor make a container privileged
     :param isolated: the operator's default for ``lxd:isolated``
     :raises SpecError: on a value that is not a boolean
     :raises UnsupportedOnHost: on a privileged flavor that the operator does not allow
@@ -122,7 +127,7 @@ def security(extra_specs: Mapping[str, str], *, allow_privileged: bool, isolated
 
 
 def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> frozenset[str]:
-    """Driver capabilities of the container's GPUs; empty when the flavor says ``none``.
+    """Return the driver capabilities of the container's GPUs; empty when the flavor says ``none``.
 
     :raises SpecError: on a name that is not one of :data:`~containerhost.grants.GPU_CAPABILITIES`
     """
@@ -137,8 +142,8 @@ def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> 
 
 
 def prepared_libraries(extra_specs: Mapping[str, str]) -> frozenset[str]:
-    """Driver capabilities that a server is to have the libraries of even while it has no GPU: those that its flavor
-    itself asks for.
+    """Return the driver capabilities whose libraries a server is to have even while it has no GPU: those that its
+    flavor itself asks for.
 
     :raises SpecError: on a name that is none
     """
@@ -146,7 +151,7 @@ def prepared_libraries(extra_specs: Mapping[str, str]) -> frozenset[str]:
 
 
 def processes(extra_specs: Mapping[str, str], default: int) -> int:
-    """Most processes and threads of the container.
+    """Return the most processes and threads of the container.
 
     :raises SpecError: the flavor's number is none
     """
@@ -157,7 +162,7 @@ def processes(extra_specs: Mapping[str, str], default: int) -> int:
 
 
 def live_resize_required(extra_specs: Mapping[str, str]) -> bool:
-    """Whether a running server may get the flavor only while it goes on.
+    """Return whether a running server may get the flavor only while it goes on.
 
     :raises SpecError: on another word than those of :data:`~nova_lxd_ext.validators.LIVE_RESIZE`
     """

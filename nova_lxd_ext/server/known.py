@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server is to have by nova's records, for the calls to which nova passes less than that."""
+"""Find what a server is to have by nova's records, for the calls to which nova passes less than that."""
 
 from typing import Any
 
@@ -8,19 +8,19 @@ from nova import context as nova_context
 from nova import objects
 from nova.virt import driver
 
-from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.server.requested import RequestedResources
 
 
 def host() -> str:
-    """This compute host, as nova names it."""
+    """Return this compute host, as nova names it."""
     return str(nova.conf.CONF.host)
 
 
 def placed(host: str) -> objects.InstanceList:
-    """The servers that nova places on ``host``."""
+    """Return the servers that nova places on ``host``."""
     return objects.InstanceList.get_by_host(nova_context.get_admin_context(), host, expected_attrs=[])
 
 
-def wanted(context: Any, instance: objects.Instance) -> Wanted:
+def requested(context: Any, instance: objects.Instance) -> RequestedResources:
     volumes = objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid)
-    return Wanted.of(instance.get_network_info(), driver.get_block_device_info(instance, volumes))
+    return RequestedResources.of(instance.get_network_info(), driver.get_block_device_info(instance, volumes))

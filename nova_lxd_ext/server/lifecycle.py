@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a server's container comes to be and how it ends, in an order that survives being killed at any step.
+"""Create and delete a server's container, in an order that survives being killed at any step.
 
 What is on the host in the server's name can be found after every step: the allocation records name the container
-before it exists, the server's folder has its uuid, the container carries the uuid. Every step of the end may be
+before it exists, the server's directory has its uuid, the container carries the uuid. Every step of the end may be
 repeated, so the work of a driver that was killed is undone by doing the end once more.
 """
 
@@ -24,10 +24,10 @@ from nova_lxd_ext.hardware import tags
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.image.images import Cache
 from nova_lxd_ext.server import cloudinit, flavor, labels
-from nova_lxd_ext.server.outfit import Outfit
+from nova_lxd_ext.server.attachments import DeviceAttachments
+from nova_lxd_ext.server.requested import NOTHING, RequestedResources
 from nova_lxd_ext.server.states import States
-from nova_lxd_ext.server.wanted import NOTHING, Wanted
-from nova_lxd_ext.storage import configdrive, folders
+from nova_lxd_ext.storage import configdrive, directories
 
 LOG = logging.getLogger(__name__)
 
@@ -39,29 +39,30 @@ WHOLE = 100  # %
 
 class Lifecycle:
     """:param host_cpus: reads the host's cores as nova may use them now
-    :param tell_tags: sets what the guest is told of its devices
+    :param publish_tags: sets what the guest is told of its devices
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, outfit: Outfit, images: Cache,
-                 host_cpus: Callable[[], flavor.HostCpus], tell_tags: tags.TellTags = tags.refresh) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
+                 images: Cache, host_cpus: Callable[[], flavor.HostCpus],
+                 publish_tags: tags.PublishTags = tags.refresh) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states
-        self._outfit = outfit
+        self._attachments = attachments
         self._images = images
         self._host_cpus = host_cpus
-        self._tell_tags = tell_tags
+        self._publish_tags = publish_tags
 
     def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta,
               injected_files: Sequence[tuple[str, str]], admin_password: str | None,
-              wanted: Wanted, power_on: bool) -> None:
+              requested: RequestedResources, power_on: bool) -> None:
         """Make the server's container, and start it. What can be refused without a change is refused first.
 
         On any error nothing of the container is left. A container of a server whose progress is whole was booted: nova
         may have deleted the image that it is from.
         """
-        view = self._outfit.view()
-        self._outfit.require_possible(instance, wanted, view)
+        view = self._attachments.view()
+        self._attachments.require_possible(instance, requested, view)
         require_config_drive_for(injected_files, instance)
         spec = self.spec(instance)
         if self._states.find(instance) is not None:
@@ -69,26 +70,26 @@ class Lifecycle:
         image = self._images.ensure(context, image_meta, instance.flavor.root_gb, instance.trusted_certs)
         report_progress(instance, 50)
         with Rollback(f"boot of server {instance.uuid}") as undo:
-            undo.on_error("remove the container", self._take_back, context, instance, wanted)
-            with self._outfit.expecting(instance, wanted):
-                parts = self._outfit.put_on(context, instance, wanted, view)
-                self._tell_tags(context, instance, wanted.network_info)
-                mounts = self._config_drive(instance, injected_files, admin_password, wanted)
+            undo.on_error("remove the container", self._take_back, context, instance, requested)
+            with self._attachments.expecting(instance, requested):
+                parts = self._attachments.attach_all(context, instance, requested, view)
+                self._publish_tags(context, instance, requested.network_info)
+                mounts = self._config_drive(instance, injected_files, admin_password, requested)
                 spec = dataclasses.replace(spec, image=image, parts=parts, mounts=mounts)
-                self._engine.create(resources.told(spec))
+                self._engine.create(resources.with_document(spec))
                 report_progress(instance, 80)
             if power_on:
-                self._outfit.start(instance, parts)
+                self._attachments.start(instance, parts)
             report_progress(instance, WHOLE)
         self._states.changed()
 
-    def _take_back(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
-        """A daemon that restarts is waited for: what it began for this boot would stay."""
+    def _take_back(self, context: Any, instance: objects.Instance, requested: RequestedResources) -> None:
+        """Undo a boot; wait for a daemon that restarts: what it began for this boot would stay."""
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
-        self.remove(context, instance, wanted)
+        self.remove(context, instance, requested)
 
     def spec(self, instance: objects.Instance) -> ContainerSpec:
-        """Everything of the container that the flavor decides; nothing is changed."""
+        """Return everything of the container that the flavor decides; nothing is changed."""
         conf, chosen = self._conf.lxd, instance.flavor
         return ContainerSpec(
             name=instance.name,
@@ -104,41 +105,41 @@ class Lifecycle:
             labels=labels.of(instance))
 
     def _config_drive(self, instance: objects.Instance, injected_files: Sequence[tuple[str, str]],
-                      admin_password: str | None, wanted: Wanted) -> tuple[Mount, ...]:
+                      admin_password: str | None, requested: RequestedResources) -> tuple[Mount, ...]:
         if not configdrive.required(instance):
             return ()
-        return configdrive.write(instance, injected_files, admin_password, wanted.network_info)
+        return configdrive.write(instance, injected_files, admin_password, requested.network_info)
 
-    def remove(self, context: Any, instance: objects.Instance, wanted: Wanted = NOTHING,
+    def remove(self, context: Any, instance: objects.Instance, requested: RequestedResources = NOTHING,
                keep_disk: bool = False) -> None:
         """End the container and return what it had; from every state, also when parts of it are gone already.
 
         Devices are returned only once the container cannot use them any more: an error before that leaves the records
         that the next try needs.
 
-        :param keep_disk: leave the stopped container and the server's folder for nova to use or remove later
+        :param keep_disk: leave the stopped container and the server's directory for nova to use or remove later
         """
         if keep_disk:
             self._stop_if_there(instance)
-        elif not self._states.is_strangers(instance):
+        elif not self._states.is_foreign(instance):
             # Also when there is none: a creation whose caller was killed may still be going on in the engine.
             self._engine.delete(instance.name)
             self._delete_aside(instance)
         self._states.changed()
-        self._outfit.take_off(context, instance, wanted, self._outfit.view())
+        self._attachments.release_all(context, instance, requested, self._attachments.view())
         if not keep_disk:
-            self._outfit.end(instance.uuid)
-            folders.remove(instance.uuid)
+            self._attachments.end(instance.uuid)
+            directories.remove(instance.uuid)
 
     def discard(self, name: str, uuid: str) -> None:
-        """Remove a server's container, disks and folder that have nothing else: it is at home on another host."""
+        """Remove a server's container, disks and directory that have nothing else: it is at home on another host."""
         self._engine.delete(name)
         self._states.changed()
-        self._outfit.end(uuid)
-        folders.remove(uuid)
+        self._attachments.end(uuid)
+        directories.remove(uuid)
 
     def _delete_aside(self, instance: objects.Instance) -> None:
-        """A server that is being rescued has two containers."""
+        """Delete the container that was set aside: a server that is being rescued has two."""
         aside = self._states.aside_of(instance)
         if aside is not None:
             self._engine.delete(aside.name)
@@ -149,11 +150,11 @@ class Lifecycle:
 
     @staticmethod
     def has_records() -> bool:
-        """Whether this host keeps a folder of any server."""
-        return bool(folders.all_uuids())
+        """Return whether this host keeps a directory of any server."""
+        return bool(directories.all_uuids())
 
     def reconcile(self, instances: Iterable[objects.Instance]) -> None:
-        """At the driver's start: release what is left of servers that are neither in the engine nor, by nova, here.
+        """Release, at the driver's start, what is left of servers that are neither in the engine nor, by nova, here.
 
         The parts of a server that nova places here stay, container or not: nova's deletion, rebuild or clean-up of its
         boot releases them. An engine that has none of the servers nova counts on is not believed at all.
@@ -176,12 +177,12 @@ class Lifecycle:
             return
         alive = (*present, *(ContainerState(instance.name, Status.STOPPED, {labels.UUID: instance.uuid})
                              for instance in placed))
-        self._outfit.reconcile(alive)
-        for uuid in folders.remove_all_but(uuids | {instance.uuid for instance in placed}):
-            LOG.warning("Removed the folder of a server that has no container", instance_uuid=uuid)
+        self._attachments.reconcile(alive)
+        for uuid in directories.remove_all_but(uuids | {instance.uuid for instance in placed}):
+            LOG.warning("Removed the directory of a server that has no container", instance_uuid=uuid)
 
     def end_interrupted_boots(self, context: Any, instances: Iterable[objects.Instance]) -> None:
-        """At the driver's start: remove containers whose boot a killed nova-compute left unfinished.
+        """Remove, at the driver's start, containers whose boot a killed nova-compute left unfinished.
 
         Nova sets such servers to ERROR and does not finish them; a server that was built once is never among them.
         """
@@ -196,12 +197,15 @@ class Lifecycle:
 
 
 def is_established(instance: objects.Instance) -> bool:
-    """Whether nova counts on the server's container: it was built, and nothing is replacing or removing it."""
+    """Return whether nova counts on the server's container: it was built, and nothing is replacing or removing it."""
     return instance.vm_state in ESTABLISHED and instance.task_state is None
 
 
 def require_config_drive_for(injected_files: Sequence[tuple[str, str]], instance: objects.Instance) -> None:
-    """:raises BuildAbortException: files to inject reach a container by its config drive only"""
+    """Refuse injected files without a config drive, the only way for them into a container.
+
+    :raises BuildAbortException: files to inject reach a container by its config drive only
+    """
     if injected_files and not configdrive.required(instance):
         raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=(
             "The server has personality files, which reach a container by the config drive only. "

@@ -31,14 +31,15 @@ class Lost:
     ended: frozenset[str]
 
     def context(self, instance: objects.Instance) -> Any:
-        """An administrator's context of the request itself, so that nova adds what follows to the same action."""
+        """Return an administrator's context of the request itself, so that nova adds what follows to the same
+        action."""
         return nova_context.RequestContext(
             user_id=self.action.user_id if self.action else None, project_id=instance.project_id, is_admin=True,
             request_id=self.action.request_id if self.action else None, overwrite=False)
 
 
 def of(context: Any, uuid: str, host: str) -> Lost:
-    """What of a server's latest action was lost on ``host``.
+    """Return the requests of a server's latest action that were lost on ``host``.
 
     :param uuid: the server's
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that change their size or their host: nova's resize and migration.
+"""Change the size or the host of servers: nova's resize and migration.
 
 What a running server on its host can become without a stop is done by :mod:`nova_lxd_ext.server.liveresize`; all else
 here, while it is off.
@@ -27,33 +27,33 @@ from containerhost.inside import resources
 from containerhost.rollback import Rollback
 from nova_lxd_ext.errors import as_nova
 from nova_lxd_ext.hardware import tags
-from nova_lxd_ext.hardware.tags import TellTags
+from nova_lxd_ext.hardware.tags import PublishTags
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.peers import Peers
-from nova_lxd_ext.server.arrivals import as_it_will_be, is_at_home
+from nova_lxd_ext.server.attachments import DeviceAttachments
+from nova_lxd_ext.server.incoming import as_it_will_be, is_at_home
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.liveresize import LiveResize
-from nova_lxd_ext.server.outfit import Outfit
 from nova_lxd_ext.server.power import Power
+from nova_lxd_ext.server.requested import RequestedResources
 from nova_lxd_ext.server.states import States
-from nova_lxd_ext.server.wanted import Wanted
 from nova_lxd_ext.storage.ephemerals import Ephemerals, sizes
 
 LOG = logging.getLogger(__name__)
 
 
-class Moves:
+class Migrations:
     """:param address: ``https://host:port`` at which other hosts reach this one's daemon; None lets no server leave
-    :param tell_tags: sets what the guest is told of its devices
+    :param publish_tags: sets what the guest is told of its devices
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, outfit: Outfit, lifecycle: Lifecycle,
-                 power: Power, live: LiveResize, transfers: Transfers, ephemerals: Ephemerals, peers: Peers,
-                 address: str | None, tell_tags: TellTags = tags.refresh) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
+                 lifecycle: Lifecycle, power: Power, live: LiveResize, transfers: Transfers, ephemerals: Ephemerals,
+                 peers: Peers, address: str | None, publish_tags: PublishTags = tags.refresh) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states
-        self._outfit = outfit
+        self._attachments = attachments
         self._lifecycle = lifecycle
         self._power = power
         self._live = live
@@ -61,12 +61,12 @@ class Moves:
         self._ephemerals = ephemerals
         self._peers = peers
         self._address = address
-        self._tell_tags = tell_tags
+        self._publish_tags = publish_tags
 
     # Going
 
-    def leave(self, context: Any, instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted, timeout: int,
-              retry_interval: int) -> None:
+    def migrate(self, context: Any, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
+                timeout: int, retry_interval: int) -> None:
         """Stop the server, bring its files to its new host if that is another one, and return what it has here. One
         that can change while it runs has changed when this returns, and runs.
 
@@ -76,28 +76,28 @@ class Moves:
         with unharmed(instance):
             move = objects.Migration.get_by_id(context, instance.migration_context.migration_id)
             state = self._states.require(instance)
-            wanted, view = self._live.wanted(wanted, instance.flavor, move.uuid), self._outfit.view()
-            if self._live.change(context, instance, flavor, wanted, move, state, view):
+            requested, view = self._live.requested(requested, instance.flavor, move.uuid), self._attachments.view()
+            if self._live.change(context, instance, flavor, requested, move, state, view):
                 return
-            self._require_possible(instance, flavor, wanted, move, view)
+            self._require_possible(instance, flavor, requested, move, view)
             with Rollback(f"move of server {instance.uuid}") as undo:
                 if state.status is not Status.STOPPED:
-                    undo.on_error("start it again", self._start_again, context, instance, wanted)
+                    undo.on_error("start it again", self._start_again, context, instance, requested)
                     self._power.off(instance, timeout, retry_interval)
                 if not is_at_home(move):
                     undo.on_error("what arrived", self._peers.forget, context, move.dest_compute, instance)
                     self._send(context, instance, move.dest_compute)
-                self._engine.refit(instance.name, ())
-                self._outfit.take_off(context, instance, wanted, view)
+                self._engine.update_devices(instance.name, ())
+                self._attachments.release_all(context, instance, requested, view)
 
-    def _require_possible(self, instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted,
+    def _require_possible(self, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
                           move: objects.Migration, view: HostView) -> None:
         """Refuse before anything changes, where this host knows; the new one refuses what it knows before the copy."""
-        require_no_smaller_ephemerals(instance, flavor, wanted)
+        require_no_smaller_ephemerals(instance, flavor, requested)
         self._require_fits(instance, flavor)
         if is_at_home(move):
             coming = as_it_will_be(instance)
-            self._outfit.require_possible(coming, self._live.wanted(wanted, flavor, instance.uuid), view)
+            self._attachments.require_possible(coming, self._live.requested(requested, flavor, instance.uuid), view)
             self._lifecycle.spec(coming)
         elif self._address is None:
             raise exception.MigrationError(reason=(
@@ -105,19 +105,23 @@ class Moves:
                 "set there"))
 
     def _require_fits(self, instance: objects.Instance, flavor: objects.Flavor) -> None:
-        """:raises ResizeError: the server's files are more than the new root disk holds"""
+        """Refuse a root disk that is too small for the server's files.
+
+        :raises ResizeError: the server's files are more than the new root disk holds
+        """
         used = self._engine.metrics(instance.name).disks.get("root", 0)
         if flavor.root_gb and used > flavor.root_gb * units.Gi:
             raise exception.ResizeError(reason=(
                 f"the server uses {used / units.Gi:.1f} GiB of its root disk, and flavor {flavor.name} gives it "
                 f"{flavor.root_gb} GiB; delete files in it, or choose a larger flavor"))
 
-    def _start_again(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+    def _start_again(self, context: Any, instance: objects.Instance, requested: RequestedResources) -> None:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
-        self._power.on(context, instance, wanted)
+        self._power.on(context, instance, requested)
 
     def _send(self, context: Any, instance: objects.Instance, host: str) -> None:
-        """Container and disks stay here whatever happens; a transfer that fails is not left waiting for its receiver.
+        """Send container and disks to another host. They stay here whatever happens; a transfer that fails is ended, so
+        that its receiver does not wait.
 
         One after the other: an offer that nobody takes ends within seconds.
         """
@@ -138,41 +142,42 @@ class Moves:
 
     # Coming
 
-    def arrive(self, context: Any, instance: objects.Instance, wanted: Wanted, power_on: bool) -> None:
+    def finish(self, context: Any, instance: objects.Instance, requested: RequestedResources, power_on: bool) -> None:
         """Let the container be what the server's flavor, ports and claims say now, and start it.
 
         One that runs has changed already. On an error a container that was stopped stays so, without parts: a hard
         reboot of the server tries again.
         """
-        state, view = self._states.require(instance), self._outfit.view()
+        state, view = self._states.require(instance), self._attachments.view()
         if state.status is Status.RUNNING:
-            if self._live.settle(context, instance, wanted, view):
+            if self._live.reconcile(context, instance, requested, view):
                 return
-            self._strip(context, instance, wanted, view)
-        self._outfit.require_possible(instance, wanted, view)
+            self._strip(context, instance, requested, view)
+        self._attachments.require_possible(instance, requested, view)
         spec = self._lifecycle.spec(instance)
-        with Rollback(f"arrival of server {instance.uuid}") as undo:
-            undo.on_error("its parts", self._strip, context, instance, wanted, view)
-            with self._outfit.expecting(instance, wanted):
-                parts = self._outfit.put_on(context, instance, wanted, view)
-                self._tell_tags(context, instance, wanted.network_info)
-                spec = resources.told(dataclasses.replace(spec, parts=parts), state.labels.get(resources.LABEL))
+        with Rollback(f"incoming migration of server {instance.uuid}") as undo:
+            undo.on_error("its parts", self._strip, context, instance, requested, view)
+            with self._attachments.expecting(instance, requested):
+                parts = self._attachments.attach_all(context, instance, requested, view)
+                self._publish_tags(context, instance, requested.network_info)
+                spec = resources.with_document(dataclasses.replace(spec, parts=parts),
+                                               state.labels.get(resources.LABEL))
                 self._engine.reconfigure(instance.name, spec)
-            self._outfit.trim(instance, parts, view)
+            self._attachments.release_unused(instance, parts, view)
             if power_on:
-                self._outfit.start(instance, parts)
+                self._attachments.start(instance, parts)
         self._states.changed()
 
-    def _strip(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
+    def _strip(self, context: Any, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
-        self._engine.refit(instance.name, ())
-        self._outfit.take_off(context, instance, wanted, view)
+        self._engine.update_devices(instance.name, ())
+        self._attachments.release_all(context, instance, requested, view)
 
     # Going back, or not
 
-    def stay(self, context: Any, instance: objects.Instance, wanted: Wanted) -> bool:
-        """Nova ends a server where it was resized to before it goes on where it came from. One for which that is the
-        same host gets its old size at once, and may run on.
+    def revert_in_place(self, context: Any, instance: objects.Instance, requested: RequestedResources) -> bool:
+        """Revert a resize on the same host at once, so that the server may run on. Nova destroys a server at the new
+        size before it starts at the old one.
 
         :returns: whether it does
         """
@@ -181,10 +186,10 @@ class Moves:
         move = objects.Migration.get_by_id(context, instance.migration_context.migration_id)
         state = self._states.find(instance)
         running = state is not None and state.status is Status.RUNNING
-        return is_at_home(move) and running and self._live.revert(context, instance, wanted, move)
+        return is_at_home(move) and running and self._live.revert(context, instance, requested, move)
 
-    def go_back(self, context: Any, instance: objects.Instance, move: objects.Migration, wanted: Wanted,
-                power_on: bool) -> None:
+    def revert(self, context: Any, instance: objects.Instance, move: objects.Migration, requested: RequestedResources,
+               power_on: bool) -> None:
         """Let the server be at its old size and host again.
 
         Nova calls this also at its start for a server that was just leaving when it was killed.
@@ -193,21 +198,21 @@ class Moves:
             self._withdraw(instance)
             self._peers.forget(context, move.dest_compute, instance)
         if self._states.require(instance).status is Status.STOPPED:
-            self._engine.refit(instance.name, ())
-            self._outfit.fit_back(instance, wanted)
+            self._engine.update_devices(instance.name, ())
+            self._attachments.revert_resize(instance, requested)
         elif not is_at_home(move):
             return
-        self.arrive(context, instance, self._live.wanted(wanted, instance.flavor, move.uuid), power_on)
+        self.finish(context, instance, self._live.requested(requested, instance.flavor, move.uuid), power_on)
 
-    def settle(self, instance: objects.Instance, move: objects.Migration) -> None:
-        """The server stays where and as it is now: remove what its old host kept."""
-        if not is_at_home(move) and not self._states.is_strangers(instance):
+    def confirm(self, instance: objects.Instance, move: objects.Migration) -> None:
+        """Remove what the old host kept: the server stays where and as it is now."""
+        if not is_at_home(move) and not self._states.is_foreign(instance):
             self._lifecycle.discard(instance.name, instance.uuid)
 
 
 @contextlib.contextmanager
 def unharmed(instance: objects.Instance) -> Iterator[None]:
-    """An error of the block tells nova that the server is as it was, and why."""
+    """Report an error of the block to nova with the server unchanged, and why."""
     try:
         with as_nova(instance, exception.MigrationError):
             yield
@@ -215,9 +220,13 @@ def unharmed(instance: objects.Instance) -> Iterator[None]:
         raise exception.InstanceFaultRollback(error) from error
 
 
-def require_no_smaller_ephemerals(instance: objects.Instance, flavor: objects.Flavor, wanted: Wanted) -> None:
-    """:raises ResizeError: the server has more of ephemeral disks than ``flavor`` gives it"""
-    present = sum(sizes(instance.flavor, wanted.block_device_info)) // units.Gi
+def require_no_smaller_ephemerals(instance: objects.Instance, flavor: objects.Flavor,
+                                  requested: RequestedResources) -> None:
+    """Refuse ephemeral disks that are smaller than the server's.
+
+    :raises ResizeError: the server has more of ephemeral disks than ``flavor`` gives it
+    """
+    present = sum(sizes(instance.flavor, requested.block_device_info)) // units.Gi
     if flavor.ephemeral_gb < present:
         raise exception.ResizeError(reason=(
             f"the server has {present} GiB of ephemeral disks, and flavor {flavor.name} gives it {flavor.ephemeral_gb} "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting, stopping, rebooting and freezing a server's container."""
+"""Start, stop, reboot and freeze a server's container."""
 
 import functools
 import time
@@ -15,16 +15,16 @@ from containerhost import errors
 from containerhost.devices.scan import HostView
 from containerhost.engines import Engine, Status
 from nova_lxd_ext.host import startup
-from nova_lxd_ext.server.outfit import Outfit
+from nova_lxd_ext.server.attachments import DeviceAttachments
+from nova_lxd_ext.server.requested import RequestedResources
 from nova_lxd_ext.server.states import States
-from nova_lxd_ext.server.wanted import Wanted
 
 LOG = logging.getLogger(__name__)
 P = ParamSpec("P")
 
 
 def outlasting_restart(action: Callable[Concatenate["Power", P], None]) -> Callable[Concatenate["Power", P], None]:
-    """Decorator: when the daemon goes away in the middle, wait until it is back and do the action once more.
+    """Decorate an action: when the daemon goes away during it, wait until it is back and repeat the action once.
 
     Every action here may be repeated: it looks at what is before it acts. ``[lxd] ready_timeout`` limits the wait.
     """
@@ -41,20 +41,24 @@ def outlasting_restart(action: Callable[Concatenate["Power", P], None]) -> Calla
 
 
 class Power:
-    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, outfit: Outfit,
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states
-        self._outfit = outfit
+        self._attachments = attachments
         self._clock = clock
 
     def await_engine(self) -> None:
-        """:raises EngineUnavailable: it is not back within ``[lxd] ready_timeout``"""
+        """Wait until the engine answers.
+
+        :raises EngineUnavailable: it is not back within ``[lxd] ready_timeout``
+        """
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
 
     @outlasting_restart
-    def on(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView | None = None) -> None:
+    def on(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+           view: HostView | None = None) -> None:
         """Start the container with what its server is to have; nothing to do when it runs.
 
         While it was off the host may have restarted and named nodes and interfaces anew, or lost a device: what the
@@ -64,11 +68,11 @@ class Power:
         """
         state = self._states.require(instance)
         if state.status is Status.FROZEN:
-            self._outfit.resume(instance)
+            self._attachments.resume(instance)
             self._engine.unfreeze(instance.name)
         elif state.status is not Status.RUNNING:
-            parts = self._outfit.refit(context, instance, wanted, view or self._outfit.view())
-            self._outfit.start(instance, parts)
+            parts = self._attachments.update_devices(context, instance, requested, view or self._attachments.view())
+            self._attachments.start(instance, parts)
         self._states.changed()
 
     @outlasting_restart
@@ -98,29 +102,29 @@ class Power:
             LOG.warning("The server did not shut down within %d s and is ended", timeout, instance=instance)
         return False
 
-    def reboot(self, context: Any, instance: objects.Instance, wanted: Wanted, soft: bool) -> None:
-        """Soft: the guest shuts down by itself within the time that nova also allows it at a stop (the image's
-        ``os_shutdown_timeout``, else ``[DEFAULT] shutdown_timeout``), else it is ended like at a hard reboot. Hard:
-        it is ended at once, and GPUs that are sick are reset. Either way it starts again with devices brought up to
-        date."""
+    def reboot(self, context: Any, instance: objects.Instance, requested: RequestedResources, soft: bool) -> None:
+        """Reboot the server. Soft: the guest shuts down by itself within the time that nova also allows it at a stop
+        (the image's ``os_shutdown_timeout``, else ``[DEFAULT] shutdown_timeout``), else it is ended like at a hard
+        reboot. Hard: it is ended at once, and GPUs that are sick are reset. Either way it starts again with devices
+        brought up to date."""
         allowed = compute_utils.get_value_from_system_metadata(instance, "image_os_shutdown_timeout", int,
                                                                self._conf.shutdown_timeout)
         self.off(instance, timeout=allowed if soft else 0, retry_interval=self._conf.compute.shutdown_retry_interval)
-        view = self._outfit.view()
+        view = self._attachments.view()
         if not soft:
-            self._outfit.reset_devices(instance, view)
-        self.on(context, instance, wanted, view)
+            self._attachments.reset_devices(instance, view)
+        self.on(context, instance, requested, view)
 
     @outlasting_restart
     def freeze(self, instance: objects.Instance) -> None:
         self._states.require(instance)
         self._engine.freeze(instance.name)
-        self._outfit.pause(instance)
+        self._attachments.pause(instance)
         self._states.changed()
 
     @outlasting_restart
     def unfreeze(self, instance: objects.Instance) -> None:
         self._states.require(instance)
-        self._outfit.resume(instance)
+        self._attachments.resume(instance)
         self._engine.unfreeze(instance.name)
         self._states.changed()

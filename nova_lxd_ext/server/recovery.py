@@ -25,7 +25,7 @@ from oslo_log import log as logging
 
 from containerhost import errors
 from nova_lxd_ext.server import known, lostrequests
-from nova_lxd_ext.server.arrivals import is_at_home
+from nova_lxd_ext.server.incoming import is_at_home
 from nova_lxd_ext.server.lifecycle import WHOLE, Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.power import Power
@@ -37,7 +37,7 @@ OVER = ("confirmed", "reverted", "error", "failed", "completed", "cancelled", "d
 UNCLAIMED = ["accepted", "pre-migrating"]
 RECENT = 1000  # moves that are looked at
 ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
-QUEUE_LIMIT = 600.0  # s that a request may wait in the queue, also while nova-compute is not done with its start
+QUEUE_TIMEOUT = 600.0  # s that a request may wait in the queue, also while nova-compute is not done with its start
 REBUILDS = frozenset({task_states.REBUILDING, task_states.REBUILD_BLOCK_DEVICE_MAPPING, task_states.REBUILD_SPAWNING})
 SHELVINGS = frozenset({task_states.SHELVING, task_states.SHELVING_IMAGE_PENDING_UPLOAD,
                        task_states.SHELVING_IMAGE_UPLOADING})
@@ -95,19 +95,21 @@ class Recovery:
         self._later: threading.Timer | None = None
 
     def await_engine(self, instances: Iterable[objects.Instance]) -> None:
-        """At the driver's start, before anybody looks at the containers: what nova-compute began before it was killed
-        goes on in the engine, and a container that is about to stop still runs.
+        """Wait until the engine has ended what it was doing. At the driver's start, before anybody looks at the
+        containers: what nova-compute began before it was killed goes on in the engine, and a container that is about to
+        stop still runs.
 
         :param instances: the servers that nova places on this host
         """
         for instance in instances:
             if instance.task_state is not None:
-                with kept_going(instance.uuid):
+                with log_errors(instance.uuid):
                     self._await_changes(instance.name)
         self._states.changed()
 
     def recover(self, host: str, instances: Iterable[objects.Instance]) -> None:
-        """At the driver's start, before nova looks at its servers. One that cannot be recovered keeps no other from it.
+        """Recover the servers at the driver's start, before nova looks at them. One that cannot be recovered keeps no
+        other from it.
 
         :param instances: the servers that nova places on this host
         """
@@ -117,19 +119,19 @@ class Recovery:
         unbegun = set()
         for uuid, move in moves.items():
             if uuid not in mine or mine[uuid].task_state in SECOND_REQUESTS:
-                with kept_going(uuid):
+                with log_errors(uuid):
                     if self._unbegun(context, host, uuid, move):
                         unbegun.add(uuid)
         self._look_again(host, unbegun)
         for uuid, move in moves.items():
             if uuid not in mine:
-                with kept_going(uuid):
+                with log_errors(uuid):
                     self._recover_elsewhere(context, host, uuid, move)
         for uuid, instance in mine.items():
             if instance.task_state is not None or uuid in moves or instance.vm_state == vm_states.SHELVED_OFFLOADED:
-                with kept_going(uuid):
+                with log_errors(uuid):
                     self._recover_one(context, host, instance, moves.get(uuid))
-        with kept_going("whose move is over"):
+        with log_errors("whose move is over"):
             self._free_allocations(context, host, mine)
 
     def stop(self) -> None:
@@ -138,19 +140,22 @@ class Recovery:
             self._later.cancel()
 
     def _look_again(self, host: str, uuids: Collection[str]) -> None:
-        """:param uuids: of servers of which a request has not begun"""
+        """Schedule another look for requests that have not begun, and cancel the previous one.
+
+        :param uuids: of servers of which a request has not begun
+        """
         self.stop()
         if uuids:
-            self._later = threading.Timer(QUEUE_LIMIT, self._send_unbegun, (host, uuids))
+            self._later = threading.Timer(QUEUE_TIMEOUT, self._send_unbegun, (host, uuids))
             self._later.daemon = True
             self._later.start()
 
     def _send_unbegun(self, host: str, uuids: Collection[str]) -> None:
         context = nova_context.get_admin_context()
-        with kept_going(", ".join(sorted(uuids))):
+        with log_errors(", ".join(sorted(uuids))):
             for move in self._moves(context, host):
                 if move.instance_uuid in uuids:
-                    with kept_going(move.instance_uuid):
+                    with log_errors(move.instance_uuid):
                         found = self._unbegun(context, host, move.instance_uuid, move)
                         if found:
                             self._send_second(*found, move)
@@ -180,8 +185,8 @@ class Recovery:
 
     @staticmethod
     def _moves(context: Any, host: str) -> Iterable[objects.Migration]:
-        """The latest of each server, of those from or to this host and of those whose new host has not claimed yet:
-        until then nova does not record which one that is."""
+        """Return the latest migration of each server, of those from or to this host and of those whose new host has not
+        claimed yet: until then nova does not record which one that is."""
         found = [move for filters in ({"host": host}, {"status": UNCLAIMED})
                  for move in objects.MigrationList.get_by_filters(context, filters, sort_keys=["id"],
                                                                   sort_dirs=["desc"], limit=RECENT)]
@@ -195,7 +200,7 @@ class Recovery:
             if move is not None and move.status == "pre-migrating" and is_at_home(move) \
                     and state in (None, task_states.RESIZE_PREP):
                 # The second request of a resize was taken and not begun. Nova would clear the task state alone.
-                self._tell(context, instance, lost, "the server keeps its old size")
+                self._record_outcome(context, instance, lost, "the server keeps its old size")
                 self._forget_move(context, instance, move)
             return
         if state is not None:
@@ -223,7 +228,7 @@ class Recovery:
             # it may have been asked to shut down.
             save(instance, task_state=task_states.REBOOT_PENDING)
         elif state in FROZEN:
-            self._settle(instance, FROZEN[state])
+            self._sync_state(instance, FROZEN[state])
         elif instance.vm_state == vm_states.SHELVED_OFFLOADED and state in UNSHELVINGS:
             self._end_unshelving(context, instance, lost)
         else:
@@ -237,17 +242,17 @@ class Recovery:
             self._start_again(context, instance, lost, "it is not shelved, and was started again; its image may be "
                               "incomplete, delete that")
         elif state in REBUILDS:
-            self._lifecycle.remove(context, instance, known.wanted(context, instance))
+            self._lifecycle.remove(context, instance, known.requested(context, instance))
             self._fail(context, instance, lost, "its root disk may be gone; rebuild it again")
         elif state in NOTHING_DONE:
-            self._tell(context, instance, lost, "ask for it again")
+            self._record_outcome(context, instance, lost, "ask for it again")
             save(instance, task_state=None)
 
     # Resize and migration
 
     def _undo_move(self, context: Any, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         """Let nova revert the move as a user would: both hosts release what they have claimed for the new size."""
-        self._tell(context, instance, lost, "the server keeps its old size and host")
+        self._record_outcome(context, instance, lost, "the server keeps its old size and host")
         if instance.migration_context is None or (instance.task_state == task_states.RESIZE_PREP
                                                   and is_at_home(move)):
             self._forget_move(context, instance, move)
@@ -258,7 +263,7 @@ class Recovery:
                                        resize_request_spec(context, instance))
 
     def _forget_move(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
-        """Nothing of the server has changed yet."""
+        """Drop a migration that has changed nothing of the server yet."""
         resize_request_spec(context, instance)
         self._give_allocations_back(context, instance.uuid, move)
         set_status(move, "failed")
@@ -272,7 +277,7 @@ class Recovery:
             client.move_allocations(context, move.uuid, uuid)
 
     def _finish_move(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
-        """Nova's method begins with the server of the old size."""
+        """Finish a migration. Nova's method begins with the server of the old size."""
         if instance.old_flavor is not None:
             set_flavor(instance, instance.old_flavor)
         save(instance, task_state=task_states.RESIZE_MIGRATED)
@@ -308,7 +313,7 @@ class Recovery:
         save(instance, old_flavor=None, new_flavor=None)
 
     def _recover_elsewhere(self, context: Any, host: str, uuid: str, move: objects.Migration) -> None:
-        """A server that moved away from this host, or was about to come."""
+        """Recover a server that moved away from this host, or was about to come."""
         try:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
@@ -321,7 +326,7 @@ class Recovery:
         if "rebuild_instance" in lost.methods and move.migration_type == "evacuation":
             self._undo_evacuation(context, host, instance, move, lost)
         elif "prep_resize" in lost.methods and instance.task_state == task_states.RESIZE_PREP:
-            self._tell(context, instance, lost, "the server keeps its old size and host")
+            self._record_outcome(context, instance, lost, "the server keeps its old size and host")
             self._forget_move(context, instance, move)
         elif "resize_instance" in lost.methods and instance.task_state == task_states.RESIZE_MIGRATED \
                 and "finish_resize" not in lost.others:
@@ -346,14 +351,15 @@ class Recovery:
     # Others
 
     def _start_again(self, context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
-        """It was stopped for what is not done now. A guest that runs may have been asked to, and would do so later."""
-        self._tell(context, instance, lost, outcome)
+        """Start a server that was stopped for an operation that is undone. A running guest may have been asked to shut
+        down, and would do so later."""
+        self._record_outcome(context, instance, lost, outcome)
         if instance.vm_state == vm_states.ACTIVE:
-            self._power.reboot(context, instance, known.wanted(context, instance), soft=True)
+            self._power.reboot(context, instance, known.requested(context, instance), soft=True)
         save(instance, task_state=None)
 
     def _end_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
-        """Once the server runs nova deletes its image: then the container alone has the data."""
+        """Finish an unshelving. Once the server runs nova deletes its image: then the container alone has the data."""
         if instance.progress == WHOLE and self._states.find(instance) is not None:
             LOG.warning("The server was unshelved already; if image %s is still there it can be deleted",
                         instance.system_metadata.get("shelved_image_id"), instance=instance)
@@ -364,15 +370,15 @@ class Recovery:
             self._undo_unshelving(context, instance, lost)
 
     def _undo_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
-        self._lifecycle.remove(context, instance, known.wanted(context, instance))
+        self._lifecycle.remove(context, instance, known.requested(context, instance))
         self._placement().delete_allocation_for_instance(context, instance.uuid, force=True)
-        self._tell(context, instance, lost, "it is still shelved; unshelve it again")
+        self._record_outcome(context, instance, lost, "it is still shelved; unshelve it again")
         restore_unshelved(instance)
         instance.task_state = None
         self._leave_host(instance)
 
     def _recover_unplaced(self, context: Any, host: str, uuid: str) -> None:
-        """A server that was about to be unshelved here: until the claim nova places it nowhere.
+        """Recover a server that was about to be unshelved here: until the claim nova places it nowhere.
 
         :param uuid: of a consumer in Placement, which may be something else
         """
@@ -391,18 +397,18 @@ class Recovery:
     def _leave_host(instance: objects.Instance) -> None:
         save(instance, host=None, node=None, compute_id=None)
 
-    def _settle(self, instance: objects.Instance, done: str) -> None:
+    def _sync_state(self, instance: objects.Instance, done: str) -> None:
         """Let nova know what the container does."""
         frozen = self._states.info(instance).state == power_state.PAUSED
         save(instance, task_state=None, **{"vm_state": done, "power_state": power_state.PAUSED} if frozen else {})
 
     def _fail(self, context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
-        self._tell(context, instance, lost, outcome)
+        self._record_outcome(context, instance, lost, outcome)
         save(instance, vm_state=vm_states.ERROR, task_state=None)
 
     @staticmethod
-    def _tell(context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
-        """As the server's fault and as the end of the action that was lost."""
+    def _record_outcome(context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
+        """Record the outcome as the server's fault and as the end of the action that was lost."""
         error = Killed(host=known.host(), outcome=outcome)
         LOG.warning("%s", error, instance=instance)
         compute_utils.add_instance_fault_from_exc(context, instance, error)
@@ -419,13 +425,13 @@ class Recovery:
             return  # its first start
         for node in nodes:
             info = self._placement().get_allocations_for_resource_provider(context, node.uuid)
-            strangers = set(info.allocations) - set(mine)
-            if not strangers:
+            foreign = set(info.allocations) - set(mine)
+            if not foreign:
                 continue
-            for uuid in strangers:
-                with kept_going(uuid):
+            for uuid in foreign:
+                with log_errors(uuid):
                     self._recover_unplaced(context, host, uuid)
-            for move in objects.MigrationList.get_by_filters(context, {"uuid": list(strangers)}):
+            for move in objects.MigrationList.get_by_filters(context, {"uuid": list(foreign)}):
                 # Nova calls a move reverted before the server is back on its old host.
                 if move.status in OVER and not is_in_flight(context, move.instance_uuid):
                     LOG.warning("Move %s is over (%s), and held resources in Placement: they are freed", move.uuid,
@@ -435,7 +441,7 @@ class Recovery:
 
 
 @contextlib.contextmanager
-def kept_going(uuid: str) -> Iterator[None]:
+def log_errors(uuid: str) -> Iterator[None]:
     """Log an error of the block, so that nova-compute serves the other servers.
 
     :param uuid: the server that the block is about
@@ -455,7 +461,7 @@ def is_under_way(instance: objects.Instance, move: objects.Migration) -> bool:
 
 
 def is_in_flight(context: Any, uuid: str) -> bool:
-    """Whether nova is doing something with the server; not if it is deleted."""
+    """Return whether nova is doing something with the server; not if it is deleted."""
     try:
         return objects.Instance.get_by_uuid(context, uuid, expected_attrs=[]).task_state is not None
     except exception.InstanceNotFound:
@@ -463,7 +469,8 @@ def is_in_flight(context: Any, uuid: str) -> bool:
 
 
 def request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpec | None:
-    """The server's, where nova's API database is in reach: only ports with a guaranteed bandwidth need it."""
+    """Return the server's request spec, where nova's API database is reachable: only ports with a guaranteed bandwidth
+    need it."""
     try:
         return objects.RequestSpec.get_by_instance_uuid(context, instance.uuid)
     except exception.NovaException as error:
@@ -472,8 +479,8 @@ def request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpe
 
 
 def resize_request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpec | None:
-    """Likewise, after giving it the server's flavor, as nova's API does at a revert: an unshelving or an evacuation
-    would schedule the size that the server did not get."""
+    """Return the request spec after giving it the server's flavor, as nova's API does at a revert: an unshelving or an
+    evacuation would schedule the size that the server did not get."""
     spec = request_spec(context, instance)
     if spec is not None and spec.flavor.flavorid != instance.flavor.flavorid:
         spec.flavor = instance.flavor
@@ -502,7 +509,7 @@ def restore_unshelved(instance: objects.Instance) -> None:
 
 
 def set_flavor(instance: objects.Instance, flavor: objects.Flavor) -> None:
-    """As nova changes it: some of the flavor's values are the server's own columns."""
+    """Set the server's flavor as nova does: some of the flavor's values are the server's own columns."""
     instance.instance_type_id = flavor.id
     instance.memory_mb, instance.vcpus = flavor.memory_mb, flavor.vcpus
     instance.root_gb, instance.ephemeral_gb = flavor.root_gb, flavor.ephemeral_gb

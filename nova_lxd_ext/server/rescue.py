@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rescue: the server runs from another image for a while, with its own, broken root at hand.
+"""Rescue a server: it runs from another image for a while, with its own, broken root mounted.
 
 The server's container is set aside under another name, and one of the rescue image takes its place, its name and all
 that the server has: ports, volumes, devices. Unrescuing removes that one and gives the first its name back. Whoever is
@@ -19,16 +19,16 @@ from containerhost import errors
 from containerhost.devices.scan import HostView
 from containerhost.engines import Engine
 from containerhost.rollback import Rollback
-from containerhost.spec import ContainerSpec, Salvaged
+from containerhost.spec import ContainerSpec, RescueMount
 from nova_lxd_ext.access import password as passwords
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.image.images import Cache
 from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.lifecycle import Lifecycle
-from nova_lxd_ext.server.outfit import Outfit
 from nova_lxd_ext.server.power import Power
+from nova_lxd_ext.server.requested import RequestedResources
 from nova_lxd_ext.server.states import States
-from nova_lxd_ext.server.wanted import Wanted
 from nova_lxd_ext.storage import configdrive
 
 LOG = logging.getLogger(__name__)
@@ -38,46 +38,46 @@ TARGET = "/mnt/rescue"  # where the rescuing container has the broken root
 
 class Rescue:
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, lifecycle: Lifecycle, power: Power,
-                 outfit: Outfit, images: Cache) -> None:
+                 attachments: DeviceAttachments, images: Cache) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states
         self._lifecycle = lifecycle
         self._power = power
-        self._outfit = outfit
+        self._attachments = attachments
         self._images = images
 
     def enter(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta, password: str | None,
-              wanted: Wanted) -> None:
+              requested: RequestedResources) -> None:
         """Let the server run from ``image_meta``; on any error it has its own container again, stopped.
 
         :raises SpecError: the storage pool cannot show the broken root
         """
-        view = self._outfit.view()
-        self._outfit.require_possible(instance, wanted, view)
+        view = self._attachments.view()
+        self._attachments.require_possible(instance, requested, view)
         self._bring_back(instance)
-        self._engine.require_salvageable(self._states.require(instance).name)
+        self._engine.require_rescuable(self._states.require(instance).name)
         image = self._images.ensure(context, image_meta, instance.flavor.root_gb, instance.trusted_certs)
         aside = labels.aside(instance)
-        spec = dataclasses.replace(self._lifecycle.spec(instance), image=image, salvaged=Salvaged(aside, TARGET))
+        spec = dataclasses.replace(self._lifecycle.spec(instance), image=image, rescue_mount=RescueMount(aside, TARGET))
         self._power.off(instance)
         with Rollback(f"rescue of server {instance.uuid}") as undo:
             undo.on_error("bring its own container back", self._recover, instance)
             # Two containers must not name one device.
-            self._engine.refit(instance.name, ())
+            self._engine.update_devices(instance.name, ())
             self._engine.rename(instance.name, aside)
-            self._rescuing(context, instance, spec, password, wanted, view)
+            self._rescuing(context, instance, spec, password, requested, view)
         self._states.changed()
         if password:
             self._set_password(instance, image_meta, password)
 
-    def leave(self, context: Any, instance: objects.Instance, wanted: Wanted) -> None:
+    def leave(self, context: Any, instance: objects.Instance, requested: RequestedResources) -> None:
         """Let the server run from its own root; done already when it does."""
         self._bring_back(instance)
-        self._power.on(context, instance, wanted)
+        self._power.on(context, instance, requested)
 
-    def settle(self, instances: Iterable[objects.Instance]) -> None:
-        """At the driver's start: end what a killed nova-compute left half done.
+    def reconcile(self, instances: Iterable[objects.Instance]) -> None:
+        """Finish or undo, at the driver's start, what a killed nova-compute left half done.
 
         A rescue that nova does not know of did not happen. Where the rescuing container is gone, unrescuing goes on.
 
@@ -97,16 +97,17 @@ class Rescue:
                 LOG.exception("The server did not get its own container back", instance=instance)
 
     def _rescuing(self, context: Any, instance: objects.Instance, spec: ContainerSpec, password: str | None,
-                  wanted: Wanted, view: HostView) -> None:
-        with self._outfit.expecting(instance, wanted):
-            parts = self._outfit.put_on(context, instance, wanted, view)
-            mounts = configdrive.write(instance, (), password, wanted.network_info, configdrive.RESCUE) \
+                  requested: RequestedResources, view: HostView) -> None:
+        with self._attachments.expecting(instance, requested):
+            parts = self._attachments.attach_all(context, instance, requested, view)
+            mounts = configdrive.write(instance, (), password, requested.network_info, configdrive.RESCUE) \
                 if configdrive.required(instance) else ()
             self._engine.create(dataclasses.replace(spec, parts=parts, mounts=mounts))
-        self._outfit.start(instance, parts)
+        self._attachments.start(instance, parts)
 
     def _set_password(self, instance: objects.Instance, image_meta: objects.ImageMeta, password: str) -> None:
-        """Without it the server is rescued all the same: its owner may have a key, or the config drive."""
+        """Set the administrator's password. If that fails the server is rescued all the same: its owner may have a key,
+        or the config drive."""
         try:
             passwords.set_admin(self._engine, instance.name, image_meta, password)
         except (exception.SetAdminPasswdNotSupported, errors.ContainerHostError) as error:
@@ -114,7 +115,7 @@ class Rescue:
                         instance=instance)
 
     def _recover(self, instance: objects.Instance) -> None:
-        """A daemon that restarts is waited for."""
+        """Undo a rescue; wait for a daemon that restarts."""
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
         self._bring_back(instance)
 
@@ -122,7 +123,7 @@ class Rescue:
         """Give the container that was set aside its name back; nothing to do when there is none."""
         aside = self._states.aside_of(instance)
         if aside is not None:
-            if not self._states.is_strangers(instance):
+            if not self._states.is_foreign(instance):
                 self._engine.delete(instance.name)
             self._engine.rename(aside.name, instance.name)
         self._states.changed()

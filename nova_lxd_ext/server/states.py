@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of nova's containers there are and what they do, for one server or for the whole host.
+"""Find nova's containers and their states, for one server or for the whole host.
 
 Nova's periodic tasks ask about every server of the host one after the other. They allow an answer that is a few seconds
 old (``use_cache``), so all of them together cost one request to the engine.
@@ -47,30 +47,31 @@ class States:
         self._changed = 0.0
 
     def all(self) -> tuple[ContainerState, ...]:
-        """Nova's containers now, from one request; without those set aside while their server is rescued."""
+        """Return nova's containers now, without those set aside while their server is rescued (one request)."""
         return tuple(state for state in self._fresh().values() if labels.server_of(state) is None)
 
     def aside(self) -> Mapping[str, ContainerState]:
-        """Containers set aside, by the name of their server."""
+        """Return the containers set aside, by the name of their server."""
         return {name: state for state in self._fresh().values() if (name := labels.server_of(state))}
 
     def uuids(self) -> list[str]:
-        """Of the servers that have a container here; from one request."""
+        """Return the uuids of the servers that have a container here (one request)."""
         return [uuid for state in self.all() if (uuid := labels.uuid(state.labels))]
 
     def find(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState | None:
-        """The server's container; None when there is none. One of the same name that is not the server's is none."""
+        """Return the server's container; None when there is none. Containers of the same name that belong to nobody's
+        server are ignored."""
         state = self._cached(instance.name) if use_cache else self._lookup(instance.name)
         return state if state is not None and labels.uuid(state.labels) == instance.uuid else None
 
     def aside_of(self, instance: objects.Instance) -> ContainerState | None:
-        """The server's container that was set aside; None when none was."""
+        """Return the server's container that was set aside; None when none was."""
         state = self._lookup(labels.aside(instance))
         mine = state is not None and labels.uuid(state.labels) == instance.uuid
         return state if state is not None and mine and labels.server_of(state) == instance.name else None
 
-    def is_strangers(self, instance: objects.Instance) -> bool:
-        """Whether the container of the server's name is not the server's, so that it must be left alone."""
+    def is_foreign(self, instance: objects.Instance) -> bool:
+        """Return whether the container of the server's name is not the server's, so that it must be left alone."""
         state = self._lookup(instance.name)
         if state is None or labels.uuid(state.labels) == instance.uuid:
             return False
@@ -79,7 +80,10 @@ class States:
         return True
 
     def require(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState:
-        """:raises InstanceNotFound: when the server has no container here"""
+        """Return the server's container.
+
+        :raises InstanceNotFound: when the server has no container here
+        """
         state = self.find(instance, use_cache)
         if state is None:
             raise exception.InstanceNotFound(instance_id=instance.uuid)
@@ -89,7 +93,7 @@ class States:
         return InstanceInfo(state=POWER_STATES[self.require(instance, use_cache).status])
 
     def changed(self) -> None:
-        """A container was changed: answers from before do not count any more."""
+        """Drop cached answers: a container was changed."""
         self._changed = self._clock()
 
     def _lookup(self, name: str) -> ContainerState | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells nova at once what happens to its containers, so that it need not find out by its next periodic look.
+"""Notify nova at once of what happens to its containers, so that it need not find out by its next periodic task.
 
 A container that a guest ends shall be SHUTOFF, and one that it reboots shall not, of which LXD tells as of two things:
 an end and a beginning. So a container counts as stopped only when it has been for a moment.
@@ -19,9 +19,9 @@ from nova_lxd_ext.server.states import States
 
 LOG = logging.getLogger(__name__)
 
-SETTLE = 3.0  # s a container is stopped before nova is told; starting one again takes less
-PAUSE = 1.0  # s between two tries to reach a daemon that is away
-END_LIMIT = 10.0  # s for the thread to end
+LIFECYCLE_DELAY = 3.0  # s a container is stopped before nova is told; starting one again takes less
+POLL_INTERVAL = 1.0  # s between two tries to reach a daemon that is away
+END_TIMEOUT = 10.0  # s for the thread to end
 
 TRANSITIONS: Mapping[Status, int] = {
     Status.RUNNING: event.EVENT_LIFECYCLE_STARTED,
@@ -32,15 +32,15 @@ TRANSITIONS: Mapping[Status, int] = {
 
 class Watch:
     """:param emit: takes nova's event
-    :param settle: seconds
+    :param delay: seconds that a stop is held back
     """
 
     def __init__(self, engine: Engine, states: States, emit: Callable[[event.LifecycleEvent], None],
-                 settle: float = SETTLE) -> None:
+                 delay: float = LIFECYCLE_DELAY) -> None:
         self._engine = engine
         self._states = states
         self._emit = emit
-        self._settle = settle
+        self._delay = delay
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self._events: Events | None = None
@@ -60,7 +60,7 @@ class Watch:
         self._ending.set()
         if self._events is not None:
             self._events.close()
-        self._thread.join(END_LIMIT)
+        self._thread.join(END_TIMEOUT)
         self._thread = None
 
     def _run(self) -> None:
@@ -72,13 +72,13 @@ class Watch:
             except errors.ContainerHostError as error:
                 if not self._ending.is_set():
                     LOG.warning("What happens to containers is not told until the daemon is back: %s", error)
-                    self._ending.wait(PAUSE)
+                    self._ending.wait(POLL_INTERVAL)
             finally:
                 if self._events is not None:
                     self._events.close()
 
     def _catch_up(self) -> None:
-        """What changed while nobody listened."""
+        """Report what changed while no connection was open."""
         found = {state.name: state.status for state in self._states.all()}
         if self._known is not None:
             for name, status in found.items():
@@ -87,31 +87,34 @@ class Watch:
         self._known = found
 
     def _listen(self, events: Events) -> None:
-        """:raises EngineUnavailable: when the daemon goes away, or at the end"""
+        """Receive changes and report them.
+
+        :raises EngineUnavailable: when the daemon goes away, or at the end
+        """
         while not self._ending.is_set():
             try:
                 self._note(events.receive(self._next_due()))
             except errors.EngineTimeout:
                 LOG.debug("Containers have settled")
-            self._tell_due()
+            self._notify_due()
 
     def _note(self, change: Change) -> None:
-        wait = self._settle if change.status is Status.STOPPED else 0.0
+        wait = self._delay if change.status is Status.STOPPED else 0.0
         self._due[change.name] = change.status, time.monotonic() + wait
 
     def _next_due(self) -> float | None:
-        """Seconds until something is to be told; None when nothing is."""
+        """Return the seconds until the next report is due; None when nothing is."""
         moments = [moment for _, moment in self._due.values()]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
-    def _tell_due(self) -> None:
+    def _notify_due(self) -> None:
         now = time.monotonic()
         for name, (status, moment) in tuple(self._due.items()):
             if moment <= now:
                 del self._due[name]
-                self._tell(name, status)
+                self._notify(name, status)
 
-    def _tell(self, name: str, status: Status) -> None:
+    def _notify(self, name: str, status: Status) -> None:
         state = self._now(name)
         uuid = labels.uuid(state.labels) if state else None
         if state is None or uuid is None or state.status is not status or status not in TRANSITIONS:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cinder's volumes, ephemeral disks, the config drive: a server's disks beside its root."""
+"""Manage a server's disks beside its root: Cinder's volumes, ephemeral disks, the config drive."""

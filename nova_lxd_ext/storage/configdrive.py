@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The config drive: nova's metadata as plain files in a folder of the host that the container sees read-only.
+"""Write the config drive: nova's metadata as plain files in a directory of the host that the container sees read-only.
 
-The server's folder is closed on the host (:mod:`nova_lxd_ext.storage.folders`). The drive has passwords, which in a
-virtual machine only root could read: the container's root, some unprivileged user of the host, gets that right by an
-ACL before each start, when the engine knows which user it is. The container sees the drive at /config-drive, where
-nova-lxd had it, and at the seed folder where cloud-init's ConfigDrive data source looks without any block device
+The server's directory is closed on the host (:mod:`nova_lxd_ext.storage.directories`). The drive has passwords, which
+in a virtual machine only root could read: the container's root, some unprivileged user of the host, gets that right by
+an ACL before each start, when the engine knows which user it is. The container sees the drive at /config-drive, where
+nova-lxd had it, and at the seed directory where cloud-init's ConfigDrive data source looks without any block device
 (cloud-init documentation, ConfigDrive).
 """
 
@@ -20,13 +20,13 @@ from oslo_log import log as logging
 
 from containerhost.linux import acl
 from containerhost.spec import Mount
-from nova_lxd_ext.storage import folders
+from nova_lxd_ext.storage import directories
 
 LOG = logging.getLogger(__name__)
 
 TARGETS = {"config-drive": "/config-drive", "config-drive-seed": "/var/lib/cloud/seed/config_drive"}
 
-FOLDER, RESCUE = "configdrive", "configdrive-rescue"
+DIRECTORY, RESCUE = "configdrive", "configdrive-rescue"
 
 
 def required(instance: objects.Instance) -> bool:
@@ -34,17 +34,17 @@ def required(instance: objects.Instance) -> bool:
 
 
 def write(instance: objects.Instance, injected_files: Sequence[tuple[str, str]], admin_password: str | None,
-          network_info: model.NetworkInfo | None, folder: str = FOLDER) -> tuple[Mount, ...]:
+          network_info: model.NetworkInfo | None, directory: str = DIRECTORY) -> tuple[Mount, ...]:
     """Write the drive anew.
 
-    :param folder: of the server's, to keep it in
+    :param directory: of the server's, to keep it in
     :param injected_files: (path in the server, content); nova keeps both as content of the drive, no path of it is used
     :returns: how the container sees it
     :raises OSError: when it cannot be written
     """
     extra = {"admin_pass": admin_password} if admin_password else {}
     content = metadata.InstanceMetadata(instance, content=injected_files, extra_md=extra, network_info=network_info)
-    drive = folders.make(instance.uuid) / folder
+    drive = directories.make(instance.uuid) / directory
     if drive.exists():
         shutil.rmtree(drive)
     for name, data in content.metadata_for_config_drive():
@@ -61,7 +61,7 @@ def let_read(server: str, root: int) -> None:
 
     :param root: its user on the host
     """
-    drives = (folders.of(server) / name for name in (FOLDER, RESCUE))
+    drives = (directories.of(server) / name for name in (DIRECTORY, RESCUE))
     for path in (path for drive in drives if drive.exists() for path in (drive, *drive.rglob("*"))):
         try:
             acl.let_read(path, root)
@@ -73,7 +73,7 @@ def let_read(server: str, root: int) -> None:
             path.chmod(0o755 if path.is_dir() else 0o644)
 
 
-def remove(instance: objects.Instance, folder: str) -> None:
-    drive = folders.of(instance.uuid) / folder
+def remove(instance: objects.Instance, directory: str) -> None:
+    drive = directories.of(instance.uuid) / directory
     if drive.exists():
         shutil.rmtree(drive)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's memory of which volumes are connected for which server, one file each in the server's folder.
+"""Remember which volumes are connected for which server, one file each in the server's directory.
 
 A file is written before its volume is connected, so that what a killed driver left can be found and disconnected. It
 may hold the backend's secrets: nobody but nova-compute and root may read it.
@@ -16,11 +16,11 @@ from oslo_log import log as logging
 
 from containerhost.linux import records
 from containerhost.linux.files import atomic_write
-from nova_lxd_ext.storage import folders
+from nova_lxd_ext.storage import directories
 
 LOG = logging.getLogger(__name__)
 
-FOLDER = "volumes"
+DIRECTORY = "volumes"
 VERSION = 2  # of the files
 ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
@@ -41,7 +41,7 @@ class Connection:
 
     @property
     def source(self) -> str:
-        """The volume's node on the host; empty as long as there is none."""
+        """Return the volume's node on the host; empty as long as there is none."""
         return os.path.realpath(self.device["path"]) if self.device else ""
 
 
@@ -50,9 +50,9 @@ def keep(server: str, connection: Connection) -> None:
 
     :raises OSError: when it cannot be kept
     """
-    folder = folders.make(server) / FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
-    target = folder / _name(connection.volume)
+    directory = directories.make(server) / DIRECTORY
+    directory.mkdir(mode=0o700, exist_ok=True)
+    target = directory / _name(connection.volume)
     atomic_write(target, records.replacing(target, dataclasses.asdict(connection), VERSION).encode())
 
 
@@ -65,23 +65,23 @@ def find(server: str, volume: str) -> Connection | None:
 
 
 def of(server: str) -> tuple[Connection, ...]:
-    """All of a server, by volume."""
-    return tuple(connection for file in sorted((folders.of(server) / FOLDER).glob("*.json"))
+    """Return all connections of a server, by volume."""
+    return tuple(connection for file in sorted((directories.of(server) / DIRECTORY).glob("*.json"))
                  if (connection := _read(file)))
 
 
 def servers() -> Iterator[str]:
-    """The servers of this host for which volumes are, or were, connected."""
-    return (server for server in folders.all_uuids() if (folders.of(server) / FOLDER).is_dir())
+    """Return the servers of this host for which volumes are, or were, connected."""
+    return (server for server in directories.all_uuids() if (directories.of(server) / DIRECTORY).is_dir())
 
 
 def others(server: str, volume: str) -> tuple[str, ...]:
-    """The other servers of this host for which the same volume is connected."""
+    """Return the other servers of this host for which the same volume is connected."""
     return tuple(other for other in servers() if other != server and _file(other, volume).exists())
 
 
 def _file(server: str, volume: str) -> Path:
-    return folders.of(server) / FOLDER / _name(volume)
+    return directories.of(server) / DIRECTORY / _name(volume)
 
 
 def _name(volume: str) -> str:

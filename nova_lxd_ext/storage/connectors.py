@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's side of a volume's connection, which os-brick makes: one place for its calls, its errors and their time.
+"""Connect volumes on the host by os-brick: one place for its calls, its errors and their timeouts.
 
 os-brick's steps as root go through its own oslo.privsep context (``[privsep_osbrick]``); a nova-compute that is root
 does them itself.
@@ -42,7 +42,7 @@ class Connectors:
                 context.set_client_mode(False)
 
     def properties(self) -> dict[str, Any]:
-        """What Cinder must know of this host to offer it a volume (iSCSI initiator, addresses…).
+        """Return the connector properties of this host for Cinder (iSCSI initiator, addresses…).
 
         :raises BackendError:
         """
@@ -71,7 +71,7 @@ class Connectors:
 
     def disconnect(self, volume: str, kind: str, data: Mapping[str, Any], device: Mapping[str, Any] | None,
                    force: bool = False) -> None:
-        """Done already when it is not connected.
+        """Disconnect a volume. Idempotent.
 
         :param device: what :meth:`connect` returned; None when it never did
         :param force: give up what was not written yet rather than fail
@@ -101,10 +101,10 @@ class Connectors:
                  too_late: Callable[[R], Any] | None = None) -> R:
         """Call ``function`` with the time limit, and never while an earlier call for the same volume still runs: that
         one could undo what this one does."""
-        limit = self._conf.lxd.volume_timeout
+        timeout = self._conf.lxd.volume_timeout
         try:
-            self._await_earlier(volume, limit)
-            return within(limit, what, function, too_late)
+            self._await_earlier(volume, timeout)
+            return within(timeout, what, function, too_late)
         except StillRunning as error:
             if volume is not None:
                 self._running[volume] = error.call
@@ -112,15 +112,18 @@ class Connectors:
         except FAILURES as error:
             raise BackendError(reason=f"{what}: {error}") from error
 
-    def _await_earlier(self, volume: str | None, limit: float) -> None:
+    def _await_earlier(self, volume: str | None, timeout: float) -> None:
         call = self._running.get(volume or "")
-        if call is not None and not futures.wait([call], limit).done:
+        if call is not None and not futures.wait([call], timeout).done:
             raise TimeoutError("an earlier call for this volume, whose time was over, still runs: repair the backend, "
                                "or restart nova-compute, then try again")
         self._running.pop(volume or "", None)
 
 
 def require_block_device(path: str) -> None:
-    """:raises ValueError: the backend made something else, or nothing"""
+    """Refuse a connection that is not a block device.
+
+    :raises ValueError: the backend made something else, or nothing
+    """
     if not stat.S_ISBLK(os.stat(path).st_mode):
         raise ValueError(f"{path} is no block device")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's ephemeral disks: further disks of the storage pool that live as long as its container.
+"""Manage a server's ephemeral disks: further disks of the storage pool that live as long as its container.
 
-The container sees them as the folders /ephemeral0, /ephemeral1 and so on. A container cannot make or mount file systems
-of its own on a block device, so they come with the pool's.
+The container sees them as the directories /ephemeral0, /ephemeral1 and so on. A container cannot make or mount file
+systems of its own on a block device, so they come with the pool's.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,34 +20,39 @@ from containerhost.engines.lxd.disktransfers import DiskOffer, DiskTransfers
 from containerhost.engines.lxd.pooldisks import Disk, PoolDisks
 from containerhost.spec import PoolDisk
 from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.outfit import Supplier
-from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.server.attachments import AttachmentProvider
+from nova_lxd_ext.server.requested import RequestedResources
 
 LOG = logging.getLogger(__name__)
 
 
-class Ephemerals(Supplier):
+class Ephemerals(AttachmentProvider):
     def __init__(self, disks: PoolDisks, transfers: DiskTransfers) -> None:
         self._disks = disks
         self._transfers = transfers
 
-    def require_possible(self, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
-        """:raises SpecError:"""
-        sizes(instance.flavor, wanted.block_device_info)
+    def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
+        """Refuse ephemeral disks that a container cannot have.
 
-    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> tuple[PoolDisk, ...]:
+        :raises SpecError:
+        """
+        sizes(instance.flavor, requested.block_device_info)
+
+    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                   view: HostView) -> tuple[PoolDisk, ...]:
         parts = []
-        for volume, size in self._wanted(instance, wanted).items():
+        for volume, size in self._requested(instance, requested).items():
             self._disks.ensure(volume, size, {labels.UUID: instance.uuid})
             name = volume.removeprefix(f"{instance.name}-")
             parts.append(PoolDisk(name, self._disks.pool, volume, f"/{name}"))
         return tuple(parts)
 
-    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
-        """They stay as long as the container, which may be put together again."""
+    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                    view: HostView) -> None:
+        """Do nothing: the disks stay as long as the container, which may be put together again."""
 
-    def fit_back(self, instance: objects.Instance, wanted: Wanted) -> None:
-        sizes_wanted = self._wanted(instance, wanted)
+    def revert_resize(self, instance: objects.Instance, requested: RequestedResources) -> None:
+        sizes_wanted = self._requested(instance, requested)
         for disk in self._of(instance.uuid):
             if disk.name not in sizes_wanted:
                 self._disks.delete(disk.name)
@@ -58,10 +63,10 @@ class Ephemerals(Supplier):
         for disk in self._of(server):
             self._disks.delete(disk.name)
 
-    def _wanted(self, instance: objects.Instance, wanted: Wanted) -> dict[str, int]:
-        """Bytes by name in the pool, in the order of the folders."""
+    def _requested(self, instance: objects.Instance, requested: RequestedResources) -> dict[str, int]:
+        """Return the bytes of each disk by name in the pool, in the order of their mount points."""
         return {f"{instance.name}-ephemeral{place}": size
-                for place, size in enumerate(sizes(instance.flavor, wanted.block_device_info))}
+                for place, size in enumerate(sizes(instance.flavor, requested.block_device_info))}
 
     def _of(self, server: str) -> tuple[Disk, ...]:
         return tuple(disk for disk in self._disks.all() if labels.uuid(disk.labels) == server)
@@ -69,7 +74,7 @@ class Ephemerals(Supplier):
     # To another host
 
     def names(self, instance: objects.Instance) -> tuple[str, ...]:
-        """The server's disks on this host."""
+        """Return the server's disks on this host."""
         return tuple(disk.name for disk in self._of(instance.uuid))
 
     def offer(self, name: str, address: str) -> DiskOffer:
@@ -94,7 +99,7 @@ class Ephemerals(Supplier):
 
 
 def sizes(flavor: objects.Flavor, block_device_info: Mapping[str, Any]) -> tuple[int, ...]:
-    """Bytes of each ephemeral disk: those that the server was asked for with, else the flavor's one.
+    """Return the bytes of each ephemeral disk: those that the server was asked for with, else the flavor's one.
 
     :raises SpecError: one of them cannot be
     """

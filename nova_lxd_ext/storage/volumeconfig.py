@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what nova and Cinder say about a volume to what is connected and where the container sees it. Pure.
+"""Translate what nova and Cinder say about a volume to what is connected and where the container sees it. Pure.
 
 Everything that can never be is refused here, before anything changes.
 """
@@ -39,19 +39,22 @@ class Volume:
 
 
 def volume(connection_info: Mapping[str, Any], mountpoint: str, encryption: Mapping[str, Any] | None = None) -> Volume:
-    """:raises SpecError: a container cannot have this volume, and why"""
+    """Return a volume from Cinder's connection information.
+
+    :raises SpecError: a container cannot have this volume, and why
+    """
     found = block_device.get_volume_id(connection_info)
     data = connection_info.get("data") or {}
     kind = str(connection_info.get("driver_volume_type") or "").lower()
     if not found:
         raise SpecError(f"The volume for {mountpoint} has no connection: Cinder did not say how to reach it.")
-    for reason in refusals(kind, data, mountpoint, encryption):
+    for reason in unsupported_reasons(kind, data, mountpoint, encryption):
         raise SpecError(f"Volume {found} cannot be attached: {reason}.")
     return Volume(found, kind, data, mountpoint)
 
 
-def refusals(kind: str, data: Mapping[str, Any], mountpoint: str, encryption: Mapping[str, Any] | None
-             ) -> Iterable[str]:
+def unsupported_reasons(kind: str, data: Mapping[str, Any], mountpoint: str, encryption: Mapping[str, Any] | None
+                        ) -> Iterable[str]:
     if kind not in KINDS:
         yield (f"its backend offers it as {kind or 'nothing'}, and a container takes block devices only "
                f"({', '.join(sorted(KINDS))})")
@@ -68,7 +71,7 @@ def refusals(kind: str, data: Mapping[str, Any], mountpoint: str, encryption: Ma
 
 
 def volumes(block_device_info: Mapping[str, Any]) -> tuple[Volume, ...]:
-    """The volumes of a server, in nova's order.
+    """Return the volumes of a server, in nova's order.
 
     :raises SpecError: one of them cannot be, or nova wants a disk that is no volume and that no container can have
     """
@@ -81,7 +84,10 @@ def volumes(block_device_info: Mapping[str, Any]) -> tuple[Volume, ...]:
 
 
 def require_no_swap(flavor: objects.Flavor, block_device_info: Mapping[str, Any]) -> None:
-    """:raises SpecError:"""
+    """Refuse a swap disk.
+
+    :raises SpecError:
+    """
     swap = driver.block_device_info_get_swap(block_device_info)
     if flavor.swap or swap["swap_size"]:
         raise SpecError("The server asks for a swap disk, but only the host's kernel can swap and not a container: use "
@@ -101,7 +107,7 @@ def name_missing(instance: objects.Instance, root: str, disks: Sequence[objects.
 
 
 def name_for(instance: objects.Instance, disks: Iterable[objects.BlockDeviceMapping], wanted: str | None) -> str:
-    """The name of one more disk.
+    """Return the name of one more disk.
 
     :param wanted: what the tenant asked for, of which the letter counts; None for the first that is free
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copying a block device to another, in pieces that each have a limit."""
+"""Copy a block device to another, in pieces that each have a timeout."""
 
 
 from oslo_log import log as logging
@@ -14,15 +14,17 @@ PIECE = 64 * 2**20  # bytes
 
 
 class Copier:
-    """:param limit: seconds that a piece of 64 MiB may take
+    """:param timeout: seconds that a piece of 64 MiB may take
     """
 
-    def __init__(self, root: Privileged, limit: float) -> None:
+    def __init__(self, root: Privileged, timeout: float) -> None:
         self._root = root
-        self._limit = limit
+        self._timeout = timeout
 
     def copy(self, source: str, target: str) -> None:
-        """:raises HostActionFailed: the target is smaller, or one of them cannot be read or written, or not in time
+        """Copy a block device to another.
+
+        :raises HostActionFailed: the target is smaller, or one of them cannot be read or written, or not in time
         """
         place = 0
         while copied := self._piece(source, target, place):
@@ -32,6 +34,6 @@ class Copier:
     def _piece(self, source: str, target: str, place: int) -> int:
         what = f"Copying {source} to {target}"
         try:
-            return within(self._limit, what, lambda: self._root.copy_block(source, target, place, PIECE))
+            return within(self._timeout, what, lambda: self._root.copy_block(source, target, place, PIECE))
         except TimeoutError as error:
             raise HostActionFailed(f"{what}: {error}") from error

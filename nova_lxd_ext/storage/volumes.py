@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cinder volumes of a server: connected on the host, seen in the container as block devices."""
+"""Attach Cinder volumes of a server: connected on the host, seen in the container as block devices."""
 
 import contextlib
 import dataclasses
@@ -18,11 +18,11 @@ from containerhost.engines import ContainerState, Engine
 from containerhost.rollback import Rollback
 from containerhost.spec import BlockDevice
 from nova_lxd_ext.hardware import tags
-from nova_lxd_ext.hardware.tags import TellTags
+from nova_lxd_ext.hardware.tags import PublishTags
 from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.outfit import Supplier
+from nova_lxd_ext.server.attachments import AttachmentProvider
+from nova_lxd_ext.server.requested import RequestedResources
 from nova_lxd_ext.server.states import States
-from nova_lxd_ext.server.wanted import Wanted
 from nova_lxd_ext.storage import connections, volumeconfig
 from nova_lxd_ext.storage.connections import Connection
 from nova_lxd_ext.storage.connectors import BackendError, Connectors
@@ -32,31 +32,39 @@ from nova_lxd_ext.storage.volumecopy import Copier
 LOG = logging.getLogger(__name__)
 
 
-class Volumes(Supplier):
-    """:param tell_tags: sets what the guest is told of its devices
+class Volumes(AttachmentProvider):
+    """:param publish_tags: sets what the guest is told of its devices
     """
 
     def __init__(self, engine: Engine, states: States, connectors: Connectors, copier: Copier,
-                 tell_tags: TellTags = tags.refresh) -> None:
+                 publish_tags: PublishTags = tags.refresh) -> None:
         self._engine = engine
         self._states = states
         self._connectors = connectors
         self._copier = copier
-        self._tell_tags = tell_tags
+        self._publish_tags = publish_tags
 
     # At boot, start and end.
 
-    def require_possible(self, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
-        """:raises SpecError:"""
-        volumeconfig.require_no_swap(instance.flavor, wanted.block_device_info)
-        volumeconfig.volumes(wanted.block_device_info)
+    def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
+        """Refuse volumes that a container cannot have.
 
-    def put_on(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView
-               ) -> tuple[BlockDevice, ...]:
-        """:raises VolumeAttachFailed:"""
-        return tuple(self._connect(instance.uuid, volume) for volume in volumeconfig.volumes(wanted.block_device_info))
+        :raises SpecError:
+        """
+        volumeconfig.require_no_swap(instance.flavor, requested.block_device_info)
+        volumeconfig.volumes(requested.block_device_info)
 
-    def take_off(self, context: Any, instance: objects.Instance, wanted: Wanted, view: HostView) -> None:
+    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources, view: HostView
+                   ) -> tuple[BlockDevice, ...]:
+        """Connect the server's volumes.
+
+        :raises VolumeAttachFailed:
+        """
+        return tuple(self._connect(instance.uuid, volume) for volume
+                     in volumeconfig.volumes(requested.block_device_info))
+
+    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                    view: HostView) -> None:
         self._disconnect_all(instance.uuid)
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
@@ -64,21 +72,24 @@ class Volumes(Supplier):
             self._disconnect_all(server)
 
     def restore_fenced(self) -> None:
-        """At the driver's start: volumes that a killed nova-compute was detaching or swapping are usable again."""
+        """Unfence, at the driver's start, volumes that a killed nova-compute was detaching or swapping."""
         for complaint in self._engine.restore_fenced():
             LOG.error("Left by a nova-compute that ended: %s", complaint)
 
     # While the server is there.
 
     def attach(self, context: Any, instance: objects.Instance, volume: Volume) -> None:
-        """:raises VolumeAttachFailed: nothing was changed"""
+        """Connect a volume, and attach it to the server's container.
+
+        :raises VolumeAttachFailed: nothing was changed
+        """
         self._states.require(instance)
         with Rollback(f"attaching volume {volume.id} to server {instance.uuid}") as undo:
             disk = self._connect(instance.uuid, volume)
             undo.on_error("disconnect it", self._disconnect, instance.uuid, volume.id, force=True)
             self._engine.attach(instance.name, disk)
             undo.on_error("take it from the container", self._engine.detach, instance.name, disk)
-            self._tell_tags(context, instance, instance.get_network_info())
+            self._publish_tags(context, instance, instance.get_network_info())
             instance.save()
 
     def detach(self, instance: objects.Instance, path: str) -> None:
@@ -106,7 +117,7 @@ class Volumes(Supplier):
         with Rollback(f"swapping volume {old.volume} of server {instance.uuid} for {new.id}") as undo:
             disk = self._connect(instance.uuid, new)
             undo.on_error("disconnect the new one", self._disconnect, instance.uuid, new.id, force=True)
-            with unused(path), self._engine.withheld(instance.name, part(old)):
+            with unused(path), self._engine.fenced(instance.name, part(old)):
                 self._copier.copy(old.source, disk.source)
                 self._engine.detach(instance.name, part(old))
                 undo.on_error("give the old one back", self._engine.attach, instance.name, part(old))
@@ -128,7 +139,8 @@ class Volumes(Supplier):
     # On the host.
 
     def _at(self, instance: objects.Instance, path: str) -> tuple[Connection, ...]:
-        """By its place and not by its id: Cinder gives a volume that it migrated the old one's id."""
+        """Find the connection by the volume's path and not by its id: Cinder gives a volume that it migrated the old
+        one's id."""
         found = tuple(connection for connection in connections.of(instance.uuid) if connection.path == path)
         if not found:
             raise exception.DiskNotFound(location=f"{path} of server {instance.uuid}")
@@ -157,7 +169,7 @@ class Volumes(Supplier):
             self._connectors.disconnect(connection.volume, connection.kind, connection.data, device, force=True)
 
     def _disconnect(self, server: str, volume_id: str, force: bool = False) -> None:
-        """Done already when it is not connected. What another server of this host uses too stays connected."""
+        """Disconnect a volume. Idempotent. What another server of this host uses too stays connected."""
         with lock(volume_id):
             connection = connections.find(server, volume_id)
             if connection is None:
@@ -167,7 +179,8 @@ class Volumes(Supplier):
             connections.forget(server, volume_id)
 
     def _disconnect_all(self, server: str) -> None:
-        """A backend that is gone must not keep a server from its end: what may be left on the host is told."""
+        """Disconnect all volumes of a server. A backend that is gone must not keep a server from being deleted: what
+        may be left on the host is logged."""
         for connection in connections.of(server):
             try:
                 self._disconnect(server, connection.volume, force=True)
@@ -181,13 +194,16 @@ def part(connection: Connection) -> BlockDevice:
 
 
 def lock(volume_id: str) -> contextlib.AbstractContextManager[Any]:
-    """Two servers of a host that share a volume connect and disconnect it one after the other."""
+    """Serialize connecting and disconnecting a volume: servers of a host may share it."""
     return lockutils.lock(f"lxd-volume-{volume_id}")
 
 
 @contextlib.contextmanager
 def unused(path: str) -> Iterator[None]:
-    """:raises DeviceDetachFailed: what the block does needs a device that nobody uses"""
+    """Report a device in use, or a failure of the host, as nova's DeviceDetachFailed.
+
+    :raises DeviceDetachFailed: what the block does needs a device that nobody uses
+    """
     try:
         yield
     except (errors.DeviceInUse, errors.HostActionFailed) as error:

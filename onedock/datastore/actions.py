@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The actions that oned asks of a datastore's driver, on the front-end, as the user oneadmin.
+"""Run the actions that oned asks of a datastore's driver, on the front-end, as the user oneadmin.
 
 Called as ``ACTION ID`` with a ``<DS_DRIVER_ACTION_DATA>`` document on standard input; what an action returns is its
 standard output (OpenNebula's storage driver interface).
@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 from containerhost.linux.files import replacing
 from onedock import datafiles
-from onedock.datastore import export, limits, options, origins, reference
+from onedock.datastore import export, image_sources, limits, options, reference
 from onedock.datastore.options import Options
 from onedock.datastore.record import Record
 from onedock.datastore.store import DATA, IMAGE, Store
@@ -27,7 +27,7 @@ from onedriver.host import Datastore, Image
 MESSAGE = "DS_DRIVER_ACTION_DATA"
 MIB = 1 << 20
 FILES = ("CDROM", "DATABLOCK")  # images that are files of data to this driver
-# oneimage takes a PATH of a scheme that it does not know for a relative one, and puts the caller's folder before it.
+# oneimage takes a PATH of a scheme that it does not know for a relative one, and puts the caller's directory before it.
 MADE_ABSOLUTE = re.compile(rf"\A/(?:.*?/)?(?={reference.SCHEME})", re.DOTALL)
 SAVE_AS = "save_as"  # the format of an image that will be written later, by the transfer driver's cpds
 
@@ -64,7 +64,9 @@ class Call(NamedTuple):
 
 
 def act(action: str, argv: Sequence[str], stdin: bytes) -> str | None:
-    """:param argv: the id of the image or datastore
+    """Run one action of oned's.
+
+    :param argv: the id of the image or datastore
     :returns: what oned is to read
     """
     done = ACTIONS.get(action)
@@ -84,34 +86,35 @@ def call(stdin: bytes) -> Call:
     datastore, template = host.datastore(found), found.find("TEMPLATE")
     if template is None:
         raise BadInput("the datastore has no TEMPLATE")
-    return Call(datastore, options.read(template, datastore.safe_folders), None if image is None else host.image(image))
+    return Call(datastore, options.read(template, datastore.safe_directories),
+                None if image is None else host.image(image))
 
 
 def cp(call: Call) -> str:
     image, room = call.about, call.store.room(call.options.image_limit)
     if image.type in FILES:
-        place = call.store.new(DATA)
+        path = call.store.new(DATA)
         with (call.store.scratch() as scratch, limits.within(limits.TRANSFER, call.path),
-              origins.file(call.path, call.options, scratch, room) as file):
-            datafiles.copy(file, place)
-        return f"{place} raw"
+              image_sources.file(call.path, call.options, scratch, room) as file):
+            datafiles.copy(file, path)
+        return f"{path} raw"
     if image.type not in ("OS", None):
         raise NotSupported(f"a datastore of containers does not take images of the type {image.type}")
-    place = call.store.new(IMAGE)
+    path = call.store.new(IMAGE)
     with (call.store.scratch() as scratch, limits.within(limits.TRANSFER, call.path),
-          origins.image(call.path, call.options, scratch, room) as found):
+          image_sources.image(call.path, call.options, scratch, room) as found):
         if call.options.keep_layers or not call.path.startswith(reference.SCHEME):
-            call.store.put(place, found, room)
+            call.store.put(path, found, room)
         else:
-            call.store.put_record(place, Record(found.image, found.reference,
-                                                credentials=call.options.credentials_file))
-    return f"{place} raw"
+            call.store.put_record(path, Record(found.image, found.reference,
+                                               credentials=call.options.credentials_file))
+    return f"{path} raw"
 
 
 def stat(call: Call) -> str:
-    """MiB, rounded up. What is packed counts as it is: how large it is unpacked nobody knows yet."""
+    """Return the size in MiB, rounded up. A packed image counts as it is: its unpacked size is not known yet."""
     with limits.within(limits.DESCRIPTIONS, call.path):
-        size = origins.size(call.path, call.options)
+        size = image_sources.size(call.path, call.options)
     return str(-(-max(1, size) // MIB))
 
 
@@ -128,16 +131,16 @@ def mkfs(call: Call) -> str:
     if image.type not in (None, "DATABLOCK"):
         raise NotSupported(f"only data blocks can be made empty, not an image of the type {image.type}: give it a PATH")
     datafiles.require_format("a data block", image.format)
-    place = call.store.new(DATA)
-    datafiles.make(place, (image.size or 0) // MIB, image.file_system)
-    return str(place)
+    path = call.store.new(DATA)
+    datafiles.make(path, (image.size or 0) // MIB, image.file_system)
+    return str(path)
 
 
 def clone(call: Call) -> str:
     source = call.store.known(call.path)  # of a clone PATH is the other image's SOURCE
-    place = call.store.new(source.suffix)
-    call.store.clone(place, source)
-    return f"{place} raw"
+    path = call.store.new(source.suffix)
+    call.store.clone(path, source)
+    return f"{path} raw"
 
 
 def monitor(call: Call) -> str:
@@ -149,16 +152,16 @@ def monitor(call: Call) -> str:
 
 
 def export_image(call: Call) -> str:
-    """For a marketplace: the file to take, and what to do with it then."""
+    """Return, for a marketplace, the file to take and what to do with it then."""
     source, store = call.source, call.store
     file, dispose = source, ""
     if source.suffix == IMAGE:
         record = Record.read(source)
-        if record.folder is None:
+        if record.directory is None:
             raise NotSupported(f"{record.reference} is in its registry only, and can be taken from there")
         file = store.exports / f"{source.stem}.tar"
         with replacing(file) as unfinished, unfinished.open("xb") as out:
-            export.write(store.folder(record), None, out)
+            export.write(store.directory(record), None, out)
         dispose = f"rm -f -- {shlex.quote(str(file))}"
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False))

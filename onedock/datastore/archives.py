@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archives of images: what `docker save` writes, and OCI layouts (image-layout.md), in a tarball or in a folder."""
+"""Read archives of images: what `docker save` writes, and OCI layouts (image-layout.md), in a tarball or in a
+directory."""
 
 import contextlib
 import io
@@ -13,9 +14,9 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 from containerhost.images import members
 from containerhost.images.errors import BadImage
 from containerhost.images.members import Kind, Stream
-from onedock.datastore import content, digests, plain
+from onedock.datastore import content, decompress, digests
 from onedock.datastore.content import Content, Layer
-from onedock.datastore.plain import Corrupt
+from onedock.datastore.decompress import Corrupt
 from onedock.datastore.safefiles import SafeFiles
 from onedriver.errors import BadInput
 
@@ -39,13 +40,13 @@ class Entry(NamedTuple):
     """Keep what is needed of a member: not its extended attributes, which may take 1 MiB.
 
     :ivar size: bytes
-    :ivar place: of its data in the archive, in bytes; None where they are not there in one piece
+    :ivar offset: of its data in the archive, in bytes; None where they are not there in one piece
     :ivar link: what a link leads to; of a hard link from the archive's top
     """
 
     kind: Kind
     size: int
-    place: int | None
+    offset: int | None
     link: str
 
 
@@ -76,8 +77,8 @@ class Tarball:
     def open(self, path: str) -> Iterator[BinaryIO]:
         for _ in range(LINKS_LIMIT):
             entry = self._entry(path)
-            if entry.kind is Kind.FILE and entry.place is not None:
-                yield cast(BinaryIO, Part(self._file, entry.place, entry.size))
+            if entry.kind is Kind.FILE and entry.offset is not None:
+                yield cast(BinaryIO, Part(self._file, entry.offset, entry.size))
                 return
             if entry.kind is Kind.HARD_LINK:
                 path = entry.link
@@ -111,19 +112,19 @@ class Headers(Stream):
 class Part(io.RawIOBase):
     """A part of a file, at its beginning. Others may read other parts meanwhile."""
 
-    def __init__(self, file: BinaryIO, place: int, size: int) -> None:
+    def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
         self._file = file
-        self._place = place
-        self._end = place + size
+        self._offset = offset
+        self._end = offset + size
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._file.seek(self._place)
-        data = self._file.read(min(len(buffer), self._end - self._place))
+        self._file.seek(self._offset)
+        data = self._file.read(min(len(buffer), self._end - self._offset))
         buffer[:len(data)] = data
-        self._place += len(data)
+        self._offset += len(data)
         return len(data)
 
 
@@ -131,7 +132,7 @@ def key(path: str) -> str:
     return posixpath.normpath(f"/{path}").lstrip("/")
 
 
-class Folder:
+class Directory:
     def __init__(self, path: Path, files: SafeFiles) -> None:
         self._path = path
         self._files = files
@@ -156,13 +157,15 @@ class Folder:
 def damage(name: str) -> Iterator[None]:
     try:
         yield
-    except (*plain.DAMAGED, BadImage) as error:
+    except (*decompress.DAMAGED, BadImage) as error:
         raise Corrupt(f"{name} is damaged, or no archive of an image: {str(error)[:200] or type(error).__name__}; "
                       "make it anew (docker save, skopeo copy … oci-archive:)") from error
 
 
 def read(files: Files, architecture: str, name: str) -> Content:
-    """:param name: of the archive, for people
+    """Read an archive of an image.
+
+    :param name: of the archive, for people
     :raises BadInput: it is damaged, holds no image for the architecture, or more than one
     """
     if files.has(MANIFEST):
@@ -173,7 +176,7 @@ def read(files: Files, architecture: str, name: str) -> Content:
 
 
 def docker(files: Files, name: str) -> Content:
-    """The form of `docker save`, in the moby project's image specification v1.2."""
+    """Read the form of `docker save`, in the moby project's image specification v1.2."""
     text = small(files, MANIFEST, name)
     images = content.parsed(b'{"images":' + text + b"}", name)["images"]
     if not isinstance(images, list) or not images:

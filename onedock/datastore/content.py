@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container image as a datastore takes it in: its configuration and its layers, wherever they come from.
+"""Describe a container image as a datastore takes it in: its configuration and its layers, wherever they come from.
 
 The configuration is the OCI image specification's config.md, which Docker's own is a subset of. Its digest is the id
 that the engine knows the image by, and it names the digest of every layer's unpacked tarball (``diff_ids``): so whoever
@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, BinaryIO
 
 from onedock.datastore import digests
-from onedock.datastore.plain import Corrupt
+from onedock.datastore.decompress import Corrupt
 from onedriver.errors import BadInput
 
 CONFIG_LIMIT = 8 << 20  # bytes
@@ -58,7 +58,7 @@ class Content:
 
     @property
     def image(self) -> str:
-        """The engine's id of it."""
+        """Return the engine's id of the image."""
         return digests.of(self.config)
 
     @property
@@ -66,7 +66,10 @@ class Content:
         return diff_ids(self.config, self.reference)
 
     def require(self, architecture: str) -> None:
-        """:raises WrongArchitecture: it would not run on the datastore's machines"""
+        """Refuse an image of another architecture.
+
+        :raises WrongArchitecture: it would not run on the datastore's machines
+        """
         found = parsed(self.config, self.reference)
         if (found.get("os"), found.get("architecture")) != ("linux", architecture):
             raise WrongArchitecture(f"{self.reference} is for {found.get('os')}/{found.get('architecture')}, but this "
@@ -74,7 +77,7 @@ class Content:
 
 
 def diff_ids(config: bytes, what: str) -> tuple[str, ...]:
-    """The digests of an image's layers, unpacked, the lowest first."""
+    """Return the digests of an image's layers, unpacked, the lowest first."""
     rootfs = parsed(config, what).get("rootfs")
     ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     if not isinstance(ids, list) or not all(isinstance(one, str) and digests.DIGEST.fullmatch(one) for one in ids):
@@ -85,7 +88,10 @@ def diff_ids(config: bytes, what: str) -> tuple[str, ...]:
 
 
 def parsed(data: bytes, what: str) -> Mapping[str, Any]:
-    """:raises Corrupt: it is no JSON object"""
+    """Parse a JSON object.
+
+    :raises Corrupt: it is no JSON object
+    """
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -101,7 +107,7 @@ def own_architecture() -> str:
 
 
 def manifest(data: bytes, read: Callable[[str], bytes], architecture: str, what: str) -> Mapping[str, Any]:
-    """The image manifest that an index, or an index of indexes, leads to.
+    """Return the image manifest that an index, or an index of indexes, leads to.
 
     :param read: gives the content of a digest, checked
     """
@@ -114,7 +120,7 @@ def manifest(data: bytes, read: Callable[[str], bytes], architecture: str, what:
 
 
 def chosen(index: Mapping[str, Any], architecture: str, what: str) -> Mapping[str, Any]:
-    """The one manifest's descriptor of an index for this architecture (image-index.md).
+    """Return the descriptor of an index's one manifest for this architecture (image-index.md).
 
     :raises WrongArchitecture: it has none
     """
@@ -130,7 +136,7 @@ def chosen(index: Mapping[str, Any], architecture: str, what: str) -> Mapping[st
 
 
 def name_of(descriptor: Mapping[str, Any]) -> str | None:
-    """What an archive calls the image (annotations.md)."""
+    """Return the name of the image in an archive (annotations.md)."""
     found = descriptor.get("annotations")
     return str(found.get("org.opencontainers.image.ref.name")) if isinstance(found, dict) else None
 
@@ -141,7 +147,7 @@ def platform_of(descriptor: Mapping[str, Any]) -> str | None:
 
 
 def descriptors(found: Any, what: str) -> Sequence[Mapping[str, Any]]:
-    """Content descriptors (descriptor.md), each with a digest and a size in bytes."""
+    """Return content descriptors (descriptor.md), each with a digest and a size in bytes."""
     if not isinstance(found, list) or not all(
             isinstance(one, dict) and isinstance(one.get("digest"), str) and digests.DIGEST.fullmatch(one["digest"])
             and isinstance(one.get("size"), int) and one["size"] >= 0 for one in found):
@@ -150,7 +156,8 @@ def descriptors(found: Any, what: str) -> Sequence[Mapping[str, Any]]:
 
 
 def layers_of(manifest: Mapping[str, Any], what: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-    """The descriptors of an image manifest's configuration and layers (manifest.md; Docker's schema 2 is the same).
+    """Return the descriptors of an image manifest's configuration and layers (manifest.md; Docker's schema 2 is the
+    same).
 
     :raises BadInput: it is older than that
     """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digests as registries and the OCI image specification write them: ``sha256:`` and 64 hexadecimal digits."""
+"""Compute and check digests as registries and the OCI image specification write them: ``sha256:`` and 64 hexadecimal
+digits."""
 
 import hashlib
 import io
@@ -21,7 +22,10 @@ def of(data: bytes) -> str:
 
 
 def require(what: str, expected: str | None, found: str) -> None:
-    """:param expected: None when nobody told it"""
+    """Refuse content whose digest is not the expected one.
+
+    :param expected: None when nobody told it
+    """
     if expected is not None and found != expected:
         raise DigestMismatch(f"{what} should have the digest {expected}, but has {found}: it was changed or damaged on "
                              "its way; nothing of it is kept")
@@ -44,7 +48,7 @@ class Counted(io.RawIOBase):
         return len(data)
 
     def digest(self) -> str:
-        """Of the whole stream, whose rest is read first."""
+        """Return the digest of the whole stream, whose rest is read first."""
         while data := self._stream.read(CHUNK):
             self._hash.update(data)
         return f"sha256:{self._hash.hexdigest()}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An image as an archive of the form of `docker save`, which an engine loads."""
+"""Export an image as an archive of the form of `docker save`, which an engine loads."""
 
 import io
 import json
@@ -11,22 +11,24 @@ from onedock.datastore import content, digests
 from onedock.datastore.store import CONFIG
 
 
-def write(folder: Path, tag: str | None, out: BinaryIO) -> None:
-    """:param folder: of the image, see store.py
+def write(directory: Path, tag: str | None, out: BinaryIO) -> None:
+    """Write an image as an archive.
+
+    :param directory: of the image, see store.py
     :param tag: what the engine is to call it: ``name:tag``; None is nothing
     :param out: need not be a file in which one can go back
     """
-    config = (folder / CONFIG).read_bytes()
-    layers = [digest.partition(":")[2] for digest in content.diff_ids(config, str(folder))]
+    config = (directory / CONFIG).read_bytes()
+    layers = [digest.partition(":")[2] for digest in content.diff_ids(config, str(directory))]
     name = f"{digests.of(config).partition(':')[2]}.json"
     manifest = [{"Config": name, "RepoTags": [tag] if tag else None, "Layers": [f"{layer}.tar" for layer in layers]}]
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT) as archive:
         add(archive, name, config)
         add(archive, "manifest.json", json.dumps(manifest).encode())
         for layer in dict.fromkeys(layers):
-            with (folder / layer).open("rb") as file:
+            with (directory / layer).open("rb") as file:
                 member = tarfile.TarInfo(f"{layer}.tar")
-                member.size = (folder / layer).stat().st_size
+                member.size = (directory / layer).stat().st_size
                 archive.addfile(member, file)
 
 

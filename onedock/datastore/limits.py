@@ -34,7 +34,7 @@ def within(seconds: float, path: str) -> Iterator[None]:
     def end(_number: int, _frame: FrameType | None) -> None:
         raise TooSlow(f"{path[:300]} was asked for, and is not there whole after {seconds:g} seconds, the most that "
                       "this may take; nothing of it is kept. Try again when its server is faster, or put the image "
-                      "into a folder of the front-end that SAFE_DIRS names")
+                      "into a directory of the front-end that SAFE_DIRS names")
 
     before = signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, seconds)

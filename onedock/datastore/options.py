@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A datastore's own attributes (ONEDOCK_…), which only its administrators write."""
+"""Read a datastore's own attributes (ONEDOCK_…), which only its administrators write."""
 
 import base64
 import binascii
@@ -19,7 +19,7 @@ from onedriver.section import Section
 
 PREFIX = "ONEDOCK_"
 # OpenNebula's own default of SAFE_DIRS.
-USUAL_FOLDERS = ("/var/tmp",)  # noqa: S108
+USUAL_DIRECTORIES = ("/var/tmp",)  # noqa: S108
 HUB_KEYS = ("docker.io", "index.docker.io", "https://index.docker.io/v1/")
 LIMIT = 1 << 20  # bytes of a file of credentials
 IMAGE_LIMIT = 100 << 10  # MiB
@@ -33,7 +33,7 @@ class Options:
     :ivar plain_hosts: which of these are spoken to without TLS
     :ivar credentials_file: as `docker login` writes it
     :ivar credentials: the same as text, of an encrypted attribute
-    :ivar safe_folders: of the front-end, from which images may be taken
+    :ivar safe_directories: of the front-end, from which images may be taken
     :ivar image_limit: bytes that an image may take here, with what is unpacked on the way
     """
 
@@ -43,25 +43,34 @@ class Options:
     plain_hosts: frozenset[str]
     credentials_file: str | None
     credentials: str | None = dataclasses.field(repr=False)
-    safe_folders: tuple[str, ...]
+    safe_directories: tuple[str, ...]
     image_limit: int
 
     def require_host(self, host: str, what: str) -> None:
-        """:raises BadInput: images may not come from there"""
+        """Refuse a host that images may not come from.
+
+        :raises BadInput: images may not come from there
+        """
         if self.hosts and host not in self.hosts:
             raise BadInput(f"images may not be taken from {host} ({what}); this datastore takes them from "
                            f"{', '.join(sorted(self.hosts))} (ONEDOCK_HOSTS)")
 
     def credentials_for(self, host: str) -> Credentials | None:
-        """:raises BadInput: what should have them is damaged, or for everybody to read"""
+        """Return the credentials for a registry.
+
+        :raises BadInput: what should have them is damaged, or for everybody to read
+        """
         text = self.credentials
         if text is None and self.credentials_file:
             text = private(Path(self.credentials_file))
         return of(text, host) if text is not None else None
 
 
-def read(element: Any, safe_folders: tuple[str, ...]) -> Options:
-    """:param element: the datastore's TEMPLATE"""
+def read(element: Any, safe_directories: tuple[str, ...]) -> Options:
+    """Read a datastore's own attributes.
+
+    :param element: the datastore's TEMPLATE
+    """
     section = Section(element, "DATASTORE")
     unknown = [name for name in section.names if name.startswith(PREFIX) and name not in KNOWN]
     if unknown:
@@ -72,7 +81,7 @@ def read(element: Any, safe_folders: tuple[str, ...]) -> Options:
         architecture=section.text("ONEDOCK_ARCHITECTURE") or content.own_architecture(), keep_layers=keep is not False,
         hosts=words(section, "ONEDOCK_HOSTS"), plain_hosts=words(section, "ONEDOCK_PLAIN_HOSTS"),
         credentials_file=section.text("ONEDOCK_CREDENTIALS_FILE"), credentials=section.text("ONEDOCK_CREDENTIALS"),
-        safe_folders=safe_folders or USUAL_FOLDERS,
+        safe_directories=safe_directories or USUAL_DIRECTORIES,
         image_limit=(section.integer("ONEDOCK_IMAGE_LIMIT", 1) or IMAGE_LIMIT) << 20)
     if not options.keep_layers and options.credentials is not None:
         raise BadInput("a datastore whose nodes fetch images themselves (ONEDOCK_KEEP_LAYERS=NO) has its credentials "
@@ -85,7 +94,7 @@ KNOWN = frozenset({"ONEDOCK_ARCHITECTURE", "ONEDOCK_KEEP_LAYERS", "ONEDOCK_HOSTS
 
 
 def pulling(reference: str, credentials_file: str | None) -> str:
-    """What an engine needs to fetch an image, as JSON: the reference, and its registry's user and password."""
+    """Return what an engine needs to fetch an image, as JSON: the reference, and its registry's user and password."""
     host = parse(reference).host
     found = of(private(Path(credentials_file)), host) if credentials_file else None
     return json.dumps({"reference": reference, "user": found[0] if found else None,
@@ -109,7 +118,8 @@ def private(path: Path) -> str:
 
 
 def of(text: str, host: str) -> Credentials | None:
-    """The form of Docker's ``config.json``: ``{"auths": {"HOST": {"auth": base64 of USER:PASSWORD}}}``."""
+    """Return the credentials of Docker's ``config.json``: ``{"auths": {"HOST": {"auth": base64 of
+    USER:PASSWORD}}}``."""
     try:
         auths = json.loads(text)["auths"]
         entry: Mapping[str, Any] = next((auths[key] for key in ((host, f"https://{host}") if host not in HUB_KEYS

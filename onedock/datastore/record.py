@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a datastore has in the place of a disk file for an image: a few words of JSON. ``SOURCE`` names that file."""
+"""Write what a datastore has in the place of a disk file for an image: a few words of JSON. ``SOURCE`` names that
+file."""
 
 import dataclasses
 import json
@@ -16,13 +17,14 @@ LIMIT = 64 << 10  # bytes
 class Record:
     """:ivar image: the engine's id of it
     :ivar reference: where it came from; pinned to a digest if that was a registry
-    :ivar folder: of its layers, a name in the datastore; None when nodes are to fetch it from its registry themselves
+    :ivar directory: of its layers, a name in the datastore; None when nodes are to fetch it from its registry
+    themselves
     :ivar credentials: file with those of that registry; None for none
     """
 
     image: str
     reference: str
-    folder: str | None = None
+    directory: str | None = None
     credentials: str | None = None
 
     def text(self) -> str:
@@ -30,7 +32,10 @@ class Record:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """:raises BadInput: there is none"""
+        """Read a record.
+
+        :raises BadInput: there is none
+        """
         try:
             with file.open("rb") as record:
                 found = cls(**json.loads(record.read(LIMIT)))

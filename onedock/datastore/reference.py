@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image references: ``docker://[HOST[:PORT]/]NAME[:TAG][@DIGEST]``. Pure.
+"""Parse image references: ``docker://[HOST[:PORT]/]NAME[:TAG][@DIGEST]``. Pure.
 
 The grammar is that of the `distribution` project, which Docker uses: a name without a host is Docker Hub's, one without
-a folder there is in ``library``, and one without a tag or digest means ``latest``.
+a directory there is in ``library``, and one without a tag or digest means ``latest``.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ LIMIT = 400  # letters
 @dataclasses.dataclass(frozen=True)
 class Reference:
     """:ivar host: with its port, as it is written: ``docker.io``, ``registry.example:5000``
-    :ivar name: with its folders: ``library/nginx``
+    :ivar name: with its directories: ``library/nginx``
     """
 
     host: str
@@ -37,7 +37,7 @@ class Reference:
 
     @property
     def version(self) -> str:
-        """What to ask the registry for: the digest where there is one, for a tag may have moved."""
+        """Return what to ask the registry for: the digest where there is one, for a tag may have moved."""
         return self.digest or self.tag or "latest"
 
     def pinned(self, digest: str) -> Self:
@@ -45,7 +45,10 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """:raises BadInput: it is none"""
+    """Parse a reference.
+
+    :raises BadInput: it is none
+    """
     rest = text.removeprefix(SCHEME)
     host, slash, name = rest.partition("/")
     if not (slash and ("." in host or ":" in host or host == "localhost")):

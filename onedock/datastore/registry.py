@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of a registry, over its HTTP API (the OCI distribution specification, "Pull").
+"""Fetch images of a registry, over its HTTP API (the OCI distribution specification, "Pull").
 
 Every answer has a limit, every content is checked against its digest, and credentials go only where they belong: to the
 registry they are for, and to the address that it names for tokens, over TLS unless the registry is without it.
@@ -55,7 +55,10 @@ class Registry:
         self._session.auth = self._authorize  # also keeps requests from looking for a ~/.netrc
 
     def content(self, wanted: Reference, architecture: str) -> Content:
-        """:raises BadInput: there is no such image, it is for other machines, or not for these credentials"""
+        """Return an image of the registry.
+
+        :raises BadInput: there is no such image, it is for other machines, or not for these credentials
+        """
         what = str(wanted)
         data = self._manifest(wanted, wanted.version)
         pinned = wanted.pinned(digests.of(data))

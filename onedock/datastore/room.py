@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much an image may take in a datastore. What is packed tells nobody beforehand how large it is."""
+"""Limit how much an image may take in a datastore. The unpacked size of a packed image is not known beforehand."""
 
 from typing import BinaryIO
 
@@ -30,7 +30,10 @@ class Room:
         self._left = most if limit is None else min(most, limit)
 
     def take(self, size: int) -> None:
-        """:raises TooLarge: there is less than ``size`` bytes left"""
+        """Reserve room for bytes that will be written.
+
+        :raises TooLarge: there is less than ``size`` bytes left
+        """
         self._left -= size
         if self._left < 0:
             raise TooLarge(f"the image takes more, unpacked, than the datastore has for one: {self._why}; nothing of "

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the front-end that tenants may name as the source of an image: only what is in the datastore's SAFE_DIRS.
+"""Open files of the front-end that tenants may name as the source of an image: only what is in the datastore's
+SAFE_DIRS.
 
 The check looks at the file that is open, so that no link, and nobody who changes one meanwhile, leads elsewhere.
 """
@@ -14,35 +15,38 @@ from onedriver.errors import BadInput
 
 
 class SafeFiles:
-    """:param folders: SAFE_DIRS
+    """:param directories: SAFE_DIRS
     """
 
-    def __init__(self, folders: Sequence[str]) -> None:
-        self._folders = [Path(folder).resolve() for folder in folders]
+    def __init__(self, directories: Sequence[str]) -> None:
+        self._directories = [Path(directory).resolve() for directory in directories]
 
     def open(self, path: Path) -> BinaryIO:
-        """:raises BadInput: it is not there, no regular file, or not in a safe folder"""
-        handle = self._opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            os.close(handle)
-            raise BadInput(f"{path} is no regular file")
-        return os.fdopen(handle, "rb")
+        """Open a file in a safe directory.
 
-    def is_folder(self, path: Path) -> bool:
-        handle = self._opened(path, os.O_PATH | os.O_CLOEXEC)
+        :raises BadInput: it is not there, no regular file, or not in a safe directory
+        """
+        fd = self._opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise BadInput(f"{path} is no regular file")
+        return os.fdopen(fd, "rb")
+
+    def is_directory(self, path: Path) -> bool:
+        fd = self._opened(path, os.O_PATH | os.O_CLOEXEC)
         try:
-            return stat.S_ISDIR(os.fstat(handle).st_mode)
+            return stat.S_ISDIR(os.fstat(fd).st_mode)
         finally:
-            os.close(handle)
+            os.close(fd)
 
     def _opened(self, path: Path, flags: int) -> int:
         try:
-            handle = os.open(path, flags)
+            fd = os.open(path, flags)
         except (OSError, ValueError) as error:
             raise BadInput(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-        found = Path(os.readlink(f"/proc/self/fd/{handle}"))
-        if not any(found.is_relative_to(folder) for folder in self._folders):
-            os.close(handle)
+        found = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if not any(found.is_relative_to(directory) for directory in self._directories):
+            os.close(fd)
             raise BadInput(f"images may not be taken from {path}; this datastore takes them from "
-                           f"{', '.join(map(str, self._folders)) or 'no folder'} (SAFE_DIRS)")
-        return handle
+                           f"{', '.join(map(str, self._directories)) or 'no directory'} (SAFE_DIRS)")
+        return fd

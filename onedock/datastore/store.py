@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a datastore: images of containers, whose layers are there once, and files of data.
+"""Store a datastore's images of containers, whose layers are there once, and files of data.
 
     <name>.image             what ``SOURCE`` names: a record, see record.py
     <name>.raw               what ``SOURCE`` names: a file system
@@ -27,9 +27,9 @@ from containerhost.images import members
 from containerhost.linux.files import replacing
 from containerhost.linux.lock import FileLock
 from onedock import datafiles
-from onedock.datastore import archives, digests, plain
+from onedock.datastore import archives, decompress, digests
 from onedock.datastore.content import Content, Layer
-from onedock.datastore.plain import Corrupt
+from onedock.datastore.decompress import Corrupt
 from onedock.datastore.record import Record
 from onedock.datastore.room import Room, TooLarge, mib
 from onedriver.errors import BadInput
@@ -52,17 +52,20 @@ class Store:
         self.exports = base / ".exports"
 
     def prepared(self) -> Self:
-        """With its folders, which a new datastore does not have yet."""
-        for folder in (self.base, self._images, self._layers, self._partial, self.exports):
-            folder.mkdir(parents=True, exist_ok=True)
+        """Return the store after creating its directories, which a new datastore does not have yet."""
+        for directory in (self.base, self._images, self._layers, self._partial, self.exports):
+            directory.mkdir(parents=True, exist_ok=True)
         return self
 
     def new(self, suffix: str) -> Path:
-        """The place of an image or of data to come."""
+        """Return the path for a new image or new data."""
         return self.base / f"{secrets.token_hex(16)}{suffix}"
 
     def known(self, source: str) -> Path:
-        """:raises BadInput: it is no place of this datastore"""
+        """Return the path of an image or of data.
+
+        :raises BadInput: it is no place of this datastore
+        """
         path = Path(os.path.normpath(source))
         if path.parent != Path(os.path.normpath(self.base)) or path.suffix not in (IMAGE, DATA) \
                 or path.name.startswith("."):
@@ -70,76 +73,79 @@ class Store:
         return self.base / path.name
 
     def room(self, limit: int | None = None) -> Room:
-        """:param limit: bytes that an action may write; None is what is free"""
+        """Return the room for one action.
+
+        :param limit: bytes that an action may write; None is what is free
+        """
         found = os.statvfs(self.base)
         return Room(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, limit)
 
     # Images.
 
-    def put(self, place: Path, found: Content, room: Room) -> None:
+    def put(self, path: Path, found: Content, room: Room) -> None:
         """Keep an image with its layers, in the place of what may be there.
 
         :raises Corrupt: a layer is damaged
         :raises DigestMismatch: a layer is another one
         :raises TooLarge: its layers take more than ``room``, or have larger holes than Docker should fill
         """
-        with self.scratch() as folder:
-            image = folder / "image"
+        with self.scratch() as directory:
+            image = directory / "image"
             image.mkdir()
             (image / CONFIG).write_bytes(found.config)
             for layer, diff_id in zip(found.layers, found.diff_ids, strict=True):
                 self._take_layer(layer, diff_id, image, found.reference, room)
             self._share_layers(image)
-            name = f"{place.stem}-{secrets.token_hex(4)}"
+            name = f"{path.stem}-{secrets.token_hex(4)}"
             os.rename(image, self._images / name)
-        self.put_record(place, Record(found.image, found.reference, name))
+        self.put_record(path, Record(found.image, found.reference, name))
 
-    def put_record(self, place: Path, record: Record) -> None:
-        before = self._folder_of(place)
+    def put_record(self, path: Path, record: Record) -> None:
+        before = self._directory_of(path)
         try:
-            with replacing(place) as unfinished:
+            with replacing(path) as unfinished:
                 unfinished.write_text(record.text(), encoding="utf-8")
         except BaseException:
-            self._remove_folder(record.folder)
+            self._remove_directory(record.directory)
             raise
-        self._remove_folder(before)
+        self._remove_directory(before)
 
-    def folder(self, record: Record) -> Path:
-        """Of an image's configuration and layers."""
-        return self._images / Path(record.folder or "none").name
+    def directory(self, record: Record) -> Path:
+        """Return the directory of an image's configuration and layers."""
+        return self._images / Path(record.directory or "none").name
 
-    def clone(self, place: Path, source: Path) -> None:
-        """Another image of the same layers, or another file of the same data."""
-        if place.suffix == DATA:
+    def clone(self, path: Path, source: Path) -> None:
+        """Clone an image, which then has the same layers, or a file of data."""
+        if path.suffix == DATA:
             with source.open("rb") as file:
-                datafiles.copy(file, place)
+                datafiles.copy(file, path)
             return
         record = Record.read(source)
-        if record.folder is None:
-            self.put_record(place, record)
+        if record.directory is None:
+            self.put_record(path, record)
             return
-        name = f"{place.stem}-{secrets.token_hex(4)}"
-        with self.scratch() as folder:
-            shutil.copytree(self.folder(record), folder / "image", copy_function=os.link)
-            os.rename(folder / "image", self._images / name)
-        self.put_record(place, Record(record.image, record.reference, name))
+        name = f"{path.stem}-{secrets.token_hex(4)}"
+        with self.scratch() as directory:
+            shutil.copytree(self.directory(record), directory / "image", copy_function=os.link)
+            os.rename(directory / "image", self._images / name)
+        self.put_record(path, Record(record.image, record.reference, name))
 
-    def remove(self, place: Path) -> None:
-        """What is not there is gone."""
-        folder = self._folder_of(place)
-        place.unlink(missing_ok=True)
-        datafiles.remove(datafiles.snapshots(place))
-        self._remove_folder(folder)
+    def remove(self, path: Path) -> None:
+        """Remove an image or data. Idempotent."""
+        directory = self._directory_of(path)
+        path.unlink(missing_ok=True)
+        datafiles.remove(datafiles.snapshots(path))
+        self._remove_directory(directory)
 
-    def _folder_of(self, place: Path) -> str | None:
-        return Record.read(place).folder if place.suffix == IMAGE and place.exists() else None
+    def _directory_of(self, path: Path) -> str | None:
+        return Record.read(path).directory if path.suffix == IMAGE and path.exists() else None
 
-    def _remove_folder(self, name: str | None) -> None:
-        folder = self._images / name if name else None
-        if folder is None or not folder.is_dir():
+    def _remove_directory(self, name: str | None) -> None:
+        directory = self._images / name if name else None
+        if directory is None or not directory.is_dir():
             return
-        names = os.listdir(folder)
-        shutil.rmtree(folder)
+        names = os.listdir(directory)
+        shutil.rmtree(directory)
         for layer in names:
             self._forget(self._layers / layer)
 
@@ -166,28 +172,28 @@ class Store:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A folder that is gone at the end of the block."""
-        folder = self._partial / secrets.token_hex(8)
-        folder.mkdir()
+        """Yield a directory that is removed at the end of the block."""
+        directory = self._partial / secrets.token_hex(8)
+        directory.mkdir()
         try:
-            with FileLock(folder / ".lock", 0).held():
-                yield folder
+            with FileLock(directory / ".lock", 0).held():
+                yield directory
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
 
     def sweep(self) -> None:
         """Remove what killed processes left."""
-        for folder in filter(old, self._partial.iterdir()):
-            with contextlib.suppress(TimeoutError, FileNotFoundError), FileLock(folder / ".lock", 0).held():
-                LOG.info("removing what an action that was killed left in %s", folder)
-                shutil.rmtree(folder)
+        for directory in filter(old, self._partial.iterdir()):
+            with contextlib.suppress(TimeoutError, FileNotFoundError), FileLock(directory / ".lock", 0).held():
+                LOG.info("removing what an action that was killed left in %s", directory)
+                shutil.rmtree(directory)
         for file in filter(old, self.exports.iterdir()):
             file.unlink(missing_ok=True)
-        used = {Record.read(place).folder for place in self.base.glob(f"*{IMAGE}")}
-        for folder in filter(old, self._images.iterdir()):
-            if folder.name not in used:
-                LOG.info("removing the layers in %s, which no image has", folder)
-                self._remove_folder(folder.name)
+        used = {Record.read(path).directory for path in self.base.glob(f"*{IMAGE}")}
+        for directory in filter(old, self._images.iterdir()):
+            if directory.name not in used:
+                LOG.info("removing the layers in %s, which no image has", directory)
+                self._remove_directory(directory.name)
         for layer in filter(old, self._layers.iterdir()):
             self._forget(layer)
 
@@ -197,7 +203,10 @@ def old(path: Path) -> bool:
 
 
 def linked(source: Path, target: Path) -> bool:
-    """:returns: whether it could be; False when there is no source, too many links to it, or a target already"""
+    """Link a layer's file instead of copying it.
+
+    :returns: whether it could be; False when there is no source, too many links to it, or a target already
+    """
     try:
         os.link(source, target)
     except OSError as error:
@@ -208,16 +217,18 @@ def linked(source: Path, target: Path) -> bool:
 
 
 def write(layer: Layer, diff_id: str, target: Path, reference: str, room: Room) -> None:
-    """:raises Corrupt: it cannot be unpacked
+    """Write a layer unpacked, and check its digest.
+
+    :raises Corrupt: it cannot be unpacked
     :raises DigestMismatch: it is not the layer that the image names
     """
     what = f"a layer of {reference}"
     with layer.open() as stream:
         packed = digests.Counted(stream)
         try:
-            content = digests.Counted(plain.reader(packed))
+            content = digests.Counted(decompress.reader(packed))
             copy(content, target, room)
-        except plain.DAMAGED as error:
+        except decompress.DAMAGED as error:
             digests.require(what, layer.digest, packed.digest())
             raise Corrupt(f"{what} is damaged: {str(error)[:200] or type(error).__name__}") from error
         digests.require(what, layer.digest, packed.digest())
@@ -226,7 +237,9 @@ def write(layer: Layer, diff_id: str, target: Path, reference: str, room: Room) 
 
 
 def require_few_holes(layer: Path, what: str) -> None:
-    """:raises TooLarge: the sparse files of a layer, which Docker writes in full, have more than :data:`HOLES_LIMIT`
+    """Refuse a layer with too many holes.
+
+    :raises TooLarge: the sparse files of a layer, which Docker writes in full, have more than :data:`HOLES_LIMIT`
     bytes of holes
     """
     with layer.open("rb") as file, archives.damage(what):

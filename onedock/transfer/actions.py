@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The actions that oned asks of a transfer driver, on the front-end, as the user oneadmin.
+"""Run the actions that oned asks of a transfer driver, on the front-end, as the user oneadmin.
 
 Arguments come as in a transfer script (OpenNebula's TransferManager.cc); the last two are always the VM's number and
 that of a datastore. Images of containers become a root disk: a few words that name an image of the node's engine (see
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from onedock import datafiles
 from onedock.transfer.nodes import Node, copied
-from onedriver import places
+from onedriver import disk_paths
+from onedriver.disk_paths import DiskPath
 from onedriver.errors import BadInput, DriverError, NotSupported
-from onedriver.places import Place
 
 
 class Call(NamedTuple):
@@ -26,15 +26,17 @@ class Call(NamedTuple):
     arguments: Sequence[str]
     vm: int
 
-    def disk(self, position: int) -> Place:
-        found = places.place(self.arguments[position])
+    def disk(self, position: int) -> DiskPath:
+        found = disk_paths.parse(self.arguments[position])
         if found.vm != self.vm:
             raise BadInput(f"{self.arguments[position][:120]} is of VM {found.vm}, not of VM {self.vm}")
         return found
 
 
 def act(script: str, argv: Sequence[str]) -> str | None:
-    """:param script: the name it was called by, perhaps with that of the system datastore's driver: ``clone.ssh``
+    """Run one action of oned's.
+
+    :param script: the name it was called by, perhaps with that of the system datastore's driver: ``clone.ssh``
     :returns: what oned is to read
     """
     action = script.partition(".")[0]
@@ -45,15 +47,15 @@ def act(script: str, argv: Sequence[str]) -> str | None:
     done, least = ACTIONS[action]
     if len(argv) < least + 2:
         raise BadInput(f"{action}: called with {len(argv)} arguments, but oned gives {least + 2} or more")
-    places.number(argv[-1], "the datastore's number")
+    disk_paths.number(argv[-1], "the datastore's number")
     os.umask(0o027)
-    return done(Call(argv[:-2], places.number(argv[-2], "the VM's number")))
+    return done(Call(argv[:-2], disk_paths.number(argv[-2], "the VM's number")))
 
 
 def mkimage(call: Call) -> None:
     datafiles.require_format("a volatile disk", call.arguments[1])
     target = call.disk(2)
-    Node(target.host).ask("make", target.path, size=places.number(call.arguments[0], "the size"))
+    Node(target.host).ask("make", target.path, size=disk_paths.number(call.arguments[0], "the size"))
 
 
 def mkswap(call: Call) -> None:
@@ -61,7 +63,8 @@ def mkswap(call: Call) -> None:
 
 
 def context(call: Call) -> None:
-    """The deployment writes the context itself, from the VM's description: passwords need not lie in another place."""
+    """Do nothing: the deployment writes the context itself, from the VM's description, so that passwords need not lie
+    in another place."""
     call.disk(len(call.arguments) - 1)
     if len(call.arguments) > 2:
         raise NotSupported("containers get the variables of their context, not files: leave FILES and FILES_DS out")
@@ -73,41 +76,42 @@ def context(call: Call) -> None:
 def mv(call: Call) -> None:
     source, target = call.disk(0), call.disk(1)
     if source.disk is not None:
-        return  # oned moves the folder afterwards, with all that is in it
+        return  # oned moves the directory afterwards, with all that is in it
     if source == target:
         return
-    Node(source.host).ask("leave", source.folder)
+    Node(source.host).ask("leave", source.directory)
     if source.host == target.host:
-        Node(source.host).ask("move", source.folder, to=str(target.folder))
+        Node(source.host).ask("move", source.directory, to=str(target.directory))
         return
     if is_shared(source, target):
-        Node(source.host).ask("release", source.folder)
+        Node(source.host).ask("release", source.directory)
         return
-    with Node(source.host).reading("send", source.folder) as stream:
-        Node(target.host).ask("receive", target.folder, copied(stream), name=source.folder.name)
+    with Node(source.host).reading("send", source.directory) as stream:
+        Node(target.host).ask("receive", target.directory, copied(stream), name=source.directory.name)
     if sees_mark(target, source):
-        raise DriverError(f"{source.host}:{source.folder} and {target.host}:{target.folder} are one folder, though "
+        raise DriverError(f"{source.host}:{source.directory} and {target.host}:{target.directory} are one directory, "
+                          f"though "
                           "neither host saw the other's file in it before: nothing was deleted; look at the hosts' "
                           "mounts of the datastore")
-    Node(source.host).ask("delete", source.folder)
+    Node(source.host).ask("delete", source.directory)
 
 
-def is_shared(source: Place, target: Place) -> bool:
-    """Return whether both hosts have a VM's folder in one place: each looks for a file that the other makes.
+def is_shared(source: DiskPath, target: DiskPath) -> bool:
+    """Return whether both hosts have a VM's directory in one place: each looks for a file that the other makes.
 
     No attributes are compared: network file systems cache them, for each host on its own.
     """
     return sees_mark(source, target) or sees_mark(target, source)
 
 
-def sees_mark(maker: Place, seer: Place) -> bool:
+def sees_mark(maker: DiskPath, seer: DiskPath) -> bool:
     """Return whether one host sees a file that the other makes, whose name is new: no cache of a file system has it."""
     token = secrets.token_hex(16)
-    Node(maker.host).ask("mark", maker.folder, token=token)
+    Node(maker.host).ask("mark", maker.directory, token=token)
     try:
-        return bool(Node(seer.host).ask("look", seer.folder, token=token)["seen"])
+        return bool(Node(seer.host).ask("look", seer.directory, token=token)["seen"])
     finally:
-        Node(maker.host).ask("unmark", maker.folder, token=token)
+        Node(maker.host).ask("unmark", maker.directory, token=token)
 
 
 def delete(call: Call) -> None:
@@ -119,14 +123,17 @@ def delete(call: Call) -> None:
 
 
 def resize(call: Call) -> None:
-    target, size = call.disk(0), places.number(call.arguments[1], "the size")
+    target, size = call.disk(0), disk_paths.number(call.arguments[1], "the size")
     Node(target.host).ask("grow", target.path, size=size)
 
 
 def on_snapshot(what: str, *, live: bool = False) -> Callable[[Call], None]:
-    """:param live: the VM may run"""
+    """Return the action on a snapshot.
+
+    :param live: the VM may run
+    """
     def done(call: Call) -> None:
-        target, number = call.disk(0), places.number(call.arguments[1], "the snapshot")
+        target, number = call.disk(0), disk_paths.number(call.arguments[1], "the snapshot")
         Node(target.host).ask("snapshot", target.path, act=what, number=number, live=live)
     return done
 
@@ -139,7 +146,7 @@ def premigrate(call: Call) -> None:
 
 
 def nothing(call: Call) -> None:
-    """There is nothing to undo or to finish."""
+    """Do nothing: there is nothing to undo or to finish."""
 
 
 def copying(name: str) -> Callable[[Call], None]:

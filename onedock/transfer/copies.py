@@ -12,11 +12,11 @@ from onedock.datastore.record import Record
 from onedock.datastore.store import IMAGE, Store
 from onedock.transfer import streams
 from onedock.transfer.actions import Call
+from onedock.transfer.node_agent import Request
 from onedock.transfer.nodes import Node
-from onedock.transfer.nodeside import Request
-from onedriver import places
+from onedriver import disk_paths
+from onedriver.disk_paths import DiskPath
 from onedriver.errors import BadInput, NotSupported
-from onedriver.places import Place
 
 NO_SNAPSHOT = "-1"
 
@@ -25,7 +25,7 @@ NO_SNAPSHOT = "-1"
 
 
 def clone(call: Call) -> None:
-    source, target = places.source(call.arguments[0]), call.disk(1)
+    source, target = disk_paths.source(call.arguments[0]), call.disk(1)
     node = Node(target.host)
     known = Store(source.parent).known(str(source))
     if known.suffix == IMAGE:
@@ -34,13 +34,13 @@ def clone(call: Call) -> None:
     node.ask("receive", target.path, lambda out: streams.send(known, out), name=known.name)
 
 
-def bring_image(store: Store, record: Record, node: Node, target: Place) -> None:
+def bring_image(store: Store, record: Record, node: Node, target: DiskPath) -> None:
     what: Request = {"vm": target.vm, "image": record.image}
     if not node.ask("hold", target.path, **what)["held"]:
-        if record.folder is None:
+        if record.directory is None:
             node.ask("pull", target.path, lambda out: pulling(record, out), **what)
         else:
-            node.ask("load", target.path, lambda out: export.write(store.folder(record), None, out), **what)
+            node.ask("load", target.path, lambda out: export.write(store.directory(record), None, out), **what)
     node.ask("write", target.path, ref={"image": record.image, "reference": record.reference})
 
 
@@ -54,17 +54,17 @@ def pulling(record: Record, out: BinaryIO) -> None:
 
 def mvds(call: Call) -> None:
     """Save the disk of a persistent image: the image becomes what the VM made of it."""
-    save(call.disk(0), places.source(call.arguments[1]), "send_archive")
+    save(call.disk(0), disk_paths.source(call.arguments[1]), "send_archive")
 
 
 def cpds(call: Call) -> None:
     """Save a disk, or a snapshot of it, as an image. Some versions of oned pass a format before the snapshot."""
     disk, snapshot = call.disk(0), call.arguments[-1]
-    save(disk, places.source(call.arguments[1]), "send_root",
-         None if snapshot == NO_SNAPSHOT else places.number(snapshot, "the snapshot"))
+    save(disk, disk_paths.source(call.arguments[1]), "send_root",
+         None if snapshot == NO_SNAPSHOT else disk_paths.number(snapshot, "the snapshot"))
 
 
-def save(disk: Place, source: Path, how: str, snapshot: int | None = None) -> None:
+def save(disk: DiskPath, source: Path, how: str, snapshot: int | None = None) -> None:
     """Write what is on a disk, perhaps of a running VM, to an image.
 
     :param how: in which way the node tells what is in a container
@@ -74,12 +74,12 @@ def save(disk: Place, source: Path, how: str, snapshot: int | None = None) -> No
     if place.suffix != IMAGE:
         path = disk.path if snapshot is None else datafiles.snapshots(disk.path) / str(snapshot)
         with node.reading("send", disk.path, frozen=snapshot is None) as stream:
-            keep(stream, path.relative_to(disk.folder), disk, place, store)
+            keep(stream, path.relative_to(disk.directory), disk, place, store)
         return
     if snapshot is not None:
         raise NotSupported("the root of a container has no disk snapshots, but those of its VM (onevm snapshot-create)")
     if how == "send_archive":
-        node.ask("leave", disk.folder)  # of a VM that was off, its container alone has what it wrote
+        node.ask("leave", disk.directory)  # of a VM that was off, its container alone has what it wrote
     found = node.ask("read", disk.path)
     if how == "send_archive" and found["vm"] is None:
         return  # the VM never wrote to it, or it is already there
@@ -94,7 +94,7 @@ def save(disk: Place, source: Path, how: str, snapshot: int | None = None) -> No
             store.put(place, dataclasses.replace(image, reference=found["reference"]), room)
 
 
-def keep(stream: BinaryIO, wanted: Path, disk: Place, place: Path, store: Store) -> None:
+def keep(stream: BinaryIO, wanted: Path, disk: DiskPath, place: Path, store: Store) -> None:
     """Replace the data of an image by a disk that a node sends.
 
     :param wanted: of what comes: the disk itself, with its snapshots, or one of these

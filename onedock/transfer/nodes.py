@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes as the front-end's transfer driver reaches them: over ssh, one command for each request (see nodeside.py)."""
+"""Reach nodes from the front-end's transfer driver: over ssh, one command for each request (see node_agent.py)."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from containerhost.linux.run import start
-from onedock.transfer.nodeside import Request
+from onedock.transfer.node_agent import Request
 from onedriver.errors import DriverError
 from onedriver.ssh import SSH, problem
 
@@ -26,7 +26,9 @@ class Node:
         self.host = host
 
     def ask(self, do: str, path: Path, content: Content | None = None, **more: Any) -> Request:
-        """:param content: writes what follows the request
+        """Send a request to the node, and return its answer.
+
+        :param content: writes what follows the request
         :raises DriverError: with what the node said
         """
         with self._asked(do, path, content, more) as answer:
@@ -38,7 +40,7 @@ class Node:
 
     @contextlib.contextmanager
     def reading(self, do: str, path: Path, **more: Any) -> Iterator[BinaryIO]:
-        """Content that the node sends; only after the block is it known to be whole."""
+        """Read content that the node sends; only after the block is it known to be complete."""
         with self._asked(do, path, None, more) as answer:
             yield answer
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and folders as a stream between hosts: what `tar` writes, so that zeros need not travel."""
+"""Stream files and directories between hosts: what `tar` writes, so that zeros need not travel."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ from onedriver.errors import BadInput, DriverError
 
 
 def send(path: Path, out: BinaryIO, lock: Sequence[int] = ()) -> None:
-    """A disk with its snapshots, or a folder.
+    """Send a disk with its snapshots, or a directory.
 
     :param lock: file descriptors that hold a lock on the disk, for the program that reads it
     """
@@ -30,17 +30,19 @@ def send(path: Path, out: BinaryIO, lock: Sequence[int] = ()) -> None:
 
 
 def receive(source: BinaryIO, name: str, target: Path) -> None:
-    """:param name: what was sent was called, ``target`` what it is to be called here, where it replaces what is there
+    """Receive a disk or a directory.
+
+    :param name: what was sent was called, ``target`` what it is to be called here, where it replaces what is there
     """
-    with incoming(target.parent) as folder:
-        tar(["--extract", "--sparse", "--no-same-owner", "--directory", str(folder)], f"{target} cannot be received",
+    with incoming(target.parent) as directory:
+        tar(["--extract", "--sparse", "--no-same-owner", "--directory", str(directory)], f"{target} cannot be received",
             source=source)
-        if not (folder / name).exists():
+        if not (directory / name).exists():
             raise DriverError(f"{target} cannot be received: the other side sent something else")
         # What was sent is deleted there when this has ended.
-        datafiles.tool(["sync", "--file-system", str(folder)], f"{target} cannot be written to disk")
-        for new, place in ((folder / name, target),
-                           (datafiles.snapshots(folder / name), datafiles.snapshots(target))):
+        datafiles.tool(["sync", "--file-system", str(directory)], f"{target} cannot be written to disk")
+        for new, place in ((directory / name, target),
+                           (datafiles.snapshots(directory / name), datafiles.snapshots(target))):
             if place.is_dir():
                 shutil.rmtree(place)
             if new.exists():
@@ -50,16 +52,19 @@ def receive(source: BinaryIO, name: str, target: Path) -> None:
 @contextlib.contextmanager
 def incoming(parent: Path) -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".incoming-", dir=parent))
+    directory = Path(tempfile.mkdtemp(prefix=".incoming-", dir=parent))
     try:
-        yield folder
+        yield directory
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def tar(arguments: list[str], problem: str, source: BinaryIO | int = subprocess.DEVNULL,
         out: BinaryIO | int = subprocess.DEVNULL, inherited: Sequence[int] = ()) -> None:
-    """:raises DriverError: it failed, for instance because a disk is full; what it said is in the message"""
+    """Run tar between two streams.
+
+    :raises DriverError: it failed, for instance because a disk is full; what it said is in the message
+    """
     with tempfile.TemporaryFile() as complaints:
         try:
             status = subprocess.run(["tar", "--file", "-", *arguments], stdin=source, stdout=out, stderr=complaints,

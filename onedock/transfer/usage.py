@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large the disks in a system datastore are, in the words of OpenNebula's own `monitor_ds`."""
+"""Report how large the disks in a system datastore are, in the form of OpenNebula's own `monitor_ds`."""
 
 import re
 from pathlib import Path
@@ -11,9 +11,9 @@ DISK = re.compile(r"disk\.([0-9]{1,4})")
 MIB = 1 << 20
 
 
-def of_datastore(folder: Path) -> str:
-    """A line for each VM, with a MONITOR attribute of its disks and their snapshots, in MiB."""
-    vms = sorted(path for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
+def of_datastore(directory: Path) -> str:
+    """Return a line for each VM, with a MONITOR attribute of its disks and their snapshots, in MiB."""
+    vms = sorted(path for path in directory.iterdir() if path.name.isdecimal()) if directory.is_dir() else []
     return "\n".join(template.vector("VM", {"ID": vm.name, "MONITOR": template.encoded({}, disks(vm))})
                      for vm in vms if disks(vm))
 
@@ -32,5 +32,5 @@ def disks(vm: Path) -> str:
 
 
 def mib(path: Path) -> int:
-    """What it takes, not how large it may become."""
+    """Return the allocated size in MiB, not the largest it may become."""
     return -(-path.stat().st_blocks * 512 // MIB)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that OpenNebula has run in containers (``onevm exec``): one at a time in each.
+"""Run commands of OpenNebula in containers (``onevm exec``): one at a time in each.
 
 oned waits only until a command has begun. A process of its own on the host stays with it and leaves what came of it in
-the VM's folder, where the next round of monitoring finds it.
+the VM's directory, where the next round of monitoring finds it.
 """
 
 import base64
@@ -23,11 +23,11 @@ from containerhost.linux.files import atomic_write
 from containerhost.linux.run import detached
 from onedriver import template
 from onedriver.errors import BadInput, DriverError
-from onedriver.node import onlyone
+from onedriver.node import single_instance
 
 FILE = "command.json"
-FOLDER = re.compile(r"one-(?P<id>[0-9]{1,9})")
-CANCEL_LIMIT = 30  # seconds
+DIRECTORY = re.compile(r"one-(?P<id>[0-9]{1,9})")
+CANCEL_TIMEOUT = 30  # seconds
 
 
 class CommandFailed(DriverError):
@@ -46,8 +46,8 @@ class Outcome:
 
 
 class Commands:
-    """:param state: the driver's folder
-    :param driver: its program has a command that begins one in a container and stays with it (commandrun.py)
+    """:param state: the driver's directory
+    :param driver: its program has a command that begins one in a container and stays with it (exec_agent.py)
     """
 
     def __init__(self, state: Path, driver: str) -> None:
@@ -55,7 +55,9 @@ class Commands:
         self._driver = driver
 
     def start(self, name: str, command: str, stdin: str) -> None:
-        """:param name: of a container of this driver
+        """Start a command in a container.
+
+        :param name: of a container of this driver
         :param command: program and arguments, quoted as for a shell; no shell sees them
         :param stdin: base64
         :raises BadInput: one of these cannot be read
@@ -63,8 +65,8 @@ class Commands:
         """
         task = json.dumps({"command": words(command), "stdin": base64.b64encode(decoded(stdin)).decode()})
         try:
-            listener = onlyone.take(holder(name))
-        except onlyone.NotAlone as error:
+            listener = single_instance.take(holder(name))
+        except single_instance.AlreadyRunning as error:
             raise CommandFailed(f"container {name} runs a command already; wait for its end or cancel it "
                                 "(onevm exec-cancel)") from error
         with listener:
@@ -76,32 +78,32 @@ class Commands:
     def cancel(self, name: str) -> None:
         """End the container's command; done already when it has none. Nothing more is told of it.
 
-        :raises NotAlone: it does not end
+        :raises AlreadyRunning: it does not end
         """
-        onlyone.end(holder(name), CANCEL_LIMIT)
+        single_instance.end(holder(name), CANCEL_TIMEOUT)
         (self._state / name / FILE).unlink(missing_ok=True)
 
 
-def leave(folder: Path, outcome: Outcome) -> None:
-    """For the next round of monitoring; not of a VM that has ended meanwhile.
+def leave(directory: Path, outcome: Outcome) -> None:
+    """Leave the outcome for the next round of monitoring, unless the VM has ended meanwhile.
 
-    :param folder: the VM's
+    :param directory: the VM's
     """
-    if folder.is_dir():
-        atomic_write(folder / FILE, json.dumps({
+    if directory.is_dir():
+        atomic_write(directory / FILE, json.dumps({
             "STATUS": outcome.status, "RETURN_CODE": outcome.code,
             "STDOUT": base64.b64encode(outcome.stdout).decode(),
             "STDERR": base64.b64encode(outcome.stderr).decode()}).encode())
 
 
-def told(state: Path) -> str:
-    """vm/execution: the outcomes that were not told yet."""
+def unreported(state: Path) -> str:
+    """Return the unreported outcomes (vm/execution)."""
     return "\n".join(taken(state))
 
 
 def taken(state: Path) -> Iterator[str]:
     for file in sorted(state.glob(f"*/{FILE}")):
-        vm = FOLDER.fullmatch(file.parent.name)
+        vm = DIRECTORY.fullmatch(file.parent.name)
         own = file.with_suffix(".told")
         with contextlib.suppress(FileNotFoundError):  # a new command, or the VM's end, removed it
             os.rename(file, own)
@@ -133,7 +135,10 @@ def holder(name: str) -> str:
 
 
 def begun(driver: str, name: str, listener: socket.socket, task: str) -> str:
-    """:returns: why the command did not begin; empty when it did"""
+    """Start the process of a command.
+
+    :returns: why the command did not begin; empty when it did
+    """
     process = detached([sys.executable, "-m", driver, "command", name, str(listener.fileno())],
                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[listener.fileno()])
     if process.stdin is None or process.stdout is None:

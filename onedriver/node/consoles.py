@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consoles over VNC of a node's VMs: which have one, its beginning and its end.
+"""Manage consoles over VNC of a node's VMs: which have one, its start and its end.
 
-A console is a process of its own, which holds a name as long as it lives (``onlyone``) and ends with its container.
-What it was asked for is in the VM's folder, readable by root alone, so that a round of monitoring can bring back one
-that died.
+A console is a process of its own, which holds a name as long as it lives (``single_instance``) and ends with its
+container. What it was asked for is in the VM's directory, readable by root alone, so that a round of monitoring can
+bring back one that died.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from containerhost.linux.files import atomic_write, closing
 from containerhost.linux.run import detached
 from onedriver import graphics
 from onedriver.graphics import Vnc
-from onedriver.node import names, onlyone
+from onedriver.node import names, single_instance
 from onedriver.node.vnc import server
 from onedriver.vm import Vm
 
@@ -29,9 +29,9 @@ LOG = logging.getLogger(__name__)
 
 FILE = "console.json"
 VERSION = 2  # of that file
-HOLDER, VISIT = "one-console/", "one-console-visit/"
-END_LIMIT = 10  # s
-BACKLOG = 8  # visitors
+HOLDER, CLIENT = "one-console/", "one-console-client/"
+END_TIMEOUT = 10  # s
+BACKLOG = 8  # clients
 RETRY = 60  # s from one try to bring a console back to the next
 
 
@@ -44,8 +44,8 @@ class Record:
 
 
 class Consoles:
-    """:param state: the driver's folder
-    :param module: the driver's program for a visitor
+    """:param state: the driver's directory
+    :param module: the driver's program for a client
     :param pid: of a container's first process; None when it does not run
     """
 
@@ -55,7 +55,7 @@ class Consoles:
         self._pid = pid
 
     def provide(self, vm: Vm) -> None:
-        """The console that a running VM is to have; one that it has already goes on.
+        """Provide the console that a running VM is to have; an existing one goes on.
 
         One that cannot begin is told in the VM's log: the VM is worth more than its console.
 
@@ -71,18 +71,18 @@ class Consoles:
         self._begin(name, wanted)
 
     def end(self, name: str) -> None:
-        """Done already where there is none.
+        """End the console of a VM. Idempotent.
 
-        :raises NotAlone: it goes on
+        :raises AlreadyRunning: it goes on
         """
         (self._state / name / FILE).unlink(missing_ok=True)
         self._stop(name)
 
     def dead(self, running: Collection[str]) -> tuple[str, ...]:
-        """Which of the running containers should have a console and have none, and were not tried again lately."""
+        """Return the running containers that should have a console and have none, and were not retried lately."""
         found = [file for file in self._state.glob(f"*/{FILE}")
                  if file.parent.name in running and time.time() - changed(file) > RETRY]
-        return tuple(file.parent.name for file in found if not onlyone.is_held(HOLDER + file.parent.name))
+        return tuple(file.parent.name for file in found if not single_instance.is_held(HOLDER + file.parent.name))
 
     def revive(self, name: str) -> None:
         record = read(self._state / name / FILE)
@@ -95,35 +95,36 @@ class Consoles:
             if pid is None:
                 return
             file, record = self._state / name / FILE, Record(wanted, pid)
-            if read(file) == record and onlyone.is_held(HOLDER + name):
+            if read(file) == record and single_instance.is_held(HOLDER + name):
                 return
             self._stop(name)
             write(file, record)
             serve(self._module, name, record)
-        except (OSError, ContainerHostError, onlyone.NotAlone) as error:
+        except (OSError, ContainerHostError, single_instance.AlreadyRunning) as error:
             LOG.warning("%s has no console at port %d of %s: %s", name, wanted.port, wanted.listen, error)
 
     @staticmethod
     def _stop(name: str) -> None:
-        for kind in (HOLDER, VISIT):
-            onlyone.end(kind + name, END_LIMIT)
+        for kind in (HOLDER, CLIENT):
+            single_instance.end(kind + name, END_TIMEOUT)
 
 
 def serve(module: str, name: str, record: Record) -> None:
-    """The port is open when this returns; its process need not be there yet.
+    """Open the console's port, and start its process. The port is open when this returns; the process may still be
+    starting.
 
     :raises OSError: the port is taken, or the container has ended
     """
     family = socket.AF_INET6 if ":" in record.vnc.listen else socket.AF_INET
-    with (onlyone.take(HOLDER + name) as place,
+    with (single_instance.take(HOLDER + name) as place,
           socket.create_server((record.vnc.listen, record.vnc.port), family=family, backlog=BACKLOG) as port,
           closing(os.pidfd_open(record.pid)) as first_process):
-        handles = [port.fileno(), place.fileno(), first_process]
-        detached([sys.executable, "-m", server.__name__, module, name, *map(str, handles)], pass_fds=handles)
+        fds = [port.fileno(), place.fileno(), first_process]
+        detached([sys.executable, "-m", server.__name__, module, name, *map(str, fds)], pass_fds=fds)
 
 
 def read(file: Path) -> Record | None:
-    """None where there is none that this program wrote."""
+    """Read a console's record; None if it cannot be read."""
     try:
         found = records.parsed(Record, file.read_text(encoding="utf-8"))
         return dataclasses.replace(found, vnc=Vnc(**found.vnc))  # type: ignore[arg-type]
@@ -132,13 +133,13 @@ def read(file: Path) -> Record | None:
 
 
 def write(file: Path, record: Record) -> None:
-    """The password of the console is in it."""
+    """Write the console's record, which contains the password."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     atomic_write(file, records.replacing(file, dataclasses.asdict(record), VERSION).encode(), 0o600)
 
 
 def changed(file: Path) -> float:
-    """When; never, of one that is gone meanwhile."""
+    """Return when a file was changed; never, if it is gone meanwhile."""
     try:
         return file.stat().st_mtime
     except FileNotFoundError:

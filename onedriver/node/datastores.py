@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks and folders of VMs in OpenNebula's system datastores, opened by root.
+"""Open disks and directories of VMs in OpenNebula's system datastores as root.
 
 They belong to the user of OpenNebula (oneadmin), who may rename, replace and link everything in them at any time, also
-between a check and the use of what was checked. So root enters a VM's folder component by component without following
-a link, opens of it only files that the folder's owner owns, and then works with the open file: by the path
+between a check and the use of what was checked. So root enters a VM's directory component by component without
+following a link, opens of it only files that the directory's owner owns, and then works with the open file: by the path
 ``/proc/<pid>/fd/<n>`` that this module yields, which this process and the programs that it starts can open again.
 
 A path is always ``<datastores>/<datastore>/<vm>/<name>``.
@@ -29,7 +29,7 @@ class Disk(NamedTuple):
 
     :ivar path: opens it again, in this process and its children
     :ivar file: its real path, for messages and for comparisons only
-    :ivar owner: user and group id of the VM's folder
+    :ivar owner: user and group id of the VM's directory
     """
 
     path: Path
@@ -37,8 +37,8 @@ class Disk(NamedTuple):
     owner: tuple[int, int]
 
 
-def folder(path: Path) -> Directory:
-    """Open the folder of a VM, or of a datastore.
+def open_directory(path: Path) -> Directory:
+    """Open the directory of a VM, or of a datastore.
 
     :raises DriverError: a component is a link
     :raises FileNotFoundError: it is not there
@@ -48,7 +48,8 @@ def folder(path: Path) -> Directory:
             return root.child(*path.parts[1:])
         except NotADirectoryError as error:
             raise DriverError(f"{path} has a link or a file among its components, which root does not follow below the "
-                              "datastores: let the option `datastores` name the folder itself, and mount a datastore "
+                              "datastores: let the option `datastores` name the directory itself, and mount a "
+                              "datastore "
                               "at its place instead of linking it") from error
 
 
@@ -57,12 +58,12 @@ def opened(file: Path, *, write: bool = False) -> Iterator[Disk]:
     """Open a disk for as long as the block lasts. It may be a link to another file of the datastores.
 
     :raises BadInput: it is not there
-    :raises DriverError: it is no regular file, of another owner than the VM's folder, or not in a datastore
+    :raises DriverError: it is no regular file, of another owner than the VM's directory, or not in a datastore
     """
     flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
     with contextlib.ExitStack() as stack:
         try:
-            directory = stack.enter_context(folder(file.parent))
+            directory = stack.enter_context(open_directory(file.parent))
             # O_PATH opens nothing yet: no FIFO waits, no device acts.
             fd = stack.enter_context(closing(os.open(file.name, os.O_PATH | os.O_CLOEXEC, dir_fd=directory.fd)))
             disk = _checked(fd, directory, file)
@@ -82,7 +83,7 @@ def _checked(fd: int, directory: Directory, file: Path) -> Disk:
     if not stat.S_ISREG(found.st_mode):
         raise DriverError(f"disk {file} is no regular file")
     if found.st_uid != home.st_uid:
-        raise DriverError(f"disk {file} belongs to user {found.st_uid}, but the VM's folder to user {home.st_uid}: "
+        raise DriverError(f"disk {file} belongs to user {found.st_uid}, but the VM's directory to user {home.st_uid}: "
                           "give the file to that user")
     return Disk(reopening(fd), real, (home.st_uid, home.st_gid))
 
@@ -110,7 +111,7 @@ def replaced(file: Path, ready: Callable[[Path], None] | None = None) -> Iterato
     :param ready: called with the new file when it is whole, before it becomes the disk
     :raises DriverError: it cannot be written, or was replaced meanwhile; it is as it was
     """
-    with opened(file) as disk, _told(f"disk {file} cannot be written and is as it was"), folder(
+    with opened(file) as disk, _as_driver_error(f"disk {file} cannot be written and is as it was"), open_directory(
             disk.file.parent) as directory:
         old, name = disk.path.stat(), disk.file.name
         with directory.replacing(name, f"{name}{UNFINISHED}") as fd:
@@ -127,12 +128,13 @@ def replaced(file: Path, ready: Callable[[Path], None] | None = None) -> Iterato
 
 @contextlib.contextmanager
 def created(file: Path) -> Iterator[Path]:
-    """Write a file of a VM's folder, which belongs to the folder's owner, with mode 0600: the file at the yielded path
-    takes the name when the block ends without an error, from whatever has it. Only one process at a time may do this.
+    """Write a file of a VM's directory, which belongs to the directory's owner, with mode 0600: the file at the yielded
+    path takes the name when the block ends without an error, from whatever has it. Only one process at a time may do
+    this.
 
     :raises DriverError: it cannot be written
     """
-    with (_told(f"{file} cannot be written"), folder(file.parent) as directory,
+    with (_as_driver_error(f"{file} cannot be written"), open_directory(file.parent) as directory,
           directory.replacing(file.name, f"{file.name}{UNFINISHED}") as fd):
         os.fchown(fd, *directory.owner)
         with _named(reopening(fd), file):
@@ -140,7 +142,7 @@ def created(file: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _told(result: str) -> Iterator[None]:
+def _as_driver_error(result: str) -> Iterator[None]:
     """Raise a DriverError instead of an OSError, the reason first: OpenNebula keeps some hundred letters of an error,
     and paths are long."""
     try:
@@ -150,17 +152,17 @@ def _told(result: str) -> Iterator[None]:
 
 
 def is_gone(store: Path, mark: str, identity: str | None, *names: str) -> bool:
-    """Whether something was surely removed from a datastore: the datastore is there, and it is not. A link whose target
-    is missing is there.
+    """Return whether something was surely removed from a datastore: the datastore is there, and it is not. A link whose
+    target is missing is there.
 
-    :param store: the datastore's folder
+    :param store: the datastore's directory
     :param mark: name of a file in it, by which a datastore that is mounted is known
     :param identity: what the mark has; None where that is not known
-    :param names: of the folders below it, and of what is looked for
+    :param names: of the directories below it, and of what is looked for
     :raises DriverError: neither is certain
     """
     try:
-        with folder(store) as directory:
+        with open_directory(store) as directory:
             _require_identity(directory, mark, identity)
             try:
                 _stat(directory, names)
@@ -175,7 +177,10 @@ def is_gone(store: Path, mark: str, identity: str | None, *names: str) -> bool:
 
 
 def _require_identity(store: Directory, mark: str, identity: str | None) -> None:
-    """:raises DriverError: it is another datastore, or the place where one is to be mounted"""
+    """Refuse another datastore than the VM's.
+
+    :raises DriverError: it is another datastore, or the place where one is to be mounted
+    """
     if identity is None:
         store.stat(mark)
         return

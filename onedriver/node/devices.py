@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PCI devices the core chose for a VM, as allocation requests. Pure, apart from the inventory it is given.
+"""Translate the PCI devices the core chose for a VM to allocation requests. Pure, apart from the inventory it is given.
 
 The core can hand out a device twice, or none where one was asked for: what has no address, or one that this host does
 not have, or names another device than was asked for, is refused.
@@ -18,7 +18,9 @@ from onedriver.vm import Pci
 
 
 def requests(pcis: Iterable[Pci], inventory: Inventory, options: NodeOptions) -> tuple[Request, ...]:
-    """:raises DeviceNotFound: an address is not of this host
+    """Return the allocation requests for a VM's devices.
+
+    :raises DeviceNotFound: an address is not of this host
     :raises BadInput: an address is missing, or belongs to another kind of device than was asked for
     """
     return tuple(request(pci, inventory, options) for pci in pcis)
@@ -38,7 +40,7 @@ def request(pci: Pci, inventory: Inventory, options: NodeOptions) -> Request:
 
 
 def is_switched(pci: Pci, device: Device) -> bool:
-    """Whether the card's own switch holds the function to a MAC and a VLAN: an Ethernet VF that is a NIC.
+    """Return whether the card's own switch holds the function to a MAC and a VLAN: an Ethernet VF that is a NIC.
 
     :raises NotSupported: the element says how it is to be held where it cannot be
     """
@@ -69,6 +71,7 @@ def product(device: Device) -> str:
 
 
 def interface(pci: Pci, device: Device) -> str:
-    """By NIC_ID where OpenNebula sees a NIC, else by PCI_ID: a device keeps its name whichever others come and go."""
+    """Name a device's interface by NIC_ID where OpenNebula sees a NIC, else by PCI_ID, so that its name does not depend
+    on other devices."""
     prefix = "ib" if device.link_layer is LinkLayer.INFINIBAND else "eth"
     return f"{prefix}{pci.nic_id}" if pci.nic_id is not None else f"{prefix}p{pci.id or 0}"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks of images, one for each: what takes long with one of them keeps only those waiting who want the same one."""
+"""Lock images, each on its own: an action that takes long with one of them keeps only those waiting who want the same
+one."""
 
 import hashlib
 from contextlib import AbstractContextManager
@@ -15,22 +16,22 @@ class Busy(DriverError):
 
 class ImageLocks:
     """:param file: every image has one byte of it
-    :param limit: seconds to wait for another process
+    :param timeout: seconds to wait for another process
     """
 
-    def __init__(self, file: Path, limit: float) -> None:
+    def __init__(self, file: Path, timeout: float) -> None:
         self._file = file
-        self._limit = limit
+        self._timeout = timeout
 
     def held(self, image: str, *, shared: bool = False, wait: bool = True) -> AbstractContextManager[None]:
         """Let nobody else hold the image's lock within the block, or only those who share it.
 
         :raises Busy: another one holds it, for longer than the limit
         """
-        limit = self._limit if wait else 0
+        timeout = self._timeout if wait else 0
         offset = int(hashlib.sha256(image.encode()).hexdigest()[:15], 16)
-        return byte_held(self._file, offset, limit, lambda _: Busy(
-            f"another command on this node has worked on the image {image} for more than {limit:g} s, as a rule the "
+        return byte_held(self._file, offset, timeout, lambda _: Busy(
+            f"another command on this node has worked on the image {image} for more than {timeout:g} s, as a rule the "
             f"deploy of another VM that brings it here; `fuser -v {self._file}` shows it. Try again when it is done"),
             shared=shared)
 

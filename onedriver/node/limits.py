@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPUs, memory and disk speed of a VM as a container's limits. Pure."""
+"""Translate CPUs, memory and disk speed of a VM to a container's limits. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,8 @@ NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def cpu(vm: Vm, node_cpus: Mapping[int, frozenset[int]]) -> Cpu:
-    """Pinned to the CPUs that the core chose, or to all CPUs of the nodes it chose; else CPU limits its time."""
+    """Return the CPU limits: pinned to the CPUs that the core chose, or to all CPUs of the nodes it chose; else CPU
+    limits its time."""
     nodes = frozenset(node.memory_node for node in vm.topology.nodes)
     unknown = nodes - node_cpus.keys()
     if unknown:
@@ -37,7 +38,7 @@ def memory(vm: Vm) -> Memory:
 
 
 def processes(own: Mapping[str, str], key: str, most: int) -> int:
-    """Most processes and threads of a container.
+    """Return the most processes and threads of a container.
 
     :param own: the template's attributes of the driver
     :param key: of them, by which it asks for fewer
@@ -51,6 +52,7 @@ def processes(own: Mapping[str, str], key: str, most: int) -> int:
 
 
 def io_limit(disk: Disk) -> IoLimit:
-    """Control groups count reading and writing apart: a total is the limit of each."""
+    """Return the limits of a disk's speed. Control groups count reading and writing apart: a total is the limit of
+    each."""
     return IoLimit(*(disk.speed.get(f"{way}_{unit}_SEC", disk.speed.get(f"TOTAL_{unit}_SEC"))
                      for unit in ("BYTES", "IOPS") for way in ("READ", "WRITE")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the probes report, measured: one request to the engine for any number of containers."""
+"""Measure what the probes report: one request to the engine for any number of containers."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from onedriver.template import Value
 LAST = "cpu-times.json"  # total and idle nanoseconds of the round before
 SAMPLES = "vm-cpu-times.json"  # of the round before, by container
 WHOLE = "vm-states-told"  # its time is that of the last complete list
-ASKED = ".monitor"  # in a datastore's folder
+ASKED = ".monitor"  # in a datastore's directory
 WHOLE_PERIOD = 180  # seconds; a complete list costs oned a write to its database
 
 
@@ -39,17 +39,17 @@ class Engine(Protocol):
     def containers(self) -> tuple[ContainerState, ...]: ...
 
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
-        """All containers and what they use, from one request."""
+        """Return the metrics of all containers (one request)."""
 
 
 class Measure:
     """One method for each probe.
 
     :param driver: its name in OpenNebula and in the allocation records
-    :param owners: folder of the allocation records
-    :param state: the driver's folder, where it keeps what a round tells the next
+    :param owners: directory of the allocation records
+    :param state: the driver's directory, where it keeps what a round tells the next
     :param pci_filter: which devices are reported: ``VENDOR:DEVICE:CLASS`` with asterisks
-    :param datastores: OpenNebula's folder of them; it need not be there yet
+    :param datastores: OpenNebula's directory of them; it need not be there yet
     """
 
     def __init__(self, driver: str, engine: Engine, owners: Path, state: Path, pci_filter: Sequence[str],
@@ -71,12 +71,13 @@ class Measure:
         return "\n".join(filter(None, (found, probes.wilds(self._engine.containers()), self._space())))
 
     def _space(self) -> str:
-        """Of the folder of datastores, without which oned schedules no VM to a host, and of those whose transfer driver
-        asks for it by a file. On a new node the first VM's transfer makes the folder: its file system is told then."""
-        folder = self._datastores
-        asked = sorted(int(file.parent.name) for file in folder.glob(f"*/{ASKED}") if file.parent.name.isdigit())
-        location = next(path for path in (folder, *folder.parents) if path.is_dir())
-        return probes.datastores(space(location), [space(folder / str(number), number) for number in asked])
+        """Return the space of the datastores. Of the directory of datastores, without which oned schedules no VM to a
+        host, and of those whose transfer driver asks for it by a file. On a new node the first VM's transfer makes the
+        directory: its file system is told then."""
+        directory = self._datastores
+        asked = sorted(int(file.parent.name) for file in directory.glob(f"*/{ASKED}") if file.parent.name.isdigit())
+        location = next(path for path in (directory, *directory.parents) if path.is_dir())
+        return probes.datastores(space(location), [space(directory / str(number), number) for number in asked])
 
     def host_monitor(self) -> str:
         host = topology.read(self._host)
@@ -103,7 +104,8 @@ class Measure:
         return tuple(state for state in found if state.labels.get(LABEL) not in busy), not busy
 
     def vm_monitor(self) -> str:
-        """One request; without devices in use neither they nor vendors' libraries are looked at."""
+        """Report the VMs' metrics (one request). Without devices in use neither they nor vendors' libraries are
+        read."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         measured = [(state, metrics) for state, metrics in self._engine.measured()
                     if LABEL in state.labels and state.status is Status.RUNNING]
@@ -119,7 +121,7 @@ class Measure:
         return probes.io_values(disk_io(self._host, metrics.pid) if metrics.pid else None)
 
     def _devices(self) -> tuple[Mapping[str, Sequence[Use | None]], Mapping[str, Sequence[str]]]:
-        """Of what the containers have: how each GPU is used, and what is wrong with which device, by container."""
+        """Return how each GPU of the containers is used, and what is wrong with which device, by container."""
         held = [record for record in self._store.records().values() if record.consumer.driver == self._driver]
         uses: dict[str, list[Use | None]] = {}
         faulty: dict[str, list[str]] = {}
@@ -143,7 +145,7 @@ class Measure:
         return True
 
     def _busy(self) -> float:
-        """Since the round before; since the host's start at the first."""
+        """Return the share of busy time since the previous sample; at the first one since the host's start."""
         now = totals(topology.cpu_times(self._host))
         before = last(self._state / LAST)
         self._keep(LAST, now)
@@ -156,13 +158,13 @@ class Measure:
 
 
 def totals(times: CpuTimes) -> tuple[int, int]:
-    """All and idle time."""
+    """Return all and idle time."""
     idle = times.idle + times.iowait
     return times.kernel + times.user + idle, idle
 
 
 def last(file: Path) -> tuple[int, int]:
-    """What is no record of this program is no round before."""
+    """Return the previous sample, or none if it cannot be read."""
     try:
         total, idle = json.loads(file.read_text())
         return int(total), int(idle)
@@ -171,7 +173,7 @@ def last(file: Path) -> tuple[int, int]:
 
 
 def samples(file: Path) -> dict[str, Sample]:
-    """Of the round before; what is no record of this program is none."""
+    """Return the previous samples, or {} if they cannot be read."""
     try:
         return {name: Sample(int(pid), int(cpu_time), float(moment))
                 for name, (pid, cpu_time, moment) in json.loads(file.read_text()).items()}
@@ -180,7 +182,7 @@ def samples(file: Path) -> dict[str, Sample]:
 
 
 def share(before: tuple[int, int], now: tuple[int, int]) -> float:
-    """The share of time in use, 0 to 1. A total below the one before means that the host restarted."""
+    """Return the share of time in use, 0 to 1. A total below the previous one means that the host restarted."""
     if now[0] < before[0]:
         before = (0, 0)
     total, idle = now[0] - before[0], now[1] - before[1]
@@ -188,16 +190,17 @@ def share(before: tuple[int, int], now: tuple[int, int]) -> float:
 
 
 def network(host: Host) -> tuple[int, int]:
-    """Bytes received and sent over the host's own cards: what leaves through a bridge is counted there once."""
+    """Return the bytes received and sent over the host's own cards: what leaves through a bridge is counted there
+    once."""
     names = [name for name in host.names("/sys/class/net") if host.exists(f"/sys/class/net/{name}/device")]
     received, sent = (sum(host.number(f"/sys/class/net/{name}/statistics/{counter}") or 0 for name in names)
                       for counter in ("rx_bytes", "tx_bytes"))
     return received, sent
 
 
-def space(folder: Path, datastore: int = -1) -> Space:
-    """Of the file system that the folder is in, as df tells it."""
-    found = os.statvfs(folder)
+def space(directory: Path, datastore: int = -1) -> Space:
+    """Return the space of the file system that the directory is in, as df shows it."""
+    found = os.statvfs(directory)
     size = found.f_frsize
     return Space(datastore, found.f_blocks * size, (found.f_blocks - found.f_bfree) * size, found.f_bavail * size)
 

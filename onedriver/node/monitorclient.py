@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands ``lxdone-monitor`` and ``onedock-monitor``: what OpenNebula starts and stops on a node to have it
+"""Run the commands ``lxdone-monitor`` and ``onedock-monitor``: what OpenNebula starts and stops on a node to have it
 monitored.
 
-    lxdone-monitor FOLDER DRIVER HOST_ID HOSTNAME         print the first round, then go on in the background
-    lxdone-monitor FOLDER stop DRIVER HOST_ID HOSTNAME    end what goes on
+    lxdone-monitor DIRECTORY DRIVER HOST_ID HOSTNAME         print the first round, then go on in the background
+    lxdone-monitor DIRECTORY stop DRIVER HOST_ID HOSTNAME    end what goes on
 
-FOLDER is ``remotes/im``. Standard input of the start is onemonitord's MONITOR_CONFIGURATION. It runs as the user who
+DIRECTORY is ``remotes/im``. Standard input of the start is onemonitord's MONITOR_CONFIGURATION. It runs as the user who
 calls it, oneadmin: only its probes are root.
 """
 
@@ -23,14 +23,14 @@ from containerhost.linux.run import detached
 from onedriver import document, monitor, program
 from onedriver.errors import BadInput
 from onedriver.monitorconfig import MonitorConfig, monitor_config
-from onedriver.node import onlyone, options
+from onedriver.node import options, single_instance
 from onedriver.node.options import NodeOptions
-from onedriver.node.rounds import Rounds
+from onedriver.node.poll_loop import PollLoop
 from onedriver.node.sender import Sender
 
-USAGE = "usage: (lxdone|onedock)-monitor FOLDER [stop] DRIVER HOST_ID HOSTNAME"
+USAGE = "usage: (lxdone|onedock)-monitor DIRECTORY [stop] DRIVER HOST_ID HOSTNAME"
 BACKGROUND = "go-on"
-STOP_LIMIT = 30  # seconds
+STOP_TIMEOUT = 30  # seconds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,10 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     match words:
         case [_, "stop", driver, host, *_]:
             return program.run("stop of monitoring", lambda: stop(name_of(driver, host)))
-        case [folder, "go-on", handle, *rest]:
-            return program.run("monitoring", lambda: go_on(Path(folder), int(handle), rest, read_input()))
-        case [folder, driver, host, *rest]:
-            return program.run("start of monitoring", lambda: start(Path(folder), [driver, host, *rest], read_input()))
+        case [directory, "go-on", fd, *rest]:
+            return program.run("monitoring", lambda: go_on(Path(directory), int(fd), rest, read_input()))
+        case [directory, driver, host, *rest]:
+            return program.run("start of monitoring", lambda: start(Path(directory), [driver, host, *rest],
+                                                                    read_input()))
         case _:
             asked = words == ["--help"]
             print(USAGE, file=sys.stdout if asked else sys.stderr)
@@ -54,7 +55,7 @@ def read_input() -> bytes:
 
 
 def name_of(driver: str, host: str) -> str:
-    """Of the one client of a node in OpenNebula, and of its user."""
+    """Return the name of the one client of a node in OpenNebula, and of its user."""
     return f"opennebula-monitor/{os.getuid()}/{driver}/{host}"
 
 
@@ -62,16 +63,16 @@ def config_of(stdin: bytes) -> MonitorConfig:
     return monitor_config(stdin, os.environ.get("SSH_CLIENT", ""))
 
 
-def rounds(folder: Path, argv: Sequence[str], stdin: bytes) -> Rounds:
-    probes = folder / f"{argv[0]}-probes.d"
+def poll_loop(directory: Path, argv: Sequence[str], stdin: bytes) -> PollLoop:
+    probes = directory / f"{argv[0]}-probes.d"
     if not probes.is_dir():
-        raise BadInput(f"there is no folder {probes} of probes; were the driver's files copied to this node "
+        raise BadInput(f"there is no directory {probes} of probes; were the driver's files copied to this node "
                        "(onehost sync --force)?")
-    return Rounds(probes, argv, stdin, allocations_of(argv[0]))
+    return PollLoop(probes, argv, stdin, allocations_of(argv[0]))
 
 
 def allocations_of(driver: str) -> Path:
-    """Return the folder of the records of this host's allocations, which the driver's options name.
+    """Return the directory of the records of this host's allocations, which the driver's options name.
 
     :raises BadOptions: the options cannot be read
     """
@@ -80,45 +81,52 @@ def allocations_of(driver: str) -> Path:
 
 
 def stop(name: str) -> None:
-    onlyone.end(name, STOP_LIMIT)
+    single_instance.end(name, STOP_TIMEOUT)
 
 
-def start(folder: Path, argv: Sequence[str], stdin: bytes) -> str:
-    """:returns: the first round
-    :raises NotAlone: another start was quicker
+def start(directory: Path, argv: Sequence[str], stdin: bytes) -> str:
+    """Start the background process, and return the output of the first round.
+
+    :returns: the first round
+    :raises AlreadyRunning: another start was quicker
     """
     config_of(stdin)
     name = name_of(argv[0], argv[1])
     stop(name)
-    with onlyone.take(name) as listener:
-        answer = monitor.answer(rounds(folder, argv, stdin).first(), int(time.time()))
-        detach(folder, listener, argv, stdin)
+    with single_instance.take(name) as listener:
+        answer = monitor.answer(poll_loop(directory, argv, stdin).first(), int(time.time()))
+        detach(directory, listener, argv, stdin)
     return answer
 
 
-def detach(folder: Path, listener: socket.socket, argv: Sequence[str], stdin: bytes) -> None:
-    """It keeps only the name open: who reads the answer waits until nobody can add to it."""
+def detach(directory: Path, listener: socket.socket, argv: Sequence[str], stdin: bytes) -> None:
+    """Start the background process. It keeps only the name open: the caller's reader waits until nobody can write to
+    the answer."""
     process = detached(
-        [sys.executable, "-m", "onedriver.node.monitorclient", str(folder), BACKGROUND, str(listener.fileno()), *argv],
+        [sys.executable, "-m", "onedriver.node.monitorclient", str(directory), BACKGROUND, str(listener.fileno()),
+         *argv],
         stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
     if process.stdin:
         process.stdin.write(stdin)
         process.stdin.close()
 
 
-def go_on(folder: Path, handle: int, argv: Sequence[str], stdin: bytes) -> None:
-    """:param handle: of the socket that :func:`start` took"""
+def go_on(directory: Path, fd: int, argv: Sequence[str], stdin: bytes) -> None:
+    """Run the background process.
+
+    :param fd: of the socket that :func:`start` took
+    """
     config, ended = config_of(stdin), threading.Event()
-    with socket.socket(fileno=handle) as listener:
+    with socket.socket(fileno=fd) as listener:
 
         def await_end() -> None:
             # Not even the interpreter's own end closes it, only the kernel after it: then nothing of this is left.
-            onlyone.await_end(listener).detach()
+            single_instance.await_end(listener).detach()
             ended.set()
 
         signal.signal(signal.SIGTERM, lambda *_: ended.set())
         threading.Thread(target=await_end, daemon=True).start()
-        rounds(folder, argv, stdin).run(config, Sender(config).send, ended)
+        poll_loop(directory, argv, stdin).run(config, Sender(config).send, ended)
 
 
 if __name__ == "__main__":

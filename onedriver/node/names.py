@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a VM is called on its node, the same with every engine."""
+"""Name a VM on its node, the same with every engine."""
 
 from onedriver.vm import Vm
 
@@ -13,5 +13,5 @@ def labels(vm: Vm) -> dict[str, str]:
 
 
 def name(vm_id: int) -> str:
-    """The container's name, which is also the deploy id."""
+    """Return the container's name, which is also the deploy id."""
     return f"{PREFIX}{vm_id}"

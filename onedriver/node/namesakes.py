@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers of older VMs whose numbers OpenNebula gives again, after its database was restored.
+"""Recognize containers of older VMs whose numbers OpenNebula gives again, after its database was restored.
 
 The time at which OpenNebula made a VM (STIME) tells the two apart. Some of the transfer driver's requests, and the end
 of a VM that was refused, tell a number alone: a mark on the node keeps the container from them.
@@ -13,17 +13,19 @@ from containerhost.linux.files import atomic_write
 from onedriver.node.names import STIME
 from onedriver.vm import Vm
 
-MARKS = "namesakes"  # folder below the driver's
+MARKS = "namesakes"  # directory below the driver's
 
 
-def require_own(state: ContainerState, vm: Vm, folder: Path) -> None:
-    """:param folder: the driver's own
+def require_own(state: ContainerState, vm: Vm, directory: Path) -> None:
+    """Refuse a container of another VM that had the same number.
+
+    :param directory: the driver's own
     :raises EngineConflict: the container is of another VM that had the number of ``vm``; it is marked
     """
     made = state.labels.get(STIME)
     if made is None or not vm.stime or made == str(vm.stime):
         return
-    mark = folder / MARKS / state.name
+    mark = directory / MARKS / state.name
     mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     atomic_write(mark, made.encode())
     raise EngineConflict(f"container {state.name} is of another VM {vm.id}, made at {made} seconds since the epoch "
@@ -31,9 +33,9 @@ def require_own(state: ContainerState, vm: Vm, folder: Path) -> None:
                          "this node. The container is left as it is. Save what is in it, then rename or remove it")
 
 
-def is_marked(state: ContainerState, folder: Path) -> bool:
+def is_marked(state: ContainerState, directory: Path) -> bool:
     """Return whether a container was found to be of another VM than the one that has its number now."""
-    mark = folder / MARKS / state.name
+    mark = directory / MARKS / state.name
     if not mark.exists():
         return False
     if mark.read_text(encoding="ascii") == state.labels.get(STIME):

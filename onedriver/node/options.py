@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administrator's options of a node: a TOML file whose keys are the fields of a driver's dataclass.
+"""Load the administrator's options of a node: a TOML file whose keys are the fields of a driver's dataclass.
 
 No file means all defaults. An option that does not exist, or is of the wrong type, is refused: a misspelt restriction
 would otherwise be none.
@@ -25,9 +25,9 @@ class NodeOptions:
     """What every driver has.
 
     :ivar endpoint: the engine's socket
-    :ivar datastores: folder of OpenNebula's datastores on this node
-    :ivar state: folder of what the driver keeps for each VM
-    :ivar owners: folder of the records that say which container has which device; all drivers of the node share it
+    :ivar datastores: directory of OpenNebula's datastores on this node
+    :ivar state: directory of what the driver keeps for each VM
+    :ivar owners: directory of the records that say which container has which device; all drivers of the node share it
     :ivar stop_timeout: seconds a guest may take to shut down by itself
     :ivar request_timeout: seconds the engine may be silent
     :ivar operation_timeout: seconds an operation of the engine may take
@@ -58,7 +58,9 @@ Options = TypeVar("Options")
 
 
 def load(kind: type[Options], path: Path) -> Options:
-    """:param kind: a dataclass in which every field has a default
+    """Load options from a TOML file.
+
+    :param kind: a dataclass in which every field has a default
     :raises BadOptions: the file cannot be read, or says something that is no option
     """
     try:

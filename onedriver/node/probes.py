@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What OpenNebula's monitoring reads about a node and its VMs, as text in its template syntax. Pure.
+"""Write what OpenNebula's monitoring reads about a node and its VMs, as text in its template syntax. Pure.
 
 Memory of hosts and VMs is in KiB, of GPUs in MiB, CPU in hundredths of a CPU, as OpenNebula has it.
 """
@@ -61,7 +61,7 @@ class Sample:
 
 def host_system(driver: str, engine: str, server: ServerInfo, host: Topology, inventory: Inventory,
                 own: Collection[str], elsewhere: Collection[str], filters: Sequence[str]) -> str:
-    """host/system: what seldom changes.
+    """Report host/system: what seldom changes.
 
     :param engine: what containers are made with: ``lxd``
     :param own: ids of devices that containers of this driver have
@@ -86,13 +86,13 @@ def numa_system(nodes: Iterable[NumaNode]) -> Iterator[str]:
 
 
 def nearest_first(node: NumaNode) -> str:
-    """OpenNebula wants the nodes in the order of their distance, the node itself first."""
+    """Order the nodes by distance, the node itself first, as OpenNebula wants them."""
     order = sorted(range(len(node.distances)), key=lambda other: (node.distances[other], other))
     return " ".join(map(str, order or [node.id]))
 
 
 def host_monitor(memory: MemoryUse, cpus: int, busy: float, network: tuple[int, int], nodes: Iterable[NumaNode]) -> str:
-    """host/monitor: what changes all the time.
+    """Report host/monitor: what changes all the time.
 
     :param cpus: how many the host has
     :param busy: share of all CPUs' time in use, 0 to 1
@@ -113,7 +113,10 @@ def numa_monitor(nodes: Iterable[NumaNode]) -> Iterator[str]:
 
 
 def datastores(location: Space, each: Iterable[Space]) -> str:
-    """:param location: of the folder that holds them"""
+    """Report the datastores.
+
+    :param location: of the directory that holds them
+    """
     total = {"DS_LOCATION_TOTAL_MB": location.total // MIB, "DS_LOCATION_USED_MB": location.used // MIB,
              "DS_LOCATION_FREE_MB": location.free // MIB}
     rows = [template.vector("DS", {"ID": space.datastore, "TOTAL_MB": space.total // MIB, "USED_MB": space.used // MIB,
@@ -126,9 +129,9 @@ def datastores(location: Space, each: Iterable[Space]) -> str:
 
 def pci(inventory: Inventory, own: Collection[str], elsewhere: Collection[str], filters: Sequence[str]
         ) -> Iterator[str]:
-    """A whole GPU and its slices exclude each other, a physical function and its virtual ones too: the parts are
-    reported, not what they are parts of. What cannot be given away is left out, and the core forgets it; what a VM has
-    stays, well or not."""
+    """Yield the PCI devices of the host. A whole GPU and its slices exclude each other, a physical function and its
+    virtual ones too: the parts are reported, not the whole. What cannot be given away is left out, and the core forgets
+    it; what a VM has stays, healthy or not."""
     whole = {device.parent for device in inventory.devices if device.parent}
     for device in inventory.devices:
         taken = {device.id, *(other.id for other in inventory.related(device))} & set(elsewhere)
@@ -146,11 +149,14 @@ def kind(device: Device) -> str:
 
 
 def pci_attributes(device: Device) -> dict[str, str | int | None]:
-    """:returns: as the core stores them; a slice also has the profile its driver tells"""
-    place, class_code = from_device_id(device.id), device.class_code[:4]
+    """Return the PCI attributes of a device.
+
+    :returns: as the core stores them; a slice also has the profile its driver tells
+    """
+    address, class_code = from_device_id(device.id), device.class_code[:4]
     return {
-        "ADDRESS": place.address, "SHORT_ADDRESS": place.short, "DOMAIN": place.domain, "BUS": place.bus,
-        "SLOT": place.slot, "FUNCTION": place.function, "VENDOR": device.vendor_id, "DEVICE": product(device),
+        "ADDRESS": address.address, "SHORT_ADDRESS": address.short, "DOMAIN": address.domain, "BUS": address.bus,
+        "SLOT": address.slot, "FUNCTION": address.function, "VENDOR": device.vendor_id, "DEVICE": product(device),
         "CLASS": class_code, "TYPE": kind(device), "VENDOR_NAME": VENDOR_NAMES.get(device.vendor_id, device.vendor_id),
         "DEVICE_NAME": device_name(device), "CLASS_NAME": CLASS_NAMES.get(class_code, class_code),
         "NUMA_NODE": "-" if device.numa_node is None else device.numa_node, "UUID": device.uuid}
@@ -170,25 +176,26 @@ def device_name(device: Device) -> str:
 
 
 def vm_status(containers: Iterable[ContainerState]) -> str:
-    """vm/status: the state of every VM. A container that takes another one's place has another name until then."""
+    """Report vm/status: the state of every VM. A container that replaces another one has another name until then."""
     rows = (template.vector("VM", {"ID": state.labels[LABEL], "DEPLOY_ID": state.name, "STATE": STATES[state.status]})
             for state in containers if LABEL in state.labels and state.name == f"{PREFIX}{state.labels[LABEL]}")
     return "\n".join(rows)
 
 
 def complete() -> str:
-    """What makes oned take a list of states for the whole: a VM that is not in it is powered off, or a stranger."""
+    """Return the line by which oned takes a list of states as complete: a VM that is not in it is powered off, or
+    unknown."""
     return template.lines({"SYNC_STATE": "yes", "MISSING_STATE": STATES[Status.STOPPED]})
 
 
 def wilds(containers: Iterable[ContainerState]) -> str:
-    """Containers that OpenNebula did not make: an administrator sees them in the host."""
+    """Report containers that OpenNebula did not make: an administrator sees them in the host."""
     names = [state.name for state in containers if LABEL not in state.labels]
     return template.lines({"TOTAL_WILDS": len(names), "WILDS": ",".join(names)}) if names else ""
 
 
 def vm_monitor(state: ContainerState, values: Mapping[str, template.Value], disks: str = "") -> str:
-    """vm/monitor: one VM's line.
+    """Report vm/monitor: one VM's line.
 
     :param disks: of :func:`disk_values`
     """
@@ -197,7 +204,9 @@ def vm_monitor(state: ContainerState, values: Mapping[str, template.Value], disk
 
 
 def vm_values(now: Metrics, moment: float, before: Sample | None) -> dict[str, template.Value]:
-    """:param moment: seconds since the host's start
+    """Return the values of a container's metrics.
+
+    :param moment: seconds since the host's start
     :param before: of an earlier round; without it, or over a restart, CPU is not told
     """
     values: dict[str, template.Value] = {
@@ -217,20 +226,23 @@ def io_values(found: DiskIo | None) -> dict[str, template.Value]:
 
 
 def disk_values(now: Metrics) -> str:
-    """The root disk's use, where the storage pool tells it."""
+    """Return the root disk's use, where the storage pool reports it."""
     if not now.disks.get(ROOT):
         return ""
     return template.vector("DISK_SIZE", {"ID": 0, "SIZE": math.ceil(now.disks[ROOT] / MIB)})
 
 
 def fault_values(faults: Sequence[str]) -> dict[str, template.Value]:
-    """:param faults: what is wrong with the VM's devices; what an administrator and its owner see of it"""
+    """Return the values of a VM's faults.
+
+    :param faults: what is wrong with the VM's devices; what an administrator and its owner see of it
+    """
     return {"DEVICE_FAULTS": ", ".join(faults)} if faults else {}
 
 
 def gpu_values(uses: Sequence[Use | None]) -> dict[str, template.Value]:
-    """What ``onevm show`` lists of a VM with GPUs: their average use, and the sums of free memory and power. What one
-    of them does not tell is not told of all.
+    """Return the GPU values of ``onevm show``: their average use, and the sums of free memory and power. A value that
+    one of them does not report is left out.
 
     :param uses: of every GPU that the VM has, None where nobody tells
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries messages to onemonitord: datagrams, and a connection of its own for what may not be lost."""
+"""Send messages to onemonitord: datagrams, and a connection of its own for what may not be lost."""
 
 import socket
 import time
@@ -8,7 +8,7 @@ from onedriver import monitor
 from onedriver.monitor import Message, Type
 from onedriver.monitorconfig import MonitorConfig
 
-LIMIT = 10  # seconds to be connected
+TIMEOUT = 10  # seconds to be connected
 SURE = frozenset({Type.STATE_VM, Type.EXEC_VM})
 
 
@@ -17,7 +17,10 @@ class Sender:
         self._config = config
 
     def send(self, kind: Type, success: bool, text: str) -> None:
-        """:raises OSError: it cannot be sent"""
+        """Send a message.
+
+        :raises OSError: it cannot be sent
+        """
         message = Message(kind, success, self._config.host, int(time.time()), text)
         parts = monitor.datagrams(message, self._config.encrypt)
         if kind in SURE or max(map(len, parts)) > monitor.DATAGRAM_LIMIT:
@@ -26,7 +29,7 @@ class Sender:
             self._datagrams(parts)
 
     def _connected(self, data: bytes) -> None:
-        with socket.create_connection((self._config.address, self._config.port), LIMIT) as connection:
+        with socket.create_connection((self._config.address, self._config.port), TIMEOUT) as connection:
             connection.sendall(data)
 
     def _datagrams(self, datagrams: list[bytes]) -> None:

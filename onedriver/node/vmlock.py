@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One at a time for each VM: an action of oned, or what the node does by itself for a VM that stopped."""
+"""Lock a VM: an action of oned, or what the node does by itself for a VM that stopped, one at a time."""
 
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,14 +14,14 @@ class Busy(DriverError):
     """Another process works on the VM."""
 
 
-def held(state: Path, vm_id: int, limit: float) -> AbstractContextManager[None]:
+def held(state: Path, vm_id: int, timeout: float) -> AbstractContextManager[None]:
     """Hold the VM's lock while the block runs.
 
-    :param limit: seconds to wait for another process
+    :param timeout: seconds to wait for another process
     :raises Busy: it went on for longer
     """
-    return byte_held(state / FILE, vm_id, limit, lambda _: Busy(
-        f"another command has worked on VM {vm_id} for more than {limit:g} s"))
+    return byte_held(state / FILE, vm_id, timeout, lambda _: Busy(
+        f"another command has worked on VM {vm_id} for more than {timeout:g} s"))
 
 
 def is_held(state: Path, vm_id: int) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What oned can have done with a VM's container, as far as it is the same with every engine: one method for each
-action, each of which may be repeated. A driver adds what its engine alone has: images, disks, interfaces.
+"""Run oned's actions on a VM's container, as far as they are the same with every engine: one method for each action,
+each of which may be repeated. A driver adds the engine-specific parts: images, disks, interfaces.
 
-What a VM has on this host is always found by its id: the container's name, the allocation records, the folder of its
+What a VM has on this host is always found by its id: the container's name, the allocation records, the directory of its
 context.
 """
 
@@ -23,11 +23,11 @@ from containerhost.spec import ContainerSpec, grants_of
 from containerhost.sysfs import Host
 from onedriver.actions import Call
 from onedriver.errors import DriverError
-from onedriver.node import changes, devices, namesakes
+from onedriver.node import devices, namesakes, validation
 from onedriver.node.commands import Commands
-from onedriver.node.holding import attached, complain, consumer, own_name
 from onedriver.node.names import LABEL, name
 from onedriver.node.options import NodeOptions
+from onedriver.node.vm_ids import attached, complain, consumer, own_name
 from onedriver.vm import Nic, Pci, Vm
 
 LOG = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Snapshots(Protocol):
     def create(self, container: str, name: str) -> None: ...
 
     def delete(self, container: str, name: str) -> None:
-        """Done already when it is gone."""
+        """Delete a snapshot. Idempotent."""
 
 
 class BaseVmm(abc.ABC):
@@ -64,7 +64,10 @@ class BaseVmm(abc.ABC):
     # Life.
 
     def deploy(self, call: Call) -> str:
-        """:returns: the deploy id"""
+        """Create and start the VM's container.
+
+        :returns: the deploy id
+        """
         vm, own = call.vm, name(call.vm_id)
         spec = self._spec(vm)
         state = self._find(own, vm)
@@ -77,7 +80,7 @@ class BaseVmm(abc.ABC):
         return own
 
     def shutdown(self, call: Call) -> None:
-        """It is asked to end by itself; it may refuse, and then it runs on."""
+        """Ask the VM to shut down; it may refuse, and then it goes on."""
         self._end(call, force=False)
 
     def cancel(self, call: Call) -> None:
@@ -153,12 +156,15 @@ class BaseVmm(abc.ABC):
         self._take_back(call.vm_id, grant, self._others(call.vm_id, grant, view), view)
 
     def _take_back(self, vm_id: int, grant: Grant, others: Sequence[Grant], view: HostView) -> None:
-        """What cannot be taken from the container stays the VM's, and goes to nobody else."""
+        """Detach a device after a failure. What cannot be detached stays the VM's, and nobody else gets it."""
         self._engine.detach(name(vm_id), grant, others)
         complain(self._release(vm_id, grant.device.id, view))
 
     def _release(self, vm_id: int, device_id: str, view: HostView) -> tuple[str, ...]:
-        """:returns: complaints"""
+        """Release one device, or all of them.
+
+        :returns: complaints
+        """
         first = first_process(self._engine, name(vm_id))
         return self._allocator.release_device(device_id, self._consumer(vm_id), first, view)
 
@@ -167,20 +173,23 @@ class BaseVmm(abc.ABC):
     def resize(self, call: Call) -> None:
         own, spec = self._existing(call).name, self._spec(call.vm)
         if self._is_running(own):
-            changes.of_shrinking(own, spec.memory.size, self._engine.metrics(own).memory)
+            validation.of_shrinking(own, spec.memory.size, self._engine.metrics(own).memory)
         self._reconfigure(call.vm, spec)
 
     def exec(self, call: Call) -> None:
-        """Done when the command has begun; monitoring tells its end."""
+        """Start a command, and return once it has started; monitoring reports its end."""
         self._commands.start(self._existing(call).name, call.arguments["command"], call.arguments.get("stdin", ""))
 
     def exec_cancel(self, call: Call) -> None:
         self._commands.cancel(own_name(call))
 
     def snapshot_create(self, call: Call) -> str:
-        """:returns: what the snapshot is called on this host"""
+        """Create a snapshot.
+
+        :returns: what the snapshot is called on this host
+        """
         own = self._existing(call).name
-        snapshot = f"{SNAPSHOT}{changes.snapshot_number(call.arguments['snapshot'])}"
+        snapshot = f"{SNAPSHOT}{validation.snapshot_number(call.arguments['snapshot'])}"
         if snapshot not in self._snapshots.names(own):
             self._snapshots.create(own, snapshot)
         return snapshot
@@ -189,13 +198,13 @@ class BaseVmm(abc.ABC):
         self._snapshots.delete(self._existing(call).name, self._snapshot(call))
 
     def _snapshot(self, call: Call) -> str:
-        return f"{SNAPSHOT}{changes.snapshot_number(call.arguments['snapshot'].removeprefix(SNAPSHOT))}"
+        return f"{SNAPSHOT}{validation.snapshot_number(call.arguments['snapshot'].removeprefix(SNAPSHOT))}"
 
     # What the engine alone has.
 
     @abc.abstractmethod
     def _spec(self, vm: Vm) -> ContainerSpec:
-        """What can be refused without a look at the host's containers is refused here."""
+        """Return the VM's spec. What can be refused without a look at the host's containers is refused here."""
 
     @abc.abstractmethod
     def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
@@ -212,11 +221,14 @@ class BaseVmm(abc.ABC):
 
     @abc.abstractmethod
     def _end(self, call: Call, *, force: bool) -> None:
-        """A VM that stays on this host keeps its container, with what it wrote, and its devices."""
+        """Stop the container. A VM that stays on this host keeps its container, with what it wrote, and its devices."""
 
     @abc.abstractmethod
     def _require_suspendable(self, vm: Vm) -> None:
-        """:raises NotSupported: OpenNebula would do with it what a suspended container cannot"""
+        """Refuse to suspend a VM that could not be resumed.
+
+        :raises NotSupported: OpenNebula would do with it what a suspended container cannot
+        """
 
     @abc.abstractmethod
     def _attach_interface(self, vm: Vm, nic: Nic) -> None: ...
@@ -236,8 +248,8 @@ class BaseVmm(abc.ABC):
         return self._allocator.acquire(requests, self._consumer(vm.id), view) if requests else ()
 
     def _acquire_anew(self, vm: Vm, view: HostView) -> tuple[Grant, ...]:
-        """Of a stopped container: while it was powered off, devices may have been detached without a script being
-        called."""
+        """Acquire the devices of a stopped container: while it was powered off, devices may have been detached without
+        a script being called."""
         requests = self._requests(vm, vm.pcis, view)
         wanted = {request.address for request in requests}
         for device_id in sorted(self._allocator.held_by(self._consumer(vm.id)) - wanted):
@@ -250,22 +262,24 @@ class BaseVmm(abc.ABC):
         return consumer(self.driver, self._engine.name, vm_id)
 
     def _requests(self, vm: Vm, pcis: Sequence[Pci], view: HostView) -> tuple[devices.Request, ...]:
-        """The host's devices are only looked for where some are asked for."""
+        """Return the VM's device requests; the host is scanned only where there are any."""
         return devices.requests(pcis, view.inventory, self._device_options(vm)) if pcis else ()
 
     def _node_cpus(self, vm: Vm) -> Mapping[int, frozenset[int]]:
-        """The host's CPUs by NUMA node, for a VM that OpenNebula has placed on some."""
+        """Return the host's CPUs by NUMA node, for a VM that OpenNebula has placed on some."""
         if not vm.topology.nodes:
             return {}
         from containerhost import topology  # noqa: PLC0415  (few VMs are pinned)
         return {node.id: node.cpus for node in topology.read(self._host).nodes}
 
     def _device_options(self, vm: Vm) -> NodeOptions:
-        """The node's options, as far as the template does not say otherwise."""
+        """Return the node's device options; a driver overrides this where its template can change them."""
         return self._options
 
     def _find(self, own: str, vm: Vm | None = None) -> ContainerState | None:
-        """:param vm: whose container it must be
+        """Find a VM's container.
+
+        :param vm: whose container it must be
         :raises EngineConflict: a container of that name is not this driver's, or another VM's
         """
         try:

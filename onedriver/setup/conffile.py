@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes a configuration file as a whole or not at all; what it was before stays beside it."""
+"""Change a configuration file as a whole or not at all; its former content stays beside it."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from containerhost.linux.files import atomic_write
 
 
 def replace(path: Path, text: str, driver: str) -> None:
-    """Owner and mode stay, and so does the link where it is one.
+    """Replace a file's content. Owner and mode stay, and so does the link where it is one.
 
     :raises OSError: it cannot be written; it is as it was
     """
@@ -22,7 +22,7 @@ def replace(path: Path, text: str, driver: str) -> None:
 
 
 def write(file: Path, text: str) -> None:
-    """The same without what it was before."""
+    """Write a file as :func:`replace` does, without a backup."""
     status = file.stat()
     atomic_write(file, text.encode(), stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``<driver>-install``: puts a driver on a front-end, and checks a node."""
+"""Run the command ``<driver>-install``: put a driver on a front-end, and check a node."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from onedriver.setup import conffile, networkdrivers, remotes, stanza, transferd
 
 CONFIGURED = ("oned.conf", "monitord.conf")
 LIVE_FILE, LIVE_LIST = "vmm_exec/vmm_execrc", "LIVE_DISK_SNAPSHOTS"  # pairs of drivers: VMM-TM
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 EXEC_WARNING = ("warning: {path} lets the owner of a VM call exec, by which he can run a command as oneadmin on this "
                 "front-end (OpenNebula 7.4, with every hypervisor): move exec from VM_MANAGE_OPERATIONS to "
                 "VM_ADMIN_OPERATIONS; see the manual, Reports for OpenNebula")
@@ -41,7 +41,7 @@ class Driver(NamedTuple):
 
     @property
     def others(self) -> Sequence[str]:
-        """OpenNebula's own among them."""
+        """Return the drivers in the lists, OpenNebula's own among them."""
         return [transfer for transfer in self.live if transfer != self.name]
 
 
@@ -61,30 +61,30 @@ def commands(driver: Driver) -> click.Group:
         """"""
 
     @main.command("front-end")
-    @click.option("--remotes", "folder", type=FOLDER, default="/var/lib/one/remotes", show_default=True,
-                  help="The front-end's folder of scripts.")
-    @click.option("--conf", "configuration", type=FOLDER, default="/etc/one", show_default=True,
-                  help="The folder with oned.conf and monitord.conf.")
+    @click.option("--remotes", "directory", type=DIRECTORY, default="/var/lib/one/remotes", show_default=True,
+                  help="The front-end's directory of scripts.")
+    @click.option("--conf", "configuration", type=DIRECTORY, default="/etc/one", show_default=True,
+                  help="The directory with oned.conf and monitord.conf.")
     @click.option("--apply", "to_apply", is_flag=True, help="Change oned.conf, monitord.conf and vmm_execrc; without "
                   "it, print what to change.")
     @click.option("--uninstall", "to_remove", is_flag=True, help="Take everything away again.")
     @_json
-    def front_end(folder: Path, configuration: Path, to_apply: bool, to_remove: bool, as_json: bool) -> None:
+    def front_end(directory: Path, configuration: Path, to_apply: bool, to_remove: bool, as_json: bool) -> None:
         """Copy the driver's scripts, and configure oned and onemonitord."""
         changes = planned(driver, configuration, to_remove) if to_apply else {}
         files = [path for part in (networkdrivers, remotes)
-                 for path in (part.uninstall if to_remove else part.install)(folder, driver.name)]
-        files += (transferdrivers.uninstall if to_remove else transferdrivers.install)(folder, driver.name,
+                 for path in (part.uninstall if to_remove else part.install)(directory, driver.name)]
+        files += (transferdrivers.uninstall if to_remove else transferdrivers.install)(directory, driver.name,
                                                                                        driver.others)
         write(driver, changes)
         warnings = [] if to_remove else warnings_of(configuration)
         by_hand = {} if to_apply else {name: by_hand_in(driver, name) for name in (*CONFIGURED, LIVE_FILE)}
         if as_json:
-            click.echo(json.dumps({"files": [str(folder / file) for file in files],
+            click.echo(json.dumps({"files": [str(directory / file) for file in files],
                                    "configured": [str(path) for path in changes], "by_hand": by_hand,
                                    "warnings": warnings}))
         else:
-            click.echo("\n".join([told(driver, folder, len(files), changes, by_hand, to_remove), *warnings]))
+            click.echo("\n".join([summary(driver, directory, len(files), changes, by_hand, to_remove), *warnings]))
 
     @main.command()
     def sample() -> None:
@@ -129,7 +129,7 @@ def by_hand_in(driver: Driver, name: str) -> str:
 
 
 def planned(driver: Driver, configuration: Path, to_remove: bool) -> dict[Path, str]:
-    """The new text of every file that changes.
+    """Return the new text of every file that changes.
 
     :raises CannotConfigure: one of them cannot be changed
     """
@@ -147,7 +147,10 @@ def planned(driver: Driver, configuration: Path, to_remove: bool) -> dict[Path, 
 
 
 def including(driver: Driver, name: str, text: str) -> str:
-    """:param text: of the file ``name``, in which the driver is to be"""
+    """Return the text with the driver's part.
+
+    :param text: of the file ``name``, in which the driver is to be
+    """
     if name == LIVE_FILE:
         return stanza.with_words(text, LIVE_LIST, driver.pairs)
     return stanza.inserted(stanza.listed(text, lists_in(driver, name), driver.name), stanza_of(driver, name),
@@ -165,7 +168,7 @@ def lists_in(driver: Driver, name: str) -> stanza.Lists:
 
 
 def write(driver: Driver, changes: Mapping[Path, str]) -> None:
-    """All or none."""
+    """Write all files or none."""
     with Rollback("configure the front-end") as rollback:
         for path, text in changes.items():
             before = path.read_text(encoding="utf-8")
@@ -173,9 +176,9 @@ def write(driver: Driver, changes: Mapping[Path, str]) -> None:
             rollback.on_error(f"change {path}", conffile.replace, path, before, driver.name)
 
 
-def told(driver: Driver, folder: Path, files: int, changes: Mapping[Path, str], by_hand: Mapping[str, str],
-         to_remove: bool) -> str:
-    lines = [f"{files} scripts {'removed from' if to_remove else 'new or changed in'} {folder}"]
+def summary(driver: Driver, directory: Path, files: int, changes: Mapping[Path, str], by_hand: Mapping[str, str],
+            to_remove: bool) -> str:
+    lines = [f"{files} scripts {'removed from' if to_remove else 'new or changed in'} {directory}"]
     lines += [f"{path} changed; {conffile.backup(path, driver.name).name} is what it was before" for path in changes]
     for name, text in by_hand.items():
         lines.append(f"{'remove from' if to_remove else 'add to'} {name}:\n\n{text}")

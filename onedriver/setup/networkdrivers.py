@@ -16,7 +16,9 @@ CLASS = "NicLXC"  # of interfaces that are called <deploy id>-<NIC_ID>
 
 
 def install(remotes: Path, driver: str) -> list[Path]:
-    """:returns: what was changed; nothing where the front-end has no network drivers
+    """Register the interfaces with OpenNebula's network drivers.
+
+    :returns: what was changed; nothing where the front-end has no network drivers
     :raises CannotConfigure: this OpenNebula has no class of such interfaces
     """
     file = remotes / FILE
@@ -32,7 +34,10 @@ def install(remotes: Path, driver: str) -> list[Path]:
 
 
 def uninstall(remotes: Path, driver: str) -> list[Path]:
-    """:returns: what was changed"""
+    """Remove the driver from OpenNebula's transfer drivers.
+
+    :returns: what was changed
+    """
     file = remotes / FILE
     with as_owner(remotes):
         if not file.is_file():

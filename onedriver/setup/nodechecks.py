@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every driver's check of a node looks at: complaints, each with what to do."""
+"""Check a node for every driver: complaints, each with what to do."""
 
 import pwd
 import re
@@ -18,7 +18,7 @@ from containerhost.sysfs import Host
 from onedriver.errors import DriverError
 from onedriver.node import datastores as node_datastores
 
-LIMIT = 30  # seconds
+TIMEOUT = 30  # seconds
 PLACE = "/usr/local/bin or /usr/bin"
 CAP_SYS_RESOURCE = 1 << 24  # capabilities(7)
 EVERY_ID = ["0", "0", "4294967295"]  # uid_map of the first user namespace, see user_namespaces(7)
@@ -27,7 +27,10 @@ Check = Callable[[], Iterable[str]]
 
 
 def run(checks: Mapping[str, Check]) -> dict[str, list[str]]:
-    """:returns: complaints, by what was looked at"""
+    """Run the checks of a node.
+
+    :returns: complaints, by what was looked at
+    """
     return {name: complaints(look) for name, look in checks.items()}
 
 
@@ -39,20 +42,23 @@ def complaints(look: Check) -> list[str]:
 
 
 def devices(owners: Path) -> Iterable[str]:
-    """:param owners: folder of the allocation records"""
+    """Check the host's devices.
+
+    :param owners: directory of the allocation records
+    """
     host = Host()
     return [*doctor.complaints(scan(host), topology.read(host), owners), *doctor.unlimited(host)]
 
 
 def datastores(path: Path, user: str) -> Iterable[str]:
-    """Complain unless OpenNebula's folder of datastores is there and root can enter it without following a link.
+    """Complain unless OpenNebula's directory of datastores is there and root can enter it without following a link.
 
     :param user: who the front-end logs in as
     """
     try:
-        node_datastores.folder(path).close()
+        node_datastores.open_directory(path).close()
     except FileNotFoundError:
-        yield (f"there is no folder {path}: install OpenNebula's node package, or make it: install -d -o {user} -g "
+        yield (f"there is no directory {path}: install OpenNebula's node package, or make it: install -d -o {user} -g "
                f"{user} -m 750 {path}")
 
 
@@ -81,7 +87,7 @@ def memlock(wanted: str, daemon: int) -> Iterable[str]:
 
 
 def peer(path: str) -> int:
-    """Process id of who listens at a socket; of a socket that systemd made, systemd's."""
+    """Return the process id of who listens at a socket; of a socket that systemd made, systemd's."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -96,12 +102,12 @@ def commands(names: Sequence[str]) -> Iterable[str]:
 
 
 def version(text: str) -> tuple[int, ...]:
-    """``5.0.2`` as (5, 0, 2); a part that is no number is left out."""
+    """Parse ``5.0.2`` to (5, 0, 2); a part that is no number is left out."""
     return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
 def sudo(user: str, command: str, uses: Iterable[Sequence[str]]) -> Iterable[str]:
-    """Whether the user may run a driver's command as root without a password.
+    """Return whether the user may run a driver's command as root without a password.
 
     :param uses: its arguments, one of each kind that is needed
     """
@@ -117,5 +123,5 @@ def sudo(user: str, command: str, uses: Iterable[Sequence[str]]) -> Iterable[str
         return
     for words in uses:
         asked = ["sudo", "-n", "-l", "-U", user, shutil.which(command) or command, *words]
-        if programs.run(asked, LIMIT).returncode != 0:
+        if programs.run(asked, TIMEOUT).returncode != 0:
             yield f"{user} may not run `{command} {' '.join(words)}` through sudo; the manual has the line for sudoers"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scripts that OpenNebula copies from its front-end to every node."""
+"""Install the scripts that OpenNebula copies from its front-end to every node."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ class NotInstalled(DriverError):
 
 
 def source() -> Path:
-    """The folder with ``remotes`` and the stanzas, of a checkout or of an installed package.
+    """Return the directory with ``remotes`` and the stanzas, of a checkout or of an installed package.
 
     :raises NotInstalled: it is nowhere
     """
@@ -32,19 +32,20 @@ def source() -> Path:
 
 
 def sample(driver: str) -> Path:
-    """The file of a node's options, with every option at its default."""
+    """Return the file of a node's options, with every option at its default."""
     return source().parent / f"{driver}.toml.sample"
 
 
 def files(driver: str) -> list[Path]:
-    """A driver's own, relative to ``remotes``: what is below KIND/DRIVER, KIND/DRIVER.d or KIND/DRIVER-probes.d."""
-    folder = source() / "remotes"
-    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    """Return a driver's own files, relative to ``remotes``: what is below KIND/DRIVER, KIND/DRIVER.d or
+    KIND/DRIVER-probes.d."""
+    directory = source() / "remotes"
+    found = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
     return sorted(path for path in found if path.parts[1] in (driver, f"{driver}.d", f"{driver}-probes.d"))
 
 
 def install(remotes: Path, driver: str) -> list[Path]:
-    """What other files there are stays.
+    """Install the driver's files; other files stay.
 
     :returns: what was new or different
     """
@@ -63,7 +64,7 @@ def install_one(content: bytes, target: Path) -> bool:
 
 @contextlib.contextmanager
 def as_owner(remotes: Path) -> Iterator[None]:
-    """Let root do what is in the block as the user who has the folder: OpenNebula reads what is made there as that
+    """Let root do what is in the block as the user who has the directory: OpenNebula reads what is made there as that
     user, whose links lead root nowhere."""
     owner, groups = remotes.stat(), os.getgroups()
     if os.geteuid() != 0 or owner.st_uid == 0:
@@ -81,7 +82,7 @@ def as_owner(remotes: Path) -> Iterator[None]:
 
 
 def uninstall(remotes: Path, driver: str) -> list[Path]:
-    """Only this driver's files, and the folders that are empty then.
+    """Remove only this driver's files, and the directories that are empty then.
 
     :returns: what was removed
     """
@@ -90,9 +91,9 @@ def uninstall(remotes: Path, driver: str) -> list[Path]:
         found = [file for file in names if (remotes / file).is_file()]
         for file in found:
             (remotes / file).unlink()
-            for folder in (remotes / file).parents:
-                if folder == remotes:
+            for directory in (remotes / file).parents:
+                if directory == remotes:
                     break
                 with contextlib.suppress(OSError):  # somebody else's files are in it
-                    folder.rmdir()
+                    directory.rmdir()
     return found

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver's part of a configuration file of the front-end: a section between two lines that mark it, and its name in
-lists that others are in too, and words in such lists. Pure."""
+"""Edit a driver's part of a configuration file of the front-end: a section between two lines that mark it, and its name
+in lists that others are in too, and words in such lists. Pure."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -13,7 +13,9 @@ class CannotConfigure(DriverError):
 
 
 def inserted(text: str, stanza: str, driver: str, position: int | None = None) -> str:
-    """:param stanza: replaces an earlier one where it is
+    """Return the text with the driver's section.
+
+    :param stanza: replaces an earlier one where it is
     :param position: where a new one comes, at the beginning of a line; None is the end
     :raises CannotConfigure: the driver was configured by hand, or a mark is missing
     """
@@ -30,7 +32,10 @@ def inserted(text: str, stanza: str, driver: str, position: int | None = None) -
 
 
 def removed(text: str, driver: str) -> str:
-    """:raises CannotConfigure: a mark is missing"""
+    """Return the text without the driver's section.
+
+    :raises CannotConfigure: a mark is missing
+    """
     begin, end = marks(driver)
     rest = marked(driver).sub("", text, count=1)
     if re.search(rf"^# (?:BEGIN|END) {driver}\b", rest, re.M):
@@ -54,7 +59,10 @@ Lists = Collection[tuple[str, str]]  # section and option: ("TM_MAD", "-d")
 
 
 def listed(text: str, lists: Lists, driver: str) -> str:
-    """:raises CannotConfigure: there is no such section, or it has no such list"""
+    """Add the driver to the lists of a section.
+
+    :raises CannotConfigure: there is no such section, or it has no such list
+    """
     for section, option in lists:
         found = members(text, section, option)
         if found is None:
@@ -83,7 +91,10 @@ def members(text: str, section: str, option: str) -> re.Match[str] | None:
 
 
 def with_words(text: str, variable: str, words: Sequence[str]) -> str:
-    """:raises CannotConfigure: there is no such list"""
+    """Add words to the list of a variable.
+
+    :raises CannotConfigure: there is no such list
+    """
     found = words_of(text, variable)
     if found is None:
         raise CannotConfigure(f"there is no line {variable}=\"…\" to which {' '.join(words)} could be added")

@@ -15,7 +15,7 @@ from onedriver.setup.remotes import as_owner
 SCRIPTS = ("cpds", "cpds.ssh", "snap_create_live", "snap_create_live.ssh")
 #: Exit statuses of the driver's script. Every other one: the VM is none of its own, or it could not find out.
 DONE, FAILED = 0, 100
-#: By the end of a script's first line; HOOK is the driver's script, beside the folder of the one that calls it.
+#: By the end of a script's first line; HOOK is the driver's script, beside the directory of the one that calls it.
 LINES = {
     "sh": f'"${{0%/*}}/../HOOK" "${{0##*/}}" "$@"; case $? in {DONE}) exit 0;; {FAILED}) exit 1;; esac',
     "ruby": 'system("#{__dir__}/../HOOK", File.basename($PROGRAM_NAME), *ARGV); '
@@ -24,7 +24,9 @@ LINES = {
 
 
 def install(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path]:
-    """:param transfers: names of transfer drivers
+    """Let OpenNebula's transfer drivers hand over the disks of running VMs.
+
+    :param transfers: names of transfer drivers
     :returns: what was changed; nothing where the front-end does not have them
     """
     def with_line(text: str) -> str:
@@ -39,12 +41,18 @@ def install(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path
 
 
 def uninstall(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path]:
-    """:returns: what was changed"""
+    """Remove the driver from OpenNebula's transfer drivers.
+
+    :returns: what was changed
+    """
     return changed(remotes, driver, transfers, lambda text: stanza.removed(text, driver))
 
 
 def language_of(first: str) -> str | None:
-    """:param first: line of a script"""
+    """Return the language of a script.
+
+    :param first: line of a script
+    """
     return next((language for language in LINES if first.startswith("#!") and first.endswith(language)), None)
 
 

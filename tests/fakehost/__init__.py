@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Emulated hosts: GPUs and SR-IOV network cards that are not there, under the real daemons.
 
-``tree`` writes a described host as plain folders for unit tests; ``tools/fakehost`` (``cli``) runs a command on it in
-namespaces of its own; ``control`` is how tests cause faults there. The way down:
+``tree`` writes a described host as plain directories for unit tests; ``tools/fakehost`` (``cli``) runs a command on it
+in namespaces of its own; ``control`` is how tests cause faults there. The way down:
 
 * ``description``: YAML -> what the host is made of; ``functions``: its PCI functions as they are at one moment
 * ``entries``: files, links and nodes as values; ``pci``, ``gpus``, ``nets``, ``numa``: what is shown, as entries

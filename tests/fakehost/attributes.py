@@ -63,23 +63,23 @@ class _Request:
 
 
 class Attributes:
-    """The file system. Every attribute is a file in one folder, named by its number."""
+    """The file system. Every attribute is a file in one directory, named by its number."""
 
-    def __init__(self, folder: str) -> None:
-        os.makedirs(folder, exist_ok=True)
-        self.folder = folder
+    def __init__(self, directory: str) -> None:
+        os.makedirs(directory, exist_ok=True)
+        self.directory = directory
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         self._attributes: dict[int, Attribute] = {}
         self._numbers = itertools.count(_ROOT + 1)
         options = f"fd={self._device},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
-        linux.mount("fakehost", folder, "fuse", linux.MS_NOSUID | linux.MS_NODEV, options)
+        linux.mount("fakehost", directory, "fuse", linux.MS_NOSUID | linux.MS_NODEV, options)
         threading.Thread(target=self._serve, name="attributes", daemon=True).start()
 
     def add(self, attribute: Attribute) -> str:
         """Add a file and return its path."""
         number = next(self._numbers)
         self._attributes[number] = attribute
-        return f"{self.folder}/{number}"
+        return f"{self.directory}/{number}"
 
     def _serve(self) -> None:
         while True:

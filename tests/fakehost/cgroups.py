@@ -23,7 +23,7 @@ class Group:
     """A group of the emulated host in one hierarchy.
 
     :ivar mount: where the hierarchy is mounted
-    :ivar path: the group's folder
+    :ivar path: the group's directory
     :ivar unified: it is a version 2 hierarchy
     """
 
@@ -85,7 +85,7 @@ def remove(groups: Sequence[Group]) -> None:
 
 
 def _own_groups(pid: str) -> list[tuple[str, str, bool]]:
-    """Per hierarchy: its mount point, the folder below which a host's group belongs, and whether it is version 2."""
+    """Per hierarchy: its mount point, the directory below which a host's group belongs, and whether it is version 2."""
     found = []
     memberships = [line.split(":", 2) for line in pathlib.Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
     for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
@@ -102,9 +102,9 @@ def _own_groups(pid: str) -> list[tuple[str, str, bool]]:
     return found
 
 
-def _hand_on_controllers(folder: str) -> None:
-    for controller in pathlib.Path(folder, "cgroup.controllers").read_text().split():
-        _write(f"{folder}/cgroup.subtree_control", f"+{controller}")
+def _hand_on_controllers(directory: str) -> None:
+    for controller in pathlib.Path(directory, "cgroup.controllers").read_text().split():
+        _write(f"{directory}/cgroup.subtree_control", f"+{controller}")
 
 
 def _copy_cpuset(parent: str, group: str) -> None:
@@ -122,13 +122,13 @@ def _sweep(parent: str) -> None:
                 _remove(str(left), time.monotonic())
 
 
-def _remove(folder: str, deadline: float) -> None:
-    for entry in os.scandir(folder):
+def _remove(directory: str, deadline: float) -> None:
+    for entry in os.scandir(directory):
         if entry.is_dir(follow_symlinks=False):
             _remove(entry.path, deadline)
     while True:
         try:
-            os.rmdir(folder)
+            os.rmdir(directory)
             return
         except OSError:
             if time.monotonic() >= deadline:

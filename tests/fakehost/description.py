@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an emulated host is made of: a YAML file read into frozen records, with errors that name the line to mend.
+"""What an emulated host is made of: a YAML file read into frozen records, with errors that name the line to repair.
 
 Every key is explained in ``hosts/small.yaml``. Sizes are bytes inside the records and ``40GiB`` in the file; addresses
 are written as the kernel writes them (``0000:3b:00.0``).
@@ -27,7 +27,7 @@ class DescriptionError(ValueError):
 
 
 class Kind(enum.StrEnum):
-    """What runs on a card's wire, and with it which folders its functions have."""
+    """What runs on a card's wire, and with it which directories its functions have."""
 
     INFINIBAND = "infiniband"
     ROCE = "roce"
@@ -41,7 +41,7 @@ class Kind(enum.StrEnum):
 class Fault(enum.StrEnum):
     """A way in which a function is broken from the start.
 
-    ``fallen-off-bus``: configuration space reads ff and the driver's own folders are gone (an NVIDIA Xid 79).
+    ``fallen-off-bus``: configuration space reads ff and the driver's own directories are gone (an NVIDIA Xid 79).
     ``no-driver``: no driver has bound the function. ``no-nodes``: the driver is there, its nodes in /dev are not.
     ``link-down``: the port has no link.
     """

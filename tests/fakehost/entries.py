@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tree is made of: files, links and nodes as plain values, and how to put them under a root folder.
+"""What a tree is made of: files, links and nodes as plain values, and how to put them under a root directory.
 
 Paths are relative to the root (``sys/bus/pci/devices/...``). Because entries are values, the difference between two
 states of a host is a set difference: what went is removed, what came is written.
@@ -64,7 +64,7 @@ Entry = File | Link | Directory | Node | Action
 
 
 class Writer:
-    """Puts entries below a root folder, over what is there, and takes them away again; needs no privileges."""
+    """Puts entries below a root directory, over what is there, and takes them away again; needs no privileges."""
 
     def __init__(self, root: str | pathlib.Path) -> None:
         self.root = str(root)
@@ -73,10 +73,10 @@ class Writer:
         made: set[str] = set()
         for entry in entries:
             path = self.path(entry)
-            folder = path if isinstance(entry, Directory) else os.path.dirname(path)
-            if folder not in made:
-                os.makedirs(folder, exist_ok=True)
-                made.add(folder)
+            directory = path if isinstance(entry, Directory) else os.path.dirname(path)
+            if directory not in made:
+                os.makedirs(directory, exist_ok=True)
+                made.add(directory)
             match entry:
                 case File():
                     self._file(path, entry.content, entry.mode)
@@ -88,17 +88,17 @@ class Writer:
                     self.action(path, entry)
 
     def remove(self, entries: Iterable[Entry]) -> None:
-        """Remove entries, and the folders that are empty afterwards."""
-        folders = set()
+        """Remove entries, and the directories that are empty afterwards."""
+        directories = set()
         for entry in entries:
             path = self.path(entry)
-            folders.add(os.path.dirname(path))
+            directories.add(os.path.dirname(path))
             if isinstance(entry, Directory):
-                folders.add(path)
+                directories.add(path)
             else:
                 self.unlink(path, entry)
-        for folder in sorted(folders, reverse=True):
-            self._prune(folder)
+        for directory in sorted(directories, reverse=True):
+            self._prune(directory)
 
     def path(self, entry: Entry) -> str:
         return os.path.join(self.root, entry.path)
@@ -112,10 +112,10 @@ class Writer:
     def unlink(self, path: str, entry: Entry) -> None:
         os.unlink(path)
 
-    def _prune(self, folder: str) -> None:
-        while folder != self.root and os.path.isdir(folder) and not os.listdir(folder):
-            os.rmdir(folder)
-            folder = os.path.dirname(folder)
+    def _prune(self, directory: str) -> None:
+        while directory != self.root and os.path.isdir(directory) and not os.listdir(directory):
+            os.rmdir(directory)
+            directory = os.path.dirname(directory)
 
     @staticmethod
     def _file(path: str, content: str | bytes, mode: int) -> None:
@@ -128,7 +128,7 @@ class Writer:
 
 
 def _relative(target: str, link: str) -> str:
-    """The target of a link as seen from the link's folder (what os.path.relpath gives, ten times as fast)."""
+    """The target of a link as seen from the link's directory (what os.path.relpath gives, ten times as fast)."""
     to, start = target.split("/"), link.split("/")[:-1]
     common = 0
     while common < min(len(to), len(start)) and to[common] == start[common]:

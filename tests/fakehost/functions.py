@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PCI functions of an emulated host as they are at one moment.
 
-A record here says everything that the folders of a function in /sys, /proc and /dev follow from, so a change of the
+A record here says everything that the directories of a function in /sys, /proc and /dev follow from, so a change of the
 host is a new record. Numbers that a kernel counts up (DRM minors, mlx5_N) are given in the order of the description.
 """
 

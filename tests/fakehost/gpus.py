@@ -65,15 +65,15 @@ def majors(gpus: Sequence[GpuFunction]) -> dict[str, int]:
 
 
 def _drm_entries(gpu: GpuFunction) -> Iterator[Entry]:
-    path = pci.folder(gpu.address)
+    path = pci.directory(gpu.address)
     render = 128 + gpu.drm
     for kind, name, minor in (("card", f"card{gpu.drm}", gpu.drm), ("render", f"renderD{render}", render)):
-        folder = f"{path}/drm/{name}"
-        yield File(f"{folder}/dev", f"{DRM_MAJOR}:{minor}\n")
-        yield File(f"{folder}/uevent", f"MAJOR={DRM_MAJOR}\nMINOR={minor}\nDEVNAME=dri/{name}\nDEVTYPE=drm_minor\n")
-        yield Link(f"{folder}/device", path)
-        yield Link(f"{folder}/subsystem", "sys/class/drm")
-        yield Link(f"sys/class/drm/{name}", folder)
+        directory = f"{path}/drm/{name}"
+        yield File(f"{directory}/dev", f"{DRM_MAJOR}:{minor}\n")
+        yield File(f"{directory}/uevent", f"MAJOR={DRM_MAJOR}\nMINOR={minor}\nDEVNAME=dri/{name}\nDEVTYPE=drm_minor\n")
+        yield Link(f"{directory}/device", path)
+        yield Link(f"{directory}/subsystem", "sys/class/drm")
+        yield Link(f"sys/class/drm/{name}", directory)
         if gpu.nodes:
             yield Node(f"dev/dri/{name}", DRM_MAJOR, minor)
             yield Link(f"dev/dri/by-path/pci-{gpu.address}-{kind}", f"dev/dri/{name}")
@@ -81,7 +81,7 @@ def _drm_entries(gpu: GpuFunction) -> Iterator[Entry]:
 
 def _example_entries(gpu: GpuFunction) -> Iterator[Entry]:
     """The accelerator of examples/vendor, which no plug-in of the project's own knows."""
-    path, name = pci.folder(gpu.address), f"accel{gpu.minor}"
+    path, name = pci.directory(gpu.address), f"accel{gpu.minor}"
     yield File(f"{path}/exampleaccel/{name}/dev", f"{EXAMPLE_MAJOR}:{gpu.minor}\n")
     yield File(f"{path}/serial", f"{gpu.gpu.uuid}\n")
     yield File(f"{path}/status", "ok\n")
@@ -90,7 +90,7 @@ def _example_entries(gpu: GpuFunction) -> Iterator[Entry]:
 
 
 def _amd_entries(gpu: GpuFunction) -> Iterator[Entry]:
-    path = pci.folder(gpu.address)
+    path = pci.directory(gpu.address)
     yield File(f"{path}/mem_info_vram_total", f"{gpu.gpu.memory}\n")
     yield File(f"{path}/unique_id", f"{gpu.gpu.uuid}\n")
     yield File(f"{path}/product_name", f"{gpu.gpu.model}\n")

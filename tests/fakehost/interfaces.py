@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows the interface of a function where a real one is: in the function's folder and, with a PCI device behind it,
+"""Shows the interface of a function where a real one is: in the function's directory and, with a PCI device behind it,
 in /sys/class/net.
 
-The kernel shows a TAP at /sys/devices/virtual/net. Its folder is mirrored, with links to the real attributes, to
-``<function>/net/<name>``, and that folder is mounted over the kernel's.
+The kernel shows a TAP at /sys/devices/virtual/net. Its directory is mirrored, with links to the real attributes, to
+``<function>/net/<name>``, and that directory is mounted over the kernel's.
 """
 
 import os
@@ -21,7 +21,7 @@ _NETDEVS = "devices/virtual/net"
 class Interfaces:
     """
     :param real: where the kernel's own /sys of this namespace is mounted
-    :param scratch: a folder on the same file system as /sys, where what is shown is made ready
+    :param scratch: a directory on the same file system as /sys, where what is shown is made ready
     """
 
     def __init__(self, real: str, scratch: str) -> None:
@@ -45,46 +45,46 @@ class Interfaces:
         """Write again what an emulated interface says of itself."""
         name = self._shown.get(function.address)
         if name is not None:
-            _write_attributes(function, _folder(function, name))
+            _write_attributes(function, _directory(function, name))
 
     def _hide(self, function: NetFunction, name: str) -> None:
-        """Out of the function's folder. What was mounted over the kernel's follows an interface that comes back, and
+        """Out of the function's directory. What was mounted over the kernel's follows an interface that comes back, and
         whoever brought it back looks at it at once: so its links stay until it is shown anew."""
         shutil.rmtree(self._left.pop(function.address, ""), ignore_errors=True)
         left = tempfile.mkdtemp(dir=self._scratch)
-        os.rename(_folder(function, name), left)
+        os.rename(_directory(function, name), left)
         self._left[function.address] = left
 
     def _show(self, function: NetFunction, name: str) -> bool:
         """Show an interface; False when it has been renamed or has left meanwhile, which will be told next."""
-        folder = tempfile.mkdtemp(dir=self._scratch)
+        directory = tempfile.mkdtemp(dir=self._scratch)
         real, target = f"{self._real}/{_NETDEVS}/{name}", f"/sys/{_NETDEVS}/{name}"
         try:
-            os.chmod(folder, 0o755)
+            os.chmod(directory, 0o755)
             for entry in os.listdir(real):
-                os.symlink(f"{real}/{entry}", f"{folder}/{entry}")
-            os.symlink(f"/{pci.folder(function.address)}", f"{folder}/device")
-            _write_attributes(function, folder)
+                os.symlink(f"{real}/{entry}", f"{directory}/{entry}")
+            os.symlink(f"/{pci.directory(function.address)}", f"{directory}/device")
+            _write_attributes(function, directory)
             while os.path.ismount(target):  # what was mounted here follows an interface that is renamed or comes back
                 linux.unmount(target)
-            linux.bind(folder, target)
+            linux.bind(directory, target)
         except FileNotFoundError:
-            shutil.rmtree(folder)
+            shutil.rmtree(directory)
             return False
-        os.makedirs(os.path.dirname(_folder(function, name)), exist_ok=True)
-        os.rename(folder, _folder(function, name))
+        os.makedirs(os.path.dirname(_directory(function, name)), exist_ok=True)
+        os.rename(directory, _directory(function, name))
         return True
 
 
-def _write_attributes(function: NetFunction, folder: str) -> None:
+def _write_attributes(function: NetFunction, directory: str) -> None:
     if function.card.kind is not Kind.INFINIBAND:
         return
     for attribute, value in (("address", hardware_address(function)), ("addr_len", "20")):
-        path = f"{folder}/{attribute}"
+        path = f"{directory}/{attribute}"
         os.unlink(path)  # a link to what the TAP says
         with open(path, "w", encoding="ascii") as file:
             file.write(f"{value}\n")
 
 
-def _folder(function: NetFunction, name: str) -> str:
-    return f"/{pci.folder(function.address)}/net/{name}"
+def _directory(function: NetFunction, name: str) -> str:
+    return f"/{pci.directory(function.address)}/net/{name}"

@@ -31,7 +31,7 @@ SCRATCH = f"{HOME}/scratch"
 _SHIM = pathlib.Path(__file__).parent / "shim"
 _LOOPS = 64
 
-# Folders that hold real and emulated entries side by side; the real ones are shown in them one by one.
+# Directories that hold real and emulated entries side by side; the real ones are shown in them one by one.
 _MERGED = (
     "",
     "bus",
@@ -127,18 +127,18 @@ def build(host: HostDescription, present: list[Function], groups: Sequence[Group
 
 
 def _build_sys(groups: Sequence[Group]) -> None:
-    with _Folder("/sys") as real_mounts:
+    with _Directory("/sys") as real_mounts:
         linux.mount("fakehost", "/sys", "tmpfs", data="mode=755")
-        for folder, kind in ((REAL_SYS, "sysfs"), (REAL_PROC, "proc")):
-            os.makedirs(folder)
-            linux.mount(kind, folder, kind)
-        for folder in _MERGED:
-            os.makedirs(f"/sys/{folder}", exist_ok=True)
-            for name in os.listdir(f"{REAL_SYS}/{folder}"):
-                path = f"{folder}/{name}".lstrip("/")
+        for directory, kind in ((REAL_SYS, "sysfs"), (REAL_PROC, "proc")):
+            os.makedirs(directory)
+            linux.mount(kind, directory, kind)
+        for directory in _MERGED:
+            os.makedirs(f"/sys/{directory}", exist_ok=True)
+            for name in os.listdir(f"{REAL_SYS}/{directory}"):
+                path = f"{directory}/{name}".lstrip("/")
                 if path in _MERGED or _REPLACED.fullmatch(path):
                     continue
-                if folder in _LINKED:
+                if directory in _LINKED:
                     os.symlink(f"{REAL_SYS}/{path}", f"/sys/{path}")
                 else:
                     _show(f"{real_mounts.path if path in ('fs', 'kernel') else REAL_SYS}/{path}", f"/sys/{path}")
@@ -155,14 +155,14 @@ def _build_sys(groups: Sequence[Group]) -> None:
                 (mine / entry.name).symlink_to(entry)
 
 
-class _Folder:
-    """Keeps a folder reachable while something is mounted over it."""
+class _Directory:
+    """Keeps a directory reachable while something is mounted over it."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
 
-    def __enter__(self) -> "_Folder":
-        self._descriptor = os.open(self._folder, os.O_PATH | os.O_DIRECTORY)
+    def __enter__(self) -> "_Directory":
+        self._descriptor = os.open(self._directory, os.O_PATH | os.O_DIRECTORY)
         self.path = f"/proc/self/fd/{self._descriptor}"
         return self
 
@@ -171,7 +171,7 @@ class _Folder:
 
 
 def _show(source: str, target: str) -> None:
-    """Show a real file, folder or link at another place."""
+    """Show a real file, directory or link at another place."""
     if os.path.islink(source):
         os.symlink(os.readlink(source), target)
         return
@@ -202,7 +202,7 @@ def _cover(path: str, text: str) -> None:
 
 
 def _build_dev() -> None:
-    with _Folder("/dev") as real:
+    with _Directory("/dev") as real:
         linux.mount("fakehost", "/dev", "tmpfs", data="mode=755")
         for name in os.listdir(real.path):
             status = os.lstat(f"{real.path}/{name}")

@@ -27,7 +27,7 @@ def function_entries(function: NetFunction) -> Iterator[Entry]:
     if not function.card.kind.rdma or not function.bound or function.fallen:
         return
     if not function.rdma_away:
-        yield from _ibdev_entries(function, f"{pci.folder(function.address)}/infiniband/mlx5_{function.number}")
+        yield from _ibdev_entries(function, f"{pci.directory(function.address)}/infiniband/mlx5_{function.number}")
     yield from _char_entries(function, "infiniband_verbs", "uverbs", abi_version="1")
     yield from _char_entries(function, "infiniband_mad", "umad", port="1")
     if function.card.kind is Kind.INFINIBAND:
@@ -85,11 +85,11 @@ def interface_attributes(function: NetFunction) -> dict[str, str]:
 
 
 def interface_entries(function: NetFunction) -> Iterator[Entry]:
-    """The interface of a bound function as a folder, for a tree that stands alone."""
+    """The interface of a bound function as a directory, for a tree that stands alone."""
     if not function.bound or function.fallen:
         return
-    path = pci.folder(function.address)
-    folder = f"{path}/net/{function.netdev}"
+    path = pci.directory(function.address)
+    directory = f"{path}/net/{function.netdev}"
     infiniband = function.card.kind is Kind.INFINIBAND
     attributes = interface_attributes(function) | {
         "type": str(ARPHRD_INFINIBAND if infiniband else ARPHRD_ETHER),
@@ -99,13 +99,13 @@ def interface_entries(function: NetFunction) -> Iterator[Entry]:
         "uevent": f"INTERFACE={function.netdev}\nIFINDEX={10 + function.number}",
     }
     for name, value in attributes.items():
-        yield File(f"{folder}/{name}", value + "\n", 0o644)
-    yield Link(f"{folder}/device", path)
-    yield Link(f"{folder}/subsystem", "sys/class/net")
-    yield Link(f"sys/class/net/{function.netdev}", folder)
+        yield File(f"{directory}/{name}", value + "\n", 0o644)
+    yield Link(f"{directory}/device", path)
+    yield Link(f"{directory}/subsystem", "sys/class/net")
+    yield Link(f"sys/class/net/{function.netdev}", directory)
 
 
-def _ibdev_entries(function: NetFunction, folder: str) -> Iterator[Entry]:
+def _ibdev_entries(function: NetFunction, directory: str) -> Iterator[Entry]:
     infiniband = function.card.kind is Kind.INFINIBAND
     pf_guid = function.identity.node_guid if function.index is None else None
     for name, value in (
@@ -128,10 +128,10 @@ def _ibdev_entries(function: NetFunction, folder: str) -> Iterator[Entry]:
         ("ports/1/gid_attrs/types/0", "IB/RoCE v1"),
         *_second_gid(function),
     ):
-        yield File(f"{folder}/{name}", value + "\n")
-    yield Link(f"{folder}/device", pci.folder(function.address))
-    yield Link(f"{folder}/subsystem", "sys/class/infiniband")
-    yield Link(f"sys/class/infiniband/mlx5_{function.number}", folder)
+        yield File(f"{directory}/{name}", value + "\n")
+    yield Link(f"{directory}/device", pci.directory(function.address))
+    yield Link(f"{directory}/subsystem", "sys/class/infiniband")
+    yield Link(f"sys/class/infiniband/mlx5_{function.number}", directory)
 
 
 def _second_gid(function: NetFunction) -> Sequence[tuple[str, str]]:
@@ -144,19 +144,19 @@ def _second_gid(function: NetFunction) -> Sequence[tuple[str, str]]:
 
 
 def _char_entries(function: NetFunction, subsystem: str, kind: str, **attributes: str) -> Iterator[Entry]:
-    path, name = pci.folder(function.address), f"{kind}{function.number}"
+    path, name = pci.directory(function.address), f"{kind}{function.number}"
     if function.number < 64:
         major, minor = INFINIBAND_MAJOR, _FIRST_MINORS[kind] + function.number
     else:
         major, minor = _OVERFLOW_MAJORS[kind], function.number - 64
-    folder = f"{path}/{subsystem}/{name}"
-    yield File(f"{folder}/dev", f"{major}:{minor}\n")
-    yield File(f"{folder}/ibdev", f"mlx5_{function.number}\n")
-    yield File(f"{folder}/uevent", f"MAJOR={major}\nMINOR={minor}\nDEVNAME=infiniband/{name}\n")
+    directory = f"{path}/{subsystem}/{name}"
+    yield File(f"{directory}/dev", f"{major}:{minor}\n")
+    yield File(f"{directory}/ibdev", f"mlx5_{function.number}\n")
+    yield File(f"{directory}/uevent", f"MAJOR={major}\nMINOR={minor}\nDEVNAME=infiniband/{name}\n")
     for key, value in attributes.items():
-        yield File(f"{folder}/{key}", value + "\n")
-    yield Link(f"{folder}/device", path)
-    yield Link(f"{folder}/subsystem", f"sys/class/{subsystem}")
-    yield Link(f"sys/class/{subsystem}/{name}", folder)
+        yield File(f"{directory}/{key}", value + "\n")
+    yield Link(f"{directory}/device", path)
+    yield Link(f"{directory}/subsystem", f"sys/class/{subsystem}")
+    yield Link(f"sys/class/{subsystem}/{name}", directory)
     if function.nodes:
         yield Node(f"dev/infiniband/{name}", major, minor)

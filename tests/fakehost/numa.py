@@ -43,26 +43,26 @@ def cpu_map(cpus: Iterable[int], width: int) -> str:
 
 
 def node_entries(nodes: Sequence[NumaNode]) -> Iterator[Entry]:
-    """The folder of every node, and the lists beside them."""
+    """The directory of every node, and the lists beside them."""
     everything = cpu_list(range(len(nodes)))
     width = 1 + max((cpu for node in nodes for cpu in node.cpus), default=0)
     for name in ("online", "possible", "has_memory", "has_normal_memory"):
         yield File(f"{NODE}/{name}", everything + "\n")
     yield File(f"{NODE}/has_cpu", cpu_list(number for number, node in enumerate(nodes) if node.cores) + "\n")
     for number, node in enumerate(nodes):
-        folder = f"{NODE}/node{number}"
-        yield Link(f"sys/bus/node/devices/node{number}", folder)
-        yield File(f"{folder}/cpulist", cpu_list(node.cpus) + "\n")
-        yield File(f"{folder}/cpumap", cpu_map(node.cpus, width) + "\n")
+        directory = f"{NODE}/node{number}"
+        yield Link(f"sys/bus/node/devices/node{number}", directory)
+        yield File(f"{directory}/cpulist", cpu_list(node.cpus) + "\n")
+        yield File(f"{directory}/cpumap", cpu_map(node.cpus, width) + "\n")
         distances = ("10" if other == number else "21" for other in range(len(nodes)))
-        yield File(f"{folder}/distance", " ".join(distances) + "\n")
-        yield File(f"{folder}/meminfo", _meminfo(number, node))
+        yield File(f"{directory}/distance", " ".join(distances) + "\n")
+        yield File(f"{directory}/meminfo", _meminfo(number, node))
         counters = ("numa_hit", "numa_miss", "numa_foreign", "interleave_hit", "local_node", "other_node")
-        yield File(f"{folder}/numastat", "".join(f"{counter} 0\n" for counter in counters))
-        yield from (Link(f"{folder}/cpu{cpu}", f"{CPU}/cpu{cpu}") for cpu in node.cpus)
-        yield Directory(f"{folder}/hugepages")
+        yield File(f"{directory}/numastat", "".join(f"{counter} 0\n" for counter in counters))
+        yield from (Link(f"{directory}/cpu{cpu}", f"{CPU}/cpu{cpu}") for cpu in node.cpus)
+        yield Directory(f"{directory}/hugepages")
         for size, pages in node.hugepages:
-            pool = f"{folder}/hugepages/hugepages-{size // 1024}kB"
+            pool = f"{directory}/hugepages/hugepages-{size // 1024}kB"
             yield File(f"{pool}/nr_hugepages", f"{pages}\n", 0o644)
             yield File(f"{pool}/free_hugepages", f"{pages}\n")
             yield File(f"{pool}/surplus_hugepages", "0\n")
@@ -85,7 +85,7 @@ def _meminfo(number: int, node: NumaNode) -> str:
 
 
 def topology_entries(nodes: Sequence[NumaNode]) -> Iterator[Entry]:
-    """Per CPU: its place (``topology``) and its node; the part of a CPU's folder that differs from the real one."""
+    """Per CPU: its place (``topology``) and its node; the part of a CPU's directory that differs from the real one."""
     width = 1 + max((cpu for node in nodes for cpu in node.cpus), default=0)
     for number, node in enumerate(nodes):
         for core, threads in enumerate(node.cores):

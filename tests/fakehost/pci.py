@@ -14,14 +14,14 @@ from tests.fakehost.functions import LANES, Function, GpuFunction, NetFunction, 
 BUS = "sys/bus/pci"
 
 
-def folder(address: str) -> str:
-    """The folder of a function; every bus is a root bus here."""
+def directory(address: str) -> str:
+    """The directory of a function; every bus is a root bus here."""
     return f"sys/devices/pci{address[:7]}/{address}"
 
 
 def function_entries(function: Function) -> Iterator[Entry]:
     """What does not depend on the function's vendor."""
-    address, path = function.address, folder(function.address)
+    address, path = function.address, directory(function.address)
     vendor_id, product_id, class_code, numa_node = _identity(function)
     for name, value in (
         ("vendor", f"0x{vendor_id}"),
@@ -56,17 +56,17 @@ def function_entries(function: Function) -> Iterator[Entry]:
 
 def _sriov_entries(function: NetFunction, path: str) -> Iterator[Entry]:
     if function.index is not None:
-        yield Link(f"{path}/physfn", folder(function.card.address))
+        yield Link(f"{path}/physfn", directory(function.card.address))
     elif function.card.total_vfs:
         yield File(f"{path}/sriov_totalvfs", f"{function.card.total_vfs}\n")
         yield Action(f"{path}/sriov_numvfs", "sriov_numvfs", function.address, f"{function.num_vfs}\n")
         yield File(f"{path}/sriov_vf_device", f"{function.card.vf_product_id}\n")
         for index in range(function.num_vfs):
-            yield Link(f"{path}/virtfn{index}", folder(vf_address(function.card, index)))
+            yield Link(f"{path}/virtfn{index}", directory(vf_address(function.card, index)))
 
 
 def driver_entries(driver: str, version: str) -> Iterator[Entry]:
-    """A driver's folder, without the functions that it has bound.
+    """A driver's directory, without the functions that it has bound.
 
     :param version: empty when the module shows none, as in-tree modules do
     """

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from tests.fakehost import cgroups, linux, run
 
-FOLDER = pathlib.Path("/run/fakehost")
-_STOP_LIMIT = 30  # seconds
+DIRECTORY = pathlib.Path("/run/fakehost")
+_STOP_TIMEOUT = 30  # seconds
 
 
 class RegistryError(RuntimeError):
@@ -29,7 +29,7 @@ class Registration:
     """A taken name."""
 
     def __init__(self, name: str, descriptor: int) -> None:
-        self._path = FOLDER / name
+        self._path = DIRECTORY / name
         self._descriptor = descriptor
 
     def ready(self, init: int) -> None:
@@ -44,7 +44,7 @@ class Registration:
         self._path.unlink()
         os.close(self._descriptor)
         with contextlib.suppress(OSError):  # another host is registered there
-            FOLDER.rmdir()
+            DIRECTORY.rmdir()
 
 
 def register(name: str) -> Registration:
@@ -52,8 +52,8 @@ def register(name: str) -> Registration:
     :raises RegistryError: a host of that name runs
     """
     _check_name(name)
-    FOLDER.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(FOLDER / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    DIRECTORY.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(DIRECTORY / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -70,7 +70,7 @@ def join(name: str, command: Sequence[str]) -> int:
     :raises RegistryError: no host of that name runs
     """
     _, init = _find(name)
-    folder = os.getcwd()
+    directory = os.getcwd()
     for group in cgroups.of(init):
         group.join()
     kinds = ("pid", "net", "cgroup", "mnt")
@@ -78,7 +78,7 @@ def join(name: str, command: Sequence[str]) -> int:
     for namespace in namespaces:
         linux.setns(namespace, 0)
         os.close(namespace)
-    os.chdir(folder)
+    os.chdir(directory)
     run.hold_signals()
     child = run.start(command)  # a PID namespace is entered by children only
     return run.attend(child)
@@ -91,7 +91,7 @@ def stop(name: str) -> None:
     """
     outer, init = _find(name)
     os.kill(outer, signal.SIGTERM)
-    for pid, limit in ((init, _STOP_LIMIT), (outer, _STOP_LIMIT)):
+    for pid, limit in ((init, _STOP_TIMEOUT), (outer, _STOP_TIMEOUT)):
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
             if not _runs(name):
@@ -105,9 +105,9 @@ def stop(name: str) -> None:
 def _find(name: str) -> tuple[int, int]:
     _check_name(name)
     if not _runs(name):
-        names = ", ".join(sorted(path.name for path in FOLDER.glob("*") if _runs(path.name))) or "none"
+        names = ", ".join(sorted(path.name for path in DIRECTORY.glob("*") if _runs(path.name))) or "none"
         raise RegistryError(f"no emulated host named {name} runs; running: {names}")
-    content = (FOLDER / name).read_text()
+    content = (DIRECTORY / name).read_text()
     if not content:
         raise RegistryError(f"the emulated host {name} is still starting")
     pids = json.loads(content)
@@ -116,7 +116,7 @@ def _find(name: str) -> tuple[int, int]:
 
 def _runs(name: str) -> bool:
     try:
-        with open(FOLDER / name, "rb") as file:
+        with open(DIRECTORY / name, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes an emulated host as plain folders ``{sys,proc,dev}``: for unit tests and benchmarks, without privileges.
+"""Writes an emulated host as plain directories ``{sys,proc,dev}``: for unit tests and benchmarks, without privileges.
 
     tree.write(description.load("small"), tmp_path)
 
@@ -19,7 +19,7 @@ _CLASSES = ("drm", "infiniband", "infiniband_mad", "infiniband_verbs", "net")
 
 
 def write(host: HostDescription, root: str | pathlib.Path) -> None:
-    """Write ``root/{sys,proc,dev}``; the folder must not hold such a tree yet."""
+    """Write ``root/{sys,proc,dev}``; the directory must not hold such a tree yet."""
     present = functions(host)
     writer = Writer(root)
     writer.write(standalone_entries(host, present))

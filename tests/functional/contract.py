@@ -36,7 +36,7 @@ from tests.waiting import await_that
 
 MiB = 1 << 20
 ENXIO, EPERM = "No such device or address", "Operation not permitted"
-PATIENCE = 60  # s; for what ends at once where it works
+TIMEOUT = 60  # s; for what ends at once where it works
 
 Impossible = tuple[type[Exception], Callable[[], object]]
 
@@ -67,7 +67,7 @@ class EngineFrame(testtools.TestCase):
         """What is left on the host of a container that was deleted."""
         raise NotImplementedError
 
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         """One whose content a container may be shown."""
         raise NotImplementedError
 
@@ -112,7 +112,7 @@ class LifeContract(EngineFrame):
             (lambda: self.engine.start("c1"), Status.RUNNING),
             (lambda: self.engine.freeze("c1"), Status.FROZEN),
             (lambda: self.engine.unfreeze("c1"), Status.RUNNING),
-            (lambda: self.engine.stop("c1", timeout=PATIENCE, force=True), Status.STOPPED),
+            (lambda: self.engine.stop("c1", timeout=TIMEOUT, force=True), Status.STOPPED),
             (lambda: self.engine.start("c1"), Status.RUNNING),
         ):
             action()
@@ -124,14 +124,14 @@ class LifeContract(EngineFrame):
             self.running()
             self.up()
             prepare()
-            self.engine.stop("c1", timeout=PATIENCE)
+            self.engine.stop("c1", timeout=TIMEOUT)
             self.assertEqual(Status.STOPPED, self.engine.container("c1").status)
             self.assertIn(self.last_words, self.engine.console_log("c1"))
             self.engine.delete("c1")
 
     def test_soft_stop_of_one_that_does_not_answer_says_that_it_still_runs(self):
         self.deaf()
-        self.addCleanup(self.engine.stop, "c1", timeout=PATIENCE, force=True)
+        self.addCleanup(self.engine.stop, "c1", timeout=TIMEOUT, force=True)
         error = self.assertRaises(errors.EngineTimeout, self.engine.stop, "c1", timeout=1)
         self.assertIn(self.still_runs, str(error))
         self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
@@ -141,7 +141,7 @@ class LifeContract(EngineFrame):
         for force in (False, True):
             self.up()
             before = self.engine.metrics("c1").pid
-            self.engine.restart("c1", timeout=PATIENCE, force=force)
+            self.engine.restart("c1", timeout=TIMEOUT, force=force)
             self.assertNotIn(self.engine.metrics("c1").pid, (before, None))
 
     def test_delete_works_from_every_state(self):
@@ -199,10 +199,10 @@ class LimitContract(EngineFrame):
         self.running(processes=60)
         self.running("c2")
         bomb = "i=0; while [ $i -lt 200 ]; do sleep 120 > /dev/null 2>&1 < /dev/null & i=$((i+1)); done; echo all"
-        done = self.engine.execute("c1", ["sh", "-c", bomb], b"", timeout=PATIENCE)
+        done = self.engine.execute("c1", ["sh", "-c", bomb], b"", timeout=TIMEOUT)
         self.assertNotEqual((0, b"all\n"), (done.status, done.stdout))
         self.assertLessEqual(self.engine.metrics("c1").processes, 60)
-        self.assertEqual(0, self.engine.execute("c2", ["sh", "-c", "exit 0"], b"", timeout=PATIENCE).status)
+        self.assertEqual(0, self.engine.execute("c2", ["sh", "-c", "exit 0"], b"", timeout=TIMEOUT).status)
         self.engine.delete("c1")
         self.assertFalse(self.engine.exists("c1"))
 
@@ -220,7 +220,7 @@ class LimitContract(EngineFrame):
         self.assertNotEqual(0, status)
 
     def test_mounts_arrive_read_only(self):
-        source = self.folder() / "drive"
+        source = self.directory() / "drive"
         source.mkdir(exist_ok=True)
         (source / "meta").write_text("hello\n")
         self.running(mounts=(Mount("context", str(source), "/context"),))
@@ -288,12 +288,12 @@ class DeviceContract(DeviceFrame):
         raise NotImplementedError
 
     def test_vendor_with_nodes_in_a_directory_of_its_own(self):
-        folder = Path("/dev/testaccel")
-        folder.mkdir()
-        self.addCleanup(shutil.rmtree, folder)
+        directory = Path("/dev/testaccel")
+        directory.mkdir()
+        self.addCleanup(shutil.rmtree, directory)
         numbers = {"x0": (1, 7), "x1": (1, 5)}
         for name, number in numbers.items():
-            os.mknod(folder / name, stat.S_IFCHR | 0o600, os.makedev(*number))
+            os.mknod(directory / name, stat.S_IFCHR | 0o600, os.makedev(*number))
         other = type("Other", (GpuVendor,), {"name": "other", "nodes": ("testaccel/x*",)})
         self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.load", lambda: (*OWN, other)))
         grants = []
@@ -356,22 +356,22 @@ class DeviceContract(DeviceFrame):
         grants = self.acquired("c1", self.requests(0))
         self.up()
         for force in (False, True):
-            self.engine.restart("c1", timeout=PATIENCE, force=force)
+            self.engine.restart("c1", timeout=TIMEOUT, force=force)
             self.engine.verify("c1", grants)
 
     def test_a_stopped_container_keeps_no_interface(self):
         self.acquired("c1", self.requests(0))
-        self.engine.stop("c1", timeout=PATIENCE, force=True)
+        self.engine.stop("c1", timeout=TIMEOUT, force=True)
         await_that(lambda: scan().get(self.vfs[0].id).netdev == self.vfs[0].netdev, "the interface is back")
 
     def test_power_off_and_on_after_the_host_named_interfaces_anew(self):
         self.acquired("c1", self.requests(0))
-        self.engine.stop("c1", timeout=PATIENCE, force=True)
+        self.engine.stop("c1", timeout=TIMEOUT, force=True)
         self.privileged().rename_netdev(self.vfs[0].netdev, "other0")
         # The kernel's /sys has the new name at once, the emulated one a moment later.
-        self.assertTrue(wait_until(lambda: scan().get(self.vfs[0].id).netdev == "other0", PATIENCE))
+        self.assertTrue(wait_until(lambda: scan().get(self.vfs[0].id).netdev == "other0", TIMEOUT))
         grants = self.taken()
-        self.engine.refit("c1", grants)
+        self.engine.update_devices("c1", grants)
         self.engine.start("c1")
         self.engine.verify("c1", grants)
 
@@ -381,14 +381,14 @@ class DeviceContract(DeviceFrame):
             self.engine.attach("c1", grant)
         self.engine.verify("c1", (gpu, vf))
         self.assertThat(self.inside("c1", "cat", "/dev/nvidia0")[1], Contains(ENXIO))
-        self.engine.restart("c1", timeout=PATIENCE, force=True)
+        self.engine.restart("c1", timeout=TIMEOUT, force=True)
         self.engine.verify("c1", (gpu, vf))
         self.engine.detach("c1", vf, [gpu])
         self.assertEqual((), self.allocator.release_device(vf.device.id, self.consumer(), self.engine.pid("c1")))
         self.engine.verify("c1", [gpu])
         self.engine.detach("c1", gpu, [])
         self.engine.verify("c1", [])
-        self.engine.restart("c1", timeout=PATIENCE, force=True)
+        self.engine.restart("c1", timeout=TIMEOUT, force=True)
         self.engine.verify("c1", [])
 
     def test_interface_that_the_guest_renamed_is_told_and_stays(self):
@@ -421,9 +421,9 @@ class DeviceContract(DeviceFrame):
         self.engine.verify("c1", [])
 
     def test_hot_plugged_devices_come_back_from_every_end(self):
-        for end in (lambda: self.engine.stop("c1", timeout=PATIENCE),
-                    lambda: self.engine.stop("c1", timeout=PATIENCE, force=True),
-                    lambda: self.engine.restart("c1", timeout=PATIENCE),
+        for end in (lambda: self.engine.stop("c1", timeout=TIMEOUT),
+                    lambda: self.engine.stop("c1", timeout=TIMEOUT, force=True),
+                    lambda: self.engine.restart("c1", timeout=TIMEOUT),
                     lambda: self.engine.delete("c1")):
             for grant in self.ready():
                 self.engine.attach("c1", grant)

@@ -11,7 +11,7 @@ from containerhost.privileged import Privileged
 
 # Emulated nodes have no driver behind them: only a handle on the node itself can be had.
 _HOLD = "import os, sys, time; os.open(sys.argv[1], os.O_PATH); time.sleep(600)"
-LIMIT = 20  # s
+TIMEOUT = 20  # s
 
 
 class Holder(fixtures.Fixture):
@@ -27,12 +27,12 @@ class Holder(fixtures.Fixture):
         self._process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", _HOLD,
                                           self._path])
         self.addCleanup(self.end)
-        if not wait_until(lambda: Privileged().users([self._number]), LIMIT):
+        if not wait_until(lambda: Privileged().users([self._number]), TIMEOUT):
             raise TimeoutError(f"nobody has {self._path} open")
         self.users = Privileged().users([self._number])
 
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
-        if not wait_until(lambda: not Privileged().users([self._number]), LIMIT):
+        if not wait_until(lambda: not Privileged().users([self._number]), TIMEOUT):
             raise TimeoutError(f"somebody still has {self._path} open")

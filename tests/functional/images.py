@@ -17,13 +17,13 @@ from tools.cloud import image
 COMPRESSIONS = {"tar.gz": ("gzip", "-1"), "tar.xz": ("xz", "-0"), "tar.zst": ("zstd", "-q", "-1")}
 
 
-def all_formats(folder: Path) -> dict[str, Path]:
-    """Format -> file; made once in ``folder``."""
-    files = {name: folder / f"busybox.{name}" for name in ("unified", *COMPRESSIONS, "squashfs")}
-    if not folder.exists():
-        folder.mkdir()
+def all_formats(directory: Path) -> dict[str, Path]:
+    """Format -> file; made once in ``directory``."""
+    files = {name: directory / f"busybox.{name}" for name in ("unified", *COMPRESSIONS, "squashfs")}
+    if not directory.exists():
+        directory.mkdir()
         image.build(files["unified"])
-        tar = folder / "rootfs.tar"
+        tar = directory / "rootfs.tar"
         only_rootfs(files["unified"], tar)
         for name, command in COMPRESSIONS.items():
             with tar.open("rb") as source, files[name].open("wb") as target:

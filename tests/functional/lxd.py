@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real LXD (or Incus) daemon for the functional tests: one per test process, in a folder of its own, gone at its end.
+"""A real LXD (or Incus) daemon for the functional tests: one per test process, in a directory of its own, gone at its
+end.
 
 Root is needed, and a network namespace nobody else uses: tools/fakehost gives both. The environment variable
 LXD_PROGRAM names another daemon than ``lxd``, for instance ``incusd``.
@@ -25,20 +26,20 @@ from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.images import Images
 from containerhost.engines.lxd.pooldisks import PoolDisks
 from tests.functional import images
-from tests.functional.folder import RunFolder
+from tests.functional.run_directory import RunDirectory
 from tests.waiting import await_that
 
 POOL = "default"
 POOL_SIZE = "6GiB"  # sparse
-READY_LIMIT = 60  # s
-STOP_LIMIT = 60  # s
+READY_TIMEOUT = 60  # s
+STOP_TIMEOUT = 60  # s
 DYING = 5  # s from its last answer to the end of its process
 TOLD = 4000  # characters of its log
 LAST_WORDS = re.compile(r"^(panic|fatal error|SIG[A-Z]+):", re.MULTILINE)
 
 
 class Daemon:
-    """:ivar folder: the daemon's state
+    """:ivar directory: the daemon's state
     :ivar socket: path of its socket
     """
 
@@ -46,12 +47,12 @@ class Daemon:
         self.program = shutil.which(os.environ.get("LXD_PROGRAM", "lxd")) or shutil.which("incusd")
         if self.program is None:
             raise RuntimeError("Neither lxd nor incusd is on this machine. Run: sudo tools/install test")
-        self._home = RunFolder()
+        self._home = RunDirectory()
         self.base = self._home.path
         self.base.chmod(0o711)  # the containers' own users must reach their files in it
-        self.folder = self.base / "lxd"
-        self.folder.mkdir()
-        self.socket = str(self.folder / "unix.socket")
+        self.directory = self.base / "lxd"
+        self.directory.mkdir()
+        self.socket = str(self.directory / "unix.socket")
         self._log = self.base / "daemon.log"
         self._told = 0  # bytes of the log from before its start
         self._process: subprocess.Popen[bytes] | None = None
@@ -59,7 +60,7 @@ class Daemon:
     @property
     def environment(self) -> dict[str, str]:
         name = "INCUS_DIR" if Path(self.program or "").name == "incusd" else "LXD_DIR"
-        return {**os.environ, name: str(self.folder)}
+        return {**os.environ, name: str(self.directory)}
 
     @property
     def pid(self) -> int | None:
@@ -72,7 +73,7 @@ class Daemon:
             self._process = subprocess.Popen([self.program, "--group", "root"], env=self.environment,
                                              stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         try:
-            self._command("waitready", f"--timeout={READY_LIMIT}")
+            self._command("waitready", f"--timeout={READY_TIMEOUT}")
         except subprocess.CalledProcessError as error:
             raise RuntimeError(f"{self.program} did not start: {self._log.read_text()[-TOLD:]}") from error
 
@@ -99,14 +100,14 @@ class Daemon:
         if self._process is None:
             return
         self._process.terminate()
-        self._process.wait(STOP_LIMIT)
+        self._process.wait(STOP_TIMEOUT)
         self._process = None
 
     def kill(self) -> None:
         """End the daemon at once, in whatever it is doing."""
         if self._process:
             self._process.kill()
-            self._process.wait(STOP_LIMIT)
+            self._process.wait(STOP_TIMEOUT)
             self._process = None
 
     def pause(self, paused: bool) -> None:
@@ -121,8 +122,8 @@ class Daemon:
         return LxdClient(Settings(endpoint=self.socket, **settings))
 
     def make_pool(self) -> None:
-        """A btrfs pool in a file: unlike a plain folder it holds a root disk to its size. A folder where the kernel has
-        no btrfs."""
+        """A btrfs pool in a file: unlike a plain directory it holds a root disk to its size. A directory where the
+        kernel has no btrfs."""
         client = self.client()
         try:
             client.finish(client.request("post", "storage-pools", asked="make the pool", json={
@@ -155,13 +156,13 @@ class Daemon:
 
     def _command(self, *arguments: str) -> None:
         subprocess.run([self.program or "", *arguments], env=self.environment, check=True, capture_output=True,
-                       timeout=READY_LIMIT + 10)
+                       timeout=READY_TIMEOUT + 10)
 
 
-def mounts_below(folder: Path) -> list[str]:
+def mounts_below(directory: Path) -> list[str]:
     with open("/proc/self/mounts", encoding="utf-8") as table:
         points = [line.split()[1] for line in table]
-    return [point for point in points if point.startswith(f"{folder}/")]
+    return [point for point in points if point.startswith(f"{directory}/")]
 
 
 _lock = threading.Lock()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Open vSwitch for the functional tests, in user space, so that it needs no module of the kernel: one per test
-process, in a folder of its own, gone at its end.
+process, in a directory of its own, gone at its end.
 
 Root is needed, and a network namespace nobody else uses: tools/fakehost gives both.
 """
@@ -20,12 +20,12 @@ import os_vif
 from oslo_config import cfg
 from vif_plug_ovs import privsep
 
-from tests.functional.folder import RunFolder
+from tests.functional.run_directory import RunDirectory
 
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 BRIDGE = "br-int"
 PORT = 6640
-LIMIT = 60  # s
+TIMEOUT = 60  # s
 
 
 class Daemons:
@@ -37,55 +37,55 @@ class Daemons:
     connection = f"tcp:127.0.0.1:{PORT}"
 
     def __init__(self) -> None:
-        self._home = RunFolder()
-        self._folder = self._home.path
-        self._environment = {**os.environ, "OVS_RUNDIR": str(self._folder), "OVS_LOGDIR": str(self._folder),
-                             "OVS_DBDIR": str(self._folder)}
+        self._home = RunDirectory()
+        self._directory = self._home.path
+        self._environment = {**os.environ, "OVS_RUNDIR": str(self._directory), "OVS_LOGDIR": str(self._directory),
+                             "OVS_DBDIR": str(self._directory)}
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._socket = f"unix:{self._folder}/db.sock"
+        self._socket = f"unix:{self._directory}/db.sock"
 
     def start(self) -> None:
-        database = self._folder / "conf.db"
+        database = self._directory / "conf.db"
         self._run("ovsdb-tool", "create", str(database), SCHEMA)
         self._spawn("ovsdb-server", str(database), f"--remote=p{self._socket}", f"--remote=ptcp:{PORT}:127.0.0.1")
-        self._until((self._folder / "db.sock").exists)
+        self._until((self._directory / "db.sock").exists)
         self.vsctl("--no-wait", "init")
         self._spawn("ovs-vswitchd", self._socket)
         self.vsctl("add-br", BRIDGE, "--", "set", "bridge", BRIDGE, "datapath_type=netdev", "fail_mode=standalone")
 
     def _spawn(self, program: str, *arguments: str) -> None:
-        with (self._folder / f"{program}.log").open("ab") as log:
+        with (self._directory / f"{program}.log").open("ab") as log:
             self._processes.append(subprocess.Popen(
-                [program, *arguments, f"--unixctl={self._folder}/{program}.ctl"], env=self._environment,
+                [program, *arguments, f"--unixctl={self._directory}/{program}.ctl"], env=self._environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True))
 
     def _until(self, condition: Callable[[], object]) -> None:
-        end = time.monotonic() + LIMIT
+        end = time.monotonic() + TIMEOUT
         while not condition():
             if time.monotonic() > end or any(process.poll() is not None for process in self._processes):
-                logs = "".join(path.read_text()[-2000:] for path in self._folder.glob("*.log"))
+                logs = "".join(path.read_text()[-2000:] for path in self._directory.glob("*.log"))
                 raise RuntimeError(f"Open vSwitch did not start: {logs}")
             time.sleep(0.05)
 
     def vsctl(self, *arguments: str) -> str:
         """:raises CalledProcessError: with the command's words in ``stderr``"""
-        return self._run("ovs-vsctl", f"--db={self._socket}", f"--timeout={LIMIT}", *arguments).strip()
+        return self._run("ovs-vsctl", f"--db={self._socket}", f"--timeout={TIMEOUT}", *arguments).strip()
 
     def _run(self, *command: str) -> str:
         return subprocess.run(command, env=self._environment, check=True, capture_output=True, text=True,
-                              timeout=2 * LIMIT).stdout
+                              timeout=2 * TIMEOUT).stdout
 
     def stop(self) -> None:
         for process in reversed(self._processes):
             process.kill()
-            process.wait(LIMIT)
+            process.wait(TIMEOUT)
         self._home.remove()
 
 
     @property
     def environment(self) -> dict[str, str]:
         """With which other programs find it."""
-        return {"OVS_RUNDIR": str(self._folder)}
+        return {"OVS_RUNDIR": str(self._directory)}
 
 
 @functools.cache

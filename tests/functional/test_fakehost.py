@@ -26,7 +26,7 @@ TOOL = str(pathlib.Path(__file__).parents[2] / "tools" / "fakehost")
 PCI = pathlib.Path("/sys/bus/pci")
 GPUS = ("0000:3b:00.0", "0000:af:00.0")
 PF, VFS = "0000:5e:00.0", ("0000:5e:00.1", "0000:d8:00.1")
-LIMIT = 10  # seconds
+TIMEOUT = 10  # seconds
 
 # On other buses than the small host, which it runs on.
 INNER = """
@@ -45,10 +45,10 @@ def run(*command: str, status: int = 0) -> str:
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"after {LIMIT} s still not: {what}")
+            raise AssertionError(f"after {TIMEOUT} s still not: {what}")
         time.sleep(0.02)
 
 
@@ -62,8 +62,8 @@ def write(path: str | pathlib.Path, text: str) -> None:
 
 
 def netdevs(address: str) -> list[str]:
-    folder = PCI / "devices" / address / "net"
-    return sorted(os.listdir(folder)) if folder.exists() else []
+    directory = PCI / "devices" / address / "net"
+    return sorted(os.listdir(directory)) if directory.exists() else []
 
 
 class TestSysfs(testtools.TestCase):
@@ -230,7 +230,7 @@ class TestLxd(LxdTestCase):
         self.assertEqual(0, status, output)
         self.assertIn("3 packets received", output)
         for name in (first, second):
-            self.engine.stop(name, timeout=LIMIT, force=True)
+            self.engine.stop(name, timeout=TIMEOUT, force=True)
         for number, address in enumerate(VFS):
             eventually(lambda a=address, n=number: netdevs(a) == [f"ibs{n + 1}v0"], f"{address} is back")
 
@@ -251,8 +251,8 @@ class TestTool(testtools.TestCase):
 
     def setUp(self):
         super().setUp()
-        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.description = self.folder / "inner.yaml"
+        self.directory = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        self.description = self.directory / "inner.yaml"
         self.description.write_text(INNER)
         self.before = self.traces()
 
@@ -322,13 +322,13 @@ class TestTool(testtools.TestCase):
     def test_a_signal_ends_the_command_first(self):
         tool = self.started()
         tool.send_signal(signal.SIGTERM)
-        self.assertEqual(9, tool.wait(LIMIT))
+        self.assertEqual(9, tool.wait(TIMEOUT))
         self.assertEqual(self.before, self.traces())
 
     def test_killing_the_tool_ends_everything(self):
         tool = self.started()
         tool.kill()
-        tool.wait(LIMIT)
+        tool.wait(TIMEOUT)
         eventually(lambda: not any("4711" in trace for trace in self.traces()), "all processes gone")
         self.inner("true")  # sweeps the control groups that nobody could
         self.assertEqual(self.before, self.traces())

@@ -37,18 +37,18 @@ class PackagingTest(testtools.TestCase):
                          self.run_python("-c", LOAD).splitlines()[-3:])
 
     def test_wheel(self) -> None:
-        folder = self.useFixture(fixtures.TempDir()).path
-        source, site = f"{folder}/source", f"{folder}/site"
-        # Of a copy, because a build leaves its own folders behind.
+        directory = self.useFixture(fixtures.TempDir()).path
+        source, site = f"{directory}/source", f"{directory}/site"
+        # Of a copy, because a build leaves its own directories behind.
         shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info"))
-        self.run_python("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder,
+        self.run_python("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", directory,
                         source)
-        wheel = next(Path(folder).glob("*.whl"))
+        wheel = next(Path(directory).glob("*.whl"))
         self.run_python("-m", "pip", "install", "--quiet", "--no-deps", "--target", site, str(wheel))
         self.assertEqual(["nova_lxd_ext.driver", "LXDDriver", f"{site}/nova_lxd_ext/__init__.py"],
                          self.run_python("-c", LOAD, path=site).splitlines()[-3:])
         self.assertFalse(Path(site, "tests").exists(), "the wheel must not ship tests")
-        remotes, conf = Path(folder, "remotes"), Path(folder, "conf")
+        remotes, conf = Path(directory, "remotes"), Path(directory, "conf")
         for place in (remotes, conf):
             place.mkdir()
         self.run_python("-m", "lxdone.install", "front-end", "--remotes", str(remotes), "--conf", str(conf), path=site)

@@ -15,7 +15,7 @@ from tests.functional_cloud import stage
 from tools.cloud import networking
 from tools.cloud.engine import Output
 
-LIMIT = 180  # s; on two busy cores a first boot took over 60
+TIMEOUT = 180  # s; on two busy cores a first boot took over 60
 _numbers = itertools.count(1)
 
 
@@ -26,7 +26,7 @@ class CloudTest(testtools.TestCase):
         self.tenant = self.stage.tenant
         self.network = self.tenant.network.find_network(networking.FIXED, ignore_missing=False)
 
-    def until(self, what: str, ask: Callable[[], Any], limit: float = LIMIT) -> Any:
+    def until(self, what: str, ask: Callable[[], Any], limit: float = TIMEOUT) -> Any:
         """Ask until the answer is true; the answer."""
         deadline = time.monotonic() + limit
         while not (answer := ask()):
@@ -145,7 +145,7 @@ class Server:
 
 
 def answers(address: str) -> bool:
-    """Whether it answers a ping from outside."""
+    """Return whether it answers a ping from outside."""
     return subprocess.run(("ping", "-c", "1", "-W", "2", address), capture_output=True, check=False).returncode == 0
 
 

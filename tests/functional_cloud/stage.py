@@ -62,7 +62,7 @@ def _attempt() -> Stage | Exception:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     layout = Layout(CHECKOUT / ".networks")
-    layout.folder.mkdir(exist_ok=True)
+    layout.directory.mkdir(exist_ok=True)
     shape = Shape(networks=True, second_host=True)
     if layout.in_use:  # what a killed run left
         Cloud(layout, shape=shape).down()
@@ -96,7 +96,7 @@ def _furnished(cloud: Cloud) -> Stage:
 
 def _end(cloud: Cloud) -> None:
     """The logs of the last run outlive it: a test that failed is understood from them."""
-    kept = cloud.layout.folder / LAST_LOGS
+    kept = cloud.layout.directory / LAST_LOGS
     shutil.rmtree(kept, ignore_errors=True)
     if cloud.layout.logs.exists():
         shutil.copytree(cloud.layout.logs, kept)

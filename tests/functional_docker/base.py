@@ -39,7 +39,7 @@ class DockerTestCase(contract.EngineFrame):
         """Of all containers: none may be there any more."""
         return leftovers(self.docker.daemon)
 
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         return self.docker.daemon.base
 
     def inside(self, name: str, *command: str) -> tuple[int, str]:

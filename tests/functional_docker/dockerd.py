@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real dockerd for the functional tests: one per test process, in a folder of its own, gone at its end.
+"""A real dockerd for the functional tests: one per test process, in a directory of its own, gone at its end.
 
 Root is needed, and a network namespace nobody else uses: tools/fakehost gives both. It makes no networks and touches
 no firewall: interfaces come to its containers from outside.
@@ -25,13 +25,13 @@ from containerhost.engines.docker.client import DockerClient, Settings
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.errors import EngineUnavailable
 from tests.commands import script
-from tests.functional.folder import RunFolder
 from tests.functional.lxd import mounts_below
+from tests.functional.run_directory import RunDirectory
 from tests.waiting import await_that
 
 ROOT = Path(__file__).parents[2]
 BUSYBOX = "/bin/busybox"
-STOP_LIMIT = 60  # s
+STOP_TIMEOUT = 60  # s
 OWN_MOUNT = r"/data(/[0-9]+\.[0-9]+)?"
 
 # A first program that ends when it is asked to; one that does not; one that tells what it finds and ends.
@@ -44,12 +44,12 @@ IMAGES = {
 
 class Daemon:
     """:param options: further ones of dockerd's
-    :param commands: the folder of the installed commands; None makes one of this repository's
+    :param commands: the directory of the installed commands; None makes one of this repository's
     """
 
     def __init__(self, *options: str, commands: Path | None = None) -> None:
         self._options = options
-        self._home = RunFolder()
+        self._home = RunDirectory()
         self.base = self._home.path
         self.base.chmod(0o711)  # a daemon that maps users has their files below it
         self.records = self.base / "records"
@@ -61,12 +61,12 @@ class Daemon:
         script(self._runtime, f"exec {command}/containerhost-docker-runtime --records {self.records}")
 
     def _commands(self) -> Path:
-        folder = self.base / "bin"
-        folder.mkdir()
-        shutil.copy2(ROOT / "bin/containerhost-docker-runtime", folder)
+        directory = self.base / "bin"
+        directory.mkdir()
+        shutil.copy2(ROOT / "bin/containerhost-docker-runtime", directory)
         begin = "import sys; from containerhost.ociruntime import main; sys.exit(main())"
-        script(folder / "containerhost-ociruntime", f"PYTHONPATH={ROOT} exec {sys.executable} -c '{begin}'")
-        return folder
+        script(directory / "containerhost-ociruntime", f"PYTHONPATH={ROOT} exec {sys.executable} -c '{begin}'")
+        return directory
 
     def start(self) -> None:
         program = shutil.which("dockerd")
@@ -99,14 +99,14 @@ class Daemon:
     def stop(self) -> None:
         if self._process:
             self._process.terminate()
-            self._process.wait(STOP_LIMIT)
+            self._process.wait(STOP_TIMEOUT)
             self._process = None
 
     def kill(self) -> None:
         """End it at once, in whatever it is doing."""
         if self._process:
             self._process.kill()
-            self._process.wait(STOP_LIMIT)
+            self._process.wait(STOP_TIMEOUT)
             self._process = None
 
     def client(self) -> DockerClient:
@@ -140,9 +140,9 @@ class Daemon:
 def root_file_system() -> bytes:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
-        folder = tarfile.TarInfo("bin")  # else root's alone
-        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-        archive.addfile(folder)
+        directory = tarfile.TarInfo("bin")  # else root's alone
+        directory.type, directory.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(directory)
         archive.add(BUSYBOX, "bin/busybox")
         for name in subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split():
             if name != "busybox":
@@ -204,8 +204,8 @@ class Docker(fixtures.Fixture):
 
 def leftovers(daemon: Daemon) -> list[str]:
     """What is left of containers after all were deleted."""
-    folders = [daemon.records, daemon.base / "data/containers", *daemon.base.glob("data/*.*/containers")]
-    files = [path for folder in folders if folder.exists() for path in folder.iterdir()
+    directories = [daemon.records, daemon.base / "data/containers", *daemon.base.glob("data/*.*/containers")]
+    files = [path for directory in directories if directory.exists() for path in directory.iterdir()
              if not path.name.startswith(".lock")]
     # dockerd's own, private one.
     mounts = {mount for mount in mounts_below(daemon.base)

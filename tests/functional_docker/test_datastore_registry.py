@@ -7,8 +7,8 @@ from unittest import mock
 
 from onedock.datastore import registry
 from onedock.datastore.content import WrongArchitecture
+from onedock.datastore.decompress import Corrupt
 from onedock.datastore.digests import DigestMismatch
-from onedock.datastore.plain import Corrupt
 from onedock.datastore.record import Record
 from onedock.datastore.registry import RegistryError
 from onedriver.errors import BadInput, DriverError
@@ -74,7 +74,7 @@ class PullTest(RegistryTestCase):
         more = {"ONEDOCK_KEEP_LAYERS": "NO"}
         record = self.take(**more, **self.credentials())
         self.assertEqual((None, f"{self.path()}@{self.pinned}", str(self.files / "credentials.json")),
-                         (record.folder, record.reference, record.credentials))
+                         (record.directory, record.reference, record.credentials))
         self.assertEqual({}, self.layers())
         self.registry.keep(Image(architecture="s390x"), tag="1")
         self.assertRaises(WrongArchitecture, self.take, **more)

@@ -19,7 +19,7 @@ class DeviceTest(contract.DeviceContract, DockerDeviceCase):
     def ready(self, name="c1", number=0):
         grants = self.taken(number, name)
         self.engine.create(self.spec(name, parts=grants))
-        self.engine.refit(name, ())
+        self.engine.update_devices(name, ())
         self.engine.start(name)
         self.up(name)
         self.engine.verify(name, ())

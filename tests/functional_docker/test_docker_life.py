@@ -36,7 +36,7 @@ class TestLife(contract.LifeContract, DockerTestCase):
         api.create_container("polite", name="someones", labels={"containerhost": "[1]", "one.id": "7"})
         (state,) = self.engine.containers()
         self.assertEqual(("someones", Status.STOPPED, {}), (state.name, state.status, dict(state.labels)))
-        self.assertRaises(errors.EngineNotFound, self.engine.refit, "someones", ())
+        self.assertRaises(errors.EngineNotFound, self.engine.update_devices, "someones", ())
 
     def test_the_daemon_restarts_while_a_container_runs(self):
         self.running()

@@ -32,19 +32,19 @@ ROUNDS = 12
 class Gate:
     """Stands before runc, and keeps one of its commands waiting while the file ``hold`` names it.
 
-    :ivar commands: the folder of the installed commands, for a daemon
+    :ivar commands: the directory of the installed commands, for a daemon
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.commands, self._path = folder / "commands", folder / "path"
-        self._hold, self._reached = folder / "hold", folder / "reached"
+    def __init__(self, directory: Path) -> None:
+        self.commands, self._path = directory / "commands", directory / "path"
+        self._hold, self._reached = directory / "hold", directory / "reached"
         self.commands.mkdir()
         self._path.mkdir()
         path = f"export PATH={self._path}:$PATH"
         begin = "import sys; from containerhost.ociruntime import main; sys.exit(main())"
-        shutil.copy2(ROOT / "bin/containerhost-docker-runtime", folder)
-        script(folder / "containerhost-ociruntime", f"PYTHONPATH={ROOT} exec {sys.executable} -c '{begin}'")
-        script(self.commands / "containerhost-docker-runtime", f"{path}; exec {folder}/containerhost-docker-runtime")
+        shutil.copy2(ROOT / "bin/containerhost-docker-runtime", directory)
+        script(directory / "containerhost-ociruntime", f"PYTHONPATH={ROOT} exec {sys.executable} -c '{begin}'")
+        script(self.commands / "containerhost-docker-runtime", f"{path}; exec {directory}/containerhost-docker-runtime")
         script(self._path / "runc", f"""
 if [ -e {self._hold} ]; then
     for word; do
@@ -82,7 +82,7 @@ class StartTest(DockerDeviceCase):
         grants = self.taken()
         self.engine.create(self.spec(parts=grants))
         if bare:
-            self.engine.refit("c1", ())
+            self.engine.update_devices("c1", ())
         return grants
 
     def beside_start(self, command: str, change: Callable[[Grant], None], grants: Iterable[Grant]) -> None:
@@ -112,7 +112,7 @@ class StartTest(DockerDeviceCase):
             self.engine.verify("c1", ())
             self.all_back()
             self.engine.stop("c1", timeout=60, force=True)
-            self.engine.refit("c1", grants)
+            self.engine.update_devices("c1", grants)
 
     def test_attach_during_start_brings_the_devices(self) -> None:
         grants = self.made(bare=True)
@@ -120,12 +120,12 @@ class StartTest(DockerDeviceCase):
             self.beside_start(command, functools.partial(self.engine.attach, "c1"), grants)
             self.engine.verify("c1", grants)
             self.engine.stop("c1", timeout=60, force=True)
-            self.engine.refit("c1", ())
+            self.engine.update_devices("c1", ())
 
     def test_exchange_of_parts_during_start_is_refused(self) -> None:
         grants = self.made()
-        self.assertRaises(EngineConflict, self.beside_start, "start", lambda grant: self.engine.refit("c1", ()),
-                          grants[:1])
+        self.assertRaises(EngineConflict, self.beside_start, "start",
+                          lambda grant: self.engine.update_devices("c1", ()), grants[:1])
         self.engine.verify("c1", grants)
 
 

@@ -54,14 +54,14 @@ class VolumesTest(testtools.TestCase):
             self.volumes.unmount(3)
 
     def test_what_a_killed_call_left_is_no_place_to_mount_at(self) -> None:
-        folder = self.volumes.folder
-        folder.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "left", str(folder)], check=True)
-        os.symlink("/etc", folder / "3")
+        directory = self.volumes.directory
+        directory.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "left", str(directory)], check=True)
+        os.symlink("/etc", directory / "3")
         self.assertRaises(HostActionFailed, self.volumes.mount, 3, self.formatted(), read_only=False, root=HERE)
         self.volumes.prepare()
-        self.assertFalse((folder / "3").is_symlink())
-        self.assertRaises(OSError, (folder / "new").mkdir)
+        self.assertFalse((directory / "3").is_symlink())
+        self.assertRaises(OSError, (directory / "new").mkdir)
 
     def test_what_has_no_file_system_and_no_place_is_refused(self) -> None:
         self.volumes.prepare()

@@ -10,16 +10,16 @@ from containerhost.allocation.sharing import FILE
 
 
 class SharingFile(fixtures.Fixture):
-    """A file system of its own, in the emulated host's mount namespace, hides what the machine has in the folder."""
+    """A file system of its own, in the emulated host's mount namespace, hides what the machine has in the directory."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def _setUp(self) -> None:
-        folder = Path(FILE).parent
-        folder.mkdir(exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "sharing", folder], check=True)
-        self.addCleanup(subprocess.run, ["umount", folder], check=True)
+        directory = Path(FILE).parent
+        directory.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "sharing", directory], check=True)
+        self.addCleanup(subprocess.run, ["umount", directory], check=True)
         self.write(self._text)
 
     def write(self, text: str) -> None:

@@ -11,7 +11,7 @@ import testtools
 
 PROGRAM = Path(__file__).resolve().parents[2] / "bench" / "cycles.py"
 CYCLES = 30
-LIMIT = 240  # s
+TIMEOUT = 240  # s
 
 
 class CyclesTest(testtools.TestCase):
@@ -20,7 +20,7 @@ class CyclesTest(testtools.TestCase):
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def ended(self, process: subprocess.Popen[str]) -> dict:
-        output, progress = process.communicate(timeout=LIMIT)
+        output, progress = process.communicate(timeout=TIMEOUT)
         self.addDetail("progress", testtools.content.text_content(progress))
         found = json.loads(output)
         self.assertIsNone(found["error"])

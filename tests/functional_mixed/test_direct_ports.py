@@ -27,7 +27,7 @@ from tests.waiting import await_that
 PF, IB_PF = "0000:31:00.0", "0000:5e:00.0"
 VFS = 2  # that PF has
 VLAN = 100
-PATIENCE = 60.0  # s
+TIMEOUT = 60.0  # s
 POINTS = 6
 SILENCE = 5  # s after which the API gives up on a nova-compute that does not answer
 FREE = {"address": "00:00:00:00:00:00", "vlan": 0}
@@ -270,7 +270,7 @@ class KilledPortTest(DirectPortServers):
     def killed(self, step: int, request: Callable[[], None]) -> None:
         self.killer.arm(step, base.HOST)
         request()
-        await_that(self.killer.happened.is_set, "nova-compute is killed", PATIENCE)
+        await_that(self.killer.happened.is_set, "nova-compute is killed", TIMEOUT)
         self.killer.arm(None, base.HOST)
         self.restart_compute_service(self.computes[base.HOST])
 

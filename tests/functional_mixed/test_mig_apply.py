@@ -41,21 +41,21 @@ class MigCase(testtools.TestCase):
 
 class EngineTest(MigCase, devices.DeviceTestCase):
     def test_a_gpu_is_cut_and_containers_have_its_slices(self) -> None:
-        folder = self.store._root
-        self.apply(folder, f"{WHOLE}: [3g.20gb, 1g.5gb]")
+        directory = self.store._root
+        self.apply(directory, f"{WHOLE}: [3g.20gb, 1g.5gb]")
         slices = scan().by_address(WHOLE)[1:]
         self.assertEqual({"3g.20gb", "1g.5gb"}, {one.slice.profile for one in slices})
         self.assertEqual([()] * 2, [one.health for one in slices])
         grants = self.acquired("c1", (Request(slices[0].id),))
         self.engine.verify("c1", grants)
-        self.assertIn("would go", self.apply(folder, f"{WHOLE}: []", status=1))
+        self.assertIn("would go", self.apply(directory, f"{WHOLE}: []", status=1))
         kept = slices[0].slice.profile
-        self.apply(folder, f"{WHOLE}: [{kept}, 2g.10gb]")
+        self.apply(directory, f"{WHOLE}: [{kept}, 2g.10gb]")
         self.engine.verify("c1", grants)
         self.assertEqual({kept, "2g.10gb"}, {one.slice.profile for one in scan().by_address(WHOLE)[1:]})
         self.engine.delete("c1")
         self.assertEqual((), self.allocator.release(self.consumer("c1")))
-        self.apply(folder, f"{WHOLE}: []")
+        self.apply(directory, f"{WHOLE}: []")
         self.assertEqual([WHOLE], [one.id for one in scan().by_address(WHOLE)])
 
 
@@ -69,17 +69,17 @@ class NovaTest(MigCase, base.LxdServers):
         return {name: entry["total"] for name, entry in found.items()}
 
     def test_placement_follows(self) -> None:
-        folder = self.state / "owners"
+        directory = self.state / "owners"
         self.assertEqual(({}, {"CUSTOM_MIG_1G_5GB": 2, "CUSTOM_MIG_1C_2G_10GB": 2}),
                          (self.inventory(WHOLE), self.inventory(CUT)))
-        self.apply(folder, f"{WHOLE}: [3g.20gb, 3g.20gb]\n{CUT}: [1g.5gb, 1g.5gb]\n")
+        self.apply(directory, f"{WHOLE}: [3g.20gb, 3g.20gb]\n{CUT}: [1g.5gb, 1g.5gb]\n")
         self.assertEqual(({"CUSTOM_MIG_3G_20GB": 2}, {"CUSTOM_MIG_1G_5GB": 2}),
                          (self.inventory(WHOLE), self.inventory(CUT)))
         server = self.server(self.flavor(resources__CUSTOM_MIG_3G_20GB="1"))
-        self.assertIn("would go", self.apply(folder, f"{WHOLE}: [1g.5gb]\n{CUT}: []\n", status=1))
+        self.assertIn("would go", self.apply(directory, f"{WHOLE}: [1g.5gb]\n{CUT}: []\n", status=1))
         self.assertEqual({"CUSTOM_MIG_1G_5GB": 2}, self.inventory(CUT))
         self._delete_server(server)
-        self.apply(folder, f"{WHOLE}: []\n")
+        self.apply(directory, f"{WHOLE}: []\n")
         self.assertEqual({}, self.inventory(WHOLE))
         # assert_nothing_left compares devices with those before.
-        self.apply(folder, f"{CUT}: [1g.5gb, 1g.5gb, 1c.2g.10gb, 1c.2g.10gb]\n")
+        self.apply(directory, f"{CUT}: [1g.5gb, 1g.5gb, 1c.2g.10gb, 1c.2g.10gb]\n")

@@ -143,7 +143,7 @@ class PlaceContract:
         for one in (machine, other):
             self.assertEqual("/dev/nvidia0", self.inside(one, "sh", "-c", LISTED).strip())
         taken = machine.changed(devices=(first,), attach="pci")
-        self.refused("two places on GPU", "attach_nic", taken, machine.mac(9), "-", "-", "dummy", "one-1-9")
+        self.refused("two shares of GPU", "attach_nic", taken, machine.mac(9), "-", "-", "dummy", "one-1-9")
         self.ok("detach_nic", more, machine.mac(9))
         self.refused("container one-2 has", "attach_nic", taken, machine.mac(9), "-", "-", "dummy", "one-1-9")
         self.assertEqual("", self.inside(machine, "sh", "-c", LISTED).strip())

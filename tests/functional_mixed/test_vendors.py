@@ -33,7 +33,7 @@ class VendorsTest(base.LxdServers):
 
     def nodes(self, server: dict) -> set[str]:
         """Character nodes in the container's /dev, beside those every container has."""
-        # LXD keeps a folder of its own in /dev that even root in the container may not read.
+        # LXD keeps a directory of its own in /dev that even root in the container may not read.
         listing = self.inside(server, "find", "/dev", "-path", "/dev/.lxd-mounts", "-prune", "-o", "-path", "/dev/pts",
                               "-prune", "-o", "-type", "c", "-print").output.splitlines()
         return {path for path in listing if path.removeprefix("/dev/") not in PLAIN}

@@ -4,7 +4,7 @@
 import base64
 import shlex
 
-from onedriver.node import onlyone
+from onedriver.node import single_instance
 from tests.functional_one.node import Result
 from tests.functional_one.vms import Machine
 from tests.waiting import await_that
@@ -40,7 +40,7 @@ class Commands:
         return bool(self.inside(machine, "pidof", program).strip())
 
     def has_command(self, machine: Machine) -> bool:
-        connection = onlyone.connected(f"one-command/{machine.name}")
+        connection = single_instance.connected(f"one-command/{machine.name}")
         if connection:
             connection.close()
         return connection is not None

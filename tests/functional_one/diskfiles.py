@@ -13,9 +13,9 @@ MIB = 1 << 20
 SIZE = 32 * MIB
 
 
-def tree(unified: Path, folder: Path) -> Path:
+def tree(unified: Path, directory: Path) -> Path:
     """The root file system of an LXD image, unpacked."""
-    root, tar = folder / "tree", folder / "tree.tar"
+    root, tar = directory / "tree", directory / "tree.tar"
     only_rootfs(unified, tar)
     with tarfile.open(tar) as archive:
         archive.extraction_filter = lambda member, path: member  # as it is; Debian 12's Python takes no ``filter``
@@ -55,15 +55,15 @@ def iso(content: Path, file: Path) -> Path:
     return file
 
 
-def linked_iso(folder: Path, file: Path) -> Path:
-    """An archive that looks like an ISO image, with a link to a folder and a link through that one."""
+def linked_iso(directory: Path, file: Path) -> Path:
+    """An archive that looks like an ISO image, with a link to a directory and a link through that one."""
     inside = bytearray(64 << 10)
     inside[32769 - 512:32769 - 512 + 5] = b"CD001"
     with tarfile.open(file, "w", format=tarfile.USTAR_FORMAT) as archive:
         member = tarfile.TarInfo("first")
         member.size = len(inside)
         archive.addfile(member, io.BytesIO(inside))
-        for name, target in (("link", str(folder)), ("link/through", "/dev/null")):
+        for name, target in (("link", str(directory)), ("link/through", "/dev/null")):
             member = tarfile.TarInfo(name)
             member.type, member.linkname = tarfile.SYMTYPE, target
             archive.addfile(member)
@@ -80,8 +80,8 @@ def qcow2(action: str, *arguments: str) -> None:
     subprocess.run(["qemu-img", action, "-q", "-f", "qcow2", *arguments], check=True, capture_output=True)
 
 
-def loops(folder: Path) -> list[str]:
-    """Loop devices over files below ``folder``, by those files."""
+def loops(directory: Path) -> list[str]:
+    """Loop devices over files below ``directory``, by those files."""
     listed = subprocess.run(["losetup", "--list", "--noheadings", "--output", "BACK-FILE"], check=True,
                             capture_output=True, text=True).stdout
-    return sorted(line for line in map(str.strip, listed.splitlines()) if line.startswith(str(folder)))
+    return sorted(line for line in map(str.strip, listed.splitlines()) if line.startswith(str(directory)))

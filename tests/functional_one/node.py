@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node of OpenNebula as its front-end sees it: a folder with the scripts that are copied to nodes, called as oned
+"""A node of OpenNebula as its front-end sees it: a directory with the scripts that are copied to nodes, called as oned
 calls them, over a shell, on the real LXD."""
 
 import contextlib
@@ -23,7 +23,7 @@ from tests.functional.lxd import Lxd, memlock
 from tests.functional_one.vms import Machine
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 120  # s for one action
+TIMEOUT = 120  # s for one action
 BRIDGE = "one-br0"
 VOLATILE = re.compile(r"<DISK_ID>(\d+)</DISK_ID><SIZE>(\d+)</SIZE><TARGET>\w+</TARGET><TYPE>fs")
 
@@ -41,13 +41,13 @@ class Result(NamedTuple):
 
 
 class Node(fixtures.Fixture):
-    """:param installed: the folder of the driver's commands; None makes commands of this repository
+    """:param installed: the directory of the driver's commands; None makes commands of this repository
     :cvar driver: whose scripts are called
     :ivar lxd: its daemon
     :ivar engine: on it
     :ivar datastores: of OpenNebula, as the node sees them
-    :ivar state: the driver's folder
-    :ivar owners: folder of the allocation records
+    :ivar state: the driver's directory
+    :ivar owners: directory of the allocation records
     """
 
     driver = "lxdone"
@@ -70,12 +70,12 @@ class Node(fixtures.Fixture):
                                            "lxdone-install": "lxdone.install"})
         self._make_network()
 
-    def _make_commands(self, folder: Path, modules: Mapping[str, str]) -> None:
-        self._commands = folder
-        folder.mkdir()
+    def _make_commands(self, directory: Path, modules: Mapping[str, str]) -> None:
+        self._commands = directory
+        directory.mkdir()
         for name, module in modules.items():
             if not self._installed:
-                script(folder / name, f"PYTHONPATH={python_path()} exec {sys.executable} -m {module}")
+                script(directory / name, f"PYTHONPATH={python_path()} exec {sys.executable} -m {module}")
 
     def _make_network(self) -> None:
         subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
@@ -89,9 +89,9 @@ class Node(fixtures.Fixture):
 
     def give_disk(self, machine: Machine, content: Path | None = None) -> None:
         """What the transfer driver does before a deployment."""
-        folder = self.datastores / "0" / str(machine.id)
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(content or self.lxd.images["unified"], folder / "disk.0")
+        directory = self.datastores / "0" / str(machine.id)
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.copy(content or self.lxd.images["unified"], directory / "disk.0")
         self.give_volatile(machine)
 
     def give_volatile(self, machine: Machine) -> None:
@@ -140,15 +140,15 @@ class Node(fixtures.Fixture):
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    text=True, env=self.environment, start_new_session=True)
         try:
-            out, err = process.communicate(stdin, timeout=limit or LIMIT)
+            out, err = process.communicate(stdin, timeout=limit or TIMEOUT)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
         return Result(process.returncode, out, err)
 
     def _shell(self, script: str) -> Result:
-        done = subprocess.run(["bash", "-s"], input=script, capture_output=True, text=True, timeout=LIMIT, check=False,
-                              env=self.environment)
+        done = subprocess.run(["bash", "-s"], input=script, capture_output=True, text=True, timeout=TIMEOUT,
+                              check=False, env=self.environment)
         return Result(done.returncode, done.stdout, done.stderr)
 
     @contextlib.contextmanager

@@ -29,7 +29,7 @@ from tests.waiting import await_that
 
 SHUTDOWN, POWEROFF, SUSPEND, CLEANUP, UNDEPLOY, BOOT, RESUME, RESTORE = 12, 18, 6, 23, 29, 2, 20, 21
 STOP, MIGRATE, BOOT_STOPPED, BOOT_UNDEPLOYED, BOOT_MIGRATED = 5, 7, 22, 32, 35
-PATIENCE = 60  # s
+TIMEOUT = 60  # s
 
 
 def raised(error: Exception) -> None:
@@ -85,11 +85,11 @@ class ActionsCase(testtools.TestCase):
 
     def inside(self, machine: Machine, *command: str) -> str:
         done = subprocess.run(["nsenter", "--target", str(self.pid(machine)), "--all", *command], capture_output=True,
-                              text=True, timeout=PATIENCE, check=False, env={"PATH": "/bin:/sbin:/usr/bin:/usr/sbin"})
+                              text=True, timeout=TIMEOUT, check=False, env={"PATH": "/bin:/sbin:/usr/bin:/usr/sbin"})
         return done.stdout + done.stderr
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not condition():
             self.assertLess(time.monotonic(), end, "it did not come to be")
             time.sleep(0.1)
@@ -140,7 +140,7 @@ class LifeTest(ActionsCase):
             self.ok("restore", machine, lcm=RESTORE)
         self.assertEqual((Status.RUNNING, before), (self.status(machine), self.pid(machine)))
         self.ok("save", machine, lcm=SUSPEND)
-        self.engine.stop("one-1", timeout=PATIENCE, force=True)
+        self.engine.stop("one-1", timeout=TIMEOUT, force=True)
         self.refused("its memory is lost", "restore", machine, lcm=RESTORE)
 
     def test_reboot_and_reset_start_anew(self) -> None:
@@ -312,8 +312,8 @@ class ChangesTest(ActionsCase):
 
     def test_files_of_the_context_disk(self) -> None:
         content, disk = self.node.datastores / "content", self.node.datastores / "0/1/disk.2"
-        for folder in (content, disk.parent):
-            folder.mkdir(parents=True)
+        for directory in (content, disk.parent):
+            directory.mkdir(parents=True)
         machine = Machine(context=(("DISK_ID", "2"), ("FILES_DS", "/ds/2/a:'init.sh'"), ("PASSWORD", "x")))
         self.node.give_disk(machine)
         self.refused("disk.2 cannot be read", "deploy", machine, lcm=BOOT)
@@ -397,11 +397,11 @@ class RefusalsTest(ActionsCase):
     def test_a_disk_that_is_no_image_of_lxd(self) -> None:
         machine = Machine()
         self.refused("cannot be read", "deploy", machine, lcm=BOOT)
-        folder = self.node.datastores / "0/1"
-        folder.mkdir(parents=True)
-        (folder / "disk.0").write_bytes(bytes(4096))
+        directory = self.node.datastores / "0/1"
+        directory.mkdir(parents=True)
+        (directory / "disk.0").write_bytes(bytes(4096))
         self.refused("is nothing this driver knows", "deploy", machine, lcm=BOOT)
-        with tarfile.open(folder / "disk.0", "w:gz") as archive:
+        with tarfile.open(directory / "disk.0", "w:gz") as archive:
             archive.add(__file__, "notes.txt")
         self.refused("cannot be used: it", "deploy", machine, lcm=BOOT)
 

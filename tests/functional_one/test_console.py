@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from containerhost.engines import Status
-from onedriver.node import consoles, onlyone
+from onedriver.node import consoles, single_instance
 from tests.functional_one.test_actions import CLEANUP, POWEROFF, RESTORE, RESUME, SUSPEND, ActionsCase
 from tests.functional_one.vms import Machine
 from tests.rfbclient import Refused, Viewer
@@ -28,7 +28,7 @@ class ConsoleCase(ActionsCase):
         self.addCleanup(lambda: self.assertEqual([], self.names()))
 
     def names(self) -> list[str]:
-        return sorted(name for name in onlyone.names() if name.startswith("one-console"))
+        return sorted(name for name in single_instance.names() if name.startswith("one-console"))
 
     def screened(self, number: int = 1) -> Machine:
         return self.deployed(Machine(number, more=graphics(PORT=PORT + number - 1)))
@@ -74,7 +74,7 @@ class ConsoleTest(ConsoleCase):
         viewer.update()
         # What was printed before is on the screen.
         for _ in range(100):
-            if sum(any(line[:128]) for line in viewer.picture) > 16:
+            if sum(any(line[:128]) for line in viewer.framebuffer) > 16:
                 break
             viewer.ask()
             viewer.update()
@@ -83,7 +83,7 @@ class ConsoleTest(ConsoleCase):
         self.assertTrue(viewer.hung_up())
         self.type(later, machine, "second")
         talking = [process for process in Path("/proc").glob("[0-9]*/status")
-                   if "lxdone.consolevisit" in (process.parent / "cmdline").read_text()
+                   if "lxdone.console_client" in (process.parent / "cmdline").read_text()
                    and f"Uid:\t{NOBODY}" in process.read_text()]
         self.assertEqual(1, len(talking))
 

@@ -16,11 +16,11 @@ import testtools
 from websockets.sync.client import ClientConnection, connect
 
 from onedriver import document, vm
-from onedriver.node import consoles, onlyone
+from onedriver.node import consoles, single_instance
 from onedriver.node.consoles import Consoles
 from onedriver.node.vnc import server
 from onedriver.vm import Vm
-from tests.functional_one import catvisit
+from tests.functional_one import catclient
 from tests.rfbclient import Refused, Viewer
 from tests.unit.onedriver.samples import changed
 from tests.waiting import await_that
@@ -66,13 +66,13 @@ class ConsolesTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.state = Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.EnvironmentVariable(catvisit.STATE, str(self.state)))
+        self.useFixture(fixtures.EnvironmentVariable(catclient.STATE, str(self.state)))
         self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(Path(__file__).parents[2])))  # of the visit
         self.logged = self.useFixture(fixtures.FakeLogger(level=logging.INFO))
         self.vm_id = os.getpid()
         self.name = f"one-{self.vm_id}"
         self.container = self.started()
-        self.consoles = Consoles(self.state, catvisit.__name__, lambda name: self.container.pid)
+        self.consoles = Consoles(self.state, catclient.__name__, lambda name: self.container.pid)
         self.addCleanup(self.consoles.end, self.name)
         self.port = free_port()
 
@@ -100,25 +100,25 @@ class ConsolesTest(testtools.TestCase):
         return viewer
 
     def is_there(self, kind: str = consoles.HOLDER) -> bool:
-        return kind + self.name in onlyone.names()
+        return kind + self.name in single_instance.names()
 
     def servers(self) -> list[int]:
         """Process ids."""
         return [int(process.name) for process in Path("/proc").glob("[0-9]*")
-                if f"vnc.server\0{catvisit.__name__}\0{self.name}\0" in command(process)]
+                if f"vnc.server\0{catclient.__name__}\0{self.name}\0" in command(process)]
 
-    def test_a_visitor_sees_what_was_printed_and_types(self) -> None:
+    def test_a_client_sees_what_was_printed_and_types(self) -> None:
         self.consoles.provide(self.wanted())
         viewer = self.viewer()
         self.assertEqual(self.name, viewer.name)
         viewer.ask(changes_only=False)
         viewer.update()
-        if not any(viewer.picture[LINE + 8]):
+        if not any(viewer.framebuffer[LINE + 8]):
             viewer.ask()
             viewer.update()
         viewer.type("ab\n")
         await_that(lambda: viewer.ask() or viewer.update(), "what is typed is printed")
-        self.assertTrue(any(viewer.picture[LINE + 8][:64]))
+        self.assertTrue(any(viewer.framebuffer[LINE + 8][:64]))
 
     def test_by_way_of_a_websocket_as_a_browser_has_it(self) -> None:
         """What noVNC says after the greeting: how it wants pixels, all the encodings it knows, and what was copied."""
@@ -154,14 +154,14 @@ class ConsolesTest(testtools.TestCase):
         self.assertRaises(Refused, self.viewer, "wrong")
         first.ask(changes_only=False)
         self.assertTrue(first.update())
-        await_that(lambda: self.is_there(consoles.VISIT), "the console is attached")
+        await_that(lambda: self.is_there(consoles.CLIENT), "the console is attached")
         self.viewer()
         self.assertTrue(first.hung_up())
 
     def test_silent_connections_keep_no_viewer_out(self) -> None:
         self.consoles.provide(self.wanted())
         first = self.viewer()
-        for _ in range(3 * server.MOST_VISITORS):
+        for _ in range(3 * server.MAX_CLIENTS):
             self.addCleanup(socket.create_connection(("127.0.0.1", self.port)).close)
         first.ask(changes_only=False)
         self.assertTrue(first.update())
@@ -179,10 +179,10 @@ class ConsolesTest(testtools.TestCase):
         viewer = self.viewer()
         viewer.ask(changes_only=False)
         viewer.update()
-        await_that(lambda: self.is_there(consoles.VISIT), "the console is attached")
+        await_that(lambda: self.is_there(consoles.CLIENT), "the console is attached")
         for _ in range(2):
             self.consoles.end(self.name)
-            self.assertFalse(self.is_there() or self.is_there(consoles.VISIT))
+            self.assertFalse(self.is_there() or self.is_there(consoles.CLIENT))
         self.assertTrue(viewer.hung_up())
         self.assertEqual([], list((self.state / self.name).iterdir()))
 

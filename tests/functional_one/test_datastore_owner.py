@@ -9,7 +9,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from lxdone.root import rootrecords
+from lxdone.root import root_state
 from onedriver.node import datastores
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Result
@@ -25,10 +25,10 @@ TEXT = "root's own text"
 class DatastoreOwnerTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()
-        self.store, self.folder = self.node.datastores / "0", self.node.datastores / "0/1"
+        self.store, self.directory = self.node.datastores / "0", self.node.datastores / "0/1"
         self.images = self.node.datastores / "1"
-        for folder in (self.folder, self.images):
-            folder.mkdir(parents=True)
+        for directory in (self.directory, self.images):
+            directory.mkdir(parents=True)
         self.secret = self.node.datastores.parent / "secret"
         self.secret.write_text(f"{TEXT}\n")
         self.secret.chmod(0o600)
@@ -59,10 +59,10 @@ class DatastoreOwnerTest(ActionsCase):
         return machine
 
     def file_system(self) -> Path:
-        folder = self.node.datastores.parent / "work"
-        folder.mkdir(exist_ok=True)
-        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
-        return diskfiles.ext4(diskfiles.tree(self.node.lxd.images["unified"], folder), folder / "ext4")
+        directory = self.node.datastores.parent / "work"
+        directory.mkdir(exist_ok=True)
+        self.addCleanup(shutil.rmtree, directory, ignore_errors=True)
+        return diskfiles.ext4(diskfiles.tree(self.node.lxd.images["unified"], directory), directory / "ext4")
 
     def is_his(self, file: Path) -> bool:
         found = file.lstat()
@@ -72,9 +72,9 @@ class DatastoreOwnerTest(ActionsCase):
         content = self.node.datastores.parent / "content"
         content.mkdir()
         (content / "file").write_text("content\n")
-        (self.folder / "disk.1").symlink_to(diskfiles.ext4(content, self.images / "image"))
+        (self.directory / "disk.1").symlink_to(diskfiles.ext4(content, self.images / "image"))
         base = diskfiles.ext4(content, self.images / "base")
-        diskfiles.qcow2("create", "-b", str(base), "-F", "raw", str(self.folder / "disk.2"))
+        diskfiles.qcow2("create", "-b", str(base), "-F", "raw", str(self.directory / "disk.2"))
         self.given(self.file_system())
         machine = self.booted(Machine(disks=ROOT.replace("<SAVE><![CDATA[NO]]>", "<SAVE>YES") + image()
                                       + image(2, source=str(base))))
@@ -83,26 +83,26 @@ class DatastoreOwnerTest(ActionsCase):
         self.inside(machine, "sh", "-c", "echo written > /root/file")
         self.ok("cancel", machine, lcm=POWEROFF)
         self.assertEqual("written\n", diskfiles.in_ext(self.images / "image", "file"))
-        self.assertEqual("written\n", diskfiles.in_ext(self.folder / "disk.0", "root/file"))
-        for file in (self.folder / "disk.0", self.folder / "disk.2", self.images / "image"):
+        self.assertEqual("written\n", diskfiles.in_ext(self.directory / "disk.0", "root/file"))
+        for file in (self.directory / "disk.0", self.directory / "disk.2", self.images / "image"):
             self.assertTrue(self.is_his(file), file)
         self.ok("deploy", machine, lcm=RESUME)
         self.assertEqual("written\n" * 2, self.inside(machine, "cat", "/media/1/file", "/media/2/file"))
 
     def test_links_under_the_names_of_marks_lead_nowhere(self) -> None:
         machine = self.given()
-        mark = self.folder / rootrecords.RUNNING
+        mark = self.directory / root_state.RUNNING
         mark.symlink_to(self.victim)
-        (self.store / rootrecords.STORE).symlink_to(self.victim)
+        (self.store / root_state.STORE).symlink_to(self.victim)
         self.refused("remove what is there", "deploy", machine, lcm=BOOT)
         mark.unlink()
         self.booted(machine)
         self.assertTrue(self.is_his(mark))
-        self.assertTrue(self.is_his(self.store / rootrecords.STORE))
+        self.assertTrue(self.is_his(self.store / root_state.STORE))
 
     def test_mark_that_is_a_link_to_a_file_of_root_is_not_given_away(self) -> None:
         machine = self.given()
-        (self.folder / rootrecords.RUNNING).symlink_to(self.secret)
+        (self.directory / root_state.RUNNING).symlink_to(self.secret)
         result = self.node.act("deploy", machine, lcm=BOOT)
         self.assertNotEqual(0, result.status)
         self.assertNotIn(TEXT, result.out + result.err)
@@ -110,7 +110,7 @@ class DatastoreOwnerTest(ActionsCase):
     def test_content_of_a_file_of_root_is_not_told(self) -> None:
         machine = self.booted()
         self.ok("cancel", machine, lcm=POWEROFF)
-        mark = self.folder / rootrecords.RUNNING
+        mark = self.directory / root_state.RUNNING
         for make in (lambda: mark.symlink_to(self.secret), lambda: os.link(self.secret, mark)):
             make()
             result = self.node.act("deploy", machine, lcm=RESUME)
@@ -121,9 +121,9 @@ class DatastoreOwnerTest(ActionsCase):
     def test_link_under_the_name_of_a_disks_new_file_is_not_followed(self) -> None:
         machine = self.booted()
         for target in (self.secret, self.victim):
-            (self.folder / f"disk.0{datastores.UNFINISHED}").symlink_to(target)
+            (self.directory / f"disk.0{datastores.UNFINISHED}").symlink_to(target)
             self.ok("cancel", machine, lcm=POWEROFF)
-            self.assertTrue(self.is_his(self.folder / "disk.0"))
+            self.assertTrue(self.is_his(self.directory / "disk.0"))
             self.ok("deploy", machine, lcm=RESUME)
 
     def test_disk_that_is_a_file_of_root_is_refused(self) -> None:
@@ -131,7 +131,7 @@ class DatastoreOwnerTest(ActionsCase):
         self.file_system().rename(roots)
         inside = self.images / "of-root"
         shutil.copy(roots, inside)
-        machine, disk = self.given(), self.folder / "disk.0"
+        machine, disk = self.given(), self.directory / "disk.0"
         os.chown(inside, 0, 0)
         for make, words in ((lambda: disk.symlink_to(roots), "is not in a datastore"),
                             (lambda: disk.symlink_to(inside), "belongs to user 0"),
@@ -143,23 +143,23 @@ class DatastoreOwnerTest(ActionsCase):
         for path in (roots, inside):
             path.unlink()
 
-    def test_folder_that_is_a_link_is_refused(self) -> None:
+    def test_directory_that_is_a_link_is_refused(self) -> None:
         elsewhere = self.node.datastores.parent / "elsewhere"
         machine = self.given()
-        self.folder.rename(elsewhere)
-        self.folder.symlink_to(elsewhere)
+        self.directory.rename(elsewhere)
+        self.directory.symlink_to(elsewhere)
         self.refused("has a link or a file among its components", "deploy", machine, lcm=BOOT)
         self.assertEqual(["disk.0"], os.listdir(elsewhere))
 
     def test_fifo_as_a_disk_or_a_mark_ends_at_once(self) -> None:
         machine = self.given()
-        (self.folder / "disk.0").unlink()
-        os.mkfifo(self.folder / "disk.0")
+        (self.directory / "disk.0").unlink()
+        os.mkfifo(self.directory / "disk.0")
         self.refused("is no regular file", "deploy", machine, lcm=BOOT)
-        (self.folder / "disk.0").unlink()
+        (self.directory / "disk.0").unlink()
         self.given()
-        os.mkfifo(self.folder / rootrecords.RUNNING)
-        self.refused(f"{rootrecords.RUNNING} cannot be read", "deploy", machine, lcm=BOOT)
+        os.mkfifo(self.directory / root_state.RUNNING)
+        self.refused(f"{root_state.RUNNING} cannot be read", "deploy", machine, lcm=BOOT)
 
     def test_block_device_of_the_host_is_no_disk(self) -> None:
         file = self.file_system()
@@ -168,11 +168,11 @@ class DatastoreOwnerTest(ActionsCase):
         self.addCleanup(subprocess.run, ["losetup", "--detach", node], check=True)
         machine = self.booted()
         for target in (node, f"/dev/vg-one-0/..{node.removeprefix('/dev')}"):
-            (self.folder / "disk.1").symlink_to(target)
+            (self.directory / "disk.1").symlink_to(target)
             self.refused("option block_devices", "attach_disk",
                          machine.changed(disks=ROOT + image(kind="BLOCK", mark=MARK)), *PLACE, "message")
-            (self.folder / "disk.1").unlink()
-        (self.folder / "disk.1").symlink_to(node)
+            (self.directory / "disk.1").unlink()
+        (self.directory / "disk.1").symlink_to(node)
         self.node.configure(f'block_devices = ["{node}"]\n')
         self.ok("attach_disk", machine.changed(disks=ROOT + image(kind="BLOCK", mark=MARK)), *PLACE, "message")
         self.assertIn("sbin", self.inside(machine, "ls", "/media/1"))
@@ -184,7 +184,7 @@ class DatastoreOwnerTest(ActionsCase):
         (content / "file").write_text(TEXT)
         iso = diskfiles.iso(content, self.node.datastores.parent / "iso")
         machine = self.given()
-        (self.folder / "disk.9").symlink_to(iso)
+        (self.directory / "disk.9").symlink_to(iso)
         self.refused("is not in a datastore", "deploy",
                      machine.changed(context=(("FILES", "/x"), ("DISK_ID", "9"))), lcm=BOOT)
         iso.unlink()
@@ -200,7 +200,7 @@ class DatastoreOwnerTest(ActionsCase):
         source = ROOT.replace("<TARGET>", f"<SOURCE>{base}</SOURCE><TARGET>")
         machine = self.given(disk).changed(disks=source)
         real = shutil.which("qemu-img")
-        swap = f"{real} rebase -u -b {roots} -F raw {self.folder}/disk.0"
+        swap = f"{real} rebase -u -b {roots} -F raw {self.directory}/disk.0"
         with self.node.stuck("qemu-img", f'if [ "$1" = convert ]; then {swap}; fi; exec {real} "$@"'):
             self.refused("Permission denied", "deploy", machine, lcm=BOOT)
         for path in (roots, disk):
@@ -208,14 +208,14 @@ class DatastoreOwnerTest(ActionsCase):
 
     def test_renames_while_root_writes_a_disk(self) -> None:
         machine = self.booted()
-        over, disk = threading.Event(), self.folder / "disk.0"
-        taken = [self.folder / f"disk.0{datastores.UNFINISHED}", disk]
+        over, disk = threading.Event(), self.directory / "disk.0"
+        taken = [self.directory / f"disk.0{datastores.UNFINISHED}", disk]
 
         def attack() -> None:
             number = 0
             while not over.is_set():
                 number += 1
-                link = self.folder / f"link{number}"
+                link = self.directory / f"link{number}"
                 link.symlink_to(self.secret if number % 2 else self.victim)
                 link.rename(taken[number % 4 // 2])
 

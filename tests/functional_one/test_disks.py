@@ -18,8 +18,8 @@ from containerhost.engines import Status
 from containerhost.engines.lxd.images import fingerprint
 from containerhost.images.rebuild import rebuild
 from lxdone.disk import filesystems
-from lxdone.root import rootrecords
-from lxdone.root.rootpacking import PackedRoot
+from lxdone.root import root_state
+from lxdone.root.root_packing import PackedRoot
 from onedriver.errors import DriverError
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, ActionsCase
@@ -30,8 +30,8 @@ from tests.waiting import await_that
 class RootTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.tree = diskfiles.tree(self.node.lxd.images["unified"], self.folder)
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.tree = diskfiles.tree(self.node.lxd.images["unified"], self.directory)
         self.addCleanup(self._no_loops)
 
     def _no_loops(self) -> None:
@@ -42,7 +42,7 @@ class RootTest(ActionsCase):
         self.ok("deploy", machine, lcm=BOOT)
         self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
         self.assertEqual([], [entry.name for entry in (self.node.state / machine.name).iterdir()
-                              if entry.name not in ("context", rootrecords.FILE)])
+                              if entry.name not in ("context", root_state.FILE)])
         self._no_loops()
 
     def test_a_file_system_with_everything_in_it(self) -> None:
@@ -53,7 +53,7 @@ class RootTest(ActionsCase):
         os.chown(self.tree / "root/deep/file", 12, 34)
         (self.tree / "root/deep/file").chmod(0o4751)
         machine = Machine()
-        self.boots(machine, diskfiles.ext4(self.tree, self.folder / "ext4"))
+        self.boots(machine, diskfiles.ext4(self.tree, self.directory / "ext4"))
         root = Path(f"/proc/{self.pid(machine)}/root/root")
         self.assertEqual(("content\n", "../nowhere", b"kept", 0o4751),
                          ((root / "deep/file").read_text(), os.readlink(root / "link"),
@@ -66,7 +66,7 @@ class RootTest(ActionsCase):
         self.assertEqual("new\n", self.inside(machine, "cat", "/root/deep/file"))
 
     def test_two_vms_of_one_file_system_share_their_image(self) -> None:
-        disk = diskfiles.ext4(self.tree, self.folder / "ext4")
+        disk = diskfiles.ext4(self.tree, self.directory / "ext4")
         first, second = Machine(), Machine(2)
         self.boots(first, disk)
         self.boots(second, disk)
@@ -75,8 +75,8 @@ class RootTest(ActionsCase):
         self.assertEqual(1, len(self.engine.client.images()))
 
     def test_the_largest_partition(self) -> None:
-        file_system = diskfiles.ext4(self.tree, self.folder / "ext4")
-        self.boots(Machine(), diskfiles.partitioned(file_system, self.folder / "partitioned"))
+        file_system = diskfiles.ext4(self.tree, self.directory / "ext4")
+        self.boots(Machine(), diskfiles.partitioned(file_system, self.directory / "partitioned"))
 
     def test_qcow2_over_an_image_of_the_datastore(self) -> None:
         base = self.node.datastores / "1/image"
@@ -88,7 +88,7 @@ class RootTest(ActionsCase):
         """Make a root, and a qcow2 image that shows its content."""
         base.parent.mkdir(parents=True)
         diskfiles.ext4(self.tree, base)
-        overlay = self.folder / "overlay"
+        overlay = self.directory / "overlay"
         diskfiles.qcow2("create", "-b", str(base), "-F", "raw", str(overlay))
         return overlay
 
@@ -99,8 +99,9 @@ class RootTest(ActionsCase):
         self._nothing_is_left()
 
     def test_what_cannot_be_removed_leads_root_nowhere(self) -> None:
-        """A link that cannot be removed stays where the root's folder is to be: tar would write through it."""
-        disk, point, host = diskfiles.ext4(self.tree, self.folder / "kept"), self.folder / "point", self.folder / "host"
+        """A link that cannot be removed stays where the root's directory is to be: tar would write through it."""
+        disk, point, host = diskfiles.ext4(self.tree,
+                                           self.directory / "kept"), self.directory / "point", self.directory / "host"
         point.mkdir()
         host.mkdir()
         immutable = f"mount {disk} {point} && rm -r {point}/* && ln -s {host} {point}/lost+found && chattr +i {point}"
@@ -110,7 +111,7 @@ class RootTest(ActionsCase):
             root.addfile(tarfile.TarInfo("rootfs/lost+found/evil"))
         exports = mock.Mock()
         exports.reading.return_value = contextlib.nullcontext(io.BytesIO(archive.getvalue()))
-        packed = PackedRoot(exports, mock.Mock(size=1), self.folder, 30)
+        packed = PackedRoot(exports, mock.Mock(size=1), self.directory, 30)
         self.assertRaises(DriverError, packed.fill, disk, None, new=False)
         self.assertEqual([], list(host.iterdir()))
 
@@ -118,16 +119,16 @@ class RootTest(ActionsCase):
         self.boots(Machine(), self.node.lxd.images["squashfs"])
 
     def test_what_cannot_be_a_root_leaves_nothing(self) -> None:
-        good = diskfiles.ext4(self.tree, self.folder / "ext4")
-        empty = diskfiles.ext4(None, self.folder / "empty")
-        cut = self.folder / "cut"
+        good = diskfiles.ext4(self.tree, self.directory / "ext4")
+        empty = diskfiles.ext4(None, self.directory / "empty")
+        cut = self.directory / "cut"
         cut.write_bytes(good.read_bytes()[:diskfiles.MIB])
-        qcow2, foreign = self.folder / "qcow2", self.folder / "foreign"
+        qcow2, foreign = self.directory / "qcow2", self.directory / "foreign"
         qcow2.write_bytes(b"QFI\xfb" + bytes(4096))
         diskfiles.qcow2("create", "-b", str(good), "-F", "raw", str(foreign))
         for disk, words in ((empty, "no /sbin/init"), (cut, "cannot be used: mount: "),
                             (qcow2, "cannot be read: qemu-img: "), (foreign, "is not in a datastore"),
-                            (diskfiles.partitioned(cut, self.folder / "partitioned"), "cannot be used: mount: ")):
+                            (diskfiles.partitioned(cut, self.directory / "partitioned"), "cannot be used: mount: ")):
             machine = Machine()
             self.node.give_disk(machine, disk)
             self.refused(words, "deploy", machine, lcm=BOOT)
@@ -135,18 +136,18 @@ class RootTest(ActionsCase):
             self._no_loops()
 
     def test_an_end_by_force_leaves_no_loop_device(self) -> None:
-        disk = diskfiles.ext4(self.tree, self.folder / "ext4")
+        disk = diskfiles.ext4(self.tree, self.directory / "ext4")
         def unread() -> None:
-            with filesystems.archived(disk, filesystems.find(disk), self.folder, 5):
-                self.wait_for(lambda: diskfiles.loops(self.folder) != [])  # as nobody reads it, tar waits
-                self.wait_for(lambda: diskfiles.loops(self.folder) == [])
+            with filesystems.archived(disk, filesystems.find(disk), self.directory, 5):
+                self.wait_for(lambda: diskfiles.loops(self.directory) != [])  # as nobody reads it, tar waits
+                self.wait_for(lambda: diskfiles.loops(self.directory) == [])
 
         error = self.assertRaises(DriverError, unread)
         self.assertIn("not done within 5 s", str(error))
-        self.assertEqual({"ext4", "tree"}, set(os.listdir(self.folder)))
+        self.assertEqual({"ext4", "tree"}, set(os.listdir(self.directory)))
 
     def test_an_image_is_whole_or_is_none_and_the_same_each_time(self) -> None:
-        disk = diskfiles.ext4(self.tree, self.folder / "ext4")
+        disk = diskfiles.ext4(self.tree, self.directory / "ext4")
         first, second = (self.rebuilt(disk) for _ in range(2))
         self.assertEqual(first, second)
         with self.node.stuck("tar", "head -c 100000 /dev/zero; exit 2"):
@@ -156,7 +157,7 @@ class RootTest(ActionsCase):
         self._nothing_is_left()
 
     def rebuilt(self, disk: Path) -> str:
-        with (filesystems.archived(disk, filesystems.find(disk), self.folder, 60) as archive,
+        with (filesystems.archived(disk, filesystems.find(disk), self.directory, 60) as archive,
               tempfile.TemporaryFile() as target):
             rebuild(archive, cast(BinaryIO, target), None, 60)
             return fingerprint(cast(BinaryIO, target), b"")
@@ -173,12 +174,12 @@ PLACE = ("/var/lib/one//datastores/0/1/disk.1", "sdb", "1")
 class VolatileTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = self.node.datastores / "0/1"
+        self.directory = self.node.datastores / "0/1"
         self.addCleanup(lambda: self.assertEqual([], diskfiles.loops(self.node.datastores)))
 
-    def fill(self, machine: Machine, megabytes: int, folder: str = "/media/1") -> str:
-        return self.inside(machine, "sh", "-c", f"dd if=/dev/urandom of={folder}/big bs=1M count={megabytes} "
-                                                f"2>/dev/null && sync && echo fits; rm -f {folder}/big; sync")
+    def fill(self, machine: Machine, megabytes: int, directory: str = "/media/1") -> str:
+        return self.inside(machine, "sh", "-c", f"dd if=/dev/urandom of={directory}/big bs=1M count={megabytes} "
+                                                f"2>/dev/null && sync && echo fits; rm -f {directory}/big; sync")
 
     def given(self, machine: Machine) -> Machine:
         self.node.give_volatile(machine)
@@ -189,15 +190,15 @@ class VolatileTest(ActionsCase):
         self.inside(machine, "sh", "-c", "echo kept > /media/1/file")
         for action, lcm in (("reset", 3), ("cancel", POWEROFF)):
             self.ok(action, machine, lcm=lcm)
-        self.assertEqual("kept\n", diskfiles.in_ext(self.folder / "disk.1", "file"))
+        self.assertEqual("kept\n", diskfiles.in_ext(self.directory / "disk.1", "file"))
         self.ok("deploy", machine, lcm=RESUME)
         self.assertEqual("kept\n", self.inside(machine, "cat", "/media/1/file"))
         # Another disk came and this one went while the VM was off, for which no script is called.
         self.ok("cancel", machine, lcm=POWEROFF)
-        (self.folder / "disk.1").unlink()
+        (self.directory / "disk.1").unlink()
         changed = self.given(machine.changed(disks=ROOT + volatile(64, number=2)))
         self.ok("deploy", changed, lcm=RESUME)
-        self.assertEqual([str(self.folder / "disk.2")], diskfiles.loops(self.node.datastores))
+        self.assertEqual([str(self.directory / "disk.2")], diskfiles.loops(self.node.datastores))
         self.assertEqual("lost+found", self.inside(changed, "ls", "/media/2").strip())
         self.assertIn("No such file", self.inside(changed, "cat", "/media/1/file"))
 
@@ -236,7 +237,7 @@ class VolatileTest(ActionsCase):
         machine = self.deployed(Machine(disks=ROOT + volatile(32)))
         self.inside(machine, "sh", "-c", "echo kept > /media/1/file")
         self.ok("cancel", machine, lcm=POWEROFF)
-        os.truncate(self.folder / "disk.1", 128 * diskfiles.MIB)  # by the transfer driver
+        os.truncate(self.directory / "disk.1", 128 * diskfiles.MIB)  # by the transfer driver
         self.ok("deploy", machine.changed(disks=ROOT + volatile(128)), lcm=RESUME)
         self.assertEqual("fits\n", self.fill(machine, 64))
         self.assertEqual("kept\n", self.inside(machine, "cat", "/media/1/file"))
@@ -252,7 +253,7 @@ class VolatileTest(ActionsCase):
             self.assertEqual("", self.inside(machine, "cat", "/media/1/held"))
             self.assertEqual("fits\n" if result.status == 0 else "", self.fill(machine, 64))
             self.assertEqual((128 if result.status == 0 else 32) * diskfiles.MIB,
-                             (self.folder / "disk.1").stat().st_size)
+                             (self.directory / "disk.1").stat().st_size)
             self.inside(machine, "sh", "-c", "kill -9 $(cat /root/held)")
         self.ok("resize_disk", machine.changed(disks=ROOT + volatile(128)), "1", "128", "message", "node1")
         self.assertEqual("fits\n", self.fill(machine, 64))
@@ -282,7 +283,7 @@ class VolatileTest(ActionsCase):
                              (ROOT + volatile(64, MARK).replace(">fs<", ">swap<"), "is swap space"),
                              (ROOT + volatile(64, MARK + "<FORMAT>swap</FORMAT>"), "is swap space")):
             self.refused(words, "attach_disk", machine.changed(disks=disks), *PLACE, "message")
-        (self.folder / "disk.1").write_bytes(b"x" * diskfiles.MIB)
+        (self.directory / "disk.1").write_bytes(b"x" * diskfiles.MIB)
         changed = machine.changed(disks=ROOT + volatile(4, MARK))
         self.refused("no file system", "attach_disk", changed, *PLACE, "message")
         self.assertEqual([], diskfiles.loops(self.node.datastores))

@@ -18,7 +18,7 @@ from testtools.content import text_content
 
 from containerhost.allocation.store import AllocationStore
 from containerhost.errors import EngineNotFound
-from onedriver.node import onlyone
+from onedriver.node import single_instance
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Result
 from tests.functional_one.test_actions import ActionsCase
@@ -277,7 +277,7 @@ def links() -> list[str]:
 
 
 def consoles() -> list[str]:
-    return [name for name in onlyone.names() if name.startswith("one-console")]
+    return [name for name in single_instance.names() if name.startswith("one-console")]
 
 
 def mounts() -> list[str]:

@@ -22,14 +22,14 @@ HOLE = 1 << 40  # bytes
 class HostileRootsTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.victim = self.folder / "host" / "victim"
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.victim = self.directory / "host" / "victim"
         self.victim.parent.mkdir()
         self.victim.write_text(SECRET)
         self.good = self.node.lxd.images["unified"]
 
     def attack(self, content: bytes) -> None:
-        machine, disk = Machine(), self.folder / "disk"
+        machine, disk = Machine(), self.directory / "disk"
         disk.write_bytes(content)
         self.node.give_disk(machine, disk)
         deployed = self.node.act("deploy", machine, lcm=BOOT)
@@ -42,14 +42,14 @@ class HostileRootsTest(ActionsCase):
         self.assertEqual([self.victim], list(self.victim.parent.iterdir()), "a file of the node is new")
 
     def test_a_far_date_in_one_of_two_metadata_files_leaves_the_store_readable(self) -> None:
-        machine, disk = Machine(), self.folder / "disk"
+        machine, disk = Machine(), self.directory / "disk"
         disk.write_bytes(hostileimages.dated(self.good))
         self.node.give_disk(machine, disk)
         self.refused("twice", "deploy", machine, lcm=BOOT)
         self.assertEqual([], self.engine.client.images())
 
     def test_device_nodes_are_left_out(self) -> None:
-        machine, disk = Machine(), self.folder / "disk"
+        machine, disk = Machine(), self.directory / "disk"
         disk.write_bytes(hostileimages.devices(self.good))
         self.node.give_disk(machine, disk)
         self.ok("deploy", machine, lcm=BOOT)
@@ -57,12 +57,12 @@ class HostileRootsTest(ActionsCase):
         self.assertEqual("", self.inside(machine, "ls", "/root"))
 
     def test_a_hole_larger_than_the_node_costs_nothing(self) -> None:
-        tree = diskfiles.tree(self.good, self.folder)
+        tree = diskfiles.tree(self.good, self.directory)
         with (tree / "root/hole").open("wb") as file:
             file.write(b"begin")
             os.truncate(file.fileno(), HOLE)
         machine = Machine()
-        self.node.give_disk(machine, diskfiles.ext4(tree, self.folder / "ext4"))
+        self.node.give_disk(machine, diskfiles.ext4(tree, self.directory / "ext4"))
         self.ok("deploy", machine, lcm=BOOT)
         self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
         self.assertEqual(f"{HOLE}\n", self.inside(machine, "stat", "-c", "%s", "/root/hole"))
@@ -79,7 +79,7 @@ class HostileRootsTest(ActionsCase):
         """A small file that unpacks to more than ``size`` MiB."""
         head = tarfile.TarInfo("usr/bomb")
         head.size = size << 20
-        bomb = self.folder / "bomb"
+        bomb = self.directory / "bomb"
         with bomb.open("wb") as file, subprocess.Popen(["zstd", "-1", "-q"], stdin=subprocess.PIPE,
                                                        stdout=file) as packing, packing.stdin as pipe:
             pipe.write(head.tobuf())

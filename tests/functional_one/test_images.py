@@ -32,39 +32,40 @@ def image(number: int = 1, kind: str = "FILE", mark: str = "", save: bool = True
 PLACE = ("/var/lib/one//datastores/0/1/disk.1", "sdb", "1")
 
 
-def rbd(folder: Path) -> str:
-    """What does with files below a folder what ``rbd`` does with images: map, list and unmap them, keep snapshots."""
+def rbd(directory: Path) -> str:
+    """What does with files below a directory what ``rbd`` does with images: map, list and unmap them, keep
+    snapshots."""
     return f"""exec {sys.executable} - "$@" << 'END'
 import json, pathlib, shutil, sys
-folder = pathlib.Path({str(folder)!r})
-state, words = folder / "mapped", sys.argv[1:]
+directory = pathlib.Path({str(directory)!r})
+state, words = directory / "mapped", sys.argv[1:]
 entries = json.loads(state.read_text()) if state.exists() else []
 if words[:1] == ["--id"]:
     assert words.pop(1) == "libvirt", words
     del words[0]
 words = [word for word in words if word not in ("--read-only", "--no-progress")]
 image, _, snapshot = words[-1].partition("@")
-kept = folder / (image + "@" + snapshot)
+kept = directory / (image + "@" + snapshot)
 if words[:2] == ["device", "list"]:
     print(json.dumps(entries))
 elif words[:2] == ["device", "unmap"]:
     entries = [entry for entry in entries if entry["device"] != words[2]]
 elif words[:2] == ["snap", "list"]:
-    print(json.dumps([{{"name": file.name.partition("@")[2]}} for file in folder.glob(image + "@*")]))
+    print(json.dumps([{{"name": file.name.partition("@")[2]}} for file in directory.glob(image + "@*")]))
 elif words[:2] == ["snap", "create"]:
     assert not kept.exists()
-    shutil.copy(folder / image, kept)
+    shutil.copy(directory / image, kept)
 elif words[:2] == ["snap", "rollback"]:
-    assert not [entry for entry in entries if entry["device"] == str(folder / image)]
-    shutil.copy(kept, folder / image)
+    assert not [entry for entry in entries if entry["device"] == str(directory / image)]
+    shutil.copy(kept, directory / image)
 elif words[:2] == ["snap", "remove"]:
     kept.unlink()
 else:
     assert words[:2] == ["device", "map"], words
-    if not (folder / image).exists():
+    if not (directory / image).exists():
         sys.exit("rbd: error opening image")
     pool, name = image.split("/")
-    entries.append({{"pool": pool, "name": name, "device": str(folder / image)}})
+    entries.append({{"pool": pool, "name": name, "device": str(directory / image)}})
     print(entries[-1]["device"])
 state.write_text(json.dumps(entries))
 END"""
@@ -73,9 +74,9 @@ END"""
 class ImagesTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()
-        self.store, self.folder = self.node.datastores / "1", self.node.datastores / "0/1"
+        self.store, self.directory = self.node.datastores / "1", self.node.datastores / "0/1"
         self.store.mkdir(parents=True)
-        self.folder.mkdir(parents=True)
+        self.directory.mkdir(parents=True)
         content = self.node.datastores / "content"
         content.mkdir()
         (content / "file").write_text("content\n")
@@ -92,7 +93,7 @@ class ImagesTest(ActionsCase):
     def persistent(self, number: int = 1) -> Path:
         """An image of a datastore, linked as the ``shared`` transfer driver does."""
         file = diskfiles.ext4(self.content, self.store / f"image{number}")
-        (self.folder / f"disk.{number}").symlink_to(file)
+        (self.directory / f"disk.{number}").symlink_to(file)
         return file
 
     def in_file(self, file: Path, name: str) -> str:
@@ -106,9 +107,9 @@ class ImagesTest(ActionsCase):
     def test_every_kind_from_the_start_to_the_end(self) -> None:
         raw = self.persistent()
         diskfiles.qcow2("create", "-b", str(diskfiles.ext4(self.content, self.store / "base")), "-F", "raw",
-                        str(self.folder / "disk.2"))
-        diskfiles.partitioned(diskfiles.ext4(self.content, self.store / "plain"), self.folder / "disk.3")
-        diskfiles.iso(self.content, self.folder / "disk.4")
+                        str(self.directory / "disk.2"))
+        diskfiles.partitioned(diskfiles.ext4(self.content, self.store / "plain"), self.directory / "disk.3")
+        diskfiles.iso(self.content, self.directory / "disk.4")
         machine = self.deployed(Machine(disks=ROOT + image() + image(2, save=False, source=str(self.store / "base"))
                                         + image(3, read_only=True)
                                         + image(4, "CDROM")))
@@ -194,7 +195,7 @@ class ImagesTest(ActionsCase):
     def test_a_copy_that_is_killed_is_made_anew(self) -> None:
         machine = self.deployed()
         more = machine.changed(disks=ROOT + image(kind="CDROM", mark=MARK))
-        diskfiles.iso(self.content, self.folder / "disk.1")
+        diskfiles.iso(self.content, self.directory / "disk.1")
         with self.node.stuck("bsdtar"), self.node.begun("attach_disk", more, *PLACE, "message") as process:
             await_that((self.node.state / "disks/one-1/1").exists, "the copy is begun")
             os.killpg(process.pid, signal.SIGKILL)
@@ -204,7 +205,7 @@ class ImagesTest(ActionsCase):
     def test_after_a_restart_of_the_node(self) -> None:
         raw = self.persistent()
         diskfiles.qcow2("create", "-b", str(diskfiles.ext4(self.content, self.store / "base")), "-F", "raw",
-                        str(self.folder / "disk.2"))
+                        str(self.directory / "disk.2"))
         machine = self.deployed(Machine(disks=ROOT + image() + image(2, source=str(self.store / "base"))))
         for number in (1, 2):
             self.write(machine, "written", number)
@@ -221,7 +222,7 @@ class ImagesTest(ActionsCase):
         """An image of a datastore, of which the node has a raw copy while the VM runs."""
         raw, file = diskfiles.ext4(self.content, self.store / "raw"), self.store / "qcow2"
         subprocess.run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(file)], check=True)
-        (self.folder / "disk.1").symlink_to(file)
+        (self.directory / "disk.1").symlink_to(file)
         return file
 
     def in_qcow2(self, file: Path, name: str) -> str:
@@ -292,7 +293,7 @@ class ImagesTest(ActionsCase):
 
     def test_what_no_container_can_see_changes_nothing(self) -> None:
         machine = self.deployed()
-        disk = self.folder / "disk.1"
+        disk = self.directory / "disk.1"
         good = diskfiles.ext4(self.content, self.store / "good")
         outside = diskfiles.ext4(self.content, self.node.state / "outside")
         host = self.store / "host"
@@ -320,14 +321,14 @@ class ImagesTest(ActionsCase):
         self.assertEqual(Status.RUNNING, self.status(machine))
 
     def test_what_reads_a_tenants_image_takes_no_more_memory_than_it_may_need(self) -> None:
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        folder.chmod(0o777)
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        directory.chmod(0o777)
         machine = self.deployed()
-        disk = self.folder / "disk.1"
+        disk = self.directory / "disk.1"
         diskfiles.qcow2("create", str(disk), "32M")
-        with self.node.stuck("qemu-img", f"ulimit -v > {folder}/memory; exit 1"):
+        with self.node.stuck("qemu-img", f"ulimit -v > {directory}/memory; exit 1"):
             self.refused("cannot be", "attach_disk", machine.changed(disks=ROOT + image(mark=MARK)), *PLACE, "message")
-        self.assertEqual(f"{MEMORY >> 10}\n", (folder / "memory").read_text())
+        self.assertEqual(f"{MEMORY >> 10}\n", (directory / "memory").read_text())
         disk.unlink()
 
     def test_images_of_ceph(self) -> None:

@@ -24,7 +24,7 @@ class InstallTest(testtools.TestCase):
         names = ("options", "engine", "devices", "commands", "consoles", "datastores", "memlock", "sudo", "tools")
         self.assertEqual((0, {name: [] for name in names}), (status, found))
 
-    def test_missing_or_linked_folder_of_datastores_is_told(self) -> None:
+    def test_missing_or_linked_directory_of_datastores_is_told(self) -> None:
         self.assertIn(f"install -d -o root -g root -m 750 {self.node.datastores}",
                       self.check("--user", "root")[1]["datastores"][0])
         self.node.remotes.joinpath("elsewhere").mkdir()

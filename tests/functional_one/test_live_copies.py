@@ -35,7 +35,7 @@ IMAGE = ("<DISK><DISK_ID>1</DISK_ID><TYPE>FILE</TYPE><FORMAT>{format}</FORMAT><R
 class LiveCopiesTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = self.node.datastores / "0/1"
+        self.directory = self.node.datastores / "0/1"
         self.images = Path(self.useFixture(fixtures.TempDir()).path)
         for name in ("cpds", "snap_create_live"):
             file = self.node.remotes / "tm/ssh" / name
@@ -69,7 +69,7 @@ class LiveCopiesTest(ActionsCase):
 
     def snapshot(self, machine: Machine, disk: int, number: int = 0) -> Path:
         self.did(self.tm(machine, "snap_create_live", disk, str(number)))
-        return self.folder / f"disk.{disk}.snap/{number}"
+        return self.directory / f"disk.{disk}.snap/{number}"
 
     def image(self, machine: Machine, disk: int) -> Path:
         self.did(self.tm(machine, "cpds", disk, str(self.images / "new"), "-1"))
@@ -82,30 +82,30 @@ class LiveCopiesTest(ActionsCase):
         self.assertNotIn("needs_recovery", told)  # as of one that is copied while it is mounted
 
     @contextlib.contextmanager
-    def busy(self, machine: Machine, folder: str = "/media/1") -> Iterator[Path]:
+    def busy(self, machine: Machine, directory: str = "/media/1") -> Iterator[Path]:
         """Let processes of the container write without a pause, files that grow and files that come and go.
 
         :returns: a file that grows until the end of the block
         """
-        loops = (f"while :; do echo x >> {folder}/busy; done",
-                 f"while :; do for n in $(seq 50); do echo > {folder}/small$n; rm {folder}/small$n; done; done")
+        loops = (f"while :; do echo x >> {directory}/busy; done",
+                 f"while :; do for n in $(seq 50); do echo > {directory}/small$n; rm {directory}/small$n; done; done")
         with contextlib.ExitStack() as stack:
             for loop in loops:
                 process = stack.enter_context(subprocess.Popen(
                     ["nsenter", "--target", str(self.pid(machine)), "--all", "sh", "-c", loop],
                     env={"PATH": "/bin:/usr/bin"}, stderr=subprocess.DEVNULL, start_new_session=True))
                 stack.callback(os.killpg, process.pid, signal.SIGKILL)
-            await_that(lambda: self.is_written(machine, folder), "it is written to")
-            yield Path(f"/proc/{self.pid(machine)}/root{folder}/busy")
+            await_that(lambda: self.is_written(machine, directory), "it is written to")
+            yield Path(f"/proc/{self.pid(machine)}/root{directory}/busy")
 
-    def is_written(self, machine: Machine, folder: str = "/media/1") -> bool:
-        file = Path(f"/proc/{self.pid(machine)}/root{folder}/busy")
+    def is_written(self, machine: Machine, directory: str = "/media/1") -> bool:
+        file = Path(f"/proc/{self.pid(machine)}/root{directory}/busy")
         before = file.stat().st_size if file.exists() else 0
         time.sleep(0.5)
         return file.exists() and file.stat().st_size > before
 
     def left(self) -> list[str]:
-        return sorted(path.name for path in self.folder.iterdir() if path.suffix != ".snap")
+        return sorted(path.name for path in self.directory.iterdir() if path.suffix != ".snap")
 
     def test_root_is_copied_with_what_it_has_now_and_reverted(self) -> None:
         tree = diskfiles.tree(self.node.lxd.images["unified"], self.images)
@@ -126,7 +126,7 @@ class LiveCopiesTest(ActionsCase):
         self.ok("deploy", machine, lcm=RESUME)
         self.assertEqual("now\n", self.inside(machine, "cat", "/root/file"))
         self.ok("shutdown", machine, lcm=POWEROFF)
-        disk = self.folder / "disk.0"
+        disk = self.directory / "disk.0"
         disk.unlink()  # as OpenNebula's snap_revert
         shutil.copyfile(snapshot, disk)
         self.ok("deploy", machine, lcm=RESUME)
@@ -152,7 +152,7 @@ class LiveCopiesTest(ActionsCase):
             self.assertTrue(self.is_written(machine))
         self.inside(machine, "sh", "-c", "echo now > /media/1/file")
         self.ok("shutdown", machine, lcm=POWEROFF)
-        shutil.copyfile(self.folder / "disk.1.snap/0", self.folder / "disk.1")
+        shutil.copyfile(self.directory / "disk.1.snap/0", self.directory / "disk.1")
         self.ok("deploy", machine, lcm=RESUME)
         self.assertEqual("then\n", self.inside(machine, "cat", "/media/1/file"))
 
@@ -162,7 +162,7 @@ class LiveCopiesTest(ActionsCase):
         base = self.node.datastores / "1/image"
         base.parent.mkdir()
         diskfiles.ext4(None, base)
-        disk = self.folder / "disk.1"
+        disk = self.directory / "disk.1"
         diskfiles.qcow2("create", "-b", str(base), "-F", "raw", str(disk))
         machine = machine.changed(disks=machine.disks.replace("<TARGET>sdb", f"<SOURCE>{base}</SOURCE><TARGET>sdb"))
         self.ok("deploy", machine, lcm=BOOT)
@@ -182,7 +182,7 @@ class LiveCopiesTest(ActionsCase):
     def test_read_only_disk_is_copied(self) -> None:
         machine = Machine(disks=ROOT + IMAGE.format(format="raw", read_only="YES"))
         self.node.give_disk(machine)
-        disk = diskfiles.ext4(None, self.folder / "disk.1")
+        disk = diskfiles.ext4(None, self.directory / "disk.1")
         self.ok("deploy", machine, lcm=BOOT)
         self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
         self.assertEqual(disk.read_bytes(), self.snapshot(machine, 1).read_bytes())
@@ -217,11 +217,12 @@ class LiveCopiesTest(ActionsCase):
         self.assertEqual(Status.RUNNING, self.status(machine))
 
     def test_full_datastore_is_told_and_leaves_nothing(self) -> None:
-        self.folder.mkdir(parents=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", self.folder], check=True)
-        self.addCleanup(subprocess.run, ["umount", self.folder])
+        self.directory.mkdir(parents=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", self.directory], check=True)
+        self.addCleanup(subprocess.run, ["umount", self.directory])
         machine = self.deployed(Machine(disks=ROOT + volatile(64)))
-        self.inside(machine, "sh", "-c", "for folder in media/1 root; do head -c 30000000 /dev/urandom > /$folder/big; "
+        self.inside(machine, "sh", "-c",
+                    "for directory in media/1 root; do head -c 30000000 /dev/urandom > /$directory/big; "
                                          "done; sync")
         # A file system whose disk has no room to grow becomes read-only, even if that lasts for a moment only.
         with self.busy(machine), self.node.stuck("cp", "echo copied >&2; exit 1"):
@@ -258,7 +259,7 @@ class LiveCopiesTest(ActionsCase):
         victim = self.node.datastores.parent / "victim"
         victim.write_text("root's own")
         for name in ("lxdone.copy.1", "lxdone.copy.1.unfinished", "lxdone.copy.0"):
-            (self.folder / name).symlink_to(victim)
+            (self.directory / name).symlink_to(victim)
         subprocess.run(["chown", "--recursive", "--no-dereference", f"{ONEADMIN}:{ONEADMIN}", self.node.datastores],
                        check=True)
         self.ok("deploy", machine, lcm=BOOT)
@@ -267,6 +268,6 @@ class LiveCopiesTest(ActionsCase):
             found = self.snapshot(machine, disk).stat()
             self.assertEqual((ONEADMIN, ONEADMIN, 0o600), (found.st_uid, found.st_gid, found.st_mode & 0o777))
         self.assertEqual(("root's own", 0), (victim.read_text(), victim.stat().st_uid))
-        (self.folder / "disk.1").unlink()
-        (self.folder / "disk.1").symlink_to(victim)
+        (self.directory / "disk.1").unlink()
+        (self.directory / "disk.1").symlink_to(victim)
         self.failed("is not in a datastore", self.tm(machine, "snap_create_live", 1, "1"))

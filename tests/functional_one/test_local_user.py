@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from containerhost.engines import Status
-from onedriver.node import onlyone
+from onedriver.node import single_instance
 from tests.functional_one.commands import Commands
 from tests.functional_one.front_end import FrontEnd
 from tests.functional_one.test_actions import CLEANUP, POWEROFF, RESUME, SHUTDOWN, ActionsCase
@@ -15,10 +15,10 @@ from tests.functional_one.test_console import PORT, graphics
 from tests.functional_one.vms import Machine
 
 NOBODY = 65534
-NAMES = ("one-console/one-1", "one-console-visit/one-1", "one-command/one-1", "opennebula-monitor/0/lxdone/3")
+NAMES = ("one-console/one-1", "one-console-client/one-1", "one-command/one-1", "opennebula-monitor/0/lxdone/3")
 
 
-def take(folder: Path) -> list[str]:
+def take(directory: Path) -> list[str]:
     """Take the abstract names of sockets that earlier releases used, and try to take those of today.
 
     :returns: what went wrong for the host
@@ -31,8 +31,8 @@ def take(folder: Path) -> list[str]:
         place.detach()  # open as long as the process
         for use in (socket.socket.bind, socket.socket.connect):
             try:
-                use(socket.socket(socket.AF_UNIX), str(folder / name.replace("/", ":")))
-                found.append(f"entered {folder} as {name}")
+                use(socket.socket(socket.AF_UNIX), str(directory / name.replace("/", ":")))
+                found.append(f"entered {directory} as {name}")
             except PermissionError:
                 continue
     return found
@@ -41,8 +41,8 @@ def take(folder: Path) -> list[str]:
 class LocalUserTest(Commands, ActionsCase):
     def hostile(self) -> None:
         """A process of another user that goes on until the test ends."""
-        with onlyone.take("lxdone-test"):
-            folder = onlyone.directory()
+        with single_instance.take("lxdone-test"):
+            directory = single_instance.directory()
         answer, told = os.pipe()
         over, end = os.pipe()
         pid = os.fork()
@@ -51,7 +51,7 @@ class LocalUserTest(Commands, ActionsCase):
             os.setgid(NOBODY)
             os.setuid(NOBODY)
             os.close(end)
-            os.write(told, json.dumps(take(folder)).encode())
+            os.write(told, json.dumps(take(directory)).encode())
             os.read(over, 1)
             os._exit(0)
         self.addCleanup(os.waitpid, pid, 0)
@@ -64,7 +64,7 @@ class LocalUserTest(Commands, ActionsCase):
     def test_names_that_a_user_takes_stop_nothing(self) -> None:
         self.hostile()
         machine = self.deployed(Machine(more=graphics(PORT=PORT)))
-        self.assertIn(NAMES[0], onlyone.names())
+        self.assertIn(NAMES[0], single_instance.names())
         self.ok("shutdown", machine, lcm=POWEROFF)
         self.assertEqual(Status.STOPPED, self.status(machine))
         self.ok("deploy", machine, lcm=RESUME)

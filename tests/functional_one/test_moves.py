@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM's life beyond one node and one run: what OpenNebula does with its folder while it does not run, on two nodes."""
+"""A VM's life beyond one node and one run: what OpenNebula does with its directory while it does not run, on two
+nodes."""
 
 import contextlib
 import os
@@ -13,7 +14,7 @@ import fixtures
 
 from containerhost.allocation.store import AllocationStore
 from containerhost.engines import Status
-from lxdone.root import rootrecords
+from lxdone.root import root_state
 from onedriver.node import vmlock
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Node, SecondNode
@@ -35,7 +36,7 @@ from tests.functional_one.test_actions import (
 from tests.functional_one.test_disks import volatile
 from tests.functional_one.test_images import image, rbd
 from tests.functional_one.vms import ROOT, Machine
-from tests.waiting import LIMIT, await_that
+from tests.waiting import TIMEOUT, await_that
 
 
 class MovesCase(ActionsCase):
@@ -83,12 +84,12 @@ class MovesCase(ActionsCase):
     def read(self, machine: Machine, place: str = "/root/file") -> str:
         return self.inside(machine, "cat", place).strip()
 
-    def folder(self, node: Node, machine: Machine) -> Path:
+    def directory(self, node: Node, machine: Machine) -> Path:
         return node.datastores / "0" / str(machine.id)
 
     def move(self, machine: Machine, source: Node, target: Node) -> None:
         """What the `ssh` transfer driver does, with tar."""
-        old, new = self.folder(source, machine), self.folder(target, machine)
+        old, new = self.directory(source, machine), self.directory(target, machine)
         new.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "--archive", "--sparse=always", str(old), str(new)], check=True)
         shutil.rmtree(old)
@@ -96,7 +97,7 @@ class MovesCase(ActionsCase):
     def is_gone(self, node: Node, machine: Machine) -> bool:
         """Nothing of it is on the node, after a round of monitoring and what that began."""
         told = node.probe("vm/status").out
-        with vmlock.held(node.state, machine.id, LIMIT):
+        with vmlock.held(node.state, machine.id, TIMEOUT):
             return (machine.name not in told and not node.engine.exists(machine.name)
                     and not [*node.state.glob(machine.name), *node.state.glob(f"disks/{machine.name}")]
                     and machine.name not in {
@@ -115,7 +116,7 @@ class SshTest(MovesCase):
                 self.write(machine, str(number))
                 self.ok(leave, machine, lcm=leaving)
                 self.assertTrue(self.is_gone(here, machine))
-                self.assertEqual(f"{number}\n", diskfiles.in_ext(self.folder(here, machine) / "disk.0", "root/file"))
+                self.assertEqual(f"{number}\n", diskfiles.in_ext(self.directory(here, machine) / "disk.0", "root/file"))
             self.move(machine, here, there)
             with self.at(there):
                 self.ok(come, machine, lcm=coming)
@@ -149,9 +150,9 @@ class SshTest(MovesCase):
         self.node.give_disk(machine, self.disk)
         (self.work / "content").mkdir()
         diskfiles.ext4(self.work / "content", self.work / "raw")
-        diskfiles.qcow2("create", str(self.folder(self.first, machine) / "disk.2"), "32M")
+        diskfiles.qcow2("create", str(self.directory(self.first, machine) / "disk.2"), "32M")
         subprocess.run(["qemu-img", "convert", "-O", "qcow2", str(self.work / "raw"),
-                        str(self.folder(self.first, machine) / "disk.2")], check=True)
+                        str(self.directory(self.first, machine) / "disk.2")], check=True)
         machine = self.booted(machine)
         for place in ("/root/file", "/media/1/file", "/media/2/file"):
             self.write(machine, place, place)
@@ -172,13 +173,13 @@ class SshTest(MovesCase):
             self.write(machine, text, "/media/1/file")
             self.write(machine, text)
             self.ok("save", machine, lcm=SUSPEND)
-            self.assertEqual(f"{text}\n", diskfiles.in_ext(self.folder(self.first, machine) / "disk.0", "root/file"))
-            self.assertEqual(f"{text}\n", diskfiles.in_ext(self.folder(self.first, machine) / "disk.1", "file"))
+            self.assertEqual(f"{text}\n", diskfiles.in_ext(self.directory(self.first, machine) / "disk.0", "root/file"))
+            self.assertEqual(f"{text}\n", diskfiles.in_ext(self.directory(self.first, machine) / "disk.1", "file"))
             self.assertIn('STATE="SUSPENDED"', self.node.probe("vm/status").out)
             self.ok("restore", machine, lcm=RESTORE)
         self.assertEqual(before, self.pid(machine))
         self.ok("save", machine, lcm=SUSPEND)
-        os.utime(self.folder(self.first, machine) / "disk.0")  # it was reverted
+        os.utime(self.directory(self.first, machine) / "disk.0")  # it was reverted
         self.ok("restore", machine, lcm=RESTORE)
         self.assertNotEqual(before, self.pid(machine))
         self.assertEqual("two", self.read(machine))
@@ -187,7 +188,7 @@ class SshTest(MovesCase):
         for action, lcm in (("shutdown", POWEROFF), ("save", SUSPEND)):
             machine = self.booted(Machine(disks=ROOT + volatile(16), devices=(self.gpus[0],)))
             self.ok(action, machine, lcm=lcm)
-            shutil.rmtree(self.folder(self.first, machine))
+            shutil.rmtree(self.directory(self.first, machine))
             await_that(lambda machine=machine: self.is_gone(self.first, machine), "nothing of it is left")
             self.assertEqual([], self.engine.client.images())
 
@@ -197,18 +198,18 @@ class SshTest(MovesCase):
         second = Machine(2, devices=(self.gpus[0],))
         self.node.give_disk(second)
         self.refused("container one-1 has", "deploy", second, lcm=BOOT)
-        shutil.rmtree(self.folder(self.first, machine))
+        shutil.rmtree(self.directory(self.first, machine))
         self.booted(second)
         self.assertFalse(self.engine.exists("one-1"))
 
     def test_nothing_is_removed_without_certainty(self) -> None:
-        machine, folder = self.booted(), self.folder(self.first, Machine())
-        aside, mark = self.work / "aside", self.first.datastores / "0" / rootrecords.STORE
-        shutil.move(folder, aside)
+        machine, directory = self.booted(), self.directory(self.first, Machine())
+        aside, mark = self.work / "aside", self.first.datastores / "0" / root_state.STORE
+        shutil.move(directory, aside)
         self._stays(machine)  # it runs
-        shutil.move(aside, folder)
+        shutil.move(aside, directory)
         self.ok("cancel", machine, lcm=POWEROFF)
-        shutil.move(folder, aside)
+        shutil.move(directory, aside)
         identity = mark.read_text()
         mark.unlink()
         self._stays(machine)  # the datastore is not mounted
@@ -221,12 +222,12 @@ class SshTest(MovesCase):
         self.engine.client.replace_instance("one-1", instance | {"config": others}, "")
         self._stays(machine)  # it is not of OpenNebula
         self.engine.client.replace_instance("one-1", instance, "")
-        shutil.move(aside, folder)
+        shutil.move(aside, directory)
         self.ok("deploy", machine, lcm=RESUME)
         self.engine.stop("one-1", timeout=20, force=True)
-        shutil.move(folder, aside)
+        shutil.move(directory, aside)
         self._stays(machine)  # what it wrote is nowhere else
-        shutil.move(aside, folder)
+        shutil.move(aside, directory)
 
     def test_no_vm_leaves_whose_container_lxd_does_not_have_any_more(self) -> None:
         """With another project, or without its storage, LXD lists none, and what the VM wrote is still there."""
@@ -243,14 +244,14 @@ class SshTest(MovesCase):
         machine = self.booted(Machine(disks=ROOT + volatile(16), devices=(self.gpus[0],)))
         self.engine.stop(machine.name, timeout=20, force=True)
         self.engine.delete(machine.name)
-        folder, aside = self.folder(self.first, machine), self.work / "aside"
-        self.assertEqual(0, self.node.command("lxdone settle").status)
+        directory, aside = self.directory(self.first, machine), self.work / "aside"
+        self.assertEqual(0, self.node.command("lxdone reconcile").status)
         self.assertTrue((self.node.state / machine.name).exists())  # OpenNebula still has the VM
-        shutil.move(folder, aside)
-        mark = self.first.datastores / "0" / rootrecords.STORE
+        shutil.move(directory, aside)
+        mark = self.first.datastores / "0" / root_state.STORE
         identity = mark.read_text()
         mark.unlink()
-        self.assertEqual(0, self.node.command("lxdone settle").status)
+        self.assertEqual(0, self.node.command("lxdone reconcile").status)
         self.assertTrue((self.node.state / machine.name).exists())  # the datastore is not mounted
         mark.write_text(identity)
         second = Machine(2, devices=(self.gpus[0],))
@@ -260,7 +261,7 @@ class SshTest(MovesCase):
     def _stays(self, machine: Machine) -> None:
         for _ in range(2):
             self.node.probe("vm/status")
-            result = self.node.command("lxdone settle")
+            result = self.node.command("lxdone reconcile")
             self.assertEqual(0, result.status, result.err)
         self.assertTrue(self.engine.exists(machine.name))
 
@@ -280,25 +281,25 @@ class SshTest(MovesCase):
         self.write(machine, "kept")
         self.ok("save", machine, lcm=MIGRATE)
         self.move(machine, self.first, self.second)
-        before = (self.folder(self.second, machine) / "disk.0").read_bytes()
+        before = (self.directory(self.second, machine) / "disk.0").read_bytes()
         with self.at(self.second):
             self.refused("space", "restore", machine, lcm=BOOT_MIGRATED)
             self.assertFalse(self.engine.exists(machine.name))
-        self.assertEqual(before, (self.folder(self.second, machine) / "disk.0").read_bytes())
+        self.assertEqual(before, (self.directory(self.second, machine) / "disk.0").read_bytes())
         self.move(machine, self.second, self.first)
         self.ok("restore", machine, lcm=BOOT_MIGRATED)
         self.assertEqual("kept", self.read(machine))
 
     def test_an_error_while_it_is_saved_leaves_disk_and_root_whole(self) -> None:
         machine = self.booted()
-        file = self.folder(self.first, machine) / "disk.0"
+        file = self.directory(self.first, machine) / "disk.0"
         before = file.read_bytes()
         self.write(machine, "kept")
         for action, lcm in (("save", STOP), ("shutdown", UNDEPLOY), ("cancel", POWEROFF)):
             with self.node.stuck("tar", "cat > /dev/null; echo no room >&2; exit 1"):
                 self.refused("no room", action, machine, lcm=lcm)
             self.assertEqual((before, Status.STOPPED), (file.read_bytes(), self.status(machine)))
-            self.assertEqual({"disk.0", rootrecords.RUNNING}, set(os.listdir(file.parent)))
+            self.assertEqual({"disk.0", root_state.RUNNING}, set(os.listdir(file.parent)))
         with self.node.stuck("tar", "cat > /dev/null; echo no room >&2; exit 1"):
             self.assertIn('STATE="RUNNING"', self.node.probe("vm/status").out)
         self.ok("deploy", machine, lcm=RESUME)
@@ -328,7 +329,7 @@ class SshTest(MovesCase):
 
     def test_killed_while_it_is_saved(self) -> None:
         machine = self.booted()
-        file = self.folder(self.first, machine) / "disk.0"
+        file = self.directory(self.first, machine) / "disk.0"
         before = file.read_bytes()
         self.write(machine, "kept")
         with self.node.stuck("tar"), self.node.begun("save", machine, "/checkpoint", "node1", lcm=STOP) as process:
@@ -367,7 +368,7 @@ class SshTest(MovesCase):
         self.inside(machine, "dd", "if=/dev/urandom", "of=/root/big", "bs=1M", "count=100")
         self.write(machine, "kept")
         self.ok("shutdown", machine, lcm=UNDEPLOY)
-        self.assertEqual(256 * diskfiles.MIB, (self.folder(self.first, machine) / "disk.0").stat().st_size)
+        self.assertEqual(256 * diskfiles.MIB, (self.directory(self.first, machine) / "disk.0").stat().st_size)
         self.ok("deploy", machine, lcm=BOOT_UNDEPLOYED)
         self.assertEqual(("kept", str(100 * diskfiles.MIB)), (
             self.read(machine), self.inside(machine, "stat", "-c", "%s", "/root/big").strip()))
@@ -446,15 +447,15 @@ class SharedTest(MovesCase):
         (self.work / "content").mkdir()
         file = diskfiles.ext4(self.work / "content", store / "image")
         machine = Machine(disks=ROOT + image())
-        self.folder(self.first, machine).mkdir(parents=True)
-        (self.folder(self.first, machine) / "disk.1").symlink_to(file)
+        self.directory(self.first, machine).mkdir(parents=True)
+        (self.directory(self.first, machine) / "disk.1").symlink_to(file)
         machine = self.booted(machine)
         self.write(machine, "first", "/media/1/file")
         self.ok("save", machine, lcm=SUSPEND)
         (self.work / "new").write_text("second\n")
         for command in ("rm file", f"write {self.work / 'new'} file"):
             subprocess.run(["debugfs", "-w", "-R", command, str(file)], check=True, capture_output=True)
-        (self.folder(self.first, machine) / rootrecords.RUNNING).write_text("node2\n")
+        (self.directory(self.first, machine) / root_state.RUNNING).write_text("node2\n")
         before = file.read_bytes()
         await_that(lambda: self.is_gone(self.first, machine), "the first node has nothing of it any more")
         self.assertEqual((before, "second\n"), (file.read_bytes(), diskfiles.in_ext(file, "file")))
@@ -474,7 +475,7 @@ class SharedTest(MovesCase):
     def test_a_disk_that_was_changed_under_a_root_is_not_overwritten(self) -> None:
         machine = self.booted()
         self.write(machine, "first")
-        file = self.folder(self.first, machine) / "disk.0"
+        file = self.directory(self.first, machine) / "disk.0"
         os.utime(file)
         before = file.read_bytes()
         self.refused("nothing is overwritten", "cancel", machine, lcm=POWEROFF)

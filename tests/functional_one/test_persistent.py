@@ -31,8 +31,8 @@ PERSISTENT = ROOT.replace("<SAVE><![CDATA[NO]]>", "<SAVE>YES")
 class PersistentTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.tree = diskfiles.tree(self.node.lxd.images["unified"], self.folder)
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.tree = diskfiles.tree(self.node.lxd.images["unified"], self.directory)
         self.store = self.node.datastores / "1"
         self.store.mkdir(parents=True)
         self.machine = Machine(disks=PERSISTENT)
@@ -41,10 +41,10 @@ class PersistentTest(ActionsCase):
     def boot(self, image: Path, machine: Machine | None = None) -> Machine:
         """With an image that is linked, as the ``shared`` transfer driver does."""
         machine = machine or self.machine
-        folder = self.node.datastores / "0" / str(machine.id)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / "disk.0").symlink_to(image)
+        directory = self.node.datastores / "0" / str(machine.id)
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        (directory / "disk.0").symlink_to(image)
         self.ok("deploy", machine, lcm=BOOT)
         self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
         return machine
@@ -79,7 +79,7 @@ class PersistentTest(ActionsCase):
         self.assertEqual(b"kept", os.getxattr(f"/proc/{self.pid(other)}/root/root/file", "user.mark"))
 
     def test_each_format_stays_what_it_was(self) -> None:
-        ext4 = diskfiles.ext4(self.tree, self.folder / "ext4")
+        ext4 = diskfiles.ext4(self.tree, self.directory / "ext4")
         base = self.store / "qcow2.snap/0"
         base.parent.mkdir()
         shutil.copy(ext4, base)
@@ -118,7 +118,7 @@ class PersistentTest(ActionsCase):
             self.ok("cancel", machine, lcm=CLEANUP)
 
     def test_a_partition_grows_with_what_is_written(self) -> None:
-        ext4, file = diskfiles.ext4(self.tree, self.folder / "ext4"), self.store / "partitioned"
+        ext4, file = diskfiles.ext4(self.tree, self.directory / "ext4"), self.store / "partitioned"
         diskfiles.partitioned(ext4, file)
         before = filesystems.find(file)
         self.boot(file, self.machine.changed(disks=PERSISTENT.replace("256", "400")))
@@ -156,8 +156,8 @@ class PersistentTest(ActionsCase):
         self.assertEqual("kept\n", self.in_file(file))
 
     def test_one_that_cannot_be_written_is_refused(self) -> None:
-        folder = self.node.datastores / "0/1"
-        folder.mkdir(parents=True)
-        shutil.copy(self.node.lxd.images["squashfs"], folder / "disk.0")
+        directory = self.node.datastores / "0/1"
+        directory.mkdir(parents=True)
+        shutil.copy(self.node.lxd.images["squashfs"], directory / "disk.0")
         self.refused("of format squashfs, which cannot be written", "deploy", self.machine, lcm=BOOT)
         self._nothing_is_left()

@@ -101,7 +101,7 @@ class OnedockCase(testtools.TestCase):
                               check=True).stdout
 
     def file(self, machine: Machine, name: str) -> Path:
-        return self.node.folder(machine) / name
+        return self.node.directory(machine) / name
 
 
 def own(**attributes: str) -> str:

@@ -13,7 +13,8 @@ from tests.functional_one.node import Result
 from tests.functional_onedock.node import DockerNode
 from tests.unit.onedock.messages import message
 
-# In ssh's place: any of two hosts is this one, where each has a folder of its own, and node2 perhaps its own options.
+# In ssh's place: any of two hosts is this one, where each has a directory of its own, and node2 perhaps its own
+# options.
 SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
 if [ "$2" = node2 ] && [ -e ELSEWHERE ]; then export ONEDOCK_CONF=ELSEWHERE; fi
@@ -24,9 +25,9 @@ exit 255
 
 
 class FrontEnd(fixtures.Fixture):
-    """:ivar files: a folder from which images may be taken
-    :ivar scripts: the front-end's folder of scripts
-    :ivar datastore: the images' folder
+    """:ivar files: a directory from which images may be taken
+    :ivar scripts: the front-end's directory of scripts
+    :ivar datastore: the images' directory
     :ivar elsewhere: the driver's options on node2, if they are others there
     """
 
@@ -36,8 +37,8 @@ class FrontEnd(fixtures.Fixture):
     def _setUp(self) -> None:
         base = self._node.base / "front-end"
         self.files, self.datastore, self.scripts = base / "files", base / "datastores/101", base / "remotes"
-        for folder in (self.files, self.scripts):
-            folder.mkdir(parents=True)
+        for directory in (self.files, self.scripts):
+            directory.mkdir(parents=True)
         remotes.install(self.scripts, "onedock")
         ssh = self._node._commands / "ssh"
         self.elsewhere = base / "node2.toml"
@@ -55,9 +56,9 @@ class FrontEnd(fixtures.Fixture):
 
     def place(self, name: str = "disk.0", host: str = "node1", vm: int = 1) -> str:
         """As oned writes it, double slashes included."""
-        return f"{host}:{self.folder(host).parent}//0/{vm}" + (f"/{name}" if name else "")
+        return f"{host}:{self.directory(host).parent}//0/{vm}" + (f"/{name}" if name else "")
 
-    def folder(self, host: str = "node1") -> Path:
+    def directory(self, host: str = "node1") -> Path:
         """Of the system datastore there."""
         return self._node.datastores / "0" if host == "node1" else self._node.base / host / "0"
 
@@ -65,6 +66,6 @@ class FrontEnd(fixtures.Fixture):
         return Record.read(Path(source))
 
     def left(self) -> list[str]:
-        places = [self.datastore, self.folder("node1"), self.folder("node2")]
+        places = [self.datastore, self.directory("node1"), self.directory("node2")]
         return sorted(str(path) for place in places if place.exists() for path in place.rglob("*")
                       if not path.is_dir() and path.name != ".monitor")

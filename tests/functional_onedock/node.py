@@ -38,8 +38,8 @@ class DockerNode(node.Node):
         base.chmod(0o711)
         self.base, self.state, self.owners, self.datastores = base, base / "state", base / "owners", base / "datastores"
         self.remotes = base / "remotes"
-        for folder in ("vmm/onedock", "im/onedock.d", "im/onedock-probes.d"):
-            shutil.copytree(ROOT / "etc/opennebula/remotes" / folder, self.remotes / folder)
+        for directory in ("vmm/onedock", "im/onedock.d", "im/onedock-probes.d"):
+            shutil.copytree(ROOT / "etc/opennebula/remotes" / directory, self.remotes / directory)
         self._conf = base / "onedock.toml"
         self.configure()
         self._make_commands(base / "bin", {"onedock": "onedock", "onedock-monitor": "onedriver.node.monitorclient"})
@@ -59,21 +59,21 @@ class DockerNode(node.Node):
             status = onedock.node.vmm(action, argv, io.BytesIO(stdin.encode()), out, err)
         return Result(status, out.getvalue(), err.getvalue())
 
-    def folder(self, machine: Machine) -> Path:
+    def directory(self, machine: Machine) -> Path:
         found = self.datastores / "0" / str(machine.id)
         found.mkdir(parents=True, exist_ok=True)
         return found
 
     def give_disk(self, machine: Machine, content: Path | None = None, image: str = "polite") -> None:
         """What the transfer driver does before a deployment."""
-        imageref.write(self.folder(machine) / "disk.0", ImageRef(self.image(image), f"docker://{image}"))
+        imageref.write(self.directory(machine) / "disk.0", ImageRef(self.image(image), f"docker://{image}"))
 
     def image(self, name: str) -> str:
         return str(self.docker.daemon.api().inspect_image(name)["Id"])
 
     def give_file_system(self, machine: Machine, number: int, size: int = 8) -> Path:
         """A volatile disk of ``size`` MiB, as the transfer driver makes it."""
-        file = self.folder(machine) / f"disk.{number}"
+        file = self.directory(machine) / f"disk.{number}"
         with file.open("wb") as disk:
             disk.truncate(size << 20)
         subprocess.run(["mkfs.ext4", "-q", "-F", str(file)], check=True, capture_output=True)

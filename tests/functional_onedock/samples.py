@@ -10,7 +10,7 @@ from tests.functional_one.node import ROOT
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import own
 
-FOLDER = ROOT / "etc/opennebula/onedock/samples"
+DIRECTORY = ROOT / "etc/opennebula/onedock/samples"
 # template_parser.y: NAME = "value", or NAME = [ NAME = "value", … ]; a backslash keeps a quote from ending a value.
 STRING = r'"((?:[^"\\]|\\.)*)"'
 ATTRIBUTE = re.compile(rf"\s*([A-Z_0-9]+)\s*=\s*(?:{STRING}|([0-9]+)|\[([^\]]*)\])\s*")
@@ -31,7 +31,8 @@ class Template(NamedTuple):
 
 def read(name: str) -> Template:
     """:raises ValueError: it is no template"""
-    text = "".join(line for line in (FOLDER / name).read_text().splitlines(keepends=True) if not line.startswith("#"))
+    text = "".join(line for line in (DIRECTORY / name).read_text().splitlines(keepends=True)
+                   if not line.startswith("#"))
     found = Template({}, [])
     for key, value, number, vector in pieces(text):
         if vector:

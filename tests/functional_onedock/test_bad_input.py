@@ -60,8 +60,8 @@ class DigestsTest(RegistryCase):
     inline = False
 
     def damage(self, digest: str) -> None:
-        """In the registry's own folder."""
-        blob = self.registry.folder / "data/docker/registry/v2/blobs/sha256" / digest[7:9] / digest[7:] / "data"
+        """In the registry's own directory."""
+        blob = self.registry.directory / "data/docker/registry/v2/blobs/sha256" / digest[7:9] / digest[7:] / "data"
         with blob.open("rb+") as file:
             flip(file, 20)
 
@@ -90,7 +90,7 @@ class AttributesTest(OnedockCase):
             devices=(self.gpus[0],), nics=(0,), disks=ROOT + disk(2), context=(("ETH0_MAC", Machine().mac(0)),
                                                                                ("ETH0_IP", "10.1.0.5"), ("KEY", "x")),
             nic_more="<MTU>1500</MTU><INBOUND_AVG_BW>1000</INBOUND_AVG_BW>",
-            more=own(DOCKER_ENVIRONMENT="A=b", DOCKER_FOLDER="/", DOCKER_USER="0", DOCKER_HOSTNAME="web",
+            more=own(DOCKER_ENVIRONMENT="A=b", DOCKER_WORKDIR="/", DOCKER_USER="0", DOCKER_HOSTNAME="web",
                      DOCKER_READ_ONLY="NO", DOCKER_RAW="shm-size=8", DOCKER_HEALTH_COMMAND="true",
                      DOCKER_HEALTH_RETRIES="3"))
         self.node.give_disk(self.machine)

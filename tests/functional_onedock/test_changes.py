@@ -81,7 +81,7 @@ class ChangesTest(OnedockCase):
         self.shell(machine, "echo old > /file")
         self.ok("snapshot_create", machine, "0")
         failed = 0
-        for method in ("stop", "create", "rename", "refit", "start", "delete"):
+        for method in ("stop", "create", "rename", "update_devices", "start", "delete"):
             for number in range(1, CALLS):
                 self.shell(machine, "echo new > /file")
                 with late(method, number):

@@ -32,7 +32,7 @@ class DatastoreOwnerTest(OnedockCase):
     def given(self, machine: Machine) -> Path:
         self.node.give_disk(machine)
         self.own()
-        return self.node.folder(machine)
+        return self.node.directory(machine)
 
     def own(self) -> None:
         subprocess.run(["chown", "--recursive", "--no-dereference", f"{ONEADMIN}:{ONEADMIN}",
@@ -52,19 +52,19 @@ class DatastoreOwnerTest(OnedockCase):
 
     def test_what_a_vm_wrote_is_kept_in_no_file_of_root(self) -> None:
         machine = Machine(disks=SAVED)
-        folder = self.given(machine)
+        directory = self.given(machine)
         self.ok("deploy", machine, lcm=BOOT)
         self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
-        archive = folder / "disk.0.tar"
+        archive = directory / "disk.0.tar"
         archive.symlink_to(self.secret)
         for name in ("disk.0", "disk.0.tar"):
-            (folder / f"{name}.unfinished").symlink_to(self.victim)
+            (directory / f"{name}.unfinished").symlink_to(self.victim)
             # Names that earlier releases wrote to: by the number of the process, which can be guessed.
             for number in range(os.getpid(), os.getpid() + 2):
-                (folder / f".{name}.{number}").symlink_to(self.victim)
+                (directory / f".{name}.{number}").symlink_to(self.victim)
         self.ok("shutdown", machine, lcm=12)
         for name in ("disk.0", "disk.0.tar"):
-            found = (folder / name).lstat()
+            found = (directory / name).lstat()
             self.assertEqual((True, ONEADMIN), (stat.S_ISREG(found.st_mode), found.st_uid))
 
     def test_archive_of_root_that_the_caller_cannot_read_is_not_loaded(self) -> None:

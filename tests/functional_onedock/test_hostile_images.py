@@ -122,6 +122,6 @@ class SparseFileTest(OnedockCase):
 
 
 def used(path: Path) -> int:
-    """Return the bytes that a file, or all files of a folder, take."""
+    """Return the bytes that a file, or all files of a directory, take."""
     files = [path] if path.is_file() else [found for found in path.rglob("*") if found.is_file()]
     return sum(os.stat(file).st_blocks * 512 for file in files)

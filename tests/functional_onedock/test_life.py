@@ -37,7 +37,7 @@ class LifeTest(OnedockCase):
         hostile = "it's $(x)\n`y`"
         machine = self.deployed(Machine(
             nics=(0, 1), cpu="0.5", context=(*NETWORK, ("KEY", hostile)),
-            more=own(DOCKER_COMMAND=TELL, DOCKER_FOLDER="/etc", DOCKER_ENVIRONMENT='A="one;two" B=$(reboot)',
+            more=own(DOCKER_COMMAND=TELL, DOCKER_WORKDIR="/etc", DOCKER_ENVIRONMENT='A="one;two" B=$(reboot)',
                      DOCKER_USER="0:1000", DOCKER_HOSTNAME="web")))
         made = self.inspect(machine)
         self.assertEqual((False, None, 50000, 128 << 20, "none", False),
@@ -125,7 +125,7 @@ class LifeTest(OnedockCase):
         self.assertEqual(Status.RUNNING, self.status(machine))
 
     def test_a_program_that_fails_at_once_is_no_vm(self) -> None:
-        self.node.configure("settle = 60.0\n")
+        self.node.configure("start_seconds = 60.0\n")
         machine = Machine(more=own(DOCKER_COMMAND="sh -c 'echo no such luck; exit 7'"))
         self.node.give_disk(machine)
         self.assertIn("no such luck", self.refused("with status 7", "deploy", machine, lcm=BOOT).reason)
@@ -169,7 +169,7 @@ class LifeTest(OnedockCase):
         self.nothing_is_left()
         ref = imageref.read(self.file(machine, "disk.0"))
         other = Machine(2)
-        self.node.folder(other)
+        self.node.directory(other)
         for name in ("disk.0", "disk.0.tar"):
             self.file(machine, name).rename(self.file(other, name))
         self.ok("deploy", other, lcm=BOOT)

@@ -36,7 +36,8 @@ def forget(pid: int, number: tuple[int, int]) -> None:
 
 
 def may_grow() -> bool:
-    """Whether the kernel lets this process resize a mounted ext4: CAP_SYS_RESOURCE, which a test's machine may lack."""
+    """Return whether the kernel lets this process resize a mounted ext4: CAP_SYS_RESOURCE, which a test's machine may
+    lack."""
     fields = Host().fields("/proc/self/status")
     return bool(int(fields["CapEff"], 16) >> SYS_RESOURCE & 1)
 
@@ -233,8 +234,8 @@ class DisksTest(OnedockCase):
         self.deployed(machine)
         self.assertIn("Read-only", self.shell(machine, "echo x > /media/2/file"))
         self.ok("cancel", machine, lcm=CLEANUP)
-        (self.node.folder(machine) / "disk.2").write_bytes(bytes(1 << 20))
+        (self.node.directory(machine) / "disk.2").write_bytes(bytes(1 << 20))
         self.refused("no file system", "deploy", machine, lcm=BOOT)
-        (self.node.folder(machine) / "disk.2").unlink()
+        (self.node.directory(machine) / "disk.2").unlink()
         self.refused("is not there", "deploy", machine, lcm=BOOT)
         self.nothing_is_left()

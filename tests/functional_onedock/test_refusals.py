@@ -50,7 +50,7 @@ class RefusalsTest(OnedockCase):
     def test_shell_text_in_every_attribute_stays_text(self) -> None:
         machine = Machine()
         self.node.give_disk(machine)
-        for key in ("DOCKER_ENVIRONMENT", "DOCKER_FOLDER", "DOCKER_USER", "DOCKER_HOSTNAME", "DOCKER_READ_ONLY",
+        for key in ("DOCKER_ENVIRONMENT", "DOCKER_WORKDIR", "DOCKER_USER", "DOCKER_HOSTNAME", "DOCKER_READ_ONLY",
                     "DOCKER_HEALTH_INTERVAL", "DOCKER_COMMAND", "DOCKER_ENTRYPOINT", "DOCKER_HEALTH_COMMAND"):
             self.refused(key, "deploy", machine.changed(more=own(**{key: HOSTILE})), lcm=BOOT)
         command = "sh -c 'sleep 1000' '$(touch /pwned)' '; touch /pwned'"
@@ -121,19 +121,19 @@ class RefusalsTest(OnedockCase):
     def test_a_full_disk_loses_nothing(self) -> None:
         machine = self.deployed(Machine(disks=SAVED))
         self.shell(machine, "echo written > /kept; head -c 4194304 /dev/urandom > /much")
-        folder = self.node.folder(machine)
-        content = (folder / "disk.0").read_bytes()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(folder)], check=True)
+        directory = self.node.directory(machine)
+        content = (directory / "disk.0").read_bytes()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "small", str(directory)], check=True)
         try:
-            (folder / "disk.0").write_bytes(content)
+            (directory / "disk.0").write_bytes(content)
             for lcm in (SHUTDOWN, UNDEPLOY):
                 self.refused("cancel: No space left", "cancel", machine, lcm=lcm)  # first: OpenNebula cuts the text
-            self.assertEqual(["disk.0"], [entry.name for entry in folder.iterdir()])
+            self.assertEqual(["disk.0"], [entry.name for entry in directory.iterdir()])
             self.assertEqual(Status.STOPPED, self.status(machine))
         finally:
-            subprocess.run(["umount", str(folder)], check=True)
+            subprocess.run(["umount", str(directory)], check=True)
         self.ok("cancel", machine, lcm=SHUTDOWN)
-        self.assertIsNotNone(imageref.read(folder / "disk.0").archive)
+        self.assertIsNotNone(imageref.read(directory / "disk.0").archive)
 
 
 class ImagesTest(OnedockCase):
@@ -159,17 +159,17 @@ class ImagesTest(OnedockCase):
             images.append({"Config": "more.json", "RepoTags": None, "Layers": ["layer.tar"]})
         files |= {"manifest.json": json.dumps(images).encode(), "repositories": json.dumps(
             {tag.partition(":")[0]: {"latest": digest} for tag in tags or ()}).encode()}
-        with tarfile.open(self.node.folder(machine) / "disk.0.tar", "w") as tar:
+        with tarfile.open(self.node.directory(machine) / "disk.0.tar", "w") as tar:
             for name, content in files.items():
                 entry = tarfile.TarInfo(name)
                 entry.size = len(content)
                 tar.addfile(entry, io.BytesIO(content))
-        imageref.write(self.node.folder(machine) / "disk.0",
+        imageref.write(self.node.directory(machine) / "disk.0",
                        ImageRef(image or f"sha256:{digest}", "docker://x", "disk.0.tar"))
 
     def test_images_that_are_not_what_the_disk_says(self) -> None:
         machine = Machine()
-        disk = self.node.folder(machine) / "disk.0"
+        disk = self.node.directory(machine) / "disk.0"
         self.refused("cannot be read", "deploy", machine, lcm=BOOT)
         disk.write_bytes(bytes(4096))
         self.refused("does not name an image", "deploy", machine, lcm=BOOT)
@@ -191,7 +191,7 @@ class ImagesTest(OnedockCase):
         machine, client = Machine(), self.engine.client
         before = client.image("polite")["Id"]
         self.archive(machine, {"architecture": "amd64"}, tags=["polite:latest", "new:latest"])
-        found = imageref.read(self.node.folder(machine) / "disk.0").image
+        found = imageref.read(self.node.directory(machine) / "disk.0").image
         images = Images(client)
         self.load(images, machine, found)
         self.addCleanup(images.remove, found)
@@ -202,7 +202,7 @@ class ImagesTest(OnedockCase):
     def test_an_archive_of_several_images_brings_one(self) -> None:
         machine, client = Machine(), self.engine.client
         self.archive(machine, {"architecture": "amd64"}, more={"author": "another image"})
-        found = imageref.read(self.node.folder(machine) / "disk.0").image
+        found = imageref.read(self.node.directory(machine) / "disk.0").image
         before = {image["Id"] for image in client.images()}
         images = Images(client)
         self.load(images, machine, found)
@@ -227,7 +227,7 @@ class ImagesTest(OnedockCase):
         self.assertTrue(images.has(appeared[0]))
 
     def load(self, images: Images, machine: Machine, image: str) -> None:
-        path = self.node.folder(machine) / "disk.0.tar"
+        path = self.node.directory(machine) / "disk.0.tar"
         with path.open("rb") as archive:
             images.load(archive, str(path), image)
 
@@ -238,7 +238,7 @@ class ImagesTest(OnedockCase):
     def test_an_archive_that_is_a_link_or_a_pipe_is_not_opened(self) -> None:
         machine = Machine()
         self.archive(machine, {"architecture": "amd64"})
-        archive = self.node.folder(machine) / "disk.0.tar"
+        archive = self.node.directory(machine) / "disk.0.tar"
         elsewhere = Path(self.useFixture(fixtures.TempDir()).path) / "elsewhere.tar"
         shutil.move(archive, elsewhere)
         archive.symlink_to(elsewhere)

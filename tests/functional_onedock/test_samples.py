@@ -15,7 +15,7 @@ IMAGE = "applications"
 # What stands for the applications: each tells how it was called, and runs on.
 PROGRAM = b"#!/bin/sh\necho \"$0 $*\"\ntrap 'exit 0' TERM\nwhile :; do sleep 1000 & wait $!; done\n"
 PROGRAMS = ("bin/nginx", "bin/python3", "usr/sbin/sshd")
-PATIENCE = 30  # s
+TIMEOUT = 30  # s
 
 
 class SamplesTest(OnedockCase):
@@ -35,7 +35,7 @@ class SamplesTest(OnedockCase):
         return self.deployed(machine, image=IMAGE)
 
     def test_every_sample_is_a_template(self) -> None:
-        for file in sorted(samples.FOLDER.glob("*.tmpl")):
+        for file in sorted(samples.DIRECTORY.glob("*.tmpl")):
             self.assertIn("NAME", samples.read(file.name).single, file)
 
     def test_a_web_server(self) -> None:
@@ -65,7 +65,7 @@ class SamplesTest(OnedockCase):
                               f"'ip address add 10.9.0.{number}/24 dev ibp0; ip link set ibp0 up'")
         self.node.command(f"ip link set {BRIDGE} up")
         for address in ("10.9.0.2", "10.1.0.20"):
-            self.assertIn("1 packets received", self.inside(ranks[0], "ping", "-c", "1", "-W", str(PATIENCE), address))
+            self.assertIn("1 packets received", self.inside(ranks[0], "ping", "-c", "1", "-W", str(TIMEOUT), address))
 
     def printed(self, machine: Machine, words: str) -> None:
         await_that(lambda: words in self.engine.console_log(machine.name).decode(), f"{machine.name} tells {words!r}")
@@ -74,9 +74,9 @@ class SamplesTest(OnedockCase):
 def applications() -> bytes:
     raw = io.BytesIO(root_file_system())
     with tarfile.open(fileobj=raw, mode="a") as archive:
-        folder = tarfile.TarInfo("workspace")
-        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-        archive.addfile(folder)
+        directory = tarfile.TarInfo("workspace")
+        directory.type, directory.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(directory)
         for path in PROGRAMS:
             program = tarfile.TarInfo(path)
             program.size, program.mode = len(PROGRAM), 0o755

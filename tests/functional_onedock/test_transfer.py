@@ -38,7 +38,7 @@ from tests.functional_onedock.test_parts import disk, may_grow
 from tests.unit.onedock.images import tarball
 from tests.waiting import await_that
 
-LOCK_LIMIT = 5  # s
+LOCK_TIMEOUT = 5  # s
 DATA = ("<DISK><DISK_ID>1</DISK_ID><TYPE>FILE</TYPE><FORMAT>raw</FORMAT><READONLY>NO</READONLY><SAVE>YES</SAVE>"
         "<SIZE>8</SIZE><TARGET>sdb</TARGET></DISK><DISK><DISK_ID>2</DISK_ID><TYPE>fs</TYPE><FORMAT>raw</FORMAT>"
         "<SIZE>8</SIZE><TARGET>sdc</TARGET></DISK>")
@@ -120,10 +120,10 @@ class ImagesTest(TransferCase):
         self.cloned(source, Machine(1))
         # What is there is not sent again: the layers are away meanwhile.
         store = Store(self.front.datastore)
-        folder = store.folder(self.front.record(source))
-        folder.rename(folder.with_name("away"))
+        directory = store.directory(self.front.record(source))
+        directory.rename(directory.with_name("away"))
         self.cloned(source, Machine(2))
-        folder.with_name("away").rename(folder)
+        directory.with_name("away").rename(directory)
         self.assertEqual({"onedock/one-1:disk.0", "onedock/one-2:disk.0"}, self.held())
         self.did(self.front.tm("delete", self.front.place()))
         self.assertIn(image, self.image_names())
@@ -183,14 +183,14 @@ class ImagesTest(TransferCase):
         for one in (machine, other):
             self.ok("cancel", one, lcm=CLEANUP)
 
-    def test_a_vm_moves_to_another_host_in_a_shared_folder(self) -> None:
-        """Each host releases the image when the VM leaves it, though the folder stays."""
+    def test_a_vm_moves_to_another_host_in_a_shared_directory(self) -> None:
+        """Each host releases the image when the VM leaves it, though the directory stays."""
         machine = self.run_vm(self.registered(self.fresh()))
         self.shell(machine, "echo moved > /moved")
         for here, there in (("node1", "node2"), ("node2", "node1")):
             self.ok("cancel", machine, lcm=UNDEPLOY)
-            folders = [self.front.place("").replace("node1:", f"{host}:") for host in (here, there)]
-            self.did(self.front.tm("mv", *folders))
+            directories = [self.front.place("").replace("node1:", f"{host}:") for host in (here, there)]
+            self.did(self.front.tm("mv", *directories))
             self.assertEqual(set(), self.held())
             self.ok("deploy", machine, lcm=32)
             self.assertEqual("moved\n", self.inside(machine, "cat", "/moved"))
@@ -202,9 +202,9 @@ class ImagesTest(TransferCase):
         self.ok("cancel", machine, lcm=UNDEPLOY)
         self.did(self.front.tm("mv", self.front.place(), self.front.place(host="node2")))
         self.did(self.front.tm("mv", self.front.place(""), self.front.place("", "node2")))
-        self.assertFalse((self.front.folder() / "1").exists())
+        self.assertFalse((self.front.directory() / "1").exists())
         self.assertEqual(set(), self.held())
-        moved = self.front.folder("node2") / "1"
+        moved = self.front.directory("node2") / "1"
         self.assertEqual(["disk.0", "disk.0.tar"], sorted(os.listdir(moved)))
         self.did(self.front.tm("mv", self.front.place("", "node2"), self.front.place("")))
         self.ok("deploy", machine, lcm=32)
@@ -227,13 +227,13 @@ class ImagesTest(TransferCase):
         machine = self.run_vm(self.registered(self.fresh()))
         self.shell(machine, "echo moved > /moved")
         self.ok("shutdown", machine, lcm=POWEROFF)
-        there, before = self.front.place("", "node2"), sorted(os.listdir(self.front.folder() / "1"))
+        there, before = self.front.place("", "node2"), sorted(os.listdir(self.front.directory() / "1"))
         with self.without_docker():
             for action, arguments in (("mv", (self.front.place(""), there)), ("delete", (self.front.place(""),)),
                                       ("delete", (self.front.place(),)), ("snap_delete", (self.front.place(), 0))):
                 self.failed("none.sock", self.front.tm(action, *arguments))
-            self.assertEqual(before, sorted(os.listdir(self.front.folder() / "1")))
-            self.assertFalse((self.front.folder("node2") / "1").exists())
+            self.assertEqual(before, sorted(os.listdir(self.front.directory() / "1")))
+            self.assertFalse((self.front.directory("node2") / "1").exists())
         self.ok("deploy", machine, lcm=RESUME)
         self.assertEqual("moved\n", self.inside(machine, "cat", "/moved"))
         self.ok("cancel", machine, lcm=CLEANUP)
@@ -247,7 +247,7 @@ class ImagesTest(TransferCase):
                                                                     self.front.place("", "node2")))
         for lcm in (UNDEPLOY, SHUTDOWN):
             self.refused("was not removed by this driver", "shutdown", machine, lcm=lcm)
-        self.assertTrue((self.front.folder() / "1/disk.0").exists())
+        self.assertTrue((self.front.directory() / "1/disk.0").exists())
         self.ok("cancel", machine, lcm=CLEANUP)
 
     def test_no_old_archive_is_saved_for_a_container_that_docker_does_not_have_any_more(self) -> None:
@@ -274,9 +274,9 @@ class ImagesTest(TransferCase):
 
     def test_a_layer_that_was_damaged_in_the_datastore_is_refused_by_the_engine(self) -> None:
         source = self.registered(self.fresh())
-        folder = Store(self.front.datastore).folder(self.front.record(source))
+        directory = Store(self.front.datastore).directory(self.front.record(source))
         # Docker reads no layer that it has; the one on top is like no other.
-        with min(folder.glob("?" * 64), key=lambda path: path.stat().st_size).open("rb+") as file:
+        with min(directory.glob("?" * 64), key=lambda path: path.stat().st_size).open("rb+") as file:
             flip(file, 520)
         self.failed("", self.front.tm("clone", f"front-end:{source}", self.front.place()))
         self.assertEqual(set(), self.held())
@@ -316,8 +316,8 @@ class RegistryTest(RegistryCase):
 
     def test_reference_accepted_as_oneimage_writes_it(self) -> None:
         digest = self.pushed(Registry())
-        for folder in ("/", "/root/", "/home/some one/docker:/"):
-            path = f"{folder}docker://{HOST}/team/tool:1"
+        for directory in ("/", "/root/", "/home/some one/docker:/"):
+            path = f"{directory}docker://{HOST}/team/tool:1"
             self.assertIn(int(self.did(self.front.ds("stat", {"PATH": path}, ONEDOCK_PLAIN_HOSTS=HOST))), range(1, 10))
             source = self.registered(path, ONEDOCK_PLAIN_HOSTS=HOST)
             self.assertEqual(f"docker://{HOST}/team/tool:1@{digest}", self.front.record(source).reference)
@@ -351,7 +351,7 @@ class RegistryTest(RegistryCase):
             self.ok("cancel", machine, lcm=CLEANUP)
             self.did(self.front.tm("delete", self.front.place(), vm=1))
             self.assertEqual([name], api.inspect_image(name)["RepoDigests"])
-        images = NodeImages(self.engine.client, FileLock(self.front.files / "lock", LOCK_LIMIT), self.node.state)
+        images = NodeImages(self.engine.client, FileLock(self.front.files / "lock", LOCK_TIMEOUT), self.node.state)
         asked = {"reference": f"docker://{name}", "user": USER, "password": WORD}
         place = ("onedock/one-1", "disk.0")
         images.pull(place, self.front.record(source).image, io.BytesIO(json.dumps(asked).encode()))

@@ -27,7 +27,8 @@ class TwoNodesTest(TransferCase):
         self.state, self.owners = base / "state", base / "owners"
         (self.front.elsewhere).write_text(
             f'endpoint = "{self.other.endpoint}"\nrecords = "{self.other.records}"\nstate = "{self.state}"\n'
-            f'owners = "{self.owners}"\ndatastores = "{self.front.folder("node2").parent}"\nmemlock = "{memlock()}"\n'
+            f'owners = "{self.owners}"\ndatastores = "{self.front.directory("node2").parent}"\nmemlock = '
+            f'"{memlock()}"\n'
             "stop_timeout = 3\n")
 
     @contextlib.contextmanager
@@ -40,14 +41,14 @@ class TwoNodesTest(TransferCase):
         machine = self.run_vm(self.registered(self.fresh()), Machine(devices=(self.gpus[0],), nics=(0,)))
         self.shell(machine, "echo moved > /moved")
         # Running, it stays where it is.
-        self.failed("--poff", self.front.tm("premigrate", "node1", "node2", str(self.front.folder() / "1")))
+        self.failed("--poff", self.front.tm("premigrate", "node1", "node2", str(self.front.directory() / "1")))
         self.refused("powered off", "migrate", machine, "node2", "node1")
         self.assertEqual(Status.RUNNING, self.status(machine))
         self.ok("shutdown", machine, lcm=LEAVING)
         self.assertEqual(((), {}), (self.engine.containers(), AllocationStore(self.node.owners).records()))
         self.did(self.front.tm("mv", self.front.place(), self.front.place(host="node2")))
         self.did(self.front.tm("mv", self.front.place(""), self.front.place("", "node2")))
-        self.assertEqual((set(), False), (self.held(), (self.front.folder() / "1").exists()))
+        self.assertEqual((set(), False), (self.held(), (self.front.directory() / "1").exists()))
 
         there = self.other.engine()
         with self.on_node2():

@@ -14,7 +14,7 @@ from containerhost.linux.poll import wait_until
 
 PCI = Path("/sys/bus/pci/devices")
 FUNCTIONS = 4
-APPEAR_LIMIT = 60  # s for drivers to settle; without KVM they are slow
+APPEAR_TIMEOUT = 60  # s for drivers to settle; without KVM they are slow
 
 
 def pf() -> Device:
@@ -34,7 +34,8 @@ def enabled() -> list[Device]:
     if len(functions()) != FUNCTIONS:
         enable(0)
         enable(FUNCTIONS)
-    assert wait_until(lambda: len([vf for vf in functions() if vf.netdev or vf.netdev_away]) == FUNCTIONS, APPEAR_LIMIT)
+    assert wait_until(lambda: len([vf for vf in functions() if vf.netdev or vf.netdev_away]) == FUNCTIONS,
+                      APPEAR_TIMEOUT)
     subprocess.run(["udevadm", "settle"], check=True)
     return functions()
 

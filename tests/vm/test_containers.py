@@ -20,16 +20,16 @@ from tests.vm import hardware
 from tests.vm.hardware import enable, enabled, functions, links
 
 MIB = 2**20
-PATIENCE = 300  # s that the daemon may take for anything; without KVM it is slow
+TIMEOUT = 300  # s that the daemon may take for anything; without KVM it is slow
 OWNER = Consumer("test", "lxd", "c1", "uuid-of-c1")
 
 
 class FunctionsInContainers(hardware.RealDevices):
     def setUp(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch("tests.functional.lxd.READY_LIMIT", PATIENCE))
+        self.useFixture(fixtures.MonkeyPatch("tests.functional.lxd.READY_TIMEOUT", TIMEOUT))
         super().setUp()
         self.lxd = self.useFixture(lxd.Lxd())
-        self.engine = LxdEngine(self.lxd.daemon.client(request_timeout=PATIENCE), locks=self.lxd.daemon.base)
+        self.engine = LxdEngine(self.lxd.daemon.client(request_timeout=TIMEOUT), locks=self.lxd.daemon.base)
         self.store = AllocationStore(Path(self.useFixture(fixtures.TempDir()).path))
         self.allocator = DeviceAllocator(self.store, HostView, Privileged(), self.engine.held)
         self.vf = self.vfs[0]
@@ -63,7 +63,7 @@ class FunctionsInContainers(hardware.RealDevices):
         self.running(self.granted())
         self.assertEqual(["eth0"], list(self.inside()))
         self.assert_away()
-        self.engine.restart("c1", timeout=PATIENCE, force=True)
+        self.engine.restart("c1", timeout=TIMEOUT, force=True)
         self.assertEqual(["eth0"], list(self.inside()))
         self.engine.delete("c1")
         self.assertEqual((), self.allocator.release(OWNER))

@@ -19,5 +19,6 @@ class Virtio(base.GpuVendor):
 
     def _nodes(self, function: PciFunction) -> tuple[CharNode, ...]:
         """They hang at the function, or, with other kernels, at the virtio device in it."""
-        nested = (f"{function.folder}/{name}" for name in self.host.names(function.folder) if name.startswith("virtio"))
-        return next(filter(None, (drm.nodes(self.host, folder) for folder in (function.folder, *nested))), ())
+        nested = (f"{function.directory}/{name}" for name in self.host.names(function.directory)
+                  if name.startswith("virtio"))
+        return next(filter(None, (drm.nodes(self.host, directory) for directory in (function.directory, *nested))), ())

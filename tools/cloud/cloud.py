@@ -39,7 +39,7 @@ class Cloud:
     """MariaDB, RabbitMQ, keystone, glance, placement, neutron-server, nova and LXD or Incus on this machine.
 
     :param offers: the devices that flavors can ask for
-    :param owners: folder of the records of which container holds which device; a private one if not given, which is
+    :param owners: directory of the records of which container holds which device; a private one if not given, which is
         right only for emulated devices: all drivers of a host must share theirs
     :param say: told in a few words what is being done
     :param shape: what it has beside
@@ -100,10 +100,10 @@ class Cloud:
         self.daemons.kill_leftovers()
         if self.shape.networks:
             remove_namespaces()
-        for folder in (*(engine.folder for engine in self.engines), self.layout.run):
-            unmount_below(folder)
-            if folder.exists():
-                shutil.rmtree(folder)
+        for directory in (*(engine.directory for engine in self.engines), self.layout.run):
+            unmount_below(directory)
+            if directory.exists():
+                shutil.rmtree(directory)
 
     def connect(self, name: str) -> Connection:
         """As ``admin`` or as the tenant (:data:`tools.cloud.identity.TENANT`)."""
@@ -119,7 +119,7 @@ class Cloud:
     # -- parts
 
     def _parts(self) -> configs.Parts:
-        """Only to be asked once the state folder is there: the passwords come from it."""
+        """Only to be asked once the state directory is there: the passwords come from it."""
         passwords = Passwords(self.layout.state / "passwords.json")
         return configs.Parts(
             layout=self.layout, ports=self.ports, passwords=passwords,
@@ -127,7 +127,7 @@ class Cloud:
             nodes=self._nodes(), pool=POOL, memlock=self.memlock, shape=self.shape)
 
     def _nodes(self) -> tuple[configs.Node, ...]:
-        """The devices are the first host's."""
+        """Return the device nodes: the devices are the first host's."""
         first = configs.Node(FIRST, self.engine.socket, self.owners, self.offers)
         if not self.second:
             return (first,)
@@ -155,7 +155,7 @@ class Cloud:
     # -- preparing: databases, keys, users and endpoints, kept for later starts
 
     def _prepared_for(self) -> str:
-        """What the prepared state depends on: releases, paths and our own code that makes it."""
+        """Return what the prepared state depends on: releases, paths and our own code that makes it."""
         code = [(Path(__file__).parent / f"{name}.py").read_text()
                 for name in ("cloud", "configs", "database", "identity", "ini", "layout", "messages", "services")]
         parts = [*self.versions().values(), str(self.layout.run), str(self.shape), *code]
@@ -197,7 +197,8 @@ class Cloud:
             self.daemons.run(name, command)
 
     def _keep_prepared(self) -> None:
-        """The note is written last: a copy that was cut off is never taken for a whole one."""
+        """Keep the prepared state. The note is written last: a copy that was cut off is never taken for a complete
+        one."""
         shutil.rmtree(self.layout.prepared, ignore_errors=True)
         self.layout.prepared.mkdir(parents=True, mode=0o700)
         shutil.copytree(self.layout.state, self.layout.prepared / "state")
@@ -247,7 +248,10 @@ class Cloud:
         return len(running) == len(list(admin.compute.hypervisors())) == len(self.engines)
 
     def _wait_until(self, what: str, holds: Callable[[], bool], limit: float = 180) -> None:
-        """:raises DaemonFailed: not within ``limit`` seconds, or a process of nova ended meanwhile"""
+        """Wait until something holds.
+
+        :raises DaemonFailed: not within ``timeout`` seconds, or a process of nova ended meanwhile
+        """
         deadline = time.monotonic() + limit
         while not holds():
             self.daemons.check()
@@ -261,8 +265,9 @@ def workers_up(admin: Connection, names: Iterable[str]) -> bool:
     return {service.binary for service in admin.compute.services() if service.state == "up"}.issuperset(names)
 
 
-def unmount_below(folder: Path) -> None:
-    """A daemon that was killed leaves its mounts; a folder with mounts in it must never be deleted recursively."""
+def unmount_below(directory: Path) -> None:
+    """Unmount what is below a directory: a killed daemon leaves its mounts, and a directory with mounts in it must
+    never be deleted recursively."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for point in sorted((point for point in points if point.startswith(f"{folder}/")), reverse=True):
+    for point in sorted((point for point in points if point.startswith(f"{directory}/")), reverse=True):
         subprocess.run(("umount", "--lazy", point), check=True, capture_output=True)

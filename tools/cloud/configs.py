@@ -28,9 +28,9 @@ KEYSTONE_CACHE: Ini = {"cache": {"enabled": "true", "backend": "oslo_cache.dict"
 class Node:
     """A compute host.
 
-    :ivar suffix: of the names of its folders and daemons
+    :ivar suffix: of the names of its directories and daemons
     :ivar engine_socket: the unix socket of LXD or Incus
-    :ivar owners: folder of the records of which container holds which device
+    :ivar owners: directory of the records of which container holds which device
     :ivar offers: the devices that flavors can ask for
     :ivar address: where other hosts reach it
     :ivar tunnels: address of its end of the tunnels that the tenants' networks are in
@@ -115,7 +115,7 @@ def placement(parts: Parts) -> Ini:
 
 
 def network_server(parts: Parts) -> Ini:
-    """A real neutron-server without agents: enough for servers without ports."""
+    """Run a real neutron-server without agents: enough for servers without ports."""
     return {
         "DEFAULT": {"core_plugin": "ml2", "service_plugins": "", "transport_url": parts.messages.transport_url(),
                     "state_path": f"{parts.layout.run}/neutron", "notify_nova_on_port_status_changes": "false",
@@ -128,7 +128,8 @@ def network_server(parts: Parts) -> Ini:
 
 
 def nova_common(parts: Parts, node: Node) -> Ini:
-    """A resize may stay on its host: often there is no other, and only there it leaves the server running."""
+    """Return nova's common options. A resize may stay on its host: often there is no other, and only there it leaves
+    the server running."""
     state = parts.layout.run / f"nova{node.suffix}"
     return {
         "DEFAULT": {"host": node.name, "my_ip": node.address, "state_path": str(state),

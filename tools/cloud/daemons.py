@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 POLL = 0.1  # seconds
-KILL_LIMIT = 5  # seconds that the kernel may take to end a killed process
+KILL_TIMEOUT = 5  # seconds that the kernel may take to end a killed process
 # In the environment of everything the cloud starts, so that whatever is left can be told from other processes.
 MARK = "NOVA_LXD_EXT_CLOUD"
 
@@ -38,12 +38,12 @@ class Daemon:
 class Daemons:
     """The processes of one cloud.
 
-    :param folder: their logs and notes; the mark of their environment, too
+    :param directory: their logs and notes; the mark of their environment, too
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._directory.mkdir(parents=True, exist_ok=True)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._daemons: dict[str, Daemon] = {}
         self._started: dict[str, float] = {}
@@ -51,10 +51,10 @@ class Daemons:
     @property
     def environment(self) -> dict[str, str]:
         """What every process of the cloud inherits. LC_ALL: Erlang and Python want UTF-8."""
-        return {**os.environ, MARK: str(self._folder), "LC_ALL": "C.UTF-8"}
+        return {**os.environ, MARK: str(self._directory), "LC_ALL": "C.UTF-8"}
 
     def log(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
+        return self._directory / f"{name}.log"
 
     def pid(self, name: str) -> int:
         """Of a process that was started."""
@@ -86,7 +86,10 @@ class Daemons:
         return time.monotonic() - started
 
     def check(self) -> None:
-        """:raises DaemonFailed: one that was started, and not stopped, has ended"""
+        """Check that every daemon still runs.
+
+        :raises DaemonFailed: one that was started, and not stopped, has ended
+        """
         for name, child in list(self._children.items()):
             if child.poll() is not None:
                 raise DaemonFailed(f"{name} ended with status {child.returncode}.\n{self._end_of_log(name)}")
@@ -103,7 +106,7 @@ class Daemons:
             ) -> None:
         """Run one command to its end, its output in a log of its own.
 
-        :raises DaemonFailed: it failed or took longer than ``limit`` seconds
+        :raises DaemonFailed: it failed or took longer than ``timeout`` seconds
         """
         with self.log(name).open("ab") as log:
             try:
@@ -115,8 +118,8 @@ class Daemons:
             raise DaemonFailed(f"{name} failed with status {done.returncode}.\n{self._end_of_log(name)}")
 
     def stop(self, names: Iterable[str] | None = None, limit: float = 20) -> None:
-        """End the named ones, or all; whatever has not ended after ``limit`` seconds is killed."""
-        names = [note.stem for note in self._folder.glob("*.json")] if names is None else list(names)
+        """End the named ones, or all; whatever has not ended after ``timeout`` seconds is killed."""
+        names = [note.stem for note in self._directory.glob("*.json")] if names is None else list(names)
         notes = {name: json.loads(self._note(name).read_text()) for name in names}
         for note in notes.values():
             if alive(note):
@@ -125,7 +128,7 @@ class Daemons:
         for name, note in notes.items():
             if not self._ended(name, note, deadline):
                 os.killpg(note["pid"], signal.SIGKILL)
-                self._ended(name, note, time.monotonic() + KILL_LIMIT)
+                self._ended(name, note, time.monotonic() + KILL_TIMEOUT)
             self._note(name).unlink()
             self._children.pop(name, None)
 
@@ -135,18 +138,18 @@ class Daemons:
         :returns: their names
         """
         killed = {}
-        mark = f"{MARK}={self._folder}".encode()
-        for folder in Path("/proc").glob("[0-9]*"):
-            pid = int(folder.name)
+        mark = f"{MARK}={self._directory}".encode()
+        for directory in Path("/proc").glob("[0-9]*"):
+            pid = int(directory.name)
             try:
-                if pid == os.getpid() or mark not in (folder / "environ").read_bytes().split(b"\0"):
+                if pid == os.getpid() or mark not in (directory / "environ").read_bytes().split(b"\0"):
                     continue
                 note = {"pid": pid, "started": start_time(pid)}
                 os.kill(pid, signal.SIGKILL)
-                killed[pid] = note, (folder / "comm").read_text().strip()
+                killed[pid] = note, (directory / "comm").read_text().strip()
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue  # it ended by itself meanwhile, or is hidden even from root and so is not ours
-        deadline = time.monotonic() + KILL_LIMIT
+        deadline = time.monotonic() + KILL_TIMEOUT
         while any(alive(note) for note, _name in killed.values()) and time.monotonic() < deadline:
             time.sleep(POLL / 5)
         return sorted(name for _note, name in killed.values())
@@ -161,7 +164,7 @@ class Daemons:
         return True
 
     def _note(self, name: str) -> Path:
-        return self._folder / f"{name}.json"
+        return self._directory / f"{name}.json"
 
     def _end_of_log(self, name: str, lines: int = 25) -> str:
         text = self.log(name).read_text(errors="replace").splitlines()
@@ -174,7 +177,8 @@ def start_time(pid: int) -> int:
 
 
 def alive(note: Mapping[str, int]) -> bool:
-    """Whether the noted process still runs, as the one that was noted. One that only waits to be collected does not."""
+    """Return whether the noted process still runs, as the one that was noted. One that only waits to be collected does
+    not."""
     try:
         fields = _stat(note["pid"])
     except (FileNotFoundError, ProcessLookupError):
@@ -183,5 +187,5 @@ def alive(note: Mapping[str, int]) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat behind the program's name, which may have blanks and brackets in it."""
+    """Return the fields of /proc/<pid>/stat behind the program's name, which may have blanks and brackets in it."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

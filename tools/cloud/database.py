@@ -31,13 +31,13 @@ class MariaDb:
                 "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0")
 
     def create(self, daemons: Daemons) -> None:
-        """Make an empty data folder; root logs in by being root on the unix socket."""
+        """Make an empty data directory; root logs in by being root on the unix socket."""
         self._files.mkdir(parents=True)
         daemons.run("mariadb-install-db", ("mariadb-install-db", *self._options, "--skip-test-db",
                                            "--auth-root-authentication-method=socket"))
 
     def daemon(self) -> Daemon:
-        """Ends on SIGTERM: a prepared data folder must be whole."""
+        """Return the daemon, which ends on SIGTERM: a prepared data directory must be whole."""
         socket = self._layout.database_socket
         return Daemon("mariadb", ("mariadbd", *self._options, f"--socket={socket}", "--skip-networking",
                                   f"--pid-file={self._layout.run / 'mysql.pid'}", "--performance-schema=OFF",
@@ -54,7 +54,7 @@ class MariaDb:
                 cursor.execute(f"GRANT ALL ON {name}.* TO %s@localhost", (user,))
 
     def url(self, name: str) -> str:
-        """What a service's ``connection`` option wants."""
+        """Return the URL for a service's ``connection`` option."""
         user = DATABASES[name]
         return (f"mysql+pymysql://{user}:{self._passwords[f'database {user}']}@localhost/{name}"
                 f"?unix_socket={self._layout.database_socket}&charset=utf8")

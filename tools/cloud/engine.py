@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cloud's container daemon: LXD or, where a distribution has no package of it, Incus; with a folder of its own."""
+"""The cloud's container daemon: LXD or, where a distribution has no package of it, Incus; with a directory of its
+own."""
 
 import dataclasses
 import json
@@ -24,7 +25,7 @@ class Flavour:
     name: str
     daemon: str
     client: str
-    folder_variable: str
+    directory_variable: str
     client_variable: str
 
 
@@ -35,29 +36,29 @@ PLACES = "/usr/sbin:/usr/bin:/usr/libexec/incus:/usr/lib/incus"
 
 
 class Engine:
-    """:param folder: everything the daemon keeps
+    """:param directory: everything the daemon keeps
     :param suffix: of the compute host that it is on
     """
 
-    def __init__(self, folder: Path, suffix: str = FIRST) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, suffix: str = FIRST) -> None:
+        self.directory = directory
         self.name = f"engine{suffix}"
         self.flavour, self._program = installed()
 
     @property
     def socket(self) -> Path:
-        return self.folder / "unix.socket"
+        return self.directory / "unix.socket"
 
     @property
     def environment(self) -> dict[str, str]:
-        return {self.flavour.folder_variable: str(self.folder),
-                self.flavour.client_variable: str(self.folder / "client")}
+        return {self.flavour.directory_variable: str(self.directory),
+                self.flavour.client_variable: str(self.directory / "client")}
 
     def version(self) -> str:
         return subprocess.run((self._program, "--version"), capture_output=True, text=True, check=True).stdout.strip()
 
     def daemon(self) -> Daemon:
-        self.folder.mkdir(parents=True, mode=0o711)
+        self.directory.mkdir(parents=True, mode=0o711)
         return Daemon(self.name, (self._program, "--group", "root"), ready=self._answers, environment=self.environment)
 
     def create_pool(self) -> None:
@@ -102,11 +103,11 @@ class Engine:
                               capture_output=True, timeout=limit, check=False)
 
     def _env(self) -> Mapping[str, str]:
-        return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(self.folder), **self.environment}
+        return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(self.directory), **self.environment}
 
 
 def installed() -> tuple[Flavour, str]:
-    """The daemon of this machine and the path of its program.
+    """Return the daemon of this machine and the path of its program.
 
     :raises FileNotFoundError: it has neither
     """

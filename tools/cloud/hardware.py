@@ -86,7 +86,7 @@ def choose(devices: Iterable[Device], held: Collection[str] = ()) -> tuple[Pair,
 
 
 def offers(pairs: Collection[Pair]) -> tuple[Offer, Offer]:
-    """What the two devices of such pairs are called by flavors."""
+    """Return what flavors call the two devices of such pairs."""
     gpu, vf = next(iter(pairs)).devices
     kind = "type-PF" if gpu.role is Role.PF else "type-PCI"
     return (Offer(f"gpu-{short_model(gpu)}", gpu.vendor_id, gpu.product_id, kind,

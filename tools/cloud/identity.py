@@ -19,7 +19,8 @@ TENANT = "demo"
 
 
 def write_clouds_yaml(layout: Layout, ports: Ports, passwords: Passwords) -> None:
-    """The two identities of the cloud, ``admin`` and the tenant, for the SDK and for the ``openstack`` command."""
+    """Write the two identities of the cloud, ``admin`` and the tenant, for the SDK and for the ``openstack``
+    command."""
     def cloud(user: str) -> dict[str, object]:
         return {"region_name": REGION, "auth": {
             "auth_url": ports.url("keystone") + "/v3", "username": user, "password": passwords[user],
@@ -29,7 +30,8 @@ def write_clouds_yaml(layout: Layout, ports: Ports, passwords: Passwords) -> Non
 
 
 def bootstrap(layout: Layout, ports: Ports, passwords: Passwords, daemons: Daemons) -> None:
-    """The first administrator and keystone's own endpoint. A password in a command line would be anybody's to read."""
+    """Create the first administrator and keystone's own endpoint. A password in a command line would be anybody's to
+    read."""
     command = (program("keystone-manage"), "--config-file", str(layout.etc("keystone") / "keystone.conf"), "bootstrap")
     url = ports.url("keystone") + "/v3"
     daemons.run("keystone-db", command, {"OS_BOOTSTRAP_PASSWORD": passwords["admin"], "OS_BOOTSTRAP_REGION_ID": REGION,
@@ -37,7 +39,7 @@ def bootstrap(layout: Layout, ports: Ports, passwords: Passwords, daemons: Daemo
 
 
 def populate(admin: Connection, ports: Ports, passwords: Passwords, shape: Shape) -> None:
-    """The services' users and endpoints, and the tenant."""
+    """Create the services' users and endpoints, and the tenant."""
     identity: Any = admin.identity  # its type leaves open whether it is keystone's API v2 or v3
     roles = {role.name: role for role in identity.roles()}
     service = identity.create_project(name="service", domain_id="default")

@@ -28,7 +28,7 @@ while IFS=: read -r user password; do
         /etc/shadow > /etc/shadow.new && mv /etc/shadow.new /etc/shadow || exit 1
 done
 """
-FOLDERS = ("bin", "dev", "etc", "proc", "root", "run", "sbin", "sys", "tmp", "usr/bin", "usr/sbin", "var")
+DIRECTORIES = ("bin", "dev", "etc", "proc", "root", "run", "sbin", "sys", "tmp", "usr/bin", "usr/sbin", "var")
 
 
 def build(path: Path) -> Path:
@@ -45,11 +45,11 @@ def build(path: Path) -> Path:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tarfile.TarFile]:
-    """A new image that has its metadata and its folders."""
+    """Open a new image that has its metadata and its directories."""
     with tarfile.open(path, "w:gz", compresslevel=1) as image:
         add_file(image, "metadata.yaml", metadata())
-        for folder in FOLDERS:
-            add(image, f"rootfs/{folder}", tarfile.DIRTYPE, 0o755)
+        for directory in DIRECTORIES:
+            add(image, f"rootfs/{directory}", tarfile.DIRTYPE, 0o755)
         yield image
 
 

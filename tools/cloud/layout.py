@@ -15,32 +15,32 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 SUFFIXES = FIRST, SECOND = "", "-2"
 LOOPBACK = "127.0.0.1"
 # A unix socket's path may have 107 bytes (unix(7)).
-LONGEST_FOLDER = 80
+LONGEST_DIRECTORY = 80
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """:ivar folder: what outlives one cloud: the prepared databases, so that the next start is quick"""
+    """:ivar directory: what outlives one cloud: the prepared databases, so that the next start is quick"""
 
-    folder: Path
+    directory: Path
 
     @classmethod
     def default(cls) -> Self:
         return cls(CHECKOUT / ".demo")
 
     def __post_init__(self) -> None:
-        if len(str(self.run)) > LONGEST_FOLDER:
+        if len(str(self.run)) > LONGEST_DIRECTORY:
             raise ValueError(f"The path {self.run} has {len(str(self.run))} characters; unix sockets below it need a "
-                             f"path of at most {LONGEST_FOLDER}. Move the checkout to a shorter path.")
+                             f"path of at most {LONGEST_DIRECTORY}. Move the checkout to a shorter path.")
 
     @property
     def run(self) -> Path:
         """What one cloud needs; deleted with it."""
-        return self.folder / "run"
+        return self.directory / "run"
 
     @property
     def prepared(self) -> Path:
-        return self.folder / "prepared"
+        return self.directory / "prepared"
 
     @property
     def state(self) -> Path:
@@ -54,8 +54,8 @@ class Layout:
     @property
     def engine(self) -> Path:
         """LXD_DIR or INCUS_DIR. Not below the checkout, which is often in a private home: root of a container is nobody
-        on the host, and must be able to pass through every folder above its root file system."""
-        return Path(f"/var/lib/nova-lxd-demo-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:6]}")
+        on the host, and must be able to pass through every directory above its root file system."""
+        return Path(f"/var/lib/nova-lxd-demo-{hashlib.sha256(str(self.directory).encode()).hexdigest()[:6]}")
 
     def engine_of(self, suffix: str) -> Path:
         """:param suffix: of the compute host"""
@@ -63,7 +63,7 @@ class Layout:
 
     @property
     def in_use(self) -> bool:
-        """Whether there is anything of a cloud, running or left behind."""
+        """Return whether there is anything of a cloud, running or left behind."""
         return self.run.exists() or any(self.engine_of(suffix).exists() for suffix in SUFFIXES)
 
     @property
@@ -75,12 +75,12 @@ class Layout:
         return self.run / "clouds.yaml"
 
     def etc(self, service: str) -> Path:
-        """The configuration folder of one service."""
+        """Return the configuration directory of one service."""
         return self.run / "etc" / service
 
 
 def program(name: str) -> str:
-    """The path of a program of the virtual environment this runs in."""
+    """Return the path of a program of the virtual environment this runs in."""
     return str(Path(sys.prefix) / "bin" / name)
 
 
@@ -128,7 +128,7 @@ class Ports:
         return f"http://{self.address}:{getattr(self, service)}"
 
     def used(self, shape: Shape) -> dict[str, int]:
-        """What a cloud of this shape listens at: service -> port."""
+        """Return what a cloud of this shape listens at: service -> port."""
         spared = [] if shape.networks else ["metadata", "ovsdb", "openflow"]
         spared += [] if shape.volumes else ["cinder"]
         spared += [] if shape.second_host else ["engine"]

@@ -15,11 +15,11 @@ from cinder.volume import driver
 from oslo_config import cfg
 
 GIB = 1024 ** 3
-OPTIONS = [cfg.StrOpt("loop_folder", help="Folder of the volumes' files.")]
+OPTIONS = [cfg.StrOpt("loop_directory", help="Directory of the volumes' files.")]
 
 
 class LoopDriver(driver.VolumeDriver):
-    """:raises OSError: the folder is full; no loop device is free is a CalledProcessError"""
+    """:raises OSError: the directory is full; no loop device is free is a CalledProcessError"""
 
     VERSION = "1.0"
 
@@ -28,14 +28,14 @@ class LoopDriver(driver.VolumeDriver):
         self.configuration.append_config_values(OPTIONS)
 
     @property
-    def _folder(self) -> Path:
-        return Path(self.configuration.loop_folder)
+    def _directory(self) -> Path:
+        return Path(self.configuration.loop_directory)
 
     def check_for_setup_error(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(parents=True, exist_ok=True)
 
     def _update_volume_stats(self) -> None:
-        space = shutil.disk_usage(self._folder)
+        space = shutil.disk_usage(self._directory)
         self._stats = {
             "volume_backend_name": self.configuration.volume_backend_name, "vendor_name": "none",
             "driver_version": self.VERSION, "storage_protocol": "local", "multiattach": True,
@@ -87,21 +87,21 @@ class LoopDriver(driver.VolumeDriver):
     # Ways to the host
 
     def initialize_connection(self, volume: Any, connector: Any) -> dict[str, Any]:
-        """The same device for all servers of the volume."""
+        """Return the same device for all servers of the volume."""
         file = self._file(volume)
         found = devices_of(file) or [losetup("--find", "--show", str(file))]
         return {"driver_volume_type": "local", "data": {"device_path": found[0]}}
 
     def terminate_connection(self, volume: Any, connector: Any, **_more: Any) -> None:
-        """The last server that had it lets go of the device."""
+        """Detach the device when the last server that had it lets go of it."""
         if len(volume.volume_attachment or ()) <= 1:
             self.remove_export(None, volume)
 
     def create_export(self, context: Any, volume: Any, connector: Any) -> None:
-        """A connection is all it takes."""
+        """Do nothing: a connection is all it takes."""
 
     def ensure_export(self, context: Any, volume: Any) -> None:
-        """A connection is all it takes."""
+        """Do nothing: a connection is all it takes."""
 
     def remove_export(self, context: Any, volume: Any) -> None:
         for device in devices_of(self._file(volume)):
@@ -109,7 +109,7 @@ class LoopDriver(driver.VolumeDriver):
 
     def _file(self, of: Any) -> Path:
         """Of a volume or a snapshot; Cinder makes both names from their ids."""
-        return self._folder / of.name
+        return self._directory / of.name
 
     def _copy(self, source: Path, volume: Any) -> None:
         copy(source, self._file(volume))
@@ -128,7 +128,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def devices_of(file: Path) -> list[str]:
-    """The loop devices that show a file, as long as it is there."""
+    """Return the loop devices that show a file, as long as it is there."""
     if not file.exists():
         return []
     told = losetup("--noheadings", "--raw", "--output", "NAME", "--associated", str(file))

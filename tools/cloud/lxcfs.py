@@ -7,21 +7,21 @@ from pathlib import Path
 
 from tools.cloud.daemons import Daemon
 
-FOLDER = Path("/var/lib/lxcfs")
+DIRECTORY = Path("/var/lib/lxcfs")
 
 
 def needed(run: Path) -> list[Daemon]:
     """None where the machine, or an earlier cloud in the same namespace, runs it already.
 
-    :param run: folder for its note of its process
+    :param run: directory for its note of its process
     """
     if _shows():
         return []
-    FOLDER.mkdir(exist_ok=True)
+    DIRECTORY.mkdir(exist_ok=True)
     # Ended by force it would leave a mount that answers to nobody.
-    return [Daemon("lxcfs", ("lxcfs", "--foreground", f"--pidfile={run}/lxcfs.pid", str(FOLDER)), ready=_shows,
+    return [Daemon("lxcfs", ("lxcfs", "--foreground", f"--pidfile={run}/lxcfs.pid", str(DIRECTORY)), ready=_shows,
                    end=signal.SIGTERM)]
 
 
 def _shows() -> bool:
-    return (FOLDER / "proc" / "uptime").exists()
+    return (DIRECTORY / "proc" / "uptime").exists()

@@ -15,7 +15,7 @@ SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 class RabbitMq:
     def __init__(self, layout: Layout, ports: Ports, passwords: Passwords) -> None:
-        self._folder = layout.run / "rabbitmq"
+        self._directory = layout.run / "rabbitmq"
         self._ports = ports
         self._passwords = passwords
 
@@ -23,7 +23,8 @@ class RabbitMq:
         return f"rabbit://openstack:{self._passwords['rabbitmq']}@{self._ports.address}:{self._ports.rabbitmq}/"
 
     def has_queues(self, *names: str) -> bool:
-        """Whether somebody takes what is sent there: a question sent before waits for its time limit, unheard."""
+        """Return whether somebody takes what is sent there: a question sent before waits for its time limit,
+        unheard."""
         address = f"{self._ports.address}:{self._ports.rabbitmq}"
         with amqp.Connection(address, "openstack", self._passwords["rabbitmq"]) as node:
             try:
@@ -34,8 +35,8 @@ class RabbitMq:
         return True
 
     def configure(self) -> None:
-        self._folder.mkdir(parents=True)
-        write_private(self._folder / "rabbitmq.conf", "\n".join([
+        self._directory.mkdir(parents=True)
+        write_private(self._directory / "rabbitmq.conf", "\n".join([
             f"listeners.tcp.1 = {self._ports.address}:{self._ports.rabbitmq}",
             "default_user = openstack",
             f"default_pass = {self._passwords['rabbitmq']}",
@@ -43,24 +44,24 @@ class RabbitMq:
             "log.console = true",
             "log.console.level = warning",
             "log.file = false", ""]))
-        write_private(self._folder / "enabled_plugins", "[].\n")
-        cookie = self._folder / ".erlang.cookie"
+        write_private(self._directory / "enabled_plugins", "[].\n")
+        cookie = self._directory / ".erlang.cookie"
         write_private(cookie, self._passwords["erlang cookie"])
         cookie.chmod(0o400)  # Erlang refuses one that anybody could change
 
     def daemons(self) -> tuple[Daemon, Daemon]:
         """Erlang's port mapper, which a node would otherwise start by itself and leave behind; and the node."""
         environment = {
-            "HOME": str(self._folder),
+            "HOME": str(self._directory),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(self._ports.epmd),
             "RABBITMQ_NODENAME": "cloud@localhost",
-            "RABBITMQ_BASE": str(self._folder),
-            "RABBITMQ_CONFIG_FILE": str(self._folder / "rabbitmq"),
-            "RABBITMQ_CONF_ENV_FILE": str(self._folder / "no-such-file"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._folder / "enabled_plugins"),
-            "RABBITMQ_MNESIA_BASE": str(self._folder / "mnesia"),
-            "RABBITMQ_LOG_BASE": str(self._folder / "log"),
+            "RABBITMQ_BASE": str(self._directory),
+            "RABBITMQ_CONFIG_FILE": str(self._directory / "rabbitmq"),
+            "RABBITMQ_CONF_ENV_FILE": str(self._directory / "no-such-file"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._directory / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(self._directory / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(self._directory / "log"),
             "RABBITMQ_DIST_PORT": str(self._ports.rabbitmq_distribution),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +sbwt none +S 2:2",
         }

@@ -16,7 +16,7 @@ OTHER_AGENTS = ("neutron-dhcp-agent", "neutron-l3-agent", "neutron-metadata-agen
 
 
 def neutron(parts: Parts) -> Ini:
-    """The API, the RPC server and the periodic workers; tells Nova when a port is plugged."""
+    """Return the daemons: the API, the RPC server and the periodic workers, which tell Nova when a port is plugged."""
     server = network_server(parts)
     return {
         **server,
@@ -67,7 +67,7 @@ def agents(parts: Parts) -> dict[str, Ini]:
 
 
 def dnsmasq() -> str:
-    """It would become nobody, who cannot read the leases in the cloud's folder."""
+    """Configure dnsmasq to stay root: it would become nobody, who cannot read the leases in the cloud's directory."""
     return "user=root\ngroup=root\n"
 
 

@@ -77,7 +77,7 @@ class Networking:
             self._daemons.start(self._second.daemon(self._agent(netconfigs.SWITCH_AGENT, self._second.switch, SECOND)))
 
     def create_networks(self, admin: Connection) -> None:
-        """The external network, and a network for all tenants on a router to it."""
+        """Create the external network, and a network for all tenants on a router to it."""
         network = admin.network
         external = network.create_network(
             name=EXTERNAL, is_router_external=True, provider_network_type="flat",
@@ -103,7 +103,7 @@ class Networking:
         return dataclasses.replace(agent, name=name + suffix, environment={**agent.environment, **switch.environment})
 
     def _daemon(self, name: str, *files: str) -> Daemon:
-        """Whether it works is what Neutron's API says about it."""
+        """Return whether it works is what Neutron's API says about it."""
         configuration = (str(self._layout.etc("neutron") / "neutron.conf"), *files)
         argv = (program(name), *(word for file in configuration for word in ("--config-file", file)))
         return Daemon(name, argv, ready=lambda: True,
@@ -111,7 +111,7 @@ class Networking:
 
 
 def remove_namespaces() -> None:
-    """What the agents made, and the place they kept it in."""
+    """Remove the namespaces that the agents made, and the directory of them."""
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     for point in reversed([line.split()[4] for line in mounts]):
         if point == str(NAMESPACES) or point.startswith(f"{NAMESPACES}/"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def http_answers(url: str) -> bool:
-    """Whether the application behind the URL answers, be it with a choice of versions (300)."""
+    """Return whether the application behind the URL answers, be it with a choice of versions (300)."""
     try:
         with urllib.request.urlopen(url, timeout=10):  # noqa: S310 (always a service of this cloud)
             return True

@@ -25,7 +25,7 @@ BECOME = """
 set -e
 mkdir -p "$1"
 mount -t sysfs sysfs "$1"
-for folder in class/net devices/virtual/net; do mount --bind "$1/$folder" "/sys/$folder"; done
+for directory in class/net devices/virtual/net; do mount --bind "$1/$directory" "/sys/$directory"; done
 ip link set lo up
 exec sleep infinity
 """
@@ -44,8 +44,8 @@ class SecondHost:
 
         :raises DaemonFailed: the namespaces could not be made
         """
-        folder = self._layout.run / HOLDER / "sys"
-        command = ("unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", BECOME, "sh", str(folder))
+        directory = self._layout.run / HOLDER / "sys"
+        command = ("unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", BECOME, "sh", str(directory))
         self._daemons.bring_up([Daemon(HOLDER, command, ready=self._is_made, limit=30)])
         self._lay(CABLE)
         run("ip", "address", "add", f"{SERVICES[0]}/24", "dev", CABLE)
@@ -57,7 +57,7 @@ class SecondHost:
         return ("nsenter", f"--target={self._daemons.pid(HOLDER)}", "--net", "--mount", "--")
 
     def daemon(self, daemon: Daemon) -> Daemon:
-        """The same daemon, to be started on this host."""
+        """Return the same daemon, to be started on this host."""
         return dataclasses.replace(daemon, argv=(*self.there, *daemon.argv))
 
     @property
@@ -73,7 +73,7 @@ class SecondHost:
             switch.run("add-port", TUNNEL_BRIDGE, TUNNEL_CABLE)
 
     def _lay(self, cable: str) -> None:
-        """A pair of interfaces, one on each host, of the same name."""
+        """Create a pair of interfaces, one on each host, of the same name."""
         run("ip", "link", "add", cable, "type", "veth", "peer", "name", cable, "netns", str(self._daemons.pid(HOLDER)))
         for there in ((), self.there):
             run(*there, "ip", "link", "set", cable, "up")
@@ -83,5 +83,8 @@ class SecondHost:
 
 
 def run(*command: str) -> None:
-    """:raises subprocess.CalledProcessError: it failed"""
+    """Run a command.
+
+    :raises subprocess.CalledProcessError: it failed
+    """
     subprocess.run(command, check=True, capture_output=True)

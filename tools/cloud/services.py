@@ -35,12 +35,12 @@ def configure(parts: configs.Parts) -> None:
     if parts.shape.volumes:
         volumes.prepare_files(parts.layout)
     instances = (f"nova{node.suffix}/instances" for node in parts.nodes)
-    for folder in ("glance/images", "glance/staging", "glance/tasks", "neutron", *instances):
-        (parts.layout.run / folder).mkdir(parents=True, exist_ok=True)
+    for directory in ("glance/images", "glance/staging", "glance/tasks", "neutron", *instances):
+        (parts.layout.run / directory).mkdir(parents=True, exist_ok=True)
 
 
 def contents(parts: configs.Parts) -> dict[Path, ini.Ini]:
-    """What is in each configuration file."""
+    """Return the content of each configuration file."""
     files = {"keystone": configs.keystone(parts), "glance": configs.glance(parts),
              "placement": configs.placement(parts), "neutron": configs.network_server(parts),
              "nova": configs.nova_control(parts)}
@@ -83,7 +83,7 @@ def api(layout: Layout, ports: Ports, service: str) -> Daemon:
     environment = {f"OS_{owner.upper()}_CONFIG_DIR": str(layout.etc(owner))}
     if service == "neutron":
         environment["OS_NEUTRON_CONFIG_FILES"] = CONFIG_FILE["neutron"]
-    if service == "cinder":  # it takes no folder from its environment
+    if service == "cinder":  # it takes no directory from its environment
         argv += ("--pyargv", f"--config-file {config_file(layout, service)}")
     path = "/v3" if service == "keystone" else "/"
     return Daemon(f"{service}-api", argv, ready=lambda: probes.http_answers(url + path), environment=environment)
@@ -100,7 +100,8 @@ def compute_daemon(layout: Layout, suffix: str = FIRST) -> Daemon:
 
 
 def schema_commands(layout: Layout, shape: Shape) -> dict[str, list[tuple[str, ...]]]:
-    """The commands that make each service's tables and keys; those of one service in order, services side by side."""
+    """Return the commands that make each service's tables and keys; those of one service in order, services side by
+    side."""
     def manage(tool: str, service: str) -> tuple[str, ...]:
         return (program(tool), "--config-file", str(config_file(layout, service)))
 

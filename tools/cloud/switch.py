@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open vSwitch in user space: it forwards by itself, so the kernel needs no module of it.
 
-Its files lie in the cloud's run folder. Its bridges, and the namespaces of Neutron's agents, end with the network
+Its files lie in the cloud's run directory. Its bridges, and the namespaces of Neutron's agents, end with the network
 namespace that they are in; a network namespace can have one such switch.
 """
 
@@ -21,7 +21,7 @@ class Switch:
     """
 
     def __init__(self, layout: Layout, ports: Ports, suffix: str = FIRST, there: tuple[str, ...] = ()) -> None:
-        self._folder = layout.run / f"ovs{suffix}"
+        self._directory = layout.run / f"ovs{suffix}"
         self._ports = ports
         self._suffix = suffix
         self._there = there
@@ -29,28 +29,28 @@ class Switch:
     @property
     def environment(self) -> dict[str, str]:
         """What everything that runs ``ovs-ofctl`` or ``ovs-vsctl`` needs to find this instance."""
-        return {f"OVS_{name}": str(self._folder) for name in ("RUNDIR", "DBDIR", "LOGDIR", "SYSCONFDIR")}
+        return {f"OVS_{name}": str(self._directory) for name in ("RUNDIR", "DBDIR", "LOGDIR", "SYSCONFDIR")}
 
     def create(self, daemons: Daemons) -> None:
         """Make an empty database."""
-        self._folder.mkdir(parents=True, mode=0o700)
+        self._directory.mkdir(parents=True, mode=0o700)
         daemons.run("ovsdb-tool", ("ovsdb-tool", "create", str(self._database), str(SCHEMA)))
 
     def daemons(self) -> tuple[Daemon, Daemon]:
-        """The database, then the switch."""
+        """Return the daemons: the database, then the switch."""
         database = Daemon(
             f"ovsdb-server{self._suffix}", (
                 *self._there, "ovsdb-server", str(self._database), f"--remote=punix:{self._socket}",
-                f"--remote=ptcp:{self._ports.ovsdb}:{LOOPBACK}", f"--unixctl={self._folder}/ovsdb-server.ctl"),
+                f"--remote=ptcp:{self._ports.ovsdb}:{LOOPBACK}", f"--unixctl={self._directory}/ovsdb-server.ctl"),
             ready=lambda: probes.socket_open(self._socket), environment=self.environment)
         switch = Daemon(
             f"ovs-vswitchd{self._suffix}", (
-                *self._there, "ovs-vswitchd", f"unix:{self._socket}", f"--unixctl={self._folder}/ovs-vswitchd.ctl"),
+                *self._there, "ovs-vswitchd", f"unix:{self._socket}", f"--unixctl={self._directory}/ovs-vswitchd.ctl"),
             ready=self._forwards, environment=self.environment)
         return database, switch
 
     def add_bridge(self, name: str, address: str) -> None:
-        """A bridge whose own interface has an address, for instance ``172.24.4.1/24``."""
+        """Add a bridge whose own interface has an address, for instance ``172.24.4.1/24``."""
         self.run("--may-exist", "add-br", name, "--", "set", "bridge", name, "datapath_type=netdev")
         for arguments in (("address", "replace", address, "dev", name), ("link", "set", name, "up")):
             subprocess.run((*self._there, "ip", *arguments), check=True, capture_output=True)
@@ -71,13 +71,13 @@ class Switch:
 
     @property
     def _socket(self) -> Path:
-        return self._folder / "db.sock"
+        return self._directory / "db.sock"
 
     @property
     def _database(self) -> Path:
-        return self._folder / "conf.db"
+        return self._directory / "conf.db"
 
     def _forwards(self) -> bool:
-        """Whether the switch has taken over what the database says."""
-        return probes.succeeds(("ovs-appctl", "-t", f"{self._folder}/ovs-vswitchd.ctl", "version"),
+        """Return whether the switch has taken over what the database says."""
+        return probes.succeeds(("ovs-appctl", "-t", f"{self._directory}/ovs-vswitchd.ctl", "version"),
                                {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})

@@ -31,12 +31,12 @@ def cinder(parts: configs.Parts) -> Ini:
         "coordination": {"backend_url": f"file://{state}/coordination"},
         "oslo_concurrency": {"lock_path": f"{state}/locks"},
         BACKEND: {"volume_driver": "tools.cloud.loopvolumes.LoopDriver", "volume_backend_name": BACKEND,
-                  "loop_folder": str(state / "volumes")},
+                  "loop_directory": str(state / "volumes")},
     }
 
 
 def nova(parts: configs.Parts) -> Ini:
-    """What Nova's services want to reach it."""
+    """Return the options that Nova's services need to reach it."""
     return {"cinder": {**configs.user_of("nova", parts), "os_region_name": configs.REGION}}
 
 
@@ -61,7 +61,7 @@ def schema_command(layout: Layout) -> tuple[str, ...]:
 
 
 def worker(layout: Layout, name: str) -> Daemon:
-    """Whether it works is what Cinder's API says about it."""
+    """Return whether it works is what Cinder's API says about it."""
     return Daemon(name, (program(name), "--config-file", str(config_file(layout))), ready=lambda: True,
                   environment={"PYTHONPATH": str(CHECKOUT)})
 

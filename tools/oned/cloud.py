@@ -30,7 +30,7 @@ class Cloud:
 
     @property
     def ready(self) -> bool:
-        """Whether a cloud was kept that came up as a whole."""
+        """Return whether a cloud was kept that came up as a whole."""
         return (HOME / READY).exists() and all(machine.up for machine in self.machines)
 
     def up(self, source: Path) -> None:

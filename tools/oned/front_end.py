@@ -62,7 +62,7 @@ def install(machine: Machine, source: Path) -> None:
 
 
 def install_ruby(machine: Machine) -> None:
-    """What OpenNebula's scripts load, on a front-end and on nodes."""
+    """Install what OpenNebula's scripts load, on a front-end and on nodes."""
     site = machine.run("ruby", "-e", 'puts RbConfig::CONFIG["sitedir"]').strip()
     for name, text in STUBS.items():
         put(machine, f"{site}/{name}", text)
@@ -90,7 +90,7 @@ def configure(machine: Machine) -> None:
 
 
 def adjusted(text: str, address: str) -> str:
-    """The monitoring daemon's configuration, with short periods and an address that nodes reach."""
+    """Return the monitoring daemon's configuration, with short periods and an address that nodes reach."""
     text = re.sub(r'(?m)^( *)ADDRESS( *)=.*$', rf'\1ADDRESS = "{address}",', text, count=1)
     text = re.sub(r'(?m)^( *)MONITOR_ADDRESS( *)=.*$', rf'\1MONITOR_ADDRESS = "{address}",', text, count=1)
     for key, seconds in {"MONITOR_HOST": 20, "MONITOR_VM": 15, "STATE_VM": 5, "SYSTEM_HOST": 60}.items():
@@ -127,5 +127,5 @@ def listens(machine: Machine, port: int) -> bool:
 
 
 def cli(machine: Machine, *words: str, given: str = "") -> str:
-    """A command of OpenNebula's, as oneadmin."""
+    """Run a command of OpenNebula's, as oneadmin."""
     return machine.run("env", "HOME=/var/lib/one", "LANG=C.UTF-8", *words, user="oneadmin", given=given)

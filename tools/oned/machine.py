@@ -16,9 +16,9 @@ NODES_OWN = (*OWN, "/var/tmp")  # noqa: S108
 TIMEOUT = 300  # s for one command
 POLL_INTERVAL = 0.2  # s
 
-# $1 folder for what is written, $2 lines for /etc/hosts, $3 the folder of Python, which oneadmin must reach also where
-# it is root's, then the folders that get a layer of their own. A layer hides what the emulated host mounted below its
-# folder: only the front-end, which needs no devices, has one over all of /usr.
+# $1 directory for what is written, $2 lines for /etc/hosts, $3 the directory of Python, which oneadmin must reach also
+# where it is root's, then the directories that get a layer of their own. A layer hides what the emulated host mounted
+# below its directory: only the front-end, which needs no devices, has one over all of /usr.
 SETUP = """
 set -e
 home=$1; hosts=$2; python=$3; shift 3
@@ -29,10 +29,10 @@ case $python in /root/*)
     mkdir -p "$python"
     mount --move "$home/python" "$python" ;;
 esac
-for folder; do
-    mkdir -p "$home$folder/upper" "$home$folder/work"
-    mount -t overlay overlay -o "lowerdir=$folder,upperdir=$home$folder/upper,workdir=$home$folder/work" "$folder"
-done
+for directory; do
+    mkdir -p "$home$directory/upper" "$home$directory/work"
+    mount -t overlay overlay -o "lowerdir=$directory,upperdir=$home$directory/upper,workdir=$home$directory/work"
+"$directory" done
 rm -rf /var/lib/onedock /var/lib/lxdone /var/lib/containerhost
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=1777 tmpfs /tmp
@@ -58,16 +58,16 @@ def require_seen(checkout: Path, source: Path) -> None:
     """:param source: of OpenNebula, which only the front-end needs
     :raises MachineFailed: the machines would not see one of both
     """
-    for folder, places in (checkout, NODES_OWN), (source, OWN):
-        if any(folder.is_relative_to(place) for place in places):
-            raise MachineFailed(f"{folder} is below one of {', '.join(places)}, of which every machine has its own: "
+    for directory, places in (checkout, NODES_OWN), (source, OWN):
+        if any(directory.is_relative_to(place) for place in places):
+            raise MachineFailed(f"{directory} is below one of {', '.join(places)}, of which every machine has its own: "
                                 "move it, for instance to /opt")
 
 
 class Machine:
-    """:param home: folder for what is written on it
+    """:param home: directory for what is written on it
     :param address: its own on the cable
-    :param layers: folders of which it has its own layer
+    :param layers: directories of which it has its own layer
     """
 
     def __init__(self, prefix: str, name: str, home: Path, address: str, layers: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ class Machine:
         return run(self.there(*command, user=user), given)
 
     def begin(self, name: str, *command: str, user: str | None = None) -> "subprocess.Popen[bytes]":
-        """Start a daemon, whose log is ``NAME.log`` in the machine's folder."""
+        """Start a daemon, whose log is ``NAME.log`` in the machine's directory."""
         with (self.home / f"{name}.log").open("ab") as log:
             return subprocess.Popen(self.there(*command, user=user), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                     start_new_session=True)
@@ -144,7 +144,10 @@ def connect(hub: Machine, others: Sequence[Machine]) -> None:
 
 
 def run(command: Sequence[str], given: str = "") -> str:
-    """:raises MachineFailed: its status is not 0"""
+    """Run a command.
+
+    :raises MachineFailed: its status is not 0
+    """
     try:
         done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except subprocess.TimeoutExpired as error:
@@ -157,7 +160,10 @@ def run(command: Sequence[str], given: str = "") -> str:
 
 def await_that(condition: Callable[[], bool], what: str, timeout: float = 120,
                interval: float = POLL_INTERVAL) -> None:
-    """:raises MachineFailed: it is not so after that many seconds"""
+    """Wait until a condition holds.
+
+    :raises MachineFailed: it is not so after that many seconds
+    """
     end = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > end:

@@ -54,11 +54,17 @@ class One:
         return cli(self._front, *words, given=given)
 
     def create(self, kind: str, template: str, *more: str) -> str:
-        """:returns: the new thing's ID"""
+        """Create an object from a template.
+
+        :returns: the new thing's ID
+        """
         return self(f"one{kind}", "create", self.file(template), *more).split(":")[1].strip()
 
     def create_vms(self, template: str, count: int) -> list[str]:
-        """:returns: their IDs"""
+        """Create VMs from a template.
+
+        :returns: their IDs
+        """
         answer = self("onevm", "create", self.file(template), "--multiple", str(count))
         return [line.split(":")[1].strip() for line in answer.splitlines() if ":" in line]
 
@@ -66,7 +72,7 @@ class One:
         self(f"one{kind}", "update", "--append", number, self.file(attributes))
 
     def file(self, text: str) -> str:
-        """A file of the front-end that oneadmin can read."""
+        """Create a file of the front-end that oneadmin can read."""
         with tempfile.NamedTemporaryFile("w", dir=self._front.home, prefix="file-", delete=False) as file:
             file.write(text)
         Path(file.name).chmod(0o644)
@@ -106,14 +112,14 @@ class One:
         return f"{found['state']} {found['lcm']}"
 
     def vms(self) -> Mapping[str, str]:
-        """The state of every VM that was not ended."""
+        """Return the state of every VM that was not ended."""
         return {str(number): f"{state} {lcm}" for number, state, lcm in self.look("vms")["pool"]}
 
     def host(self, vm: str) -> str:
         return str(self.history(vm)["HOSTNAME"])
 
     def history(self, vm: str) -> Any:
-        """The last record of where a VM is."""
+        """Return the last record of where a VM is."""
         found = self.show("vm", vm)["HISTORY_RECORDS"]["HISTORY"]
         return found[-1] if isinstance(found, list) else found
 
@@ -129,7 +135,10 @@ class One:
     # What is waited for.
 
     def await_state(self, vm: str, wanted: str, timeout: float = TIMEOUT) -> None:
-        """:raises MachineFailed: it is in another after that many seconds, or in a failed one"""
+        """Wait until a VM is in a state.
+
+        :raises MachineFailed: it is in another after that many seconds, or in a failed one
+        """
         end = time.monotonic() + timeout
         while (state := self.state(vm)) != wanted:
             if time.monotonic() > end or FAILED.search(state):

@@ -29,21 +29,21 @@ NETWORKS = (
     'NAME="tunnelled"\nVN_MAD="vxlan"\nPHYDEV="cloud"\nVLAN_ID="70"\nNETWORK_MASK="255.255.255.0"\n'
     'AR=[TYPE="IP4",IP="10.6.0.10",SIZE="50"]\n')
 LABEL = 'NAME="accel"\nVN_MAD="dummy"\nBRIDGE="onebr"\nAR=[TYPE="ETHER",SIZE="50"]\n'
-# Of each driver: the transfer driver of a folder that all nodes share, and of one that each node has for itself.
+# Of each driver: the transfer driver of a directory that all nodes share, and of one that each node has for itself.
 TRANSFERS = {"onedock": ("onedock", "onedock"), "lxdone": ("shared", "local")}
 SHARED_IMAGES = "images-shared"
 
 
 def make(cloud: Cloud, one: One) -> None:
     add_hosts(cloud, one, "onedock", "")
-    # Later: oned copies its scripts to a folder that a node's two hosts share, and two copies at once fail.
+    # Later: oned copies its scripts to a directory that a node's two hosts share, and two copies at once fail.
     add_hosts(cloud, one, "lxdone", "-lxd")
     for name in ("image", "system"):
         one("onedatastore", "create", str(SAMPLES / f"{name}-datastore.tmpl"))
     for driver, (together, apart) in TRANSFERS.items():
         mount_shared(cloud, one.create("datastore", f'NAME="{driver}-shared"\nTYPE="SYSTEM_DS"\nTM_MAD="{together}"\n'))
         mount_small(cloud, one.create("datastore", f'NAME="{driver}-small"\nTYPE="SYSTEM_DS"\nTM_MAD="{apart}"\n'))
-    # Images of a datastore with the driver local, as the default one, cannot be in a folder that nodes share.
+    # Images of a datastore with the driver local, as the default one, cannot be in a directory that nodes share.
     mount_shared(cloud, one.create("datastore", f'NAME="{SHARED_IMAGES}"\nTYPE="IMAGE_DS"\nDS_MAD="fs"\n'
                                                 'TM_MAD="shared"\n'))
     one.create("vnet", NETWORK)
@@ -68,22 +68,22 @@ def add_hosts(cloud: Cloud, one: One, driver: str, suffix: str) -> None:
 
 
 def mount_shared(cloud: Cloud, datastore: str) -> None:
-    """Let all nodes have one folder for a datastore."""
+    """Let all nodes have one directory for a datastore."""
     shared = HOME / f"shared-{datastore}"
     shared.mkdir()
     subprocess.run(["chown", "9869:9869", str(shared)], check=True)
     for machine in cloud.machines:
-        machine.run("mount", "--bind", str(shared), folder(machine, datastore))
+        machine.run("mount", "--bind", str(shared), directory(machine, datastore))
 
 
 def mount_small(cloud: Cloud, datastore: str) -> None:
     """Let every node have a small file system for a datastore."""
     for node in cloud.nodes:
         node.run("mount", "-t", "tmpfs", "-o", f"size={SMALL_SIZE},uid=9869,gid=9869,mode=750", "tmpfs",
-                 folder(node, datastore))
+                 directory(node, datastore))
 
 
-def folder(machine: Machine, datastore: str) -> str:
+def directory(machine: Machine, datastore: str) -> str:
     path = f"/var/lib/one/datastores/{datastore}"
     machine.run("mkdir", "-p", path, user="oneadmin")
     return path
@@ -102,8 +102,8 @@ def put_images(cloud: Cloud, one: One) -> None:
 
 
 def docker_archive(node: Machine) -> Path:
-    """What `docker save` makes of an image whose program ends when it is asked to, and of which Docker has nothing
-    afterwards."""
+    """Build what `docker save` makes of an image whose program ends when it is asked to, and of which Docker has
+    nothing afterwards."""
     docker = ("docker", "--host", f"unix://{node.home}/docker/docker.sock")
     root, archive = HOME / "root.tar", HOME / "polite.tar"
     root.write_bytes(root_file_system())

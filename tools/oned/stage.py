@@ -33,15 +33,16 @@ sys.path.insert(0, sys.argv[1])
 from tests.fakehost.control import FakeHostControl
 getattr(FakeHostControl.from_environment(), sys.argv[2])(sys.argv[3])
 """
-# One line for each thing that can be left behind by a VM. $1 is the node's folder. Locks stay: files whose names begin
-# with a dot. Loop devices are the whole machine's: those of tests, which have their datastores in /tmp, are not a VM's.
+# One line for each thing that can be left behind by a VM. $1 is the node's directory. Locks stay: files whose names
+# begin with a dot. Loop devices are the whole machine's: those of tests, which have their datastores in /tmp, are not a
+# VM's.
 LEFT = """
 home=$1
 docker --host unix://$home/docker/docker.sock ps --all --format 'Docker container {{.Names}}'
 docker --host unix://$home/docker/docker.sock images --format 'Docker image {{.Repository}}:{{.Tag}} {{.ID}}'
 LXD_DIR=$home/lxd lxc list --format csv --columns n | sed 's/^/LXD container /'
 LXD_DIR=$home/lxd lxc image list --format csv --columns f | sed 's/^/LXD image /'
-find /var/lib/onedock /var/lib/lxdone -mindepth 1 -maxdepth 1 -name 'one-*' 2> /dev/null | sed 's/^/folder /'
+find /var/lib/onedock /var/lib/lxdone -mindepth 1 -maxdepth 1 -name 'one-*' 2> /dev/null | sed 's/^/directory /'
 find /var/lib/containerhost -type f -path '*/o*' ! -name '*lock*' ! -name '.*' 2> /dev/null | sed 's/^/record /'
 find /var/lib/containerhost/docker -type f ! -name '*lock*' 2> /dev/null | sed 's/^/record /'
 find /var/lib/one/datastores -mindepth 2 -maxdepth 2 -name '[0-9]*' | sed 's/^/disks /'
@@ -87,7 +88,7 @@ class Stage:
 
     def vm(self, driver: Driver, name: str, more: str = NETWORK, *, datastore: str = "", image: str = "",
            context: str = "", root: str | None = None) -> str:
-        """A running VM with a volatile disk, of which root and disk have a file of random bytes."""
+        """Create a running VM with a volatile disk, of which root and disk have a file of random bytes."""
         vm = self.one.create("vm", self.template(driver, name, more, datastore=datastore, image=image, context=context,
                                                  root=root))
         self.one.running(vm)
@@ -117,7 +118,7 @@ class Stage:
         return LXDONE if self.one.host(vm).endswith(LXDONE.suffix) else ONEDOCK
 
     def engine(self, node: Machine, driver: Driver, *words: str) -> str:
-        """A command of Docker's or LXD's own client on a node."""
+        """Run a command of Docker's or LXD's own client on a node."""
         return node.run(*self.client(node, driver), *words)
 
     @staticmethod
@@ -134,7 +135,7 @@ class Stage:
         return self.inside(vm, "sha256sum < /media/1/content; sha256sum < /content")
 
     def disk(self, vm: str, number: str) -> str:
-        """The path of a disk on its node."""
+        """Return the path of a disk on its node."""
         return f"/var/lib/one/datastores/{self.one.history(vm)['DS_ID']}/{vm}/disk.{number}"
 
     # Actions.
@@ -219,7 +220,10 @@ class Stage:
 
     @staticmethod
     def await_that(condition, what: str, timeout: float = GONE_TIMEOUT):  # type: ignore[no-untyped-def]
-        """:returns: what the condition came to"""
+        """Wait until a condition holds.
+
+        :returns: what the condition came to
+        """
         end = time.monotonic() + timeout
         while not (found := condition()):
             if time.monotonic() > end:
@@ -230,7 +234,7 @@ class Stage:
     # What is left.
 
     def things(self) -> set[str]:
-        """What VMs can leave behind, in oned and on the nodes."""
+        """Return what VMs can leave behind, in oned and on the nodes."""
         found = {f"oned: VM {number} is {state}" for number, state in self.one.vms().items()}
         for node in self.cloud.nodes:
             lines = node.run("sh", "-c", LEFT, "sh", str(node.home)).splitlines()
@@ -238,7 +242,7 @@ class Stage:
         return found
 
     def left(self, before: set[str]) -> list[str]:
-        """What is there beyond ``before``, also after some time."""
+        """Return what is there beyond ``before``, also after some time."""
         end = time.monotonic() + GONE_TIMEOUT
         while (found := self.things() - before) and time.monotonic() < end:
             time.sleep(2)

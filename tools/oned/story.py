@@ -27,7 +27,9 @@ class Story:
         self._tell(f"{'ok ' if holds else 'NOT'} {words}")
 
     def tell(self) -> bool:
-        """:returns: whether every fact holds
+        """Tell the story.
+
+        :returns: whether every fact holds
         :raises AssertionError, MachineFailed: it cannot go on
         """
         stage = self._stage

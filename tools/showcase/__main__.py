@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from containerhost.allocation.store import FOLDER
+from containerhost.allocation.store import DIRECTORY
 from tools.cloud import hardware
 from tools.cloud.cloud import Cloud
 from tools.cloud.identity import TENANT
@@ -83,7 +83,7 @@ def end() -> None:
 @click.option("--since", type=float, required=True)
 @click.option("--why-emulated")
 def tell(json_file: Path | None, keep: bool, since: float, why_emulated: str | None) -> None:
-    """The story itself, where the devices are."""
+    """Tell the story itself, where the devices are."""
     stage.end_on_signals()
     sys.exit(perform(Report(since), json_file, keep, why_emulated))
 
@@ -102,7 +102,7 @@ def show(json_file: Path | None, keep: bool, emulated: bool, since: float) -> in
         return play(story)
     report.say(f"EMULATED HARDWARE: {reason}. LXD, nova and all the rest are real.", "bold yellow")
     try:
-        stage.start(layout.folder / "fakehost.log")
+        stage.start(layout.directory / "fakehost.log")
         return play(stage.inside([*story, "--why-emulated", reason]))
     finally:
         if not (keep and layout.run.exists()):
@@ -115,8 +115,8 @@ def alone(layout: Layout) -> Iterator[None]:
 
     :raises click.ClickException: another one is running
     """
-    layout.folder.mkdir(exist_ok=True)
-    with (layout.folder / "lock").open("w") as lock:
+    layout.directory.mkdir(exist_ok=True)
+    with (layout.directory / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -136,8 +136,8 @@ def perform(report: Report, json_file: Path | None, keep: bool, why_emulated: st
     layout, error = Layout.default(), None
     pairs = stage.pairs()
     offers = hardware.offers(pairs)
-    cloud = Cloud(layout, offers, owners=None if why_emulated else FOLDER, say=report.say)
-    shutil.rmtree(layout.folder / FAILED, ignore_errors=True)
+    cloud = Cloud(layout, offers, owners=None if why_emulated else DIRECTORY, say=report.say)
+    shutil.rmtree(layout.directory / FAILED, ignore_errors=True)
     report.setting = setting_of(cloud, pairs, why_emulated)
     if cloud.memlock != "unlimited":
         report.say(f"This machine lets nobody lock more than {cloud.memlock} bytes of memory, so RDMA servers get that "
@@ -172,7 +172,7 @@ def perform(report: Report, json_file: Path | None, keep: bool, why_emulated: st
 
 
 def setting_of(cloud: Cloud, pairs: tuple[hardware.Pair, ...], why_emulated: str | None) -> dict[str, Any]:
-    """What the facts were shown on."""
+    """Return what the facts were shown on."""
     return {
         "hardware": {"emulated": why_emulated is not None, "why": why_emulated,
                      "pairs": [{"gpu": pair.gpu.to_dict(), "vf": pair.vf.to_dict()} for pair in pairs]},
@@ -188,8 +188,8 @@ def take_down(layout: Layout) -> None:
 
 
 def keep_logs(layout: Layout, report: Report) -> None:
-    """The logs of a cloud that failed outlive it."""
-    kept = layout.folder / FAILED
+    """Keep the logs of a cloud that failed."""
+    kept = layout.directory / FAILED
     if layout.logs.exists():
         shutil.copytree(layout.logs, kept)
         for log in (layout.engine / "logs").glob("*/*.log"):  # of the containers; pipes are beside them

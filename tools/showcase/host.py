@@ -26,7 +26,7 @@ class HostView:
 
 
 def look(owners: Path) -> HostView:
-    """:param owners: folder of the allocation records"""
+    """:param owners: directory of the allocation records"""
     records = AllocationStore(owners).records()
     return HostView(
         devices={device.id: device for device in scan().devices},
@@ -35,5 +35,5 @@ def look(owners: Path) -> HostView:
 
 
 def tenant_nodes(device: Device) -> list[CharNode]:
-    """The character nodes that only the container with this device may have."""
+    """Return the character nodes that only the container with this device may have."""
     return [node for node in device.nodes if node.use is NodeUse.OWN]

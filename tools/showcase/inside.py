@@ -4,7 +4,7 @@
 from tools.cloud.engine import Engine, Output
 
 # Device nodes that accelerators and network cards have; the rest of /dev is every container's.
-FOLDERS = "find /dev -type c ( -name nvidia* -o -path /dev/dri/* -o -path /dev/infiniband/* -o -name kfd )"
+DIRECTORIES = "find /dev -type c ( -name nvidia* -o -path /dev/dri/* -o -path /dev/infiniband/* -o -name kfd )"
 
 COUNT = """echo $$ > /root/counter; i=0
 while :; do i=$((i+1)); echo $i $(cut -d' ' -f1 /proc/uptime) >> /root/numbers; sleep 0.1; done"""
@@ -21,13 +21,13 @@ class Guest:
         self.name = name
 
     def device_nodes(self) -> set[str]:
-        return set(self._inside(*FOLDERS.split()).out.split())
+        return set(self._inside(*DIRECTORIES.split()).out.split())
 
     def interfaces(self) -> set[str]:
         return set(self._inside("ls", "/sys/class/net").out.split()) - {"lo"}
 
     def link_type(self, interface: str) -> str:
-        """The kernel's ARPHRD number: 32 is InfiniBand."""
+        """Return the kernel's ARPHRD number: 32 is InfiniBand."""
         return self._inside("cat", f"/sys/class/net/{interface}/type").out
 
     def lockable_memory(self) -> str:
@@ -36,7 +36,7 @@ class Guest:
         return limit if limit == "unlimited" else str(int(limit) * 1024)
 
     def cpus(self) -> frozenset[int]:
-        """The CPUs its processes may run on."""
+        """Return the CPUs its processes may run on."""
         line = self._inside("grep", "Cpus_allowed_list", "/proc/self/status").out
         return cpu_set(line.partition(":")[2].strip())
 
@@ -56,11 +56,11 @@ class Guest:
         return self._inside("ping", "-c", "3", "-w", "6", address)
 
     def start_counting(self) -> None:
-        """A process that writes the next number and the time, ten times in a second, until the server ends."""
+        """Start a process that writes the next number and the time, ten times in a second, until the server ends."""
         self._inside("sh", "-c", START, COUNT)
 
     def counted(self) -> list[tuple[int, float]]:
-        """The numbers so far, and when they were written, in seconds; the last line may not be whole yet."""
+        """Return the numbers so far, and when they were written, in seconds; the last line may not be whole yet."""
         lines = self._inside("cat", "/root/numbers").out.splitlines()[:-1]
         return [(int(number), float(when)) for number, when in map(str.split, lines)]
 

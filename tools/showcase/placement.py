@@ -30,13 +30,13 @@ def providers(admin: Connection) -> list[Provider]:
 
 
 def used(admin: Connection) -> dict[str, int]:
-    """What is in use anywhere: ``<provider> <resource class>`` -> amount."""
+    """Return what is in use anywhere: ``<provider> <resource class>`` -> amount."""
     return {f"{provider.name} {name}": amount
             for provider in providers(admin) for name, amount in provider.used.items() if amount}
 
 
 def allocations(admin: Connection, server: str) -> dict[str, dict[str, int]]:
-    """What a server holds: provider's name -> resource class -> amount."""
+    """Return what a server holds: provider's name -> resource class -> amount."""
     names = {provider.id: provider.name for provider in admin.placement.resource_providers()}
     held = admin.placement.get(f"/allocations/{server}").json()["allocations"]
     return {names[provider]: entry["resources"] for provider, entry in held.items()}

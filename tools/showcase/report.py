@@ -48,7 +48,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether there are facts and all hold."""
+        """Return whether there are facts and all hold."""
         return bool(self.facts) and all(fact.holds for fact in self.facts)
 
     def say(self, text: str, style: str = "") -> None:
@@ -60,7 +60,7 @@ class Report:
         self.say(title, "bold")
 
     def command(self, text: str) -> None:
-        """What a user would type for what happens now."""
+        """Report what a user would type for what happens now."""
         self._console.print(Text(f"             $ {text}", style="cyan"), soft_wrap=True)
 
     def check(self, about: str, claim: str, found: str, holds: bool) -> bool:

@@ -34,7 +34,7 @@ def pairs() -> tuple[Pair, Pair]:
 
 
 def why_emulated() -> str | None:
-    """What this machine lacks; None when the demo can use its own devices."""
+    """Return what this machine lacks; None when the demo can use its own devices."""
     try:
         pairs()
     except NotEnough as reason:
@@ -43,7 +43,7 @@ def why_emulated() -> str | None:
 
 
 def inside(command: Sequence[str]) -> list[str]:
-    """The command line that runs ``command`` in the namespace."""
+    """Return the command line that runs ``command`` in the namespace."""
     return [*FAKEHOST, "--join", NAMESPACE, "--", *command]
 
 

@@ -243,12 +243,12 @@ class Story:
         return self._tenant.compute.create_server(name=name, flavor_id=flavor.id, image_id=found.id, networks="none")
 
     def _settled(self, server: Server, states: Collection[str] = ("ACTIVE", "ERROR")) -> Server:
-        """The server once it has one of the states; after a minute, as it is."""
+        """Return the server once it has one of the states; after a minute, as it is."""
         return wait_for(lambda: self._tenant.compute.get_server(server.id), lambda now: now.status in states)
 
 
 def wait_for(ask: Callable[[], Value], enough: Callable[[Value], bool], limit: float = 60) -> Value:
-    """Ask until the answer is enough, but no longer than ``limit`` seconds; the last answer."""
+    """Ask until the answer is enough, but no longer than ``timeout`` seconds; the last answer."""
     deadline = time.monotonic() + limit
     while not enough(answer := ask()) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -256,7 +256,7 @@ def wait_for(ask: Callable[[], Value], enough: Callable[[Value], bool], limit: f
 
 
 def said(answers: Iterable[Output], known: str) -> str:
-    """The different errors of some commands; a known one is shortened to what it says."""
+    """Return the different errors of some commands; a known one is shortened to what it says."""
     return listed({known if known in answer.err else answer.err for answer in answers} - {""})
 
 

@@ -48,14 +48,14 @@ def run(json_file: Path | None, workers: int, keep: bool, tests: str) -> None:
     try:
         cloud.up()
         say("The cloud is up")
-        folder = prepare(cloud)
-        names, entries = listed(folder, tests), exclusions.load()
+        directory = prepare(cloud)
+        names, entries = listed(directory, tests), exclusions.load()
         apart = exclusions.excluded(names, [entry for entry in entries if entry.apart])
         left_out = exclusions.excluded(names, [entry for entry in entries if not entry.apart])
         say(f"Running Tempest, {workers} tests at a time; {len(left_out)} are left out")
-        stream = folder / "results.subunit"
-        attempt(folder, stream, sorted(set(names) - {*left_out, *apart}), workers)
-        attempt(folder, stream, sorted(apart), 1)
+        stream = directory / "results.subunit"
+        attempt(directory, stream, sorted(set(names) - {*left_out, *apart}), workers)
+        attempt(directory, stream, sorted(apart), 1)
         found = verdict.read(stream, left_out)
     finally:
         if not keep:
@@ -87,10 +87,10 @@ def execute(command: tuple[str, ...]) -> None:
 
 
 def prepare(cloud: Cloud) -> Path:
-    """Make what Tempest finds in the cloud, and its configuration; the folder it runs in."""
-    folder = cloud.layout.run / "tempest"
-    folder.mkdir()
-    image = guest.build(folder / "guest.tar.gz")
+    """Make what Tempest finds in the cloud, and its configuration; the directory it runs in."""
+    directory = cloud.layout.run / "tempest"
+    directory.mkdir()
+    image = guest.build(directory / "guest.tar.gz")
     with cloud.connect("admin") as admin:
         images = [admin.create_image(name, filename=str(image), disk_format="raw", container_format="bare",
                                      visibility="public", wait=True, timeout=60).id for name in ("guest", "guest-alt")]
@@ -99,38 +99,38 @@ def prepare(cloud: Cloud) -> Path:
         admin.block_storage.create_type(name=SHARED_VOLUMES, extra_specs={"multiattach": "<is> True"})
         external = admin.network.find_network(networking.EXTERNAL, ignore_missing=False).id
     # Tempest itself would take a tarball apart and look for a kernel in it.
-    squashed = guest.squash(image, folder / "guest.squashfs")
+    squashed = guest.squash(image, directory / "guest.squashfs")
     prepared = config.Prepared(
-        folder=folder, image_file=squashed, password=Passwords(cloud.layout.state / "passwords.json")["admin"],
+        directory=directory, image_file=squashed, password=Passwords(cloud.layout.state / "passwords.json")["admin"],
         images=(images[0], images[1]), flavors=(flavors[0], flavors[1]), external=external,
         shared_volumes=SHARED_VOLUMES,
         features=features.enabled(supportmatrix.load()))
-    ini.write(folder / "tempest.conf", config.tempest(prepared, cloud.ports, cloud.shape))
-    subprocess.run((program("stestr"), "init"), cwd=folder, check=True)
-    return folder
+    ini.write(directory / "tempest.conf", config.tempest(prepared, cloud.ports, cloud.shape))
+    subprocess.run((program("stestr"), "init"), cwd=directory, check=True)
+    return directory
 
 
-def listed(folder: Path, tests: str) -> list[str]:
+def listed(directory: Path, tests: str) -> list[str]:
     """Names of all tests that match, the excluded ones too."""
-    told = subprocess.run((*stestr(folder, "list"), tests), cwd=folder, env=environment_in(folder), text=True,
+    told = subprocess.run((*stestr(directory, "list"), tests), cwd=directory, env=environment_in(directory), text=True,
                           stdout=subprocess.PIPE, check=True).stdout
     return sorted({verdict.name_of(line) for line in told.splitlines() if line.startswith("tempest.")})
 
 
-def attempt(folder: Path, stream: Path, tests: Sequence[str], workers: int) -> None:
+def attempt(directory: Path, stream: Path, tests: Sequence[str], workers: int) -> None:
     """Run them, and add to the stream of results. A failed test is no error: the stream tells it."""
     if not tests:
         return
-    chosen = folder / "chosen"
+    chosen = directory / "chosen"
     chosen.write_text(exclusions.stestr_list(tests))
-    command = (*stestr(folder, "run"), "--concurrency", str(workers), "--include-list", str(chosen), "--subunit")
+    command = (*stestr(directory, "run"), "--concurrency", str(workers), "--include-list", str(chosen), "--subunit")
     show = (sys.executable, str(CHECKOUT / "tools" / "progress.py"), "tempest")
-    with (subprocess.Popen(command, cwd=folder, env=environment_in(folder), stdout=subprocess.PIPE) as runner,
+    with (subprocess.Popen(command, cwd=directory, env=environment_in(directory), stdout=subprocess.PIPE) as runner,
           subprocess.Popen(("tee", "--append", str(stream)), stdin=runner.stdout, stdout=subprocess.PIPE) as copy):
         subprocess.run(show, stdin=copy.stdout, check=True)
 
 
-def stestr(folder: Path, command: str) -> tuple[str, ...]:
+def stestr(directory: Path, command: str) -> tuple[str, ...]:
     """Tempest's tests lie in its package; tests of one class stay on one worker, as their set-up is shared."""
     package = Path(subprocess.run(
         (sys.executable, "-c", "import tempest; print(tempest.__path__[0])"), text=True, stdout=subprocess.PIPE,
@@ -139,9 +139,9 @@ def stestr(folder: Path, command: str) -> tuple[str, ...]:
             "--group_regex", r"([^\.]*\.)*", command)
 
 
-def environment_in(folder: Path) -> dict[str, str]:
-    return {**os.environ, "TEMPEST_CONFIG_DIR": str(folder), "TEMPEST_CONFIG": "tempest.conf", "HOME": str(folder),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def environment_in(directory: Path) -> dict[str, str]:
+    return {**os.environ, "TEMPEST_CONFIG_DIR": str(directory), "TEMPEST_CONFIG": "tempest.conf",
+            "HOME": str(directory), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
 def tell(found: verdict.Verdict) -> None:

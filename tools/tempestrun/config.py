@@ -14,7 +14,7 @@ TWO_HOSTS = {"min_compute_nodes": "2", "migration_source_host": HOST, "migration
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """:ivar folder: for what Tempest writes
+    """:ivar directory: for what Tempest writes
     :ivar password: the administrator's
     :ivar image_file: an image for those tests that upload one
     :ivar images: ids of two images of the guest
@@ -24,7 +24,7 @@ class Prepared:
     :ivar features: ``[compute-feature-enabled]``
     """
 
-    folder: Path
+    directory: Path
     password: str
     image_file: Path
     images: tuple[str, str]
@@ -37,8 +37,8 @@ class Prepared:
 def tempest(prepared: Prepared, ports: Ports, shape: Shape) -> Ini:
     """Servers of all tests share one network: with isolated ones every test class would wait for a router."""
     return {
-        "DEFAULT": {"log_file": str(prepared.folder / "tempest.log"), "debug": "false"},
-        "oslo_concurrency": {"lock_path": str(prepared.folder / "locks")},
+        "DEFAULT": {"log_file": str(prepared.directory / "tempest.log"), "debug": "false"},
+        "oslo_concurrency": {"lock_path": str(prepared.directory / "locks")},
         "identity": {"uri_v3": ports.url("keystone") + "/v3", "auth_version": "v3", "region": REGION},
         "auth": {"use_dynamic_credentials": "true", "create_isolated_networks": "false", "tempest_roles": "member",
                  "admin_username": "admin", "admin_password": prepared.password, "admin_project_name": "admin",

@@ -26,7 +26,10 @@ class Exclusion:
 
 
 def load(path: Path = FILE) -> tuple[Exclusion, ...]:
-    """:raises ValueError: an entry has no reason, or its expression is none"""
+    """Load the exclusions.
+
+    :raises ValueError: an entry has no reason, or its expression is none
+    """
     found = []
     for entry in yaml.safe_load(path.read_text(encoding="utf-8")) or ():
         regex, reason = entry.get("tests"), entry.get("reason")

@@ -24,7 +24,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether something ran and nothing failed."""
+        """Return whether something ran and nothing failed."""
         return bool(self.passed) and not self.failed
 
     def line(self) -> str:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tools.vm import source
-from tools.vm.machine import LIMIT, Machine
+from tools.vm.machine import TIMEOUT, Machine
 from tools.vm.trees import REPOSITORY, Failed, Trees
 
 CACHE = REPOSITORY / ".cache" / "vm"
@@ -31,7 +31,7 @@ def main(results: Path, tests: str) -> int:
     try:
         status = machine.run(accelerator)
     except subprocess.TimeoutExpired:
-        print(f"tools/vm: the guest did not turn itself off within {LIMIT} s", file=sys.stderr)
+        print(f"tools/vm: the guest did not turn itself off within {TIMEOUT} s", file=sys.stderr)
         status = 1
     ended = machine.log.read_text(errors="replace") if machine.log.exists() else ""
     if status or "vm: tests ended" not in ended:

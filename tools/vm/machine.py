@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-LIMIT = 1500  # s; without KVM everything takes ten times as long
+TIMEOUT = 1500  # s; without KVM everything takes ten times as long
 MEMORY = 3072  # MiB
-PROBE_LIMIT = 30  # s
+PROBE_TIMEOUT = 30  # s
 
 NODES = tuple(word for node in (0, 1) for word in (
     "-object", f"memory-backend-ram,id=memory{node},size={MEMORY // 2}M",
@@ -30,7 +30,7 @@ DEVICES = (
 
 
 class Machine:
-    """:param tree: of Debian, with QEMU; what the machine reads and writes is in its folder ``/vm``
+    """:param tree: of Debian, with QEMU; what the machine reads and writes is in its directory ``/vm``
     """
 
     def __init__(self, tree: Path) -> None:
@@ -48,13 +48,13 @@ class Machine:
         return "kvm" if node.exists() and self._boots("kvm") else "tcg"
 
     def _boots(self, accelerator: str) -> bool:
-        """Whether a kernel gets to its first words: a node that opens says little where machines are nested."""
+        """Return whether a kernel gets to its first words: a node that opens says little where machines are nested."""
         command = [*self._qemu, "-M", f"q35,accel={accelerator}", "-cpu", "host", "-m", "512", "-kernel", "/vm/vmlinuz",
                    "-append", "console=ttyS0 panic=-1", "-nographic", "-no-reboot"]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT) as process:
             try:
-                told = process.communicate(timeout=PROBE_LIMIT)[0]
+                told = process.communicate(timeout=PROBE_TIMEOUT)[0]
             except subprocess.TimeoutExpired:
                 process.kill()
                 told = process.communicate()[0]
@@ -66,7 +66,7 @@ class Machine:
         :raises subprocess.TimeoutExpired: it does not
         """
         self.results.unlink(missing_ok=True)
-        return subprocess.run([*self._qemu, *arguments(accelerator)], stdin=subprocess.DEVNULL, timeout=LIMIT,
+        return subprocess.run([*self._qemu, *arguments(accelerator)], stdin=subprocess.DEVNULL, timeout=TIMEOUT,
                               check=False).returncode
 
 

@@ -35,24 +35,24 @@ class Failed(Exception):
 
 
 class Trees:
-    """:param folder: in which they are made once, and again when what they are made of has changed
+    """:param directory: in which they are made once, and again when what they are made of has changed
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.qemu, self.guest = folder / "qemu", folder / "guest"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.qemu, self.guest = directory / "qemu", directory / "guest"
         self.disk = self.qemu / "vm" / "disk"
-        self._stamp = folder / "stamp"
+        self._stamp = directory / "stamp"
 
     def ready(self) -> bool:
         return self._stamp.exists() and self._stamp.read_text() == wanted()
 
     def make(self) -> None:
-        """A few minutes, most of them for downloading 300 MB."""
+        """Make the trees. This takes a few minutes, most of them for downloading 300 MB."""
         self._stamp.unlink(missing_ok=True)
         for tree in (self.qemu, self.guest):
             shutil.rmtree(tree, ignore_errors=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         archives, codename = sources(), release()
         debootstrap(self.qemu, codename, [*archives, *backports(archives, codename)], QEMU_PACKAGES,
                     f'APT::Default-Release "{codename}-backports"')
@@ -78,13 +78,16 @@ class Trees:
 
 
 def wanted() -> str:
-    """What trees are made of, so that others are known to be old."""
+    """Return what trees are made of, so that others are known to be old."""
     parts = [Path(__file__), REPOSITORY / "requirements.txt", REPOSITORY / "constraints.txt"]
     return hashlib.sha256(b"\0".join(part.read_bytes() for part in parts)).hexdigest()
 
 
 def release() -> str:
-    """:raises Failed: this machine is no Debian: its apt has no Debian packages"""
+    """Return the release of this machine.
+
+    :raises Failed: this machine is no Debian: its apt has no Debian packages
+    """
     text = Path("/etc/os-release").read_text(encoding="utf-8")
     values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     if values.get("ID") != "debian":
@@ -93,7 +96,7 @@ def release() -> str:
 
 
 def sources() -> list[str]:
-    """This machine's sources of Debian packages, one a line as in sources.list(5).
+    """Return this machine's sources of Debian packages, one a line as in sources.list(5).
 
     :raises Failed: it has none
     """

@@ -29,9 +29,10 @@ RESERVED = Rule(
 RULES = (SILENT, NO_DRIVER, RESERVED)
 
 
-def silence(host: Host, folder: str) -> Iterator[Finding]:
-    """A missing card reads as ones. A healthy VF's vendor and device do too (SR-IOV 1.1, 3.4.1), the rest does not."""
-    header = host.data(f"{folder}/config", _HEADER)
+def response_findings(host: Host, directory: str) -> Iterator[Finding]:
+    """Report a function that does not answer. A missing card reads as ones. A healthy VF's vendor and device do too
+    (SR-IOV 1.1, 3.4.1), the rest does not."""
+    header = host.data(f"{directory}/config", _HEADER)
     if header is not None and len(header) >= _TELLING and header == b"\xff" * len(header):
         yield SILENT.finds()
 
@@ -44,7 +45,7 @@ def driver_findings(driver: str | None) -> Iterator[Finding]:
 
 
 def of_nodes(host: Host, nodes: Iterable[CharNode]) -> Iterator[str]:
-    """One complaint for each node that is not in /dev as the driver numbers it."""
+    """Report each node that is not in /dev as the driver numbers it."""
     for node in nodes:
         fault = host.node_fault(node.path, node.major, node.minor)
         if fault:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PCI Express link of a card and the errors that the kernel counts on it."""
+"""Check the PCI Express link of a card and the errors that the kernel counts on it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -33,28 +33,31 @@ _UNKNOWN_WIDTH = 63  # what all ones read as
 _TOTAL = re.compile(r"TOTAL_ERR_[A-Z]+ ([0-9]{1,18})")
 
 
-def lane_findings(host: Host, folder: str) -> Iterator[Finding]:
-    width, own = host.number(f"{folder}/current_link_width"), host.number(f"{folder}/max_link_width")
+def lane_findings(host: Host, directory: str) -> Iterator[Finding]:
+    width, own = host.number(f"{directory}/current_link_width"), host.number(f"{directory}/max_link_width")
     if width is None or not own or _UNKNOWN_WIDTH in (own, width):
         return
     if width == 0:
         yield NO_LINK.finds()
         return
-    slot = host.number(f"{folder.rpartition('/')[0]}/max_link_width")  # of the port above, where there is one
+    slot = host.number(f"{directory.rpartition('/')[0]}/max_link_width")  # of the port above, where there is one
     possible = min(own, slot) if slot else own
     if width < possible:
         yield LANES.finds(width=width, possible=possible)
 
 
-def aer_findings(host: Host, folder: str, before: Mapping[str, int]) -> Iterator[Finding]:
-    """:param before: the counters when the device was last reset, which leaves them"""
+def aer_findings(host: Host, directory: str, before: Mapping[str, int]) -> Iterator[Finding]:
+    """Report errors that the kernel counted on the card.
+
+    :param before: the counters when the device was last reset, which leaves them
+    """
     for rule, counter in ((FATAL, COUNTERS[0]), (NONFATAL, COUNTERS[1])):
-        count = counted(host, folder, counter) - before.get(counter, 0)
+        count = counted(host, directory, counter) - before.get(counter, 0)
         if count > 0:
-            yield rule.finds(count=count, address=folder.rpartition("/")[2])
+            yield rule.finds(count=count, address=directory.rpartition("/")[2])
 
 
-def counted(host: Host, folder: str, counter: str) -> int:
-    """The total at the end of a counter's file (Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats)."""
-    match = _TOTAL.search(host.text(f"{folder}/{counter}") or "")
+def counted(host: Host, directory: str, counter: str) -> int:
+    """Return the total at the end of a counter's file (Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats)."""
+    match = _TOTAL.search(host.text(f"{directory}/{counter}") or "")
     return int(match[1]) if match else 0

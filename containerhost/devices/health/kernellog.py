@@ -33,7 +33,8 @@ _MARK = re.compile(r"containerhost: ([0-9a-f:.]{7,16}) was reset((?: [a-z_]+=[0-
 
 
 def mark(address: str, counters: Mapping[str, int]) -> str:
-    """What to write when a device was reset: all before is settled, counters begin at these values."""
+    """Return the message to log after a device was reset: it ends what was logged before, and counters begin at these
+    values."""
     return " ".join([f"containerhost: {address} was reset", *(f"{name}={count}" for name, count in counters.items())])
 
 
@@ -50,7 +51,7 @@ class DriverLog(abc.ABC):
         """Take up one message of the kernel's, which begins with the prefix."""
 
     @abc.abstractmethod
-    def settle(self, address: str) -> None:
+    def acknowledge(self, address: str) -> None:
         """Forget what was said of a device: it was reset."""
 
     @abc.abstractmethod
@@ -73,7 +74,7 @@ class Log:
         return self.by_address.get(address, WELL)
 
     def counted(self, address: str) -> Mapping[str, int]:
-        """Its error counters when it was last reset."""
+        """Return the device's error counters when it was last reset."""
         return self.counters.get(address, {})
 
 
@@ -87,7 +88,10 @@ class Reader:
         self._part = b""
 
     def take(self, data: bytes) -> None:
-        """:param data: a message, or a piece of a captured log"""
+        """Process messages of the log.
+
+        :param data: a message, or a piece of a captured log
+        """
         *lines, self._part = (self._part + data).split(b"\n")
         self._part = self._part[-_RECORD_LIMIT:]
         for line in lines:
@@ -111,7 +115,7 @@ class Reader:
                     driver.take(text)
         elif found := _MARK.fullmatch(text):
             for driver in self._drivers:
-                driver.settle(found[1])
+                driver.acknowledge(found[1])
             if len(self._counters) < DEVICES_LIMIT:
                 self._counters[found[1]] = {name: int(count) for name, _, count in
                                             (word.partition("=") for word in found[2].split())}
@@ -153,7 +157,7 @@ class Follower:
 
 
 def pieces(file: int) -> Iterator[bytes]:
-    """What is there to read now: message by message from /dev/kmsg, blocks of a captured file."""
+    """Yield what can be read now: message by message from /dev/kmsg, blocks from a captured file."""
     left = _LOOK_LIMIT
     while left > 0:
         try:
@@ -172,7 +176,7 @@ _FOLLOWER = Follower(Host())
 
 
 def read(host: Host) -> Log:
-    """The log of this host, or of a captured tree; an empty one where there is none."""
+    """Return the log of this host, or of a captured tree; an empty one where there is none."""
     if host.live:
         return _FOLLOWER.look()
     data, taken = host.data(PATH, _LOOK_LIMIT), reader()
@@ -181,7 +185,7 @@ def read(host: Host) -> Log:
 
 
 def plain(log: Log) -> str:
-    """As text that crosses a process boundary; :func:`restored` makes a log of it."""
+    """Return the log as text that crosses a process boundary; :func:`restored` makes a log of it."""
     return json.dumps([log.readable, log.by_address, log.counters])
 
 

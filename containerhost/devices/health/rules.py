@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule is, and how findings become a device's health.
+"""Define health rules, and combine findings into a device's health.
 
 Every rule names what is read, when that is bad, how bad, when the device is well again, and who says so.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers on Docker."""
+"""Run containers on Docker."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker's Engine API: one method per call. Every request and every wait has a limit."""
+"""Call Docker's Engine API: one method per call. Every request and every wait has a timeout."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from containerhost import errors
 from containerhost.engines.docker import sdk
 from containerhost.engines.docker.attached import Attached
-from containerhost.engines.docker.refusals import refusal
+from containerhost.engines.docker.error_map import error_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,29 +36,31 @@ class DockerClient:
 
     # The choke points.
 
-    def _ask(self, asked: str, method: str, path: str, body: Mapping[str, Any] | None = None,
-             query: Mapping[str, object] | None = None, limit: float | None = None) -> Any:
-        """:param limit: seconds without an answer; None is ``request_timeout``
+    def _ask(self, operation: str, method: str, path: str, body: Mapping[str, Any] | None = None,
+             query: Mapping[str, object] | None = None, timeout: float | None = None) -> Any:
+        """Send a request.
+
+        :param timeout: seconds without an answer; None is ``request_timeout``
         :returns: the answer; None when it has no content
         """
-        with self._connected(asked, limit) as api:
+        with self._connected(operation, timeout) as api:
             return api.ask(method, path, body, query)
 
-    def _act(self, asked: str, method: str, path: str, body: Mapping[str, Any] | None = None,
+    def _act(self, operation: str, method: str, path: str, body: Mapping[str, Any] | None = None,
              query: Mapping[str, object] | None = None) -> Any:
-        return self._ask(asked, method, path, body, query, self.settings.operation_timeout)
+        return self._ask(operation, method, path, body, query, self.settings.operation_timeout)
 
     @contextlib.contextmanager
-    def _connected(self, asked: str, limit: float | None = None) -> Iterator[sdk.Connection]:
+    def _connected(self, operation: str, timeout: float | None = None) -> Iterator[sdk.Connection]:
         """Open the thread's connection where it has none, and translate what fails in the block.
 
-        :param limit: seconds without an answer; None is ``request_timeout``
+        :param timeout: seconds without an answer; None is ``request_timeout``
         """
         try:
-            with sdk.translated(asked, self.settings.endpoint):
+            with sdk.translated(operation, self.settings.endpoint):
                 if getattr(self._local, "api", None) is None:
                     self._local.api = sdk.Connection(self.settings.endpoint, "auto", self.settings.request_timeout)
-                self._local.api.timeout = limit or self.settings.request_timeout
+                self._local.api.timeout = timeout or self.settings.request_timeout
                 yield self._local.api
         except errors.EngineUnavailable:
             # The daemon that comes back may be another version: ask for it again.
@@ -73,18 +75,24 @@ class DockerClient:
     # Containers.
 
     def containers(self) -> Sequence[Mapping[str, Any]]:
-        """Summaries of all containers, running or not."""
+        """Return summaries of all containers, running or not."""
         return self._ask("list containers", "GET", "/containers/json", query={"all": 1})
 
     def container(self, name: str, *, size: bool = False) -> Mapping[str, Any]:
-        """:param size: also ``SizeRw``, the bytes of the files that it wrote to its root: Docker looks at each"""
+        """Return Docker's description of a container.
+
+        :param size: also ``SizeRw``, the bytes of the files that it wrote to its root: Docker looks at each
+        """
         if not size:
             return self._ask(f"read container {name}", "GET", f"/containers/{quoted(name)}/json")
         return self._act(f"read the size of container {name}", "GET", f"/containers/{quoted(name)}/json",
                          query={"size": 1})
 
     def create(self, name: str, body: Mapping[str, Any]) -> str:
-        """:returns: the container's id"""
+        """Create a container.
+
+        :returns: the container's id
+        """
         return self._act(f"create container {name}", "POST", "/containers/create", body, {"name": name})["Id"]
 
     def start(self, name: str) -> None:
@@ -95,11 +103,13 @@ class DockerClient:
                   query={"signal": signal})
 
     def await_end(self, name: str, timeout: float) -> int:
-        """:returns: the exit status of its program
+        """Wait until the container's program has ended.
+
+        :returns: the exit status of its program
         :raises EngineTimeout: it still runs after ``timeout`` seconds
         """
         return int(self._ask(f"wait for the end of container {name}", "POST", f"/containers/{quoted(name)}/wait",
-                             query={"condition": "not-running"}, limit=timeout)["StatusCode"])
+                             query={"condition": "not-running"}, timeout=timeout)["StatusCode"])
 
     def pause(self, name: str) -> None:
         self._act(f"freeze container {name}", "POST", f"/containers/{quoted(name)}/pause")
@@ -112,11 +122,11 @@ class DockerClient:
                   query={"name": new})
 
     def remove(self, name: str) -> None:
-        """With its anonymous volumes; what runs is killed."""
+        """Remove a container with its anonymous volumes; a running one is killed."""
         self._act(f"delete container {name}", "DELETE", f"/containers/{quoted(name)}", query={"v": 1, "force": 1})
 
     def stats(self, name: str) -> Mapping[str, Any]:
-        """What it uses now, at once: Docker would else look twice, a second apart."""
+        """Return the current use in one shot: by default Docker samples twice, one second apart."""
         path = f"/containers/{quoted(name)}/stats"
         return self._ask(f"read what container {name} uses", "GET", path,
                          query={"stream": 0, "one-shot": 1})
@@ -134,14 +144,14 @@ class DockerClient:
                          {"container": name, "repo": repository, "tag": tag, "pause": 0})["Id"]
 
     def logs(self, name: str, lines: int) -> bytes:
-        """The last lines of what it printed."""
+        """Return the last lines of the container's output."""
         with self._connected(f"read what container {name} printed") as api:
             return api.logs(name, stdout=True, stderr=True, tail=lines)
 
     # Commands in containers.
 
     def exec_create(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> str:
-        """A command of the container's root with all three streams, which does not run yet.
+        """Create a command that runs as the container's root with all three streams. It is not started yet.
 
         :returns: Docker's id of it
         """
@@ -160,7 +170,7 @@ class DockerClient:
     # Images.
 
     def images(self, repository: str | None = None) -> Sequence[Mapping[str, Any]]:
-        """All, or those with a name in the repository."""
+        """Return all images, or those with a name in the repository."""
         query = {"filters": json.dumps({"reference": [repository]})} if repository else {}
         return self._ask(f"list the images of {repository}" if repository else "list images", "GET", "/images/json",
                          query=query)
@@ -169,16 +179,21 @@ class DockerClient:
         return self._ask(f"read image {name}", "GET", f"/images/{quoted(name)}/json")
 
     def load_image(self, archive: Iterable[bytes], name: str) -> None:
-        """:param archive: its pieces; what raises while it is read ends the request
+        """Load an image from an archive.
+
+        :param archive: its pieces; what raises while it is read ends the request
         :param name: of the archive, for people
         """
         with self._connected(f"load {name}", self.settings.operation_timeout) as api:
             for told in api.load_image(archive):
                 if told.get("error") or told.get("message"):
-                    raise refusal(f"load {name}", 500, str(told.get("error") or told["message"]))
+                    raise error_for(f"load {name}", 500, str(told.get("error") or told["message"]))
 
     def save_image(self, name: str, target: BinaryIO) -> None:
-        """:raises OSError: ``target`` takes no more: that is none of Docker's failures"""
+        """Write an image as an archive to ``target``.
+
+        :raises OSError: ``target`` takes no more: that is none of Docker's failures
+        """
         for piece in self._saved(name):
             target.write(piece)
 
@@ -196,17 +211,17 @@ class DockerClient:
         with self._connected(f"fetch {name}@{digest}", self.settings.operation_timeout) as api:
             for told in api.pull(name, tag=digest, auth_config=auth, stream=True, decode=True):
                 if told.get("error"):
-                    raise refusal(f"fetch {name}@{digest}", 500, str(told["error"]))
+                    raise error_for(f"fetch {name}@{digest}", 500, str(told["error"]))
 
     def tag_image(self, name: str, repository: str, tag: str) -> None:
         self._ask(f"name image {name} {repository}:{tag}", "POST", f"/images/{quoted(name)}/tag",
                   query={"repo": repository, "tag": tag})
 
     def remove_image(self, name: str) -> None:
-        """The name, and the image when that was its last."""
+        """Remove a name of an image, and the image with its last name."""
         self._act(f"remove image {name}", "DELETE", f"/images/{quoted(name)}")
 
 
 def quoted(name: str) -> str:
-    """As a part of a path; an image's name has parts itself."""
+    """Quote a part of a path; an image's name has parts itself."""
     return urllib.parse.quote(name, safe="/:")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ContainerSpec and Grant as Docker writes them. Pure functions: the same input gives the same configuration.
+"""Translate ContainerSpec and Grant to Docker's configuration. Pure functions: the same input gives the same
+configuration.
 
 Keys and values: Docker's Engine API, ``POST /containers/create``. Nothing here widens what Docker gives a container:
 never privileged, its seccomp and AppArmor profiles as they are, no capability but IPC_LOCK, and that only with RDMA.
@@ -30,7 +31,7 @@ LOG = {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "2"}}
 
 
 def container(spec: ContainerSpec, disk: str | None, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The body of ``POST /containers/create``.
+    """Return the body of ``POST /containers/create``.
 
     :param disk: the block device that holds the root file systems; None when it has none of its own
     :param more: of the host configuration, what an administrator allows beside; a list is added to
@@ -56,15 +57,15 @@ def with_more(config: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, A
 
 
 def program(wanted: Program) -> dict[str, Any]:
-    """What is None stays the image's. Another entrypoint without a command has none: the image's would be for its own
-    entrypoint."""
+    """Return the entrypoint and command; None leaves the image's. With another entrypoint the image's command is not
+    used, because it belongs to the image's entrypoint."""
     config: dict[str, Any] = {}
     if wanted.entrypoint is not None:
         config |= {"Entrypoint": list(wanted.entrypoint), "Cmd": []}
     if wanted.command is not None:
         config["Cmd"] = list(wanted.command)
-    if wanted.folder is not None:
-        config["WorkingDir"] = wanted.folder
+    if wanted.directory is not None:
+        config["WorkingDir"] = wanted.directory
     if wanted.user is not None:
         config["User"] = wanted.user
     if wanted.health is not None:
@@ -73,7 +74,7 @@ def program(wanted: Program) -> dict[str, Any]:
 
 
 def health(wanted: Health) -> dict[str, Any]:
-    """No words mean that the image's own check is not made."""
+    """Return the health check; an empty command disables the image's own."""
     if not wanted.command:
         return {"Test": ["NONE"]}
     times = {"Interval": wanted.interval, "Timeout": wanted.timeout, "StartPeriod": wanted.start}
@@ -113,11 +114,14 @@ def host_config(spec: ContainerSpec, disk: str | None) -> dict[str, Any]:
 
 
 def refuse(spec: ContainerSpec) -> None:
-    """:raises SpecError: what Docker has no way for"""
+    """Refuse what Docker does not support.
+
+    :raises SpecError: what Docker has no way for
+    """
     for asked, what in (
         (spec.security.privileged, "privileged"),
         (spec.security.nesting, "able to hold containers of its own"),
-        (spec.salvaged is not None, "given another container's root disk"),
+        (spec.rescue_mount is not None, "given another container's root disk"),
         (spec.cloud_init != CloudInit(), "given documents for cloud-init"),
         (any(spec.memory.hugepages.values()), "given huge pages"),
     ):
@@ -131,13 +135,13 @@ def refuse(spec: ContainerSpec) -> None:
 
 
 def memory(wanted: Memory) -> dict[str, Any]:
-    """No swap."""
+    """Return the memory limits, without swap."""
     return {"Memory": wanted.size, "MemorySwap": wanted.size}
 
 
 def update(spec: ContainerSpec, cpus: str, nodes: str) -> dict[str, Any]:
-    """The body of ``POST /containers/ID/update`` that leaves no limit of before. Docker takes what is missing, 0 or
-    empty for unchanged: what is no limit any more is the host's all.
+    """Return the body of ``POST /containers/ID/update`` that replaces all limits. Docker ignores values that are
+    missing, 0 or empty, so an absent limit is set to all that the host has.
 
     :param cpus, nodes: all of the host's, as the kernel lists them
     """
@@ -147,7 +151,7 @@ def update(spec: ContainerSpec, cpus: str, nodes: str) -> dict[str, Any]:
 
 
 def cpu(wanted: Cpu) -> dict[str, Any]:
-    """CPU limits: ``cores`` binds; a share, or else a mere count of CPUs, is a hard limit of CPU time."""
+    """Return the CPU limits: ``cores`` pins; a share, or else a mere count of CPUs, is a hard limit of CPU time."""
     config: dict[str, Any] = {}
     share = wanted.share if wanted.share is not None else None if wanted.cores else wanted.count * 100
     if share is not None:
@@ -162,7 +166,7 @@ def cpu(wanted: Cpu) -> dict[str, Any]:
 
 
 def id_text(ids: Iterable[int]) -> str:
-    """``{0, 2, 3}`` as ``0,2-3``."""
+    """Format ``{0, 2, 3}`` as ``0,2-3``."""
     return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in id_runs(ids))
 
 
@@ -185,7 +189,7 @@ def mount(wanted: Mount) -> dict[str, Any]:
 
 
 def start_config(grants: Sequence[Grant], limits: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What a container must be made with for its grants, and cannot get later."""
+    """Return the options that the container's grants need at its creation, and that cannot be added later."""
     most: dict[str, int] = {}
     for asked in (limits or {}, *(grant.limits for grant in grants)):
         for name, text in asked.items():
@@ -198,7 +202,7 @@ LIMITS = {"memlock": "locked memory"}  # what a limit is of, for people; bytes
 
 
 def lacking(made: Mapping[str, Any], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """What ``grants`` need and a container does not have, in words.
+    """Return what ``grants`` need and a container does not have, in words.
 
     :param made: its host configuration
     """
@@ -211,7 +215,7 @@ def lacking(made: Mapping[str, Any], grants: Sequence[Grant]) -> tuple[str, ...]
 
 
 def bare_capability(name: str) -> str:
-    """Docker accepts a capability with and without its prefix, and tells it with."""
+    """Return a capability without its prefix: Docker accepts both forms, and reports it with the prefix."""
     return name.removeprefix("CAP_")
 
 
@@ -239,7 +243,7 @@ def record_of(parts: Iterable[Part]) -> Record:
 
 
 def part_record(part: Part) -> Record:
-    """What a container with this part has, at its start and hot alike.
+    """Return the record of a part, the same at start and when attached to a running container.
 
     :raises SpecError: Docker has no way for a part of this kind
     """
@@ -260,6 +264,6 @@ def part_record(part: Part) -> Record:
 
 
 def going(part: Part, remaining: Iterable[Part]) -> Record:
-    """What leaves with ``part``: all it brought, apart from what the remaining parts share with it."""
+    """Return what is removed with ``part``: all it brought, except what the remaining parts share with it."""
     return part_record(part) - record_of(remaining)
 

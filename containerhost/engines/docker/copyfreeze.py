@@ -62,7 +62,9 @@ def thaw_abandoned(container: str) -> None:
 
 
 def main(container: str) -> int:
-    """:returns: the exit status: 1 if it could not be frozen, or did not stay frozen
+    """Freeze a container while standard input is open.
+
+    :returns: the exit status: 1 if it could not be frozen, or did not stay frozen
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -93,7 +95,8 @@ def hold(host: Host, container: str) -> bool:
 
 
 def freeze(host: Host, group: Freezer) -> None:
-    """Repeated until it holds: version 1 of control groups may miss processes that appear meanwhile."""
+    """Freeze the container. Repeated until it holds: version 1 of control groups may miss processes that appear
+    meanwhile."""
     def is_frozen() -> bool:
         group.freeze()
         return group.is_frozen(host)

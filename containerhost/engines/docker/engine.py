@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DockerEngine: containers on Docker. Thin: configuration is made in ``config``, requests in ``client``.
+"""Run containers on Docker (DockerEngine). Thin: configuration is made in ``config``, requests in ``client``.
 
 Of :class:`containerhost.engines.Engine` it has :class:`containerhost.engines.Containers`: no pools, pool disks, block
 devices, live consoles and events.
@@ -18,16 +18,16 @@ from typing import Any
 from containerhost import engines, errors, recordfiles
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, Metrics, ServerInfo, Status
-from containerhost.engines.docker import begin, config, held, usage
+from containerhost.engines.docker import config, held, startup, usage
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.freezer import Freezer
 from containerhost.engines.docker.privileged import DockerPrivileged
-from containerhost.engines.docker.record import FOLDER, Record, Records
+from containerhost.engines.docker.record import DIRECTORY, Record, Records
 from containerhost.engines.verify import complaints, require_interface
 from containerhost.grants import Grant
 from containerhost.linux.lock import FileLock
 from containerhost.linux.poll import retry
-from containerhost.network import rdmaspace
+from containerhost.network import rdma_netns
 from containerhost.process.processes import began
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, IoLimit, Part, grants_of
@@ -47,17 +47,17 @@ STATUSES: Mapping[str, Status] = {
 }
 
 LINES = 1000  # of what a container printed
-BUSY_PAUSE = 0.2  # s between looks at a container that another caller removes
-LOCK_LIMIT = 60.0  # s; a holder changes a few nodes or interfaces
+BUSY_INTERVAL = 0.2  # s between looks at a container that another caller removes
+LOCK_TIMEOUT = 60.0  # s; a holder changes a few nodes or interfaces
 
 
 class DockerEngine:
-    """:param records: the folder that the daemon's runtime was given too
+    """:param records: the directory that the daemon's runtime was given too
     """
 
     name = "docker"
 
-    def __init__(self, client: DockerClient, privileged: DockerPrivileged | None = None, records: Path = FOLDER,
+    def __init__(self, client: DockerClient, privileged: DockerPrivileged | None = None, records: Path = DIRECTORY,
                  host: Host | None = None) -> None:
         self.client = client
         self._privileged = privileged or DockerPrivileged()
@@ -77,8 +77,8 @@ class DockerEngine:
                      self.client.containers())
 
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
-        """All that run and what they use, from one request; what they use the kernel tells. One that ends meanwhile is
-        left out."""
+        """Return the metrics of all running containers (one request; the kernel supplies the values). One that ends
+        meanwhile is left out."""
         found = []
         for summary in self.client.containers():
             state = summary_state(summary, Record())
@@ -89,13 +89,15 @@ class DockerEngine:
         return tuple(found)
 
     def root_ids(self) -> tuple[int, int]:
-        """User and group on this host of the containers' root: not the host's own where the daemon maps them."""
-        folder = Path(self.client.info()["DockerRootDir"]).name
-        mapped = re.fullmatch(r"([0-9]+)\.([0-9]+)", folder)
+        """Return the user and group on this host of the containers' root: not the host's own where the daemon maps
+        them."""
+        directory = Path(self.client.info()["DockerRootDir"]).name
+        mapped = re.fullmatch(r"([0-9]+)\.([0-9]+)", directory)
         return (int(mapped[1]), int(mapped[2])) if mapped else (0, 0)
 
     def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
-        """One request for each container that this engine did not make: Docker's list does not tell their devices."""
+        """Return the containers that hold devices. Sends one request for each container that this engine did not make:
+        Docker's list does not have their devices."""
         known = tuple(devices)
         found: dict[str, str] = {}
         for summary in self.client.containers():
@@ -149,7 +151,9 @@ class DockerEngine:
     # Life.
 
     def create(self, spec: ContainerSpec, more: Mapping[str, Any] | None = None) -> None:
-        """:param more: of Docker's host configuration, what an administrator allows beside
+        """Create a container.
+
+        :param more: of Docker's host configuration, what an administrator allows beside
         """
         body = config.container(spec, self._disk() if spec.root.io != IoLimit() else None, more)
         of_image = (self.client.image(spec.image).get("Config") or {}).get("Healthcheck") or {}
@@ -162,7 +166,7 @@ class DockerEngine:
                                                               container=spec.name))
 
     def _disk(self) -> str | None:
-        """That holds the root file systems."""
+        """Return the disk that holds the root file systems."""
         return blockdisk.holding(self._host, self.client.info()["DockerRootDir"])
 
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
@@ -204,7 +208,7 @@ class DockerEngine:
                 raise errors.EngineTimeout(f"container {name} did not end within {timeout} s and still runs") from error
             raise
 
-    def await_begin(self, name: str, timeout: float) -> int | None:
+    def wait_started(self, name: str, timeout: float) -> int | None:
         """Wait until the program of a container that was just started has ended, or has begun: it waits for something,
         or runs on after ``timeout`` seconds.
 
@@ -212,7 +216,7 @@ class DockerEngine:
         """
         container = self.client.container(name)
         pid = container["State"]["Pid"]
-        if pid and not begin.ends(self._host, container["Id"], pid, timeout):
+        if pid and not startup.wait_started(self._host, container["Id"], pid, timeout):
             return None
         return self.client.await_end(name, self.client.settings.request_timeout)
 
@@ -250,14 +254,17 @@ class DockerEngine:
                 self._records.remove(container)
 
     def _remove(self, container: str) -> None:
-        """Another caller may be removing it already: then wait for that."""
+        """Remove a container; wait if another caller is removing it already."""
         retry(lambda: self.client.remove(container), errors.EngineBusy, self.client.settings.operation_timeout,
-              BUSY_PAUSE)
+              BUSY_INTERVAL)
 
     # Devices.
 
     def attach(self, name: str, part: Part) -> None:
-        """:raises SpecError: the part needs what the container was not made with"""
+        """Attach a part to a container, stopped or running.
+
+        :raises SpecError: the part needs what the container was not made with
+        """
         wanted = config.part_record(part)
         with self._found(name) as (container, record, pid):
             require_made_for(container, grants_of([part]))
@@ -274,11 +281,11 @@ class DockerEngine:
             self._privileged.give_node(pid, node.path, node.number)
             undo.on_error(node.path, self._privileged.take_node, pid, node.path, node.number)
         for netdev in sorted(what.netdevs):
-            self._privileged.lend_netdev(pid, netdev.host_name, netdev.name)
+            self._privileged.move_in_netdev(pid, netdev.host_name, netdev.name)
             undo.on_error(netdev.name, self._privileged.fetch_netdev, pid, netdev.name, netdev.host_name)
 
     def _set_up(self, pid: int, wanted: Record, before: Record) -> None:
-        """Also of an interface that is there already: its addresses may be others now."""
+        """Configure the interfaces, also those that are there already: their addresses may have changed."""
         setups = {netdev.name: netdev.setup for netdev in before.netdevs}
         for netdev in sorted(wanted.netdevs):
             if netdev.setup:
@@ -329,7 +336,7 @@ class DockerEngine:
             for node in sorted(nodes):
                 self._privileged.allow_node(pid, node.number)
 
-    def refit(self, name: str, parts: Sequence[Part]) -> None:
+    def update_devices(self, name: str, parts: Sequence[Part]) -> None:
         wanted = config.record_of(parts)
         with self._found(name) as (container, record, pid):
             if status_of(container) is not Status.STOPPED or pid is not None:
@@ -344,7 +351,7 @@ class DockerEngine:
         pid = self.client.container(name)["State"]["Pid"]
         if not pid:
             raise errors.EngineConflict(f"container {name} does not run, so what it sees cannot be checked")
-        rdmaspace.enter(self._privileged, Host(), pid, grants)
+        rdma_netns.enter(self._privileged, Host(), pid, grants)
         found = complaints(self._privileged.inside(pid), grants)
         if found:
             raise errors.NotAsGranted(f"container {name}: {'; '.join(found)}")
@@ -364,17 +371,19 @@ class DockerEngine:
             yield container, self._records.read(container["Id"]), self._pid(container)
 
     def _pid(self, container: Mapping[str, Any]) -> int | None:
-        """Docker was asked before the lock was granted, and tells of a container that starts only later: then its
-        control group tells."""
+        """Return the container's first process. Docker was asked before the lock was granted, and reports a container
+        that is starting only later: then the control group is read."""
         pid = container["State"]["Pid"]
         return pid if pid and began(pid) is not None else usage.first_process_of(self._host, container["Id"])
 
     @contextlib.contextmanager
     def _locked(self, container: str) -> Iterator[None]:
-        """:param container: Docker's id
+        """Keep starts and changes of the container waiting.
+
+        :param container: Docker's id
         :raises EngineTimeout: somebody else keeps it locked
         """
-        lock = FileLock(Path(recordfiles.lock(str(self._records.folder), container)), LOCK_LIMIT)
+        lock = FileLock(Path(recordfiles.lock(str(self._records.directory), container)), LOCK_TIMEOUT)
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(lock.held())
@@ -385,7 +394,7 @@ class DockerEngine:
             yield
 
     def _record_or_none(self, container: str) -> Record | None:
-        """None for a container that others made."""
+        """Return a container's record; None for a container that others made."""
         try:
             return self._records.read(container)
         except errors.EngineNotFound:
@@ -404,7 +413,10 @@ def require_made_for(container: Mapping[str, Any], grants: Sequence[Grant]) -> N
 
 
 def require_libraries(container: Mapping[str, Any], pid: int | None, more: Collection[str]) -> None:
-    """:raises SpecError: it runs without them"""
+    """Refuse libraries that a running container was started without.
+
+    :raises SpecError: it runs without them
+    """
     if pid is not None and more:
         raise errors.SpecError(f"the libraries of the GPU's driver ({', '.join(sorted(more))}) come in when container "
                                f"{bare_name([container['Name']])} starts: stop it first")
@@ -422,7 +434,7 @@ def container_state(container: Mapping[str, Any], record: Record) -> ContainerSt
 
 
 def summary_state(summary: Mapping[str, Any], record: Record | None) -> ContainerState:
-    """Of Docker's list, which does not tell when a container was last started."""
+    """Return the state of an entry of Docker's list, which lacks when a container was last started."""
     return ContainerState(
         name=bare_name(summary["Names"]), status=STATUSES.get(summary["State"], Status.ERROR),
         labels=labels_of(summary["Labels"]), created=datetime.datetime.fromtimestamp(summary["Created"], datetime.UTC),
@@ -438,7 +450,7 @@ def interfaces_of(record: Record) -> dict[str, str]:
 
 
 def labels_of(labels: Mapping[str, str] | None) -> dict[str, str]:
-    """The driver's marks; none where others wrote the label."""
+    """Return the driver's labels; none where somebody else wrote the label."""
     try:
         own = json.loads((labels or {}).get(config.LABEL, "{}"))
         return {str(key): str(value) for key, value in own.items()}
@@ -447,7 +459,7 @@ def labels_of(labels: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def moment(text: str) -> datetime.datetime | None:
-    """Docker's RFC 3339 time with nanoseconds; None for its "never", which is in year 1."""
+    """Parse Docker's RFC 3339 time with nanoseconds; None for its "never", which is in year 1."""
     seconds, _, fraction = text.removesuffix("Z").partition(".")
     if seconds.startswith("0001-"):
         return None
@@ -455,7 +467,7 @@ def moment(text: str) -> datetime.datetime | None:
 
 
 def metrics(status: Status, pid: int | None, stats: Mapping[str, Any]) -> Metrics:
-    """Docker's statistics of one moment. It does not see interfaces that it did not make."""
+    """Return Docker's statistics of one moment. They lack interfaces that Docker did not make."""
     memory = stats.get("memory_stats") or {}
     parts = memory.get("stats") or {}
     # What the kernel keeps of files and can let go at once does not count.

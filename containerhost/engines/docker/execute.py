@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command in a container, with bytes for its standard input.
+"""Run a command in a container, with bytes for its standard input.
 
 Docker's exec (Engine API, "Exec"): the connection that begins it carries the input one way, and the other way both
 outputs in frames of eight bytes (kind, three zeros, length) and content. Docker cannot end a command: the host's root
@@ -26,7 +26,7 @@ STDOUT, STDERR = 1, 2
 CHUNK = 64 * 1024  # bytes
 SHORT, LONG = 0.02, 0.5  # s between two looks at it
 GRACE = 1.0  # s for its last output; what it left running may hold its streams open for ever
-KILL_LIMIT = 10.0  # s
+KILL_TIMEOUT = 10.0  # s
 NOT_FOUND = (b"executable file not found", b"no such file or directory")  # in runc's words
 
 
@@ -48,7 +48,9 @@ class Command:
         self._output = {STDOUT: b"", STDERR: b""}
 
     def finish(self, stdin: bytes, timeout: int) -> Executed:
-        """:param timeout: seconds, after which it is killed
+        """Send all input, and wait for the command's end.
+
+        :param timeout: seconds, after which it is killed
         :raises EngineTimeout: it was killed
         :raises EngineError: Docker does not know any more how it is; it is killed
         """
@@ -83,15 +85,18 @@ class Command:
                 reader.join(max(0.0, min(LONG, end - time.monotonic())))
 
     def kill(self) -> None:
-        """With all that it began."""
-        limit = time.monotonic() + KILL_LIMIT
+        """Kill the command with all processes that it started."""
+        limit = time.monotonic() + KILL_TIMEOUT
         unfinished = True
         while unfinished and time.monotonic() < limit:
             unfinished = self._end()
         self._end()
 
     def _end(self) -> bool:
-        """:returns: whether it runs, or will: Docker may be about to begin it"""
+        """Kill the command's processes.
+
+        :returns: whether it runs, or will: Docker may be about to begin it
+        """
         try:
             told = self._client.exec_inspect(self._process)
         except errors.EngineError:
@@ -116,7 +121,7 @@ class Command:
 
 
 def frames(connection: Attached) -> Iterator[tuple[int, bytes]]:
-    """Which stream, and a piece of what it brings, until both end."""
+    """Yield pieces of both output streams, each with its stream, until both end."""
     while len(header := connection.read(FRAME.size)) == FRAME.size:
         kind, size = FRAME.unpack(header)
         while size and (data := connection.read(min(size, CHUNK))):
@@ -125,7 +130,8 @@ def frames(connection: Attached) -> Iterator[tuple[int, bytes]]:
 
 
 def executed(told: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Executed:
-    """Of one that could not be run Docker writes why among its output. Its status is to be a shell's."""
+    """Return the result of a command. If it could not be run, Docker writes the reason into its output; its status
+    becomes a shell's."""
     if not told["Pid"] and told["ExitCode"] in (126, 127):
         why = stderr or stdout
         return Executed(127 if any(words in why for words in NOT_FOUND) else 126, b"", why)

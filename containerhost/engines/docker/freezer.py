@@ -43,7 +43,7 @@ class Freezer:
             return
 
     def thaw_abandoned(self, container: str) -> None:
-        """Likewise, but only if the kernel has frozen it and no other process is freezing or thawing it.
+        """Thaw a container, but only if the kernel has frozen it and no other process is freezing or thawing it.
 
         :param container: Docker's id
         """
@@ -66,7 +66,9 @@ class Freezer:
             yield container, self._thaw_unrecorded(container)
 
     def _thaw_unrecorded(self, container: str) -> str:
-        """:returns: the status in Docker's words
+        """Thaw a container that Docker believes to be running.
+
+        :returns: the status in Docker's words
         """
         # With the freezer's lock: whoever else froze it, by Docker, has ended or has not begun.
         status = str(self._client.container(container)["State"]["Status"])

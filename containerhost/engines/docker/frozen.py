@@ -15,9 +15,9 @@ def freezer(host: Host, container: str) -> Freezer | None:
 
     :param container: Docker's id
     """
-    if one := usage.folder(host, "", container):
+    if one := usage.directory(host, "", container):
         return Freezer(f"{one}/{V2}")
-    group = usage.folder(host, "/freezer", container)
+    group = usage.directory(host, "/freezer", container)
     return Freezer(f"{group}/{V1}") if group else None
 
 

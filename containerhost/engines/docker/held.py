@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices a container on Docker that others made names: a pure reading of its host configuration.
+"""Find which devices a container on Docker that others made names: a pure reading of its host configuration.
 
-What is configured counts, running or not. Docker's own ways to a device are nodes, folders of nodes, a vendor's
+What is configured counts, running or not. Docker's own ways to a device are nodes, directories of nodes, a vendor's
 request, and everything at once.
 """
 
@@ -13,7 +13,7 @@ from containerhost.devices.model import Device, NodeUse
 
 
 def held(host_config: Mapping[str, Any], devices: Iterable[Device]) -> frozenset[str]:
-    """Ids of those that the container names."""
+    """Return the ids of the devices that the container names."""
     everything = bool(host_config.get("Privileged"))
     paths = [str(entry.get("PathOnHost", "")) for entry in host_config.get("Devices") or ()]
     return frozenset(device.id for device in devices
@@ -22,14 +22,14 @@ def held(host_config: Mapping[str, Any], devices: Iterable[Device]) -> frozenset
 
 
 def names(path: str, device: Device) -> bool:
-    """Whether a node, or a folder of nodes, brings a node that is the device's own."""
-    folder = path.rstrip("/") + "/"
-    return bool(path) and any(node.use is not NodeUse.SHARED and (node.path == path or node.path.startswith(folder))
+    """Return whether a node, or a directory of nodes, brings a node that is the device's own."""
+    directory = path.rstrip("/") + "/"
+    return bool(path) and any(node.use is not NodeUse.SHARED and (node.path == path or node.path.startswith(directory))
                               for node in device.nodes)
 
 
 def requests(request: Mapping[str, Any], device: Device) -> bool:
-    """Whether a request for GPUs can bring the device: one that names no GPU by its uuid can bring any."""
+    """Return whether a request for GPUs can bring the device: one that names no GPU by its uuid can bring any."""
     if not vendors.of(device).by_gpu_request:
         return False
     ids = [str(wanted).lower() for wanted in request.get("DeviceIDs") or ()]

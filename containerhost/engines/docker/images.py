@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of Docker: by their ids alone, because a name may mean another image tomorrow."""
+"""Manage images of Docker: by their ids alone, because a name may mean another image tomorrow."""
 
 import contextlib
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class Images:
         return True
 
     def architecture(self, image: str) -> str:
-        """As Go calls it (``amd64``); empty when it does not say."""
+        """Return the architecture as Go calls it (``amd64``); empty when the image does not say."""
         return str(self._client.image(image).get("Architecture") or "")
 
     def load(self, archive: BinaryIO, name: str, image: str) -> None:
@@ -60,7 +60,9 @@ class Images:
             raise EngineError(f"load {name}: the engine took it, but has no image {image} afterwards; see its log")
 
     def save(self, image: str, archive: Path) -> None:
-        """:param archive: written from its beginning; the caller sees to it that nobody takes a part for the whole
+        """Save an image as an archive.
+
+        :param archive: written from its beginning; the caller sees to it that nobody takes a part for the whole
         """
         try:
             with archive.open("wb") as file:
@@ -69,7 +71,8 @@ class Images:
             raise EngineError(f"{error.strerror}: the archive {archive} cannot be written") from error
 
     def commit(self, container: str, repository: str, tag: str) -> str:
-        """An image of what is in the container's root now, whose program is that of the container's own image.
+        """Create an image of the container's root as it is now. The image runs the same program as the container's
+        image.
 
         :returns: its id
         :raises EngineError: the root has a quota, and the image would be larger: the container wrote sparse files
@@ -92,7 +95,10 @@ class Images:
         return image
 
     def _require_small(self, container: str, quota: int) -> None:
-        """:raises EngineError: an image of what the container wrote would be larger than its root may be"""
+        """Refuse an image that would be larger than its root may be.
+
+        :raises EngineError: an image of what the container wrote would be larger than its root may be
+        """
         written = int(self._client.container(container, size=True).get("SizeRw") or 0)
         if written > quota + HOLES_LIMIT:
             raise EngineError(f"container {container} has sparse files: on its root disk of {quota >> 20} MiB are "
@@ -108,7 +114,7 @@ class Images:
         self._client.tag_image(image, repository, tag)
 
     def remove(self, name: str) -> None:
-        """Done already when it is gone; an image that a container was made of, or that has other names, stays."""
+        """Remove an image. Idempotent; an image that a container was made of, or that has other names, stays."""
         try:
             self._client.remove_image(name)
         except EngineNotFound:

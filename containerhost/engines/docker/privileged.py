@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only root may do to a running container on Docker, beside what it may do for any engine."""
+"""Do what only root may do to a running container on Docker, beside what it may do for any engine."""
 
 import re
 
@@ -9,7 +9,7 @@ from containerhost.network import addresses, links
 from containerhost.ociruntime import NODE_MODE
 from containerhost.privileged import INTERFACE, Privileged, check, limited, network_of
 from containerhost.process import commandtree
-from containerhost.spec import NicSetup
+from containerhost.spec import IpConfig
 from containerhost.sysfs import Host
 
 CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
@@ -19,8 +19,9 @@ COMMAND_MARK = re.compile(r"[0-9a-f]{32}")
 def char_node() -> re.Pattern[str]:
     """Return what a node may be called that a vendor's device can have."""
     from containerhost import vendors  # noqa: PLC0415  (most actions need no plug-in)
-    folders = "|".join(re.escape("/".join(folder)) + "/" for folder in vendors.node_folders() if folder)
-    return re.compile(rf"/dev/({folders})?(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{1,64}}")
+    directories = "|".join(re.escape("/".join(directory)) + "/" for directory in vendors.node_directories()
+                           if directory)
+    return re.compile(rf"/dev/({directories})?(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{1,64}}")
 
 
 class DockerPrivileged(Privileged):
@@ -41,11 +42,11 @@ class DockerPrivileged(Privileged):
     def take_node(self, pid: int, path: str, number: tuple[int, int]) -> None:
         limited(lambda: charnodes.take(int(pid), check(char_node(), path), (int(number[0]), int(number[1]))))
 
-    def lend_netdev(self, pid: int, host_name: str, name: str) -> None:
+    def move_in_netdev(self, pid: int, host_name: str, name: str) -> None:
         """Move an interface of the host into the container of process ``pid``."""
-        links.lend(check(INTERFACE, host_name), network_of(pid), check(INTERFACE, name))
+        links.move_in(check(INTERFACE, host_name), network_of(pid), check(INTERFACE, name))
 
-    def set_addresses(self, pid: int, name: str, setup: NicSetup, before: NicSetup | None) -> None:
+    def set_addresses(self, pid: int, name: str, setup: IpConfig, before: IpConfig | None) -> None:
         """See :func:`containerhost.network.addresses.apply`."""
         addresses.apply(network_of(pid), check(INTERFACE, name), setup, before)
 

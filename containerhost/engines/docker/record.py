@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container on Docker has beside its image: one small file per container, which the runtime reads at each start.
+"""Record what a container on Docker has beside its image: one small file per container, which the runtime reads at each
+start.
 
 Docker fixes a container's devices when it makes it; the record is what may change. It is written as a whole or not at
 all, and holds only names and numbers.
@@ -14,9 +15,9 @@ from containerhost import recordfiles
 from containerhost.errors import EngineError
 from containerhost.linux import records
 from containerhost.linux.files import atomic_write
-from containerhost.network.nicsetup import NicSetup
+from containerhost.network.ipconfig import IpConfig
 
-FOLDER = Path(recordfiles.FOLDER)
+DIRECTORY = Path(recordfiles.DIRECTORY)
 VERSION = 2  # of the files
 
 
@@ -42,15 +43,15 @@ class Netdev:
 
     host_name: str
     name: str
-    setup: NicSetup | None = dataclasses.field(default=None, compare=False)
+    setup: IpConfig | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
     """:ivar devices: ids of the devices that the nodes and interfaces belong to
     :ivar libraries: capabilities of a GPU's driver whose libraries come in when it starts
-    :ivar volumes_in_root: what its image calls volumes are folders of its root; False for a container that an earlier
-        version made, whose data is in Docker's anonymous volumes
+    :ivar volumes_in_root: what its image calls volumes are directories of its root; False for a container that an
+        earlier version made, whose data is in Docker's anonymous volumes
     :ivar container: its name; empty in records of earlier versions
     """
 
@@ -68,13 +69,13 @@ class Record:
         return dataclasses.replace(other, netdevs=frozenset(names[netdev.host_name] for netdev in other.netdevs))
 
     def __or__(self, other: "Record") -> "Record":
-        """Where both have an interface, the other's setup is the newer one."""
+        """Merge two records. Where both have an interface, the other's setup is the newer one."""
         return Record(self.devices | other.devices, self.nodes | other.nodes,
                       other.netdevs | (self.netdevs - other.netdevs), self.libraries | other.libraries,
                       self.volumes_in_root or other.volumes_in_root, self.container or other.container)
 
     def __sub__(self, other: "Record") -> "Record":
-        """Libraries stay as long as it runs."""
+        """Return the record without another's parts. Libraries stay as long as the container runs."""
         return Record(self.devices - other.devices, self.nodes - other.nodes, self.netdevs - other.netdevs,
                       self.libraries, self.volumes_in_root, self.container)
 
@@ -89,16 +90,18 @@ class Record:
 
 
 class Records:
-    """The records in one folder, by Docker's id of the container."""
+    """The records in one directory, by Docker's id of the container."""
 
-    def __init__(self, folder: Path = FOLDER) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path = DIRECTORY) -> None:
+        self.directory = directory
 
     def read(self, container: str) -> Record:
-        """:raises EngineNotFound: there is none
+        """Read a container's record.
+
+        :raises EngineNotFound: there is none
         :raises EngineError: it cannot be read
         """
-        data = recordfiles.data(str(self.folder), container)
+        data = recordfiles.data(str(self.directory), container)
         try:
             return parsed(data)
         except (ValueError, KeyError, TypeError) as error:
@@ -107,7 +110,7 @@ class Records:
     def write(self, container: str, record: Record) -> None:
         path = self._path(container)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             atomic_write(path, f"{records.replacing(path, record.fields(), VERSION)}\n".encode())
         except OSError as error:
             raise EngineError(f"record {path} of what the container has cannot be written: {error}") from error
@@ -116,22 +119,22 @@ class Records:
         self._path(container).unlink(missing_ok=True)
 
     def ids(self) -> tuple[str, ...]:
-        """Of the containers that have one."""
-        return tuple(sorted(path.stem for path in self.folder.glob("*.json") if recordfiles.is_id(path.stem)))
+        """Return the ids of the containers that have a record."""
+        return tuple(sorted(path.stem for path in self.directory.glob("*.json") if recordfiles.is_id(path.stem)))
 
     def namespace(self, container: str) -> Path:
-        """Where the runtime keeps the network namespace of a running container."""
-        return Path(recordfiles.namespace(str(self.folder), container))
+        """Return the file in which the runtime keeps the network namespace of a running container."""
+        return Path(recordfiles.namespace(str(self.directory), container))
 
     def _path(self, container: str) -> Path:
-        return Path(recordfiles.path(str(self.folder), container))
+        return Path(recordfiles.path(str(self.directory), container))
 
 
 def parsed(data: Any) -> Record:
     records.version(data)
     return Record(frozenset(map(str, data["devices"])),
                   frozenset(Node(str(node["path"]), int(node["major"]), int(node["minor"])) for node in data["nodes"]),
-                  frozenset(Netdev(str(item["host_name"]), str(item["name"]), recordfiles.nic_setup(item.get("setup")))
+                  frozenset(Netdev(str(item["host_name"]), str(item["name"]), recordfiles.ip_config(item.get("setup")))
                             for item in data["netdevs"]), frozenset(map(str, data.get("libraries", ()))),
                   bool(data.get("volumes_in_root", False)), str(data.get("container", "")))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The docker SDK (docker-py): requests of Docker's Engine API, and their failures as this project's errors.
+"""Use the docker SDK (docker-py): requests of Docker's Engine API, and their failures as this project's errors.
 
 Paths, queries and answers: https://docs.docker.com/reference/api/engine/.
 """
@@ -15,7 +15,7 @@ import docker.errors
 import requests
 import urllib3.exceptions
 
-from containerhost.engines.docker.refusals import garbled, refusal, silent, unreachable
+from containerhost.engines.docker.error_map import error_for, garbled, silent, unreachable
 from containerhost.engines.timeouts import has_cause, is_timeout
 
 
@@ -35,20 +35,20 @@ class Connection(docker.APIClient):
 
 
 @contextlib.contextmanager
-def translated(asked: str, endpoint: str) -> Iterator[None]:
+def translated(operation: str, endpoint: str) -> Iterator[None]:
     """Every failure of a request leaves as an EngineError that says what was asked and where."""
     try:
         yield
     except docker.errors.APIError as error:
-        raise refusal(asked, error.response.status_code if error.response is not None else 0,
-                      str(error.explanation or error)) from error
+        raise error_for(operation, error.response.status_code if error.response is not None else 0,
+                        str(error.explanation or error)) from error
     except (requests.RequestException, docker.errors.DockerException, urllib3.exceptions.HTTPError,
             OSError) as error:
         # The SDK hides what went wrong with its first request in an error of its own.
         if is_timeout(error):
-            raise silent(asked, endpoint) from error
+            raise silent(operation, endpoint) from error
         if has_cause(error, http.client.BadStatusLine) and not has_cause(error, ConnectionError):
-            raise garbled(asked, endpoint, error) from error
-        raise unreachable(asked, endpoint, error) from error
+            raise garbled(operation, endpoint, error) from error
+        raise unreachable(operation, endpoint, error) from error
     except ValueError as error:
-        raise garbled(asked, endpoint, error) from error
+        raise garbled(operation, endpoint, error) from error

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running container uses, as the kernel tells it: of one container a few small files, so that of many none of
-Docker's requests is needed. Control groups of version 1 and 2, under either of Docker's cgroup drivers.
+"""Read what a running container uses from the kernel: a few small files per container, so that no request to Docker is
+needed for many. Control groups of version 1 and 2, under either of Docker's cgroup drivers.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,14 @@ COLUMNS = 16  # of /proc/<pid>/net/dev, after the name
 
 
 def read(host: Host, container: str, status: Status) -> Metrics | None:
-    """:param container: Docker's id
+    """Read what a container uses.
+
+    :param container: Docker's id
     :returns: None when it has ended meanwhile
     """
-    one = folder(host, "", container)
-    cpu, memory = (one, one) if one else (folder(host, "/cpuacct", container), folder(host, "/memory", container))
-    pids = one or folder(host, "/pids", container)
+    one = directory(host, "", container)
+    cpu, memory = (one, one) if one else (directory(host, "/cpuacct", container), directory(host, "/memory", container))
+    pids = one or directory(host, "/pids", container)
     pid = first_process(host, memory) if memory else None
     if not cpu or not memory or pid is None:
         return None
@@ -31,14 +33,14 @@ def read(host: Host, container: str, status: Status) -> Metrics | None:
         disks={}, interfaces=interfaces(host, pid))
 
 
-def folder(host: Host, controller: str, container: str) -> str | None:
+def directory(host: Host, controller: str, container: str) -> str | None:
     places = (f"{ROOT}{controller}/docker/{container}", f"{ROOT}{controller}/system.slice/docker-{container}.scope")
-    return next((place for place in places if host.is_folder(place)), None)
+    return next((place for place in places if host.is_directory(place)), None)
 
 
 def first_process_of(host: Host, container: str) -> int | None:
-    """None of one that does not run."""
-    group = folder(host, "", container) or folder(host, "/devices", container)
+    """Return the container's first process; None if it does not run."""
+    group = directory(host, "", container) or directory(host, "/devices", container)
     return first_process(host, group) if group else None
 
 
@@ -48,13 +50,13 @@ def first_process(host: Host, group: str) -> int | None:
 
 
 def cpu_time(host: Host, group: str) -> int:
-    """Nanoseconds."""
+    """Return the CPU time in nanoseconds."""
     usage = host.number(f"{group}/cpuacct.usage")
     return usage if usage is not None else table(host, f"{group}/cpu.stat").get("usage_usec", 0) * MICROSECOND
 
 
 def used(host: Host, group: str) -> int:
-    """Without what the kernel keeps of files and can let go at once, as `docker stats` counts."""
+    """Return the memory in use without the page cache that can be dropped, as `docker stats` counts."""
     usage = host.number(f"{group}/memory.usage_in_bytes")
     usage = host.number(f"{group}/memory.current") or 0 if usage is None else usage
     stat = table(host, f"{group}/memory.stat")
@@ -62,13 +64,14 @@ def used(host: Host, group: str) -> int:
 
 
 def table(host: Host, path: str) -> Mapping[str, int]:
-    """Lines of a name and a number."""
+    """Parse lines of a name and a number."""
     rows = (line.split() for line in (host.text(path) or "").splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
 
 
 def interfaces(host: Host, pid: int) -> tuple[InterfaceMetrics, ...]:
-    """From /proc/<pid>/net/dev (proc(5)): two lines of headings, then ``name: counters``."""
+    """Return the counters of the interfaces from /proc/<pid>/net/dev (proc(5)): two lines of headings, then ``name:
+    counters``."""
     found = []
     for line in (host.text(f"/proc/{pid}/net/dev") or "").splitlines()[2:]:
         name, _, counters = line.partition(":")

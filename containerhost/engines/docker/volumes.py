@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Further disks of a container on Docker: file systems in plain files, which the host mounts and the container sees
-below one folder, also when they come or go while it runs. The container needs no right to mount for that.
+"""Mount further disks of a container on Docker: file systems in plain files, which the host mounts and the container
+sees below one directory, also when they come or go while it runs. The container needs no right to mount for that.
 
-The folder is a tiny file system of its own that nobody can write to, with a place for each disk: what a tenant can
+The directory is a tiny file system of its own that nobody can write to, with a place for each disk: what a tenant can
 write to would be no safe place to mount at. The container's view of it follows the host's.
 """
 
@@ -21,46 +21,46 @@ from containerhost.sysfs import Host
 
 PLACES = 256
 KEPT_OUT = mountapi.NODEV | mountapi.NOSUID | mountapi.NOEXEC
-SIZE = "64k"  # of the folder's file system; its content is empty folders
+SIZE = "64k"  # of the directory's file system; its content is empty directories
 FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs"})
 SYS_RESOURCE = 24  # CAP_SYS_RESOURCE
 XFS = struct.Struct(">4sIQ")  # magic number, bytes of a block, blocks
-LIMIT = 120  # s; a large file system that was not unmounted well is mended first
+TIMEOUT = 120  # s; a large file system that was not unmounted well is repaired first
 
 
 class Volumes:
-    """:param folder: of one container; root's alone
+    """:param directory: of one container; root's alone
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
 
     def prepare(self) -> None:
-        """The places; done already when they are there. What a killed call left is made anew: no container has it yet.
+        """Create the mount points. Idempotent. What a killed call left is created anew: no container uses it yet.
         """
         if self._is_ready():
             return
         self.remove()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        mountapi.mount(str(self.folder), KEPT_OUT, "tmpfs", f"size={SIZE},nr_inodes={PLACES + 16},mode=755")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        mountapi.mount(str(self.directory), KEPT_OUT, "tmpfs", f"size={SIZE},nr_inodes={PLACES + 16},mode=755")
         try:
             for number in range(PLACES):
-                os.mkdir(f"{self.folder}/{number}")  # a start waits for all of them
-            mountapi.mount(str(self.folder), mountapi.REMOUNT | mountapi.RDONLY | KEPT_OUT)
-            mountapi.mount(str(self.folder), mountapi.SHARED)
+                os.mkdir(f"{self.directory}/{number}")  # a start waits for all of them
+            mountapi.mount(str(self.directory), mountapi.REMOUNT | mountapi.RDONLY | KEPT_OUT)
+            mountapi.mount(str(self.directory), mountapi.SHARED)
         except BaseException:
-            mountapi.unmount(str(self.folder))
+            mountapi.unmount(str(self.directory))
             raise
 
     def _is_ready(self) -> bool:
-        """Nobody can write to it, and what is mounted below it is seen where it is seen."""
-        return (os.path.ismount(self.folder) and bool(os.statvfs(self.folder).f_flag & os.ST_RDONLY)
-                and any(field.startswith("shared:") for field in mount_of(self.folder)))
+        """Return whether nobody can write to the mount point, and mounts below it propagate."""
+        return (os.path.ismount(self.directory) and bool(os.statvfs(self.directory).f_flag & os.ST_RDONLY)
+                and any(field.startswith("shared:") for field in mount_of(self.directory)))
 
     def mount(self, number: int, file: Path, *, read_only: bool, root: tuple[int, int]) -> None:
-        """Done already when something is mounted there.
+        """Mount a disk. Idempotent.
 
-        :param root: user and group that is to own its first folder, where the host's root does
+        :param root: user and group that is to own its first directory, where the host's root does
         :raises SpecError: the file has no file system that the host mounts
         :raises HostActionFailed: it cannot be mounted, or an XFS does not grow to its file's new size
             (where this host has no xfs_growfs, it stays as it is)
@@ -69,7 +69,7 @@ class Volumes:
         if os.path.ismount(place):
             return
         if not self._is_ready():
-            raise HostActionFailed(f"{self.folder} is no place to mount at: stop the container and start it again")
+            raise HostActionFailed(f"{self.directory} is no place to mount at: stop the container and start it again")
         kind = file_system(file)
         if kind not in FILE_SYSTEMS:
             raise SpecError(f"{file} has {kind or 'no file system'}; a container can have {', '.join(FILE_SYSTEMS)}")
@@ -78,17 +78,17 @@ class Volumes:
                    *(f"{key}={value}" if value else key for key, value in own.items())]
         # Not mount's own loop device: it would open the file by its real path, where another may be by now.
         with loops.over(file, 0, 0, read_only=read_only) as node:
-            run(["mount", "-t", kind, "-o", ",".join(options), "--", node, str(place)], LIMIT)
+            run(["mount", "-t", kind, "-o", ",".join(options), "--", node, str(place)], TIMEOUT)
         if kind == "xfs" and not read_only and xfs_size(file) < file.stat().st_size and shutil.which("xfs_growfs"):
             with Rollback(f"growth of {file}") as undo:
                 undo.on_error("its mount", self.unmount, number)
-                run(["xfs_growfs", str(place)], LIMIT)  # which XFS can only while it is mounted
+                run(["xfs_growfs", str(place)], TIMEOUT)  # which XFS can only while it is mounted
         status = place.stat()
         if root != (0, 0) and (status.st_uid, status.st_gid) == (0, 0) and not read_only:
             os.chown(place, *root)
 
     def unmount(self, number: int) -> None:
-        """Done already when nothing is mounted there.
+        """Unmount a disk. Idempotent.
 
         :raises DeviceInUse: somebody uses it
         """
@@ -97,11 +97,11 @@ class Volumes:
             return
         mountedfs.thaw(place)
         try:
-            run(["umount", str(place)], LIMIT)
+            run(["umount", str(place)], TIMEOUT)
         except HostActionFailed as error:
             if "busy" in str(error):
                 raise DeviceInUse(f"the disk at {place} is in use: a program in the container has a file of it open, "
-                                  "or its working folder there; end that first") from error
+                                  "or its working directory there; end that first") from error
             raise
 
     def grow(self, number: int, file: Path, size: int) -> None:
@@ -121,7 +121,7 @@ class Volumes:
             undo.on_error("its size", shrink_back, file, before, device, place, blocks)
             os.truncate(file, size)
             run(["losetup", "--set-capacity", device])
-            run(["xfs_growfs", str(place)] if is_xfs else ["resize2fs", device], LIMIT)
+            run(["xfs_growfs", str(place)] if is_xfs else ["resize2fs", device], TIMEOUT)
 
     def frozen(self, number: int, timeout: float) -> AbstractContextManager[None]:
         """Let nobody write to a mounted file system for as long as the block lasts, see :mod:`fsfreeze`.
@@ -131,19 +131,19 @@ class Volumes:
         return fsfreeze.frozen(self._place(number), timeout)
 
     def mounted(self) -> frozenset[int]:
-        return frozenset(number for number in range(PLACES) if os.path.ismount(self.folder / str(number)))
+        return frozenset(number for number in range(PLACES) if os.path.ismount(self.directory / str(number)))
 
     def remove(self) -> None:
-        """All of them, of a container that has ended."""
+        """Remove all disks' mounts of a container that has ended."""
         for number in sorted(self.mounted()):
             self.unmount(number)
-        if os.path.ismount(self.folder):
-            mountapi.unmount(str(self.folder))
+        if os.path.ismount(self.directory):
+            mountapi.unmount(str(self.directory))
 
     def _place(self, number: int) -> Path:
         if not 0 <= number < PLACES:
             raise SpecError(f"a container has no place for a disk number {number}; there are {PLACES}")
-        return self.folder / str(number)
+        return self.directory / str(number)
 
 
 def shrink_back(file: Path, size: int, device: str, place: Path, blocks: int) -> None:
@@ -158,7 +158,10 @@ def shrink_back(file: Path, size: int, device: str, place: Path, blocks: int) ->
 
 
 def has_capability(number: int) -> bool:
-    """:param number: as in <linux/capability.h>"""
+    """Return whether this process has a capability.
+
+    :param number: as in <linux/capability.h>
+    """
     return bool(int(Host().fields("/proc/self/status")["CapEff"], 16) >> number & 1)
 
 
@@ -168,7 +171,7 @@ def file_system(file: Path) -> str:
     :raises HostActionFailed: this host cannot tell
     """
     return programs.run(["blkid", "--probe", "--output", "value", "--match-tag", "TYPE", str(file)],
-                        LIMIT).stdout.strip()
+                        TIMEOUT).stdout.strip()
 
 
 def xfs_size(file: Path) -> int:
@@ -179,13 +182,14 @@ def xfs_size(file: Path) -> int:
 
 
 def source(place: Path) -> str:
-    """The device that is mounted there."""
+    """Return the device that is mounted there."""
     fields = mount_of(place)
     return fields[fields.index("-") + 2]
 
 
 def mount_of(place: Path) -> list[str]:
-    """A line of /proc/self/mountinfo (proc(5)): ``id parent device root place options shared:… - type source …``."""
+    """Return a line of /proc/self/mountinfo (proc(5)): ``id parent device root place options shared:… - type source
+    …``."""
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     found = [fields for fields in map(str.split, lines) if fields[4] == str(place)]
     if not found:

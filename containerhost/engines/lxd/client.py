@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The LXD and Incus REST API: one method per call, and one place where its failures get this project's names.
+"""Call the LXD and Incus REST API: one method per call, and one place that maps its failures to this project's errors.
 
 One session per thread, because a requests session must not be shared. Formats: LXD's rest-api document; Incus serves
 the same. Every request and every wait for an operation has a limit.
@@ -54,7 +54,7 @@ STATUSES: Mapping[int, type[errors.EngineError]] = {
 SUCCESSES = frozenset({200, 201, 202})
 
 
-class Seen(NamedTuple):
+class VersionedInstance(NamedTuple):
     """An instance as one request told of it.
 
     :ivar instance: LXD's document
@@ -65,7 +65,7 @@ class Seen(NamedTuple):
     etag: str
 
     def label(self, key: str) -> str | None:
-        """One of the driver's own marks."""
+        """Return one of the driver's own labels."""
         found = self.instance["config"].get(f"user.{key}")
         return None if found is None else str(found)
 
@@ -97,7 +97,7 @@ class Settings:
         return "http+unix://" + parse.quote(self.endpoint or usual_socket(), safe="")
 
     def shown(self) -> str:
-        """The endpoint as a person writes it."""
+        """Return the endpoint as a person writes it."""
         return parse.unquote(self.url().removeprefix("http+unix://"))
 
 
@@ -107,8 +107,8 @@ def usual_socket() -> str:
     return next((path for path in candidates if os.path.exists(path)), candidates[0])
 
 
-def refusal(asked: str, status: int, text: str) -> errors.EngineError:
-    """The error for an answer that is not a success: by its status, else by its words.
+def error_for(asked: str, status: int, text: str) -> errors.EngineError:
+    """Return the error for a failed request: by its status, else by its message.
 
     :param status: HTTP status, or 400 for an operation that failed
     """
@@ -119,7 +119,7 @@ def refusal(asked: str, status: int, text: str) -> errors.EngineError:
 
 
 def words(response: requests.Response) -> str:
-    """What an answer that is no success says."""
+    """Return the message of a failed request."""
     try:
         return str(response.json()["error"])
     except (ValueError, KeyError, TypeError):
@@ -127,7 +127,7 @@ def words(response: requests.Response) -> str:
 
 
 def document(response: requests.Response, asked: str) -> dict[str, Any]:
-    """An answer of LXD: a JSON object with ``type`` and ``metadata``."""
+    """Return an answer of LXD: a JSON object with ``type`` and ``metadata``."""
     try:
         answer = response.json()
         return {"type": answer["type"], "metadata": answer["metadata"]}
@@ -182,14 +182,14 @@ class LxdClient:
             self._extensions = None
             raise
         if response.status_code not in SUCCESSES:
-            raise refusal(asked, response.status_code, words(response))
+            raise error_for(asked, response.status_code, words(response))
         return response
 
     def get(self, *path: str, asked: str, **arguments: Any) -> Any:
         return document(self.request("get", *path, asked=asked, **arguments), asked)["metadata"]
 
     def finish(self, response: requests.Response, asked: str, timeout: int | None = None) -> Mapping[str, Any]:
-        """The result of a write: of the answer itself, or of the operation it started.
+        """Return the result of a write: of the answer itself, or of the operation it started.
 
         :param timeout: seconds the operation may take; None is ``operation_timeout``
         """
@@ -219,7 +219,7 @@ class LxdClient:
             self._cancel(operation)
             raise errors.EngineTimeout(f"{asked}: not done within {limit} s (LXD: {done['status']})")
         if done["status_code"] != 200:
-            raise refusal(asked, 400, done.get("err") or done["status"])
+            raise error_for(asked, 400, done.get("err") or done["status"])
         return done.get("metadata") or {}
 
     def _cancel(self, operation: Mapping[str, Any]) -> None:
@@ -234,7 +234,8 @@ class LxdClient:
 
     @property
     def extensions(self) -> frozenset[str]:
-        """Names of the API extensions the daemon has: capabilities are probed, never guessed from versions."""
+        """Return the names of the API extensions the daemon has: capabilities are probed, never guessed from
+        versions."""
         found = self._extensions
         if found is None:
             found = self._extensions = frozenset(self.get(asked="read the server's API extensions")["api_extensions"])
@@ -247,16 +248,16 @@ class LxdClient:
         return self.get("storage-pools", name, asked=f"read storage pool {name}")
 
     def pool_space(self, name: str) -> Mapping[str, Any]:
-        """``total`` and ``used``, in bytes."""
+        """Return a pool's ``total`` and ``used``, in bytes."""
         return self.get("storage-pools", name, "resources", asked=f"read the space of storage pool {name}")["space"]
 
     def operations(self) -> list[Mapping[str, Any]]:
-        """All operations LXD remembers, whatever their status."""
+        """Return all operations LXD remembers, whatever their status."""
         by_status = self.get("operations", asked="list operations", params={"recursion": "1"})
         return [operation for group in by_status.values() for operation in group or ()]
 
     def is_over(self, operation: Mapping[str, Any]) -> bool:
-        """Whether an operation has ended, however it did; one that LXD has forgotten is over."""
+        """Return whether an operation has ended, however it did; one that LXD has forgotten is over."""
         try:
             return self.get("operations", operation["id"], asked="look at an operation")["status_code"] >= 200
         except errors.EngineNotFound:
@@ -271,13 +272,13 @@ class LxdClient:
         return self.get("instances", asked="list instances", params=params)
 
     def instances_with_states(self) -> list[Mapping[str, Any]]:
-        """One request: what :meth:`instances` tells, and under ``state`` what :meth:`state` tells of each."""
+        """Return the instances of :meth:`instances`, each with its :meth:`state` under ``state`` (one request)."""
         return self.get("instances", asked="list instances and their states", params={"recursion": "2"})
 
-    def instance(self, name: str) -> Seen:
+    def instance(self, name: str) -> VersionedInstance:
         asked = f"read container {name}"
         response = self.request("get", "instances", name, asked=asked)
-        return Seen(document(response, asked)["metadata"], response.headers.get("ETag", ""))
+        return VersionedInstance(document(response, asked)["metadata"], response.headers.get("ETag", ""))
 
     def create_instance(self, body: Mapping[str, Any], timeout: int | None = None) -> None:
         asked = f"create container {body['name']}"
@@ -292,7 +293,10 @@ class LxdClient:
         return document(self.request("post", "instances", asked=asked, json=body), asked)["metadata"]
 
     def replace_instance(self, name: str, body: Mapping[str, Any], etag: str) -> None:
-        """:raises EngineConflict: the instance changed since ``etag`` was read"""
+        """Replace an instance's configuration.
+
+        :raises EngineConflict: the instance changed since ``etag`` was read
+        """
         asked = f"change container {name}"
         self.finish(self.request("put", "instances", name, asked=asked, json=body, headers={"If-Match": etag}), asked)
 
@@ -311,7 +315,9 @@ class LxdClient:
         self.finish(self.request("delete", "instances", name, asked=asked), asked)
 
     def set_state(self, name: str, action: str, *, force: bool = False, timeout: int | None = None) -> None:
-        """:param action: start, stop, restart, freeze or unfreeze
+        """Change the state of an instance.
+
+        :param action: start, stop, restart, freeze or unfreeze
         :param timeout: seconds LXD lets the guest take; None is ``operation_timeout``
         """
         asked = f"{action} container {name}"

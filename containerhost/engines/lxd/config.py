@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ContainerSpec and Grant as LXD writes them. Pure functions: the same input gives the same configuration.
+"""Translate ContainerSpec and Grant to LXD's configuration. Pure functions: the same input gives the same
+configuration.
 
 Keys and values: LXD's instance options and device options documents; Incus has the same. No ``raw.*`` key and no
 profile is ever used. Device names are made from PCI addresses and node paths, so that two grants which share a node
@@ -24,7 +25,7 @@ from containerhost.spec import (
     CloudInit,
     ContainerSpec,
     Cpu,
-    FolderDisk,
+    DirectoryDisk,
     IoLimit,
     Memory,
     Mount,
@@ -55,7 +56,7 @@ CDI_HOTPLUG = "gpu_cdi_hotplug"
 
 
 def instance(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, Any]:
-    """The body of ``POST /1.0/instances``.
+    """Return the body of ``POST /1.0/instances``.
 
     :param extensions: the daemon's API extensions
     :raises SpecError: the engine cannot express a part of ``spec``, or the daemon lacks what it needs
@@ -73,10 +74,13 @@ def instance(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, Any]
 
 
 def refuse(spec: ContainerSpec) -> None:
-    """:raises SpecError: what LXD has no way for: its containers start an init, and get no addresses from outside"""
+    """Refuse what LXD does not support.
+
+    :raises SpecError: what LXD has no way for: its containers start an init, and get no addresses from outside
+    """
     for asked, what in ((spec.program != Program(), "given another program"),
                         (spec.security.read_only, "given a root disk that is read-only"),
-                        (any(item.follows for item in spec.mounts), "given a folder that follows the host's mounts"),
+                        (any(item.follows for item in spec.mounts), "given a directory that follows the host's mounts"),
                         (any(isinstance(part, Nic) and part.setup for part in spec.parts), "given addresses")):
         if asked:
             raise SpecError(f"container {spec.name}: a container on LXD cannot be {what}")
@@ -88,7 +92,8 @@ def image_source(image: str) -> dict[str, str]:
 
 
 def start_config(grants: Collection[Grant], extensions: Collection[str]) -> dict[str, str]:
-    """What a container must be started with for its grants. Of it, a running one can get kernel limits only."""
+    """Return the configuration that a container must be started with for its grants. A running one can only get its
+    kernel limits."""
     return kernel_limits((grant.limits for grant in grants), extensions) | libraries(
         grants, extensions)
 
@@ -135,7 +140,7 @@ def is_limit(key: str) -> bool:
 
 
 def cpu(wanted: Cpu, extensions: Collection[str] = ()) -> dict[str, str]:
-    """CPU limits.
+    """Return the CPU limits.
 
     With ``cores`` the container runs on exactly these, and so its memory comes from their NUMA nodes first (the
     kernel's first-touch rule). LXD has no key for binding memory; ``limits.cpu.nodes`` chooses CPUs, which only
@@ -154,12 +159,12 @@ def cpu(wanted: Cpu, extensions: Collection[str] = ()) -> dict[str, str]:
 
 
 def core_list(cores: Iterable[int]) -> str:
-    """``{0, 2, 3}`` as ``0-0,2-3``: LXD takes a lone number for a count, a range never."""
+    """Format ``{0, 2, 3}`` as ``0-0,2-3``: LXD takes a lone number for a count, a range never."""
     return ",".join(f"{first}-{last}" for first, last in id_runs(cores))
 
 
 def memory(wanted: Memory, extensions: Collection[str]) -> dict[str, str]:
-    """Memory limits: ``size`` is all the container gets; it is never swapped out to make it look like more."""
+    """Return the memory limits: ``size`` is all the container gets; swap is off, so that it does not look like more."""
     config = {
         "limits.memory": str(wanted.size),
         "limits.memory.enforce": "hard",
@@ -175,7 +180,7 @@ def memory(wanted: Memory, extensions: Collection[str]) -> dict[str, str]:
 
 
 def kernel_limits(wanted: Iterable[Mapping[str, str]], extensions: Collection[str]) -> dict[str, str]:
-    """``limits.kernel.<name>``; where several ask for one, the largest."""
+    """Return the ``limits.kernel.<name>`` keys; where several parts ask for one, the largest."""
     most: dict[str, str] = {}
     for limits in wanted:
         for name, value in limits.items():
@@ -187,7 +192,7 @@ def kernel_limits(wanted: Iterable[Mapping[str, str]], extensions: Collection[st
 
 
 def of_kernel_limits(keys: Mapping[str, str]) -> dict[str, str]:
-    """The limits among an instance's keys, by the names of setrlimit(2)."""
+    """Return the limits among an instance's keys, by the names of setrlimit(2)."""
     return {key.removeprefix(KERNEL): value for key, value in keys.items() if key.startswith(KERNEL)}
 
 
@@ -210,7 +215,7 @@ def limit_order(value: str) -> float:
 
 
 def security(wanted: Security) -> dict[str, str]:
-    """An id map of its own means that a break-out of one container is nobody in another."""
+    """Return the security keys. With an id map of its own, a break-out of one container has no rights in another."""
     config = {"security.privileged": flag(wanted.privileged), "security.nesting": flag(wanted.nesting)}
     if not wanted.privileged:
         config["security.idmap.isolated"] = flag(wanted.isolated)
@@ -299,7 +304,7 @@ def pool_disk(wanted: PoolDisk) -> Device:
     return {"type": "disk", "pool": wanted.pool, "source": wanted.volume, "path": wanted.path} | io_limits(wanted.io)
 
 
-def folder_disk(wanted: FolderDisk) -> Device:
+def directory_disk(wanted: DirectoryDisk) -> Device:
     return mount(Mount(wanted.name, wanted.source, wanted.path, wanted.read_only)) | io_limits(wanted.io)
 
 
@@ -308,7 +313,7 @@ def devices_of_all(parts: Iterable[Part], extensions: Collection[str]) -> dict[s
 
 
 def devices_of(part: Part, extensions: Collection[str]) -> dict[str, Device]:
-    """The LXD devices that make up a part, at boot and hot alike."""
+    """Return the LXD devices of a part, the same at boot and when attached to a running container."""
     match part:
         case Nic():
             return {f"nic-{part.name}": nic(part)}
@@ -318,8 +323,8 @@ def devices_of(part: Part, extensions: Collection[str]) -> dict[str, Device]:
             return {f"block-{key(part.name)}": block_device(part)}
         case PoolDisk():
             return {f"disk-{key(part.name)}": pool_disk(part)}
-        case FolderDisk():
-            return {f"disk-{key(part.name)}": folder_disk(part)}
+        case DirectoryDisk():
+            return {f"disk-{key(part.name)}": directory_disk(part)}
         case Grant():
             return devices_of_grant(part, extensions)
 
@@ -348,17 +353,17 @@ def gpu_nodes(grant: Grant) -> frozenset[CharNode]:
 
 
 def is_of_part(key: str) -> bool:
-    """Whether a device of an instance came from a part."""
+    """Return whether a device of an instance came from a part."""
     return key.startswith(("gpu-", "net-", "node-", "nic-", "block-", "disk-"))
 
 
 def is_of_grant(key: str) -> bool:
-    """Whether a device of an instance came from a grant."""
+    """Return whether a device of an instance came from a grant."""
     return key.startswith(("gpu-", "net-", "node-"))
 
 
 def is_engines_own(key: str) -> bool:
-    """Whether the engine, not a spec, wrote a key of an instance's configuration."""
+    """Return whether the engine, not a spec, wrote a key of an instance's configuration."""
     return key.startswith(("volatile.", "image."))
 
 
@@ -371,7 +376,7 @@ def char_node(node: CharNode) -> Device:
 
 
 def gpu(wanted: GpuGrant, grant: Grant, extensions: Collection[str]) -> Device | None:
-    """A whole GPU by PCI address, never by number: ``id=0`` may bring other cards' nodes along.
+    """Return a device for a whole GPU by PCI address, never by number: ``id=0`` may bring other cards' nodes along.
 
     :returns: None for a slice that does not come by CDI: it is its nodes. In LXD's own way (``gputype=mig``) a slice
         comes when the container starts and not later
@@ -391,7 +396,7 @@ def cdi_name(grant: Grant, extensions: Collection[str]) -> str | None:
 
 
 def libraries(grants: Iterable[Grant], extensions: Collection[str]) -> dict[str, str]:
-    """The instance keys that bring the libraries of GPUs' drivers where CDI does not."""
+    """Return the instance keys that bring the libraries of GPUs' drivers where CDI does not."""
     wanted = [grant for grant in grants if grant.gpu and grant.gpu.libraries and not cdi_name(grant, extensions)]
     keys: dict[str, str] = {}
     for vendor in {vendors.of(grant.device) for grant in wanted}:
@@ -402,7 +407,8 @@ def libraries(grants: Iterable[Grant], extensions: Collection[str]) -> dict[str,
 
 
 def prepared_libraries(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
-    """For a container without a GPU: LXD brings the libraries with no GPU visible. By CDI they come with the GPU."""
+    """Return the keys that bring libraries into a container without a GPU: LXD brings them with no GPU visible. By CDI
+    they come with the GPU."""
     if not spec.gpu_libraries or any(grant.gpu for grant in spec.grants) or "gpu_cdi" in extensions:
         return {}
     return {key: value for vendor in vendors.load() for key, value in runtime(
@@ -411,8 +417,8 @@ def prepared_libraries(spec: ContainerSpec, extensions: Collection[str]) -> dict
 
 
 def later_gpu(spec: ContainerSpec, extensions: Collection[str]) -> str | None:
-    """How the libraries come of a GPU that the container may get while it runs, in words; None for one that has a GPU
-    or is not to get one."""
+    """Return how the libraries come of a GPU that the container may get while it runs, in words; None for one that has
+    a GPU or is not to get one."""
     if not spec.gpu_libraries or any(grant.gpu for grant in spec.grants):
         return None
     names = ",".join(sorted(spec.gpu_libraries))
@@ -428,7 +434,9 @@ def later_gpu(spec: ContainerSpec, extensions: Collection[str]) -> str | None:
 
 def runtime(vendor: type[Vendor], capabilities: Collection[str], extensions: Collection[str], need: str
             ) -> dict[str, str]:
-    """:param need: who needs the libraries, in words
+    """Return the keys by which LXD brings libraries where CDI does not.
+
+    :param need: who needs the libraries, in words
     :raises UnsupportedOnHost: this daemon cannot bring them
     """
     ways = vendor.lxd_libraries(capabilities)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console of a running container, both ways. LXD's console: a websocket of an operation."""
+"""Attach to the console of a running container, both ways. LXD's console is a websocket of an operation."""
 
 from containerhost.engines.lxd.client import LxdClient, document
 from containerhost.engines.lxd.stream import Stream
@@ -29,18 +29,21 @@ class Console:
             raise
 
     def receive(self) -> bytes | None:
-        """What the guest printed next; None when the console, or the container, has ended."""
+        """Return the next output of the guest; None when the console, or the container, has ended."""
         return self._stream.receive()
 
     def send(self, data: bytes) -> None:
-        """:raises EngineUnavailable: the console has ended"""
+        """Send input to the guest.
+
+        :raises EngineUnavailable: the console has ended
+        """
         self._stream.send(data)
 
     def close(self) -> None:
-        """The stream ends first, and LXD has answered that, before the control stream does: then LXD writes its last
-        words to the stream. Another of its threads may be writing there what the guest prints, or that the container
-        has ended, and LXD 5.0 panics at two who write at a time; to a stream that has ended nobody writes. Once LXD
-        hangs up, it has let go of the console, which the next visitor can have."""
+        """Close the data stream, wait for LXD's answer, then close the control stream. In another order LXD 5.0 can
+        panic: it writes its last message to the data stream while another of its threads writes the guest's output
+        there; it does not write to a closed stream. When LXD has closed its end, the next client can have the
+        console."""
         self._stream.end(FAREWELL)
         self._control.close()
         self._stream.await_hang_up(FAREWELL)

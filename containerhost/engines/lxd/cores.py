@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which CPUs a running container's processes are on: LXD moves them beside the request that changes the limit, and now
-and then looks at the limit of before when it does (lxc/incus#1936). Then they stay where they were until a limit is
-written again.
+"""Ensure that a running container's processes are on the CPUs of its limit: LXD moves them beside the request that
+changes the limit, and now and then reads the limit of before when it does (lxc/incus#1936). Then they stay where they
+were until a limit is written again.
 """
 
 import logging
@@ -16,13 +16,13 @@ from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 LIMIT = "limits.cpu"
-PATIENCE = 1.0  # s that LXD has to move them
+TIMEOUT = 1.0  # s that LXD has to move them
 TRIES = 3
 
 Change = Callable[[str, Callable[[dict[str, Any], str], None]], None]
 
 
-def settle(client: LxdClient, change: Change, host: Host, name: str, pid: int | None, limit: str | None) -> None:
+def wait_applied(client: LxdClient, change: Change, host: Host, name: str, pid: int | None, limit: str | None) -> None:
     """Return when the container runs on the CPUs that its limit says; with a warning when LXD does not have it so.
 
     :param change: reads, changes and writes back a container: :meth:`LxdEngine.change`
@@ -32,7 +32,7 @@ def settle(client: LxdClient, change: Change, host: Host, name: str, pid: int | 
     if not limit or pid is None:
         return
     for _ in range(TRIES):
-        if wait_until(lambda: in_force(host, pid, limit), PATIENCE):
+        if wait_until(lambda: in_force(host, pid, limit), TIMEOUT):
             return
         for words in (in_other_words(limit), limit):
             change(name, lambda instance, etag, words=words: client.replace_instance(  # type: ignore[misc]
@@ -41,7 +41,9 @@ def settle(client: LxdClient, change: Change, host: Host, name: str, pid: int | 
 
 
 def in_force(host: Host, pid: int, limit: str) -> bool:
-    """:param limit: a number of CPUs, or which
+    """Return whether the container's processes run on the CPUs of the limit.
+
+    :param limit: a number of CPUs, or which
     :returns: whether the process may run on just those; true of one that is gone
     """
     allowed = next((id_list(line.split()[1]) for line in host.lines(f"/proc/{pid}/status")
@@ -54,5 +56,5 @@ def in_force(host: Host, pid: int, limit: str) -> bool:
 
 
 def in_other_words(limit: str) -> str:
-    """The same limit as another text: LXD does nothing when the text stays."""
+    """Return the same limit as another text: LXD does nothing when the text stays."""
     return re.sub(r"[0-9]+", r"0\g<0>", limit)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Further disks of a storage pool that go from one daemon to another, as containers do: see
+"""Move further disks of a storage pool from one daemon to another, as containers do: see
 :mod:`containerhost.engines.lxd.migration`.
 
 Formats: LXD's rest-api document, ``POST /1.0/storage-pools/<pool>/volumes/custom/<name>`` with ``migration`` and
@@ -77,7 +77,7 @@ class DiskTransfers:
 
 
 def body(offer: DiskOffer, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Of the request that fetches ``offer``."""
+    """Return the body of the request that fetches ``offer``."""
     return {
         "name": offer.name,
         "config": dict(offer.config) | {f"user.{key}": value for key, value in labels.items()},
@@ -87,7 +87,7 @@ def body(offer: DiskOffer, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def sends(operation: Mapping[str, Any], name: str) -> bool:
-    """Whether an operation of LXD sends the disk ``name`` to another daemon."""
+    """Return whether an operation of LXD sends the disk ``name`` to another daemon."""
     urls = (operation.get("resources") or {}).get("storage_volumes") or ()
     return operation.get("description") == SENDING and any(
         url.partition("?")[0].endswith(f"/{name}") for url in urls)

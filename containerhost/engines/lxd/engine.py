@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LxdEngine: containers on LXD or Incus. Thin: configuration is made in ``config``, requests in ``client``."""
+"""Run containers on LXD or Incus (LxdEngine). Thin: configuration is made in ``config``, requests in ``client``."""
 
 import contextlib
 import logging
@@ -10,50 +10,50 @@ from pathlib import Path
 from typing import Any
 
 from containerhost import engines, errors
-from containerhost.allocation.store import FOLDER
+from containerhost.allocation.store import DIRECTORY
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
-from containerhost.engines.lxd import config, cores, held, operations, salvage
-from containerhost.engines.lxd.client import LxdClient, Seen
-from containerhost.engines.lxd.creation import Creation
+from containerhost.engines.lxd import config, cores, held, operations, rescue_mount
+from containerhost.engines.lxd.client import LxdClient, VersionedInstance
 from containerhost.engines.lxd.idmap import idmap
-from containerhost.engines.lxd.leavings import Leavings
+from containerhost.engines.lxd.serialized_create import SerializedCreate
+from containerhost.engines.lxd.stale_devices import StaleDevices
 from containerhost.engines.lxd.states import STATUSES, container_state, metrics
 from containerhost.engines.verify import InterfaceMissing, complaints, require_interface
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
 from containerhost.linux.poll import retry
-from containerhost.network import rdmaspace
+from containerhost.network import rdma_netns
 from containerhost.privileged import Privileged
 from containerhost.process.processes import began
 from containerhost.spec import PROCESSES, BlockDevice, ContainerSpec, Part, grants_of
 from containerhost.storage.blocknodes import NodeMissing
-from containerhost.storage.withholding import restore_all, withheld
+from containerhost.storage.fencing import fenced, restore_all
 from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 
 CONFLICT_TRIES = 5
-FENCES = "fences"  # below the locks' folder
-BUSY_PAUSE = 0.2  # s between looks at a container that another operation works on
+FENCES = "fences"  # below the locks' directory
+BUSY_INTERVAL = 0.2  # s between looks at a container that another operation works on
 
 
 class LxdEngine:
     """:param privileged: looks into containers
     :param host: the daemon's machine
-    :param locks: a folder that every process which makes containers on this host shares
+    :param locks: a directory that every process which makes containers on this host shares
     :param restart_limit: seconds that a change of a container waits for a daemon which goes away in its middle
     """
 
     name = "lxd"
 
     def __init__(self, client: LxdClient, privileged: Privileged | None = None, host: Host | None = None,
-                 locks: Path = FOLDER, restart_limit: int = 0) -> None:
+                 locks: Path = DIRECTORY, restart_limit: int = 0) -> None:
         self.client = client
-        self._creation = Creation(client, locks)
+        self._serialized_create = SerializedCreate(client, locks)
         self._privileged = privileged or Privileged()
         self._host = host or Host()
-        self.leavings = Leavings(self, self._privileged, self._host)
+        self.stale_devices = StaleDevices(self, self._privileged, self._host)
         self._restart_limit = restart_limit
         self._pool_drivers: dict[str, str] = {}
         self._inits: dict[str, tuple[int, int]] = {}  # pid, and when it began
@@ -78,7 +78,7 @@ class LxdEngine:
         return PoolUsage(name, self._pool_driver(name), space.get("total", 0), space.get("used", 0))
 
     def _pool_driver(self, name: str) -> str:
-        """A pool's driver never changes, and how full the pool is gets asked often."""
+        """Return the driver of a pool, cached: it never changes, and the pool's usage is read often."""
         if name not in self._pool_drivers:
             self._pool_drivers[name] = self.client.pool(name)["driver"]
         return self._pool_drivers[name]
@@ -88,7 +88,7 @@ class LxdEngine:
                      if instance.get("type", "container") == "container")
 
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
-        """All containers and what they use, in one request. One that ends meanwhile is left out."""
+        """Return all containers and their metrics (one request). One that ends meanwhile is left out."""
         return tuple((container_state(instance), metrics(instance["state"]))
                      for instance in self.client.instances_with_states()
                      if instance.get("type", "container") == "container" and instance.get("state"))
@@ -152,20 +152,22 @@ class LxdEngine:
         later = config.later_gpu(spec, self.client.extensions)
         if later:
             LOG.info("Container %s, made for a GPU that comes later: %s", spec.name, later)
-        self.make(salvage.body(self.client, body, spec.salvaged) if spec.salvaged else body)
+        self.make(rescue_mount.body(self.client, body, spec.rescue_mount) if spec.rescue_mount else body)
 
     def make(self, body: Mapping[str, Any], timeout: int | None = None) -> None:
-        """:param body: of ``POST /1.0/instances``
+        """Create a container from a request's body.
+
+        :param body: of ``POST /1.0/instances``
         :param timeout: seconds; None is the daemon's ``operation_timeout``
         """
-        self._patiently(body["name"], lambda: self._creation.create(body, timeout))
+        self._patiently(body["name"], lambda: self._serialized_create.create(body, timeout))
 
     def root_ids(self, name: str) -> tuple[int, int]:
         ids = idmap(self.client, name)
         return ids.root if ids else (0, 0)
 
-    def require_salvageable(self, name: str) -> None:
-        salvage.require_folder(self.client, self.client.instance(name)[0])
+    def require_rescuable(self, name: str) -> None:
+        rescue_mount.require_directory(self.client, self.client.instance(name)[0])
 
     def rename(self, name: str, new: str) -> None:
         try:
@@ -175,8 +177,8 @@ class LxdEngine:
                 raise
 
     def require_cores(self, spec: ContainerSpec) -> None:
-        """LXD takes any core for granted, and runs the container on all of them when it cannot use those named. It
-        never uses the ones that the kernel isolates (boot parameter isolcpus) for containers.
+        """Refuse cores that LXD would not use: it accepts any, and runs the container on all of them when it cannot use
+        those named. It never uses cores that the kernel isolates (boot parameter isolcpus).
         """
         online, isolated = (id_list(self._host.text(f"/sys/devices/system/cpu/{name}")) for name in
                             ("online", "isolated"))
@@ -242,9 +244,9 @@ class LxdEngine:
         self._patiently(name, lambda: self.client.set_state(name, action, **how))
 
     def _patiently(self, name: str, act: Callable[[], None]) -> None:
-        """LXD says that a container is stopped while it still cleans up. Until then it refuses the next action, and
-        also a new container of that name when the first one has been renamed."""
-        retry(act, errors.EngineBusy, self.client.settings.operation_timeout, BUSY_PAUSE)
+        """Repeat an action while LXD is busy. It reports a container as stopped while it still cleans up; until then it
+        refuses the next action, and also a new container of that name when the first one has been renamed."""
+        retry(act, errors.EngineBusy, self.client.settings.operation_timeout, BUSY_INTERVAL)
 
     def delete(self, name: str) -> None:
         """Stop by force what runs, delete, and wait out whatever another caller still does to it."""
@@ -256,7 +258,7 @@ class LxdEngine:
             self.client.delete_instance(name)
 
         with contextlib.suppress(errors.EngineNotFound):
-            retry(delete, errors.EngineError, timeout, BUSY_PAUSE, lambda error: is_gone(error) or isinstance(
+            retry(delete, errors.EngineError, timeout, BUSY_INTERVAL, lambda error: is_gone(error) or isinstance(
                 error, errors.EngineTimeout | errors.EngineNotFound))
 
     def await_changes(self, name: str) -> None:
@@ -282,7 +284,7 @@ class LxdEngine:
     # Devices.
 
     def attach(self, name: str, part: Part) -> None:
-        """Kernel limits that the part needs are raised for the processes that run, too.
+        """Attach a part. Kernel limits that it needs are raised for running processes, too.
 
         :raises SpecError: the part needs what a running container cannot get any more
         :raises HostActionFailed: the kernel does not let this host's helper raise the limits
@@ -295,12 +297,12 @@ class LxdEngine:
             missing = config.lacking(instance["config"], fixed)
             if missing and STATUSES.get(instance["status_code"]) is not Status.STOPPED:
                 self._complete(name, devices, missing)
-            self.leavings.insist(name, instance, lambda: self.client.patch_instance(
+            self.stale_devices.retry_after_cleanup(name, instance, lambda: self.client.patch_instance(
                 name, {"config": missing, "devices": devices}, etag), grants_of([part]))
 
         self.change(name, change)
         if any(grant.device.rdma for grant in grants_of([part])) and (pid := self.pid(name)):
-            rdmaspace.enter(self._privileged, self._host, pid, grants_of([part]))
+            rdma_netns.enter(self._privileged, self._host, pid, grants_of([part]))
 
     def _complete(self, name: str, devices: Collection[str], missing: Mapping[str, str]) -> None:
         """Let a running container have what its configuration must say, as far as it can."""
@@ -321,12 +323,12 @@ class LxdEngine:
             kept = {key: value for key, value in instance["devices"].items() if key not in go}
             if kept == instance["devices"]:
                 if grants := grants_of([part]):
-                    self.leavings.clear(name, instance, grants)
+                    self.stale_devices.clear(name, instance, grants)
                 return
             if isinstance(part, Grant):
                 self._require_interfaces(name, [instance["devices"][key] for key in go & instance["devices"].keys()])
-            with self.withheld(name, part) if isinstance(part, BlockDevice) else contextlib.nullcontext():
-                self.leavings.insist(name, instance, lambda: self.client.replace_instance(
+            with self.fenced(name, part) if isinstance(part, BlockDevice) else contextlib.nullcontext():
+                self.stale_devices.retry_after_cleanup(name, instance, lambda: self.client.replace_instance(
                     name, instance | {"devices": kept}, etag))
 
         try:
@@ -345,15 +347,15 @@ class LxdEngine:
                 require_interface(device["name"], device["parent"], self._privileged.inside(pid), self._host)
 
     @contextlib.contextmanager
-    def withheld(self, name: str, disk: BlockDevice) -> Iterator[None]:
-        """May be nested, for the disk to be detached in the block."""
+    def fenced(self, name: str, disk: BlockDevice) -> Iterator[None]:
+        """Fence a disk within the block. May be nested, for the disk to be detached in the block."""
         pid, mine = self.pid(name), self._fenced.__dict__.setdefault("paths", set())
         if pid is None or (pid, disk.path) in mine:
             yield
             return
         mine.add((pid, disk.path))
         try:
-            with withheld(self._privileged, self._fences, pid, disk, int(config.BLOCK_MODE, 8)):
+            with fenced(self._privileged, self._fences, pid, disk, int(config.BLOCK_MODE, 8)):
                 yield
         finally:
             mine.discard((pid, disk.path))
@@ -365,7 +367,7 @@ class LxdEngine:
         """
         return restore_all(self._privileged, self._fences)
 
-    def refit(self, name: str, parts: Sequence[Part]) -> None:
+    def update_devices(self, name: str, parts: Sequence[Part]) -> None:
         """Let a stopped container have exactly these parts, as they are called now: after a restart of the host,
         interfaces and nodes may have other names than when it was made. One that a release without limits of processes
         made gets the default."""
@@ -395,7 +397,7 @@ class LxdEngine:
             self.client.replace_instance(name, instance | {"config": own | wanted, "devices": kept | devices}, etag)
 
         self._patiently(name, lambda: self.change(name, change))
-        cores.settle(self.client, self.change, self._host, name, self.pid(name), wanted.get(cores.LIMIT))
+        cores.wait_applied(self.client, self.change, self._host, name, self.pid(name), wanted.get(cores.LIMIT))
 
     def set_limits(self, name: str, spec: ContainerSpec) -> None:
         """Let a container, stopped or running, have the CPUs, the memory and the root disk's size and speed of
@@ -410,20 +412,21 @@ class LxdEngine:
                 "config": kept | wanted, "devices": instance["devices"] | {"root": root}}, etag)
 
         self.change(name, change)
-        cores.settle(self.client, self.change, self._host, name, self.pid(name), wanted.get(cores.LIMIT))
+        cores.wait_applied(self.client, self.change, self._host, name, self.pid(name), wanted.get(cores.LIMIT))
 
-    def change(self, name: str, change: Callable[[dict[str, Any], str], None], seen: Seen | None = None) -> None:
+    def change(self, name: str, change: Callable[[dict[str, Any], str], None], current: VersionedInstance
+               | None = None) -> None:
         """Read, change and write back; again when somebody else wrote in between, or the daemon restarted: nobody else
         knows whether it had made the change.
 
         :param change: makes no change that is there already; called with the container as LXD describes it, and the
             ETag to write it back with
-        :param seen: what the caller has just read
+        :param current: what the caller has just read
         """
         conflicts, limit = 0, None
         while True:
             try:
-                return change(*(seen or self.client.instance(name)))
+                return change(*(current or self.client.instance(name)))
             except (errors.EngineConflict, errors.OperationForgotten):
                 conflicts += 1
                 if conflicts == CONFLICT_TRIES:
@@ -432,15 +435,15 @@ class LxdEngine:
                 limit = limit or time.monotonic() + self._restart_limit
                 if time.monotonic() >= limit:
                     raise
-            seen = None
-            time.sleep(BUSY_PAUSE)
+            current = None
+            time.sleep(BUSY_INTERVAL)
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """Look into the running container from the host, through its first process; nothing of the guest is run."""
         pid = self.pid(name)
         if pid is None:
             raise errors.EngineConflict(f"container {name} does not run, so what it sees cannot be checked")
-        rdmaspace.enter(self._privileged, self._host, pid, grants)
+        rdma_netns.enter(self._privileged, self._host, pid, grants)
         found = complaints(self._privileged.inside(pid), grants)
         if found:
             raise errors.NotAsGranted(f"container {name}: {'; '.join(found)}")
@@ -448,8 +451,8 @@ class LxdEngine:
     # Helpers.
 
     def pid(self, name: str) -> int | None:
-        """The container's first process; None when it does not run. It stays the same as long as it lives, and LXD
-        starts a program inside to answer what a container does."""
+        """Return the container's first process; None when it does not run. It is cached, because it stays the same
+        while the container runs and LXD starts a program inside to answer."""
         known = self._inits.get(name)
         if known is not None and began(known[0]) == known[1]:
             return known[0]
@@ -461,7 +464,7 @@ class LxdEngine:
         return found
 
     def _end_helpers(self, name: str) -> None:
-        """What the tenant let the daemon's helpers wait for does not come any more."""
+        """Kill the daemon's helpers that wait for the tenant."""
         killed = self._privileged.end_helpers(self.pid(name) or 0)
         if killed:
             LOG.warning("Killed %d processes of the daemon that waited for container %s", killed, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to containers, told by the daemon at once. LXD's events of type lifecycle."""
+"""Receive changes of containers from the daemon at once. LXD's events of type lifecycle."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Events:
         self._stream = Stream(client.settings, "/1.0/events", {"type": "lifecycle"}, "listen to the daemon's events")
 
     def receive(self, timeout: float | None = None) -> Change:
-        """The next change.
+        """Wait for the next change.
 
         :param timeout: seconds; None waits as long as the connection lives
         :raises EngineTimeout: there was none in time
@@ -47,7 +47,7 @@ class Events:
 
 
 def change_of(event: Mapping[str, Any]) -> Change | None:
-    """None for an event that does not change whether a container runs."""
+    """Return the change of an event; None for one that does not change whether a container runs."""
     metadata = event.get("metadata") or {}
     status = ACTIONS.get(metadata.get("action", ""))
     parts = metadata.get("source", "").partition("?")[0].split("/")

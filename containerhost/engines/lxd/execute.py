@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command in a container, with bytes for its standard input.
+"""Run a command in a container, with bytes for its standard input.
 
 LXD's exec: each of the command's streams is a websocket of the operation; the command begins when all are connected.
 """
@@ -41,7 +41,9 @@ class Command:
             self._open = stack.pop_all()
 
     def finish(self, stdin: bytes, timeout: int) -> Executed:
-        """:param timeout: seconds, after which it is killed
+        """Send all input, and wait for the command's end.
+
+        :param timeout: seconds, after which it is killed
         :raises EngineTimeout: it was killed
         """
         end = time.monotonic() + timeout
@@ -76,7 +78,7 @@ class Command:
 
 
 def exit_status(client: LxdClient, operation: Mapping[str, Any], asked: str, timeout: int) -> int:
-    """A command that cannot be run has a shell's status; LXD says so by failing the operation.
+    """Return the exit status, a shell's for a command that cannot be run: LXD reports that by failing the operation.
 
     :param timeout: seconds that it may take yet
     """
@@ -90,7 +92,8 @@ def exit_status(client: LxdClient, operation: Mapping[str, Any], asked: str, tim
 
 
 def all_drained(streams: Sequence[Stream], end: float) -> list[bytes] | None:
-    """Side by side, because a command stops when nobody reads one of them; None when they do not end in time."""
+    """Read all streams in parallel, because a command blocks when one of them is not read; None when they do not end in
+    time."""
     parts: list[bytes | None] = [None] * len(streams)
 
     def drain(place: int) -> None:
@@ -107,7 +110,7 @@ def all_drained(streams: Sequence[Stream], end: float) -> list[bytes] | None:
 
 
 def drained(stream: Stream, end: float) -> bytes:
-    """The beginning of what a stream brings until its end."""
+    """Return the beginning of a stream, and read it to its end."""
     kept = b""
     while (data := stream.receive(max(0.0, end - time.monotonic()))) is not None:
         kept += data[:KEPT - len(kept)]

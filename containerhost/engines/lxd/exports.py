@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container's root as one file: LXD packs it into its image store, from where it is read piece by piece.
+"""Export a container's root as one file: LXD packs it into its image store, from where it is read piece by piece.
 
 A running container is packed from a snapshot of it, which LXD makes without stopping it. What LXD packs carries the
 export's key, so that everything an interrupted export left is found again: the snapshot by its name, the image by its
@@ -16,15 +16,15 @@ from typing import Any
 import requests
 
 from containerhost import errors
-from containerhost.engines.lxd.client import LxdClient, refusal, translated
+from containerhost.engines.lxd.client import LxdClient, error_for, translated
 from containerhost.linux.poll import retry
 
 LOG = logging.getLogger(__name__)
 
 PREFIX = "containerhost-export-"
 PIECE = 1 << 16  # bytes read at once
-LOOK = 1  # s between two looks at LXD's progress
-BUSY_LIMIT = 30  # s that somebody else may be at work on a snapshot
+POLL_INTERVAL = 1  # s between two looks at LXD's progress
+BUSY_TIMEOUT = 30  # s that somebody else may be at work on a snapshot
 STOPPED = 102  # LXD's status code
 
 
@@ -60,7 +60,7 @@ class Reader:
         self.done = 0
 
     def read(self, size: int = PIECE) -> bytes:
-        """The next piece, of the reader's own size whatever is asked for; empty at the end."""
+        """Return the next piece, of the reader's own size whatever is asked for; empty at the end."""
         with translated("read the packed container", self._endpoint):
             piece = next(self._pieces, b"")
         self.done += len(piece)
@@ -69,13 +69,13 @@ class Reader:
 
 class Exports:
     """:param compression: program that packs: ``gzip``, ``zstd``, ``xz`` or ``none``
-    :param limit: seconds LXD may take to pack a container
+    :param timeout: seconds LXD may take to pack a container
     """
 
-    def __init__(self, client: LxdClient, compression: str, limit: int) -> None:
+    def __init__(self, client: LxdClient, compression: str, timeout: int) -> None:
         self._client = client
         self._compression = compression
-        self._limit = limit
+        self._timeout = timeout
 
     def take(self, name: str, key: str) -> Source:
         """Hold the container's root as it is now.
@@ -89,7 +89,7 @@ class Exports:
         asked = f"take a snapshot of container {name}"
         body = {"name": f"{PREFIX}{key}", "stateful": False}
         self._client.finish(self._client.request("post", "instances", name, "snapshots", asked=asked, json=body),
-                             asked, self._limit)
+                             asked, self._timeout)
         return Source("snapshot", f"{name}/{PREFIX}{key}", instance["architecture"])
 
     def pack(self, source: Source, key: str, progress: Callable[[int], None]) -> Packed:
@@ -112,22 +112,23 @@ class Exports:
         return Packed(done["fingerprint"], int(done["size"]))
 
     def _follow(self, operation: dict[str, Any], asked: str, progress: Callable[[int], None]) -> dict[str, Any]:
-        end = time.monotonic() + self._limit
+        end = time.monotonic() + self._timeout
         while time.monotonic() < end:
             operation = self._client.get("operations", operation["id"], "wait", asked=asked,
-                                          params={"timeout": str(LOOK)})
+                                          params={"timeout": str(POLL_INTERVAL)})
             metadata = operation.get("metadata") or {}
             if operation["status_code"] == 200:
                 return metadata
             if operation["status_code"] > 200:
                 raise failed(asked, operation.get("err") or operation["status"])
             progress(int((metadata.get("progress") or {}).get("percent", 0)))
-        raise errors.EngineTimeout(f"{asked}: not done within {self._limit} s")
+        raise errors.EngineTimeout(f"{asked}: not done within {self._timeout} s")
 
     def _sit_out(self, operation: dict[str, Any], asked: str) -> None:
-        """LXD cannot be told to stop packing, and what it makes can be removed only once it is there."""
+        """Wait for LXD to finish packing: it cannot be cancelled, and its result can be removed only once it is
+        there."""
         try:
-            self._client.wait(operation, asked, self._limit)
+            self._client.wait(operation, asked, self._timeout)
         except errors.EngineError as error:
             LOG.info("%s: %s", asked, error)
 
@@ -169,7 +170,7 @@ class Exports:
         return tuple(purged)
 
     def _snapshots(self, name: str) -> tuple[str, ...]:
-        """Keys of the exports that left a snapshot of a container."""
+        """Return the keys of the exports that left a snapshot of a container."""
         with contextlib.suppress(errors.EngineNotFound):
             urls = self._client.get("instances", name, "snapshots", asked=f"list the snapshots of container {name}")
             found = (url.partition("?")[0].rpartition("/")[2] for url in urls)
@@ -187,13 +188,13 @@ class Exports:
 
         # LXD itself goes on with a deletion whose caller was killed, and two of them fail on each other.
         with contextlib.suppress(errors.EngineNotFound):
-            retry(delete, errors.EngineError, BUSY_LIMIT, LOOK,
+            retry(delete, errors.EngineError, BUSY_TIMEOUT, POLL_INTERVAL,
                   lambda error: isinstance(error, errors.EngineTimeout | errors.EngineNotFound))
 
 
 def failed(asked: str, words: str) -> errors.EngineError:
-    """Of a full disk LXD tells no more than that the packing program died of it."""
-    error = refusal(asked, 400, words)
+    """Return the error of a failed export: when the disk is full, LXD only reports that the packing program failed."""
+    error = error_for(asked, 400, words)
     if isinstance(error, errors.StorageFull) or "broken pipe" in words:
         return errors.StorageFull(f"{error}; is the disk full where LXD keeps its images?")
     return error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices LXD's instances name, ours and other people's: a pure reading of one instance list.
+"""Find which devices LXD's instances name, ours and other people's: a pure reading of one instance list.
 
 What is configured counts, running or not: an instance that is stopped now takes its device when somebody starts it.
 """
@@ -19,7 +19,8 @@ VOLATILE = ("host_name", "last_state.vf.parent", "last_state.vf.id")
 
 
 def held(instances: Iterable[Mapping[str, Any]], devices: Iterable[Device], project: str) -> dict[str, str]:
-    """Device id -> the instance that names it; ``project/name`` where it is in another project than ``project``.
+    """Return the instance that names each device, by device id; ``project/name`` where it is in another project than
+    ``project``.
 
     :param instances: LXD's instance list of all projects (``recursion=1``)
     :param devices: with every part of a GPU that is among them
@@ -36,12 +37,13 @@ def held(instances: Iterable[Mapping[str, Any]], devices: Iterable[Device], proj
 
 
 def named(instance: Mapping[str, Any], known: Iterable[Device], netdevs: Mapping[str, str]) -> set[str]:
-    """Whoever has a slice by its nodes has the node of its GPU, too, which opens nothing of the GPU but that slice."""
+    """Return the devices that an instance names. A slice's nodes include the node of its GPU, which opens nothing of
+    the GPU but that slice."""
     by_node, otherwise = set[str](), set[str]()
     cut = set[str]()
     for part, config in (instance.get("expanded_devices") or {}).items():
         volatile = {key: instance["config"].get(f"volatile.{part}.{key}", "") for key in VOLATILE}
-        found = [device for device in known if is_place(part, device)] or [
+        found = [device for device in known if is_share(part, device)] or [
             device for device in known if names(config, volatile, device, netdevs)]
         if config.get("type") == "unix-char":
             by_node.update(device.id for device in found)
@@ -51,13 +53,13 @@ def named(instance: Mapping[str, Any], known: Iterable[Device], netdevs: Mapping
     return otherwise | (by_node - cut)
 
 
-def is_place(part: str, device: Device) -> bool:
-    """Whether a device entry is this project's own for a place on a shared GPU: of others it names none."""
+def is_share(part: str, device: Device) -> bool:
+    """Return whether a device entry is this project's own for a share of a GPU: of others it names none."""
     return device.kind is Kind.GPU_SHARE and part == f"gpu-{key(device.id)}"
 
 
 def names(config: Config, volatile: Config, device: Device, netdevs: Mapping[str, str]) -> bool:
-    """Whether an instance's device entry names ``device``.
+    """Return whether an instance's device entry names ``device``.
 
     :param netdevs: host interface by PCI address
     """
@@ -75,8 +77,8 @@ def names(config: Config, volatile: Config, device: Device, netdevs: Mapping[str
 
 
 def names_gpu(config: Config, device: Device) -> bool:
-    """Whether all of the entry's selectors fit: ``pci``, ``vendorid``, ``productid``, ``id`` (a DRM card, or a CDI
-    name), and for slices ``mig.*``. An entry without any is all GPUs."""
+    """Return whether all of the entry's selectors fit: ``pci``, ``vendorid``, ``productid``, ``id`` (a DRM card, or a
+    CDI name), and for slices ``mig.*``. An entry without any is all GPUs."""
     if config.get("gputype") == "mig":
         return names_gpu_part(config, device) and names_slice(config, device)
     return names_gpu_part(config, device)
@@ -103,7 +105,8 @@ def names_slice(config: Config, device: Device) -> bool:
 
 
 def names_cdi(wanted: str, device: Device) -> bool:
-    """``vendor/class=name``; a name that is an index cannot be resolved here and so stands for every such GPU."""
+    """Return whether a CDI name, ``vendor/class=name``, stands for the device; a name that is an index cannot be
+    resolved here and so stands for every such GPU."""
     kind, _, name = wanted.partition("=")
     others = {vendor.cdi_vendor for vendor in vendors.load() if vendor.name != device.plugin}
     if kind.partition("/")[0] in others:
@@ -115,7 +118,8 @@ def names_cdi(wanted: str, device: Device) -> bool:
 
 
 def names_netdev(config: Config, volatile: Config, device: Device, netdevs: Mapping[str, str]) -> bool:
-    """Only an interface that moves is taken: macvlan and bridges on a PF leave it, and its VFs, to others."""
+    """Return whether an entry takes the device's interface. Only a moved interface is taken: macvlan and bridges on a
+    PF leave it, and its VFs, to others."""
     moves = config.get("parent") if config.get("nictype") == "physical" else None
     if device.netdev and device.netdev in (moves, volatile["host_name"]):
         return True
@@ -133,7 +137,7 @@ def names_node(config: Config, device: Device) -> bool:
 
 
 def same_address(left: str, right: str) -> bool:
-    """PCI addresses, with or without their domain, in any case of letters."""
+    """Compare PCI addresses, with or without their domain, in any case of letters."""
     return full_address(left) == full_address(right)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the host's user ids are a container's: LXD keeps them in the instance's configuration."""
+"""Read which of the host's user ids are a container's: LXD keeps them in the instance's configuration."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,10 @@ CURRENT, NEXT = "volatile.idmap.current", "volatile.idmap.next"  # JSON: a list 
 
 
 def idmap(client: LxdClient, name: str) -> IdMap | None:
-    """:returns: None for a privileged container, whose users are the host's"""
+    """Return the container's id map.
+
+    :returns: None for a privileged container, whose users are the host's
+    """
     return of(client.instance(name)[0])
 
 

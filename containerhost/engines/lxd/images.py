@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LXD's image store: find, import and remove images. Imports are streamed; no image is ever whole in memory.
+"""Find, import and remove images of LXD's image store. Imports are streamed; no image is ever whole in memory.
 
 Formats: LXD's image-format document (split: a metadata tarball, and a root file system as a tarball) and its rest-api
 for ``POST /1.0/images``. What is imported was written by :mod:`containerhost.images`, never by a tenant.
@@ -52,11 +52,12 @@ class Images:
         return tuple(sorted(map(described, self._client.images()), key=lambda image: image.fingerprint))
 
     def having(self, name: str) -> tuple[Image, ...]:
-        """All images with a property ``name``, by fingerprint."""
+        """Return all images with a property ``name``, by fingerprint."""
         return tuple(image for image in self.all() if name in image.properties)
 
     def unnamed(self, prefix: str) -> tuple[Image, ...]:
-        """Images without an alias that were meant for one that begins with ``prefix``: what killed imports left."""
+        """Return the images without an alias that were meant for one that begins with ``prefix``: what killed imports
+        left."""
         return tuple(image for image in self.all() if image.filename.startswith(prefix) and not image.aliases)
 
     def import_split(self, metadata: bytes, rootfs: BinaryIO, alias: str, properties: Mapping[str, str]) -> str:
@@ -83,7 +84,7 @@ class Images:
         return found
 
     def delete(self, fingerprint: str) -> None:
-        """Containers made from it live on; nothing happens when it is gone already."""
+        """Delete an image. Idempotent; containers made from it stay."""
         try:
             self._client.delete_image(fingerprint)
         except EngineNotFound:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changing CPUs, memory, root disk and devices of a container while its processes go on.
+"""Change CPUs, memory, root disk and devices of a container while its processes go on.
 
 LXD applies a configuration that is written to a running container at once, but of one that it fails to apply it does
 not take back everything: its database then says something else than the container has. So a change is written in small
@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from containerhost.engines.lxd import config, cores, memoryuse
-from containerhost.engines.lxd.client import LxdClient, Seen
+from containerhost.engines.lxd.client import LxdClient, VersionedInstance
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec
@@ -60,16 +60,17 @@ class Live:
         self._privileged = privileged
         self._host = host or Host()
 
-    def look(self, name: str) -> Seen:
+    def look(self, name: str) -> VersionedInstance:
         return self._client.instance(name)
 
-    def obstacles(self, seen: Seen, spec: ContainerSpec) -> tuple[str, ...]:
-        """Why the running container cannot become what ``spec`` says without a restart, in words; empty when it can.
+    def obstacles(self, current: VersionedInstance, spec: ContainerSpec) -> tuple[str, ...]:
+        """Return why the running container cannot become what ``spec`` says without a restart, in words; empty when it
+        can.
 
         :param spec: of its parts only the grants count: all others stay as they are
         """
         self._engine.require_cores(spec)
-        instance, extensions = seen.instance, self._client.extensions
+        instance, extensions = current.instance, self._client.extensions
         found = obstacles(instance["config"], config.instance_config(spec, extensions))
         found += device_obstacles(instance["devices"], config.devices_of_all(spec.grants, extensions), extensions)
         before, after = (int(disk.get("size") or 0) for disk in (instance["devices"]["root"],
@@ -84,19 +85,19 @@ class Live:
         without a driver."""
         self._engine.await_changes(name)
 
-    def differs(self, seen: Seen, spec: ContainerSpec) -> bool:
-        """Whether the running container is not what ``spec`` says."""
+    def differs(self, current: VersionedInstance, spec: ContainerSpec) -> bool:
+        """Return whether the running container is not what ``spec`` says."""
         wanted = self._target(spec)
-        fixed = obstacles(seen.instance["config"], config.instance_config(spec, self._client.extensions))
-        return bool(fixed) or bool(steps(seen.instance, wanted, kept=wanted.granted))
+        fixed = obstacles(current.instance["config"], config.instance_config(spec, self._client.extensions))
+        return bool(fixed) or bool(steps(current.instance, wanted, kept=wanted.granted))
 
     def memory_in_use(self, name: str) -> int:
-        """Bytes that its processes cannot do without."""
+        """Return the bytes that its processes cannot do without."""
         metrics = self._engine.metrics(name)
         found = memoryuse.needed(self._host, metrics.pid) if metrics.pid else 0
         return metrics.memory if found is None else found
 
-    def adapt(self, seen: Seen, spec: ContainerSpec) -> None:
+    def adapt(self, current: VersionedInstance, spec: ContainerSpec) -> None:
         """Let the running container be what ``spec`` says; it has no :meth:`obstacles`. Of its parts only the grants
         count: all others stay as they are. May be repeated; on an error some steps are done and some are not.
         """
@@ -106,36 +107,39 @@ class Live:
         pid = self._engine.pid(spec.name)
         if kernel and pid:
             self._privileged.raise_limits(pid, kernel)
-        self._write(spec.name, steps(seen.instance, wanted, kept=wanted.granted), seen)
-        if limits(seen.instance, wanted) != seen.instance:
-            cores.settle(self._client, self._engine.change, self._host, spec.name, pid, wanted.config.get(cores.LIMIT))
+        self._write(spec.name, steps(current.instance, wanted, kept=wanted.granted), current)
+        if limits(current.instance, wanted) != current.instance:
+            cores.wait_applied(self._client, self._engine.change, self._host, spec.name, pid,
+                               wanted.config.get(cores.LIMIT))
 
-    def renew(self, seen: Seen, spec: ContainerSpec) -> None:
+    def replace_devices(self, current: VersionedInstance, spec: ContainerSpec) -> None:
         """Take everything granted from the running container and give it the grants of ``spec``: for one that does not
         have what LXD says it has, or has more."""
-        self._engine.leavings.clear(spec.name, seen.instance)
-        self._write(spec.name, steps(seen.instance, self._target(spec), kept={}), seen)
+        self._engine.stale_devices.clear(spec.name, current.instance)
+        self._write(spec.name, steps(current.instance, self._target(spec), kept={}), current)
 
     def _target(self, spec: ContainerSpec) -> Target:
         extensions = self._client.extensions
         return Target(live_keys(config.instance_config(spec, extensions)), config.root_disk(spec.root),
                       config.devices_of_all(spec.grants, extensions))
 
-    def _write(self, name: str, changes: Collection[Step], seen: Seen | None) -> None:
+    def _write(self, name: str, changes: Collection[Step], current: VersionedInstance | None) -> None:
         for step in changes:
-            self._engine.change(name, functools.partial(self._do, name, step), seen)
-            seen = None
+            self._engine.change(name, functools.partial(self._do, name, step), current)
+            current = None
 
     def _do(self, name: str, step: Step, instance: Instance, etag: str) -> None:
         changed = step(instance)
         if changed != instance:
-            self._engine.leavings.insist(name, instance, lambda: self._client.replace_instance(name, changed, etag))
+            self._engine.stale_devices.retry_after_cleanup(name, instance,
+                                                           lambda: self._client.replace_instance(name, changed, etag))
 
 
 # Pure: from what a container has to what is written.
 
 def steps(present: Instance, wanted: Target, kept: Mapping[str, Device]) -> list[Step]:
-    """What to write one after another; none that changes nothing. What LXD only notes goes with the last one.
+    """Return the changes to write one after another; none that changes nothing. What LXD only records goes with the
+    last one.
 
     What goes does so before anything comes: two interfaces may have the same name one after the other.
 
@@ -163,7 +167,7 @@ def memory(instance: Instance, wanted: Target) -> Instance:
 
 
 def limits(instance: Instance, wanted: Target) -> Instance:
-    """The root disk's too."""
+    """Return the instance with its new limits, the root disk's included."""
     return _with_keys(instance, wanted, LIMITS) | {"devices": instance["devices"] | {"root": wanted.root}}
 
 
@@ -172,7 +176,7 @@ def noted(instance: Instance, wanted: Target) -> Instance:
 
 
 def _with_keys(instance: Instance, wanted: Target, prefixes: tuple[str, ...]) -> Instance:
-    """Its keys that begin so are those wanted; the others stay."""
+    """Replace the keys with a prefix by those wanted; the others stay."""
     others = {key: value for key, value in instance["config"].items() if not key.startswith(prefixes)}
     return instance | {"config": others | {key: value for key, value in wanted.config.items()
                                            if key.startswith(prefixes)}}
@@ -187,7 +191,9 @@ def without(instance: Instance, key: str) -> Instance:
 
 
 def obstacles(present: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
-    """:param present: the container's configuration
+    """Return the configuration's differences that need a restart, in words.
+
+    :param present: the container's configuration
     :param wanted: that of a new one like it
     """
     differing = [key for key in wanted if key.startswith("security.") and present.get(key) != wanted[key]]
@@ -202,7 +208,9 @@ def obstacles(present: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[st
 
 def device_obstacles(present: Mapping[str, Device], wanted: Mapping[str, Device],
                      extensions: Collection[str]) -> tuple[str, ...]:
-    """:param present: the container's devices
+    """Return the devices' differences that need a restart, in words.
+
+    :param present: the container's devices
     :param wanted: those of the grants that it is to have
     """
     coming = [device for key, device in wanted.items() if present.get(key) != device]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a container cannot do without, which tells how small it may become while it runs.
+"""Measure how much memory a container cannot do without, which tells how small it may become while it runs.
 
 What its control group uses (cgroup v1, Documentation/admin-guide/cgroup-v1/memory.rst; v2, cgroup-v2.rst) holds files
 too that are in memory for speed: the kernel drops those when the limit shrinks. What is left has nowhere to go,
@@ -13,7 +13,7 @@ PAYLOAD = "lxc.payload"  # LXC's name for the group of everything in a container
 
 
 def needed(host: Host, pid: int) -> int | None:
-    """Bytes; None when the host does not tell.
+    """Return the bytes of memory that a container cannot do without; None when the host does not tell.
 
     :param pid: the container's first process
     """
@@ -27,15 +27,15 @@ def needed(host: Host, pid: int) -> int | None:
 
 
 def container_part(path: str) -> str:
-    """The group that the container's limit is on: its init may have moved itself into one below."""
+    """Return the group that has the container's limit: its init may have moved itself into one below."""
     parts = path.split("/")
     depth = next((place + 1 for place, part in enumerate(parts) if part.startswith(PAYLOAD)), len(parts))
     return "/".join(parts[:depth])
 
 
-def _needed(host: Host, folder: str, file: str, prefix: str) -> int | None:
-    used = host.number(f"{folder}/{file}")
-    rows = (line.split() for line in host.lines(f"{folder}/memory.stat"))
+def _needed(host: Host, directory: str, file: str, prefix: str) -> int | None:
+    used = host.number(f"{directory}/{file}")
+    rows = (line.split() for line in host.lines(f"{directory}/memory.stat"))
     told = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
     names = [f"{prefix}{name}" for name in ("active_file", "inactive_file")]
     if used is None or not all(name in told for name in names):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers that go from one daemon to another by LXD's own migration protocol: the receiver fetches.
+"""Move containers from one daemon to another by LXD's own migration protocol: the receiver fetches.
 
 The daemons do not trust each other. The sender begins an operation that waits some seconds for whoever knows its
 secrets, which are made for this one transfer; the receiver connects by https and accepts the sender's certificate and
@@ -84,7 +84,8 @@ class Transfers:
         self._keep_files(spec.name)
 
     def _keep_files(self, name: str) -> None:
-        """To LXD it is a copy, into which it would write a new host's name and the like at the first start."""
+        """Keep LXD from changing the files: to it the container is a copy, into which it would write a new host's name
+        and the like at the first start."""
         instance, etag = self._client.instance(name)
         if instance["config"].pop(TEMPLATE, None) is not None:
             self._client.replace_instance(name, instance, etag)
@@ -107,7 +108,7 @@ def carried(configuration: Mapping[str, str]) -> dict[str, str]:
 
 
 def instance(spec: ContainerSpec, offer: Offer, extensions: frozenset[str]) -> dict[str, Any]:
-    """The body of ``POST /1.0/instances`` that fetches ``offer``."""
+    """Return the body of ``POST /1.0/instances`` that fetches ``offer``."""
     body = config.instance(spec, extensions)
     return body | {
         "architecture": offer.architecture,
@@ -118,7 +119,7 @@ def instance(spec: ContainerSpec, offer: Offer, extensions: frozenset[str]) -> d
 
 
 def sends(operation: Mapping[str, Any], name: str) -> bool:
-    """Whether an operation of LXD sends the container ``name`` to another daemon."""
+    """Return whether an operation of LXD sends the container ``name`` to another daemon."""
     urls = (operation.get("resources") or {}).get("instances") or ()
     return operation.get("description") == SENDING and any(
         url.partition("?")[0].endswith(f"/{name}") for url in urls)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What LXD's running operations are about. Pure."""
+"""Tell what LXD's running operations are about. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def creates(operation: Mapping[str, Any], name: str) -> bool:
-    """Whether an operation makes the instance ``name``."""
+    """Return whether an operation makes the instance ``name``."""
     return operation.get("description", "").startswith("Creating") and concerns(operation, name)
 
 
 def changes(operation: Mapping[str, Any], name: str) -> bool:
-    """Whether an operation works on the instance and will end by itself, unlike a console or a command in it."""
+    """Return whether an operation works on the instance and will end by itself, unlike a console or a command in it."""
     return operation.get("class") == "task" and concerns(operation, name)
 
 

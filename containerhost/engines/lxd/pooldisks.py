@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Further disks of a storage pool: LXD's custom volumes, each a file system with a size."""
+"""Manage further disks of a storage pool: LXD's custom volumes, each a file system with a size."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ class PoolDisks:
         self._write("post", {"name": name, "config": config}, f"make disk {name} of {size} bytes")
 
     def delete(self, name: str) -> None:
-        """Done already when it is gone.
+        """Delete a disk. Idempotent.
 
         :raises EngineError: a container has it
         """
@@ -79,7 +79,7 @@ class PoolDisks:
 
 
 def disk(volume: Mapping[str, Any]) -> Disk:
-    """From LXD's description of a volume."""
+    """Return a disk from LXD's description of a volume."""
     config = volume["config"]
     return Disk(
         name=volume["name"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP to the daemon: over its socket, or with the one certificate that it may have.
+"""Connect to the daemon by HTTP: over its socket, or with the one certificate that it may have.
 
 pylxd has the same and much more, which every short command of a driver would spend most of its time with.
 """
@@ -80,7 +80,9 @@ class PinnedAdapter(requests.adapters.HTTPAdapter):
 
 def session(url: str, path: str, server_cert: str | None, cert: tuple[str, str | None] | None,
             params: Mapping[str, str]) -> requests.Session:
-    """:param path: of the socket, where ``url`` is one
+    """Return an HTTP session for the daemon.
+
+    :param path: of the socket, where ``url`` is one
     :param server_cert: file of the one certificate to accept; None trusts the system's authorities
     :param cert: files of the client's certificate and key
     :param params: of every request

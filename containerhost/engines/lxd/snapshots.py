@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of a container's root disk that stay in LXD's pool (LXD's rest-api document, ``/snapshots``).
+"""Manage snapshots of a container's root disk that stay in LXD's pool (LXD's rest-api document, ``/snapshots``).
 
 LXD's snapshots also hold the container's configuration and devices of that time; whoever restores one brings both up to
 date afterwards (``LxdEngine.reconfigure``), because devices may belong to somebody else by now.
@@ -18,7 +18,7 @@ class Snapshots:
         return tuple(sorted(url.partition("?")[0].rpartition("/")[2] for url in urls))
 
     def create(self, container: str, name: str) -> None:
-        """Of the disk as it is; a running container is not stopped, and its memory is not kept."""
+        """Create a snapshot of the disk as it is; a running container is not stopped, and its memory is not kept."""
         asked = f"make snapshot {name} of container {container}"
         body = {"name": name, "stateful": False}
         self._client.finish(self._client.request("post", "instances", container, "snapshots", asked=asked, json=body),
@@ -31,7 +31,7 @@ class Snapshots:
                             asked)
 
     def delete(self, container: str, name: str) -> None:
-        """Nothing happens when it is gone already."""
+        """Delete a snapshot. Idempotent."""
         asked = f"delete snapshot {name} of container {container}"
         try:
             self._client.finish(self._client.request("delete", "instances", container, "snapshots", name, asked=asked),

@@ -35,7 +35,7 @@ def container_state(instance: Mapping[str, Any]) -> ContainerState:
 
 
 def moment(text: str | None) -> datetime.datetime | None:
-    """LXD's RFC 3339 time; None for its "never", which is a day of year 1 or of 1970."""
+    """Parse LXD's RFC 3339 time; None for its "never", which is a day of year 1 or of 1970."""
     if not text:
         return None
     seconds, _, fraction = text.removesuffix("Z").partition(".")
@@ -45,7 +45,7 @@ def moment(text: str | None) -> datetime.datetime | None:
 
 
 def metrics(state: Mapping[str, Any]) -> Metrics:
-    """LXD's instance state document."""
+    """Return the metrics of LXD's instance state document."""
     memory = state.get("memory") or {}
     pid = state.get("pid") or 0
     return Metrics(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Websockets to the daemon: what an operation or the list of events sends and takes while it goes on.
+"""Open websockets to the daemon: what an operation or the list of events sends and takes while it goes on.
 
 The protocol is the websockets package's, without its own input and output: those block in a way that holds up the whole
 process where nova's threads are eventlet's (nova 33).
@@ -82,7 +82,10 @@ class Stream:
             self._flush()
 
     def send(self, data: bytes) -> None:
-        """:raises EngineUnavailable: the other end has closed"""
+        """Send a message.
+
+        :raises EngineUnavailable: the other end has closed
+        """
         self._send(lambda: self._protocol.send_binary(data))
 
     def end_of_input(self) -> None:
@@ -99,7 +102,7 @@ class Stream:
             raise errors.EngineUnavailable(f"{self._asked}: the daemon has closed the connection") from error
 
     def receive(self, timeout: float | None = None) -> bytes | None:
-        """The next message; None at the end.
+        """Return the next message; None at the end.
 
         :param timeout: seconds; None waits as long as the connection lives
         :raises EngineTimeout: nothing came in time
@@ -119,7 +122,10 @@ class Stream:
                 return None
 
     def _wait_for_more(self, end: float | None) -> bool:
-        """:returns: False when nothing more can come"""
+        """Wait until more can be read.
+
+        :returns: False when nothing more can come
+        """
         if not self._reading.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
             raise errors.EngineTimeout(f"{self._asked}: nothing came in time")
         self._waiting = True
@@ -157,7 +163,7 @@ class Stream:
                 pass
 
     def await_hang_up(self, timeout: float) -> None:
-        """Of the other end, which agreed to the end.
+        """Wait until the other end, which agreed to the end, closes the connection.
 
         :param timeout: seconds, after which it need not have
         """
@@ -172,8 +178,8 @@ class Stream:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """A thread that waits in :meth:`receive` gets None, and lets go of the socket: it would not wake (eventlet's do
-        not) were the socket closed under it."""
+        """Close the connection. A thread that waits in :meth:`receive` gets None and releases the socket: it would not
+        wake (eventlet's do not) if the socket were closed under it."""
         self._closed = True
         with contextlib.suppress(errors.EngineUnavailable):
             self._send(self._protocol.send_close)
@@ -190,7 +196,7 @@ class Stream:
 
 
 def _connected(settings: Settings) -> tuple[socket.socket, str]:
-    """A connection to the daemon, and its address as websockets call it."""
+    """Return a connection to the daemon, and its address as websockets call it."""
     url = settings.url()
     if url.startswith("http+unix://"):
         local = socket.socket(socket.AF_UNIX)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AMD GPUs under amdgpu: their DRM nodes, and /dev/kfd that every ROCm user shares.
+"""Support AMD GPUs under amdgpu: their DRM nodes, and /dev/kfd that every ROCm user shares.
 
 Source: Documentation/gpu/amdgpu/driver-misc.rst (unique_id, product_name, mem_info_vram_total).
 """
@@ -26,17 +26,17 @@ class Amd(base.GpuVendor):
                           health=function.health + self.driver_complaints(function) + complaints)
         if function.driver not in self.drivers:
             return (gpu,)
-        folder = function.folder
+        directory = function.directory
         return (dataclasses.replace(
             gpu,
-            model=self.host.text(f"{folder}/product_name"),
-            uuid=self.host.text(f"{folder}/unique_id"),
-            memory=self.host.number(f"{folder}/mem_info_vram_total"),
+            model=self.host.text(f"{directory}/product_name"),
+            uuid=self.host.text(f"{directory}/unique_id"),
+            memory=self.host.number(f"{directory}/mem_info_vram_total"),
             nodes=gpu.nodes + self._kfd,
             health=gpu.health + tuple(health.of_nodes(self.host, self._kfd))),)
 
     @functools.cached_property
     def _kfd(self) -> tuple[CharNode, ...]:
-        """None on a kernel without the compute driver: graphics still work."""
+        """Return the node of the compute driver; None on a kernel without it: graphics still work."""
         number = self.host.char_number("/sys/class/kfd/kfd/dev")
         return (CharNode("/dev/kfd", *number, NodeUse.SHARED),) if number else ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel GPUs under i915 or xe: their DRM nodes are all a container needs."""
+"""Support Intel GPUs under i915 or xe: their DRM nodes are all a container needs."""
 
 from typing import ClassVar
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network functions of any vendor."""
+"""Support network functions of any vendor."""

@@ -33,7 +33,9 @@ RULES = (NO_CABLE, PORT_LINK, NOT_ACTIVE, NO_CARRIER)
 
 
 def cable_findings(link_layer: LinkLayer | None, phys_state: str | None, *, own: bool) -> Iterator[Finding]:
-    """:param phys_state: of the physical function's port, in lower case; None where there is none
+    """Report a cable that is missing.
+
+    :param phys_state: of the physical function's port, in lower case; None where there is none
     :param own: the device is that function
     """
     if link_layer is LinkLayer.INFINIBAND and phys_state not in (None, LINK_UP):
@@ -50,6 +52,9 @@ def port_findings(link_layer: LinkLayer | None, state: str | None, phys_state: s
 
 
 def carrier_findings(carrier: str | None) -> Iterator[Finding]:
-    """:param carrier: the attribute's text; it cannot be read of an interface that is down"""
+    """Report an interface without carrier.
+
+    :param carrier: the attribute's text; it cannot be read of an interface that is down
+    """
     if carrier == "0":
         yield NO_CARRIER.finds()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network functions: InfiniBand and RoCE cards, and any Ethernet card, with or without SR-IOV.
+"""Support network functions: InfiniBand and RoCE cards, and any Ethernet card, with or without SR-IOV.
 
 A virtual function is made to be given away, so it is refused only if the host has addresses or routes on it. A
 physical function is the host's own unless it is down, unused and has no virtual functions enabled.
@@ -41,9 +41,9 @@ class Net(base.Vendor):
         return function.class_code.startswith(_NETWORK)
 
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
-        found = self._netdevs.of(function.folder)
+        found = self._netdevs.of(function.directory)
         netdev, away = found.netdev, found.away and function.driver is not None
-        side = self._rdma_devices.of(function.folder)
+        side = self._rdma_devices.of(function.directory)
         complaints = function.health + side.health
         if netdev is None and not away and not function.health:
             complaints += (f"driver {function.driver} made no network interface; see the kernel's log "
@@ -58,25 +58,26 @@ class Net(base.Vendor):
 
     def _ways(self, function: PciFunction, side: Found, netdev: Netdev | None, link_layer: LinkLayer
               ) -> Iterator[Finding]:
-        """Whether it reaches its network."""
+        """Return whether it reaches its network."""
         if side.rdma:
             yield from ports.cable_findings(link_layer, self._cable(function, side), own=function.parent is None)
             yield from ports.port_findings(link_layer, side.rdma.port_state, side.phys_state,
                                            virtual=function.parent is not None)
         if netdev and link_layer is LinkLayer.ETHERNET and function.parent is None:
-            yield from ports.carrier_findings(self.host.text(f"{netdev.folder}/carrier"))
+            yield from ports.carrier_findings(self.host.text(f"{netdev.directory}/carrier"))
 
     def _cable(self, function: PciFunction, side: Found) -> str | None:
-        """The state of the physical function's port, read once for all of its VFs."""
+        """Return the state of the physical function's port, read once for all of its VFs."""
         if function.parent is None:
             return side.phys_state
         if function.parent not in self._cables:
-            self._cables[function.parent] = self._rdma_devices.phys_state(pci.folder(self.host, function.parent))
+            self._cables[function.parent] = self._rdma_devices.phys_state(pci.directory(self.host, function.parent))
         return self._cables[function.parent]
 
     def _link_layer(self, function: PciFunction, rdma: Rdma | None) -> LinkLayer:
-        """That of a function without an interface here: its RDMA port's, or what its PCI class usually means."""
-        told = self._rdma_devices.link_layer(function.folder, rdma.ibdev) if rdma else None
+        """Return the link layer of a function without an interface here: its RDMA port's, or the usual one of its PCI
+        class."""
+        told = self._rdma_devices.link_layer(function.directory, rdma.ibdev) if rdma else None
         usual = LinkLayer.INFINIBAND if function.class_code.startswith(_INFINIBAND) else LinkLayer.ETHERNET
         return told or usual
 
@@ -89,7 +90,7 @@ class Net(base.Vendor):
 
     @classmethod
     def grant(cls, device: Device, options: GrantOptions) -> Grant:
-        """The interface, the verbs nodes if there are any, and the locked memory that verbs need.
+        """Grant the interface, the verbs nodes if there are any, and the locked memory that verbs need.
 
         A container that runs has the interface, so to grant a device again (``netdev_away``) the caller must
         fill in ``device.netdev`` from its own records.

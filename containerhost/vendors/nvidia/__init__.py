@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA GPUs: description, health, reset, libraries and partitioning (MIG)."""
+"""Support NVIDIA GPUs: description, health, reset, libraries and partitioning (MIG)."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the Container Device Interface names a device (CNCF CDI specification, "Fully qualified device names").
+"""Name a device for the Container Device Interface (CNCF CDI specification, "Fully qualified device names").
 
 Engines that take CDI names bring an NVIDIA GPU with its driver's libraries; the specifications behind the names are
 made by NVIDIA's container toolkit (``nvidia-ctk cdi generate``), which knows every GPU and MIG slice by its UUID.

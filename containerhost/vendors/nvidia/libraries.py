@@ -2,7 +2,7 @@
 """Bring the libraries of NVIDIA's driver into a container that Docker starts: an engine of 20.10 knows no CDI.
 
 As NVIDIA's container toolkit does it: a hook before the container's first program (OCI runtime specification,
-"Prestart") runs nvidia-container-cli with the container's process and root folder. It brings no nodes: those are the
+"Prestart") runs nvidia-container-cli with the container's process and root directory. It brings no nodes: those are the
 grant's. This file is the hook's program too, which needs nothing but Python.
 """
 
@@ -16,33 +16,36 @@ from pathlib import Path
 from typing import Any
 
 TOOL = "nvidia-container-cli"
-LIMIT = 60  # s
+TIMEOUT = 60  # s
 
 
 def hook(capabilities: Collection[str]) -> dict[str, Any]:
-    """An OCI hook.
+    """Return an OCI hook.
 
     :raises FileNotFoundError: this host has no such tool
     """
     if shutil.which(TOOL) is None:
         raise FileNotFoundError(f"the libraries of the GPU's driver ({', '.join(sorted(capabilities))}) are asked for, "
                                 f"but this host has no {TOOL}: install NVIDIA's container toolkit")
-    return {"path": sys.executable, "args": [sys.executable, "-I", __file__, *sorted(capabilities)], "timeout": LIMIT,
+    return {"path": sys.executable, "args": [sys.executable, "-I", __file__, *sorted(capabilities)], "timeout": TIMEOUT,
             "env": [f"PATH={os.environ.get('PATH', os.defpath)}"]}
 
 
 def command(capabilities: Collection[str], pid: int, root: str) -> list[str]:
-    """:param capabilities: as in GrantOptions; the tool's options have the same names"""
+    """Return the command of the tool that brings the libraries.
+
+    :param capabilities: as in GrantOptions; the tool's options have the same names
+    """
     return [TOOL, "--load-kmods", "configure", "--no-cgroups", "--no-devbind", "--ldconfig=@/sbin/ldconfig",
             *(f"--{name}" for name in sorted(capabilities)), f"--pid={pid}", root]
 
 
 def main() -> int:
-    """Standard input is the container's state (OCI runtime specification, "State")."""
+    """Run as an OCI hook: standard input is the container's state (OCI runtime specification, "State")."""
     state = json.load(sys.stdin)
     bundle = Path(state["bundle"])
     root = bundle / json.loads((bundle / "config.json").read_text(encoding="utf-8"))["root"]["path"]
-    return subprocess.run(command(sys.argv[1:], int(state["pid"]), str(root)), check=False, timeout=LIMIT).returncode
+    return subprocess.run(command(sys.argv[1:], int(state["pid"]), str(root)), check=False, timeout=TIMEOUT).returncode
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only NVIDIA's management library tells: memory, how busy a GPU is, and the names of MIG slices.
+"""Query what only NVIDIA's management library tells: memory, how busy a GPU is, and the names of MIG slices.
 
 The library is asked in a thread of its own with a time limit: a call for a card that has died may never come back.
 Without the library there is nothing to add, and that is no error; without an answer the GPUs' state is unknown.
@@ -19,7 +19,7 @@ from containerhost.vendors.base import Use
 from containerhost.vendors.nvidia import nvmlhealth
 
 LOG = logging.getLogger(__name__)
-TIME_LIMIT = 10.0  # seconds; the first call after boot without the persistence daemon takes 1 to 2 per GPU
+TIMEOUT = 10.0  # seconds; the first call after boot without the persistence daemon takes 1 to 2 per GPU
 MILLI = 1000  # mW of a W
 _LIBRARY = "libnvidia-ml.so.1"
 _BOUND = "/sys/bus/pci/drivers/nvidia"  # links to the GPUs that the driver has, by address
@@ -65,25 +65,25 @@ class _Asker:
         self._overdue_at = 0.0
         self._answer: Answer = None
 
-    def ask(self, limit: float) -> Answer:
+    def ask(self, timeout: float) -> Answer:
         """Return the answer of a query that began after this call: one that ran already may have read what the caller
         has changed since. All that wait for the same query share it.
 
-        :param limit: seconds, for the query that runs and the one after it together
+        :param timeout: seconds, for the query that runs and the one after it together
         :returns: None: no answer in time. While a query runs that has exceeded its limit, this is so at once, so that
             a driver that hangs does not delay every caller
         """
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + timeout
         with self._changed:
             mine = self._begun + 1
             others = self._begun > self._ended
             if others and time.monotonic() >= self._overdue_at:
                 return None
-            if not self._changed.wait_for(lambda: self._ended >= mine - 1, limit):
+            if not self._changed.wait_for(lambda: self._ended >= mine - 1, timeout):
                 return None
             if self._begun < mine:
                 threading.Thread(target=self._run, name="nvml", daemon=True).start()
-                self._begun, self._overdue_at = mine, time.monotonic() + limit if others else deadline
+                self._begun, self._overdue_at = mine, time.monotonic() + timeout if others else deadline
             if not self._changed.wait_for(lambda: self._ended >= mine, deadline - time.monotonic()):
                 return None
             return self._answer
@@ -102,24 +102,24 @@ class _Asker:
 _ASKER = _Asker()
 
 
-def query(limit: float = TIME_LIMIT) -> dict[str, Gpu]:
+def query(timeout: float = TIMEOUT) -> dict[str, Gpu]:
     """Return what NVML knows, by PCI address as the kernel writes it. Safe to call from several threads.
 
-    :param limit: seconds
+    :param timeout: seconds
     :returns: empty on a host without the library. A GPU of NVIDIA's driver about which there is no answer has a state
         that says so: it is not known to be well
     """
     if not available():
         return {}
-    answer = _ASKER.ask(limit)
+    answer = _ASKER.ask(timeout)
     if answer is None:
-        LOG.warning("NVML has not answered within %s s: the state of the GPUs is unknown", limit)
-        return _unknown(_bound(), f"no answer within {limit:g} s")
+        LOG.warning("NVML has not answered within %s s: the state of the GPUs is unknown", timeout)
+        return _unknown(_bound(), f"no answer within {timeout:g} s")
     return dict(answer)
 
 
 def available() -> bool:
-    """Whether this host has the library."""
+    """Return whether this host has the library."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -159,7 +159,10 @@ def _unknown(addresses: Iterable[str], reason: str) -> dict[str, Gpu]:
 
 
 def _gpus(library: Any, bound: Collection[str] = ()) -> Iterator[tuple[str, Gpu]]:
-    """:param bound: addresses of the GPUs that the driver has: what is not among those listed is asked for by name"""
+    """Yield the GPUs of the library by address.
+
+    :param bound: addresses of the GPUs that the driver has: what is not among those listed is asked for by name
+    """
     found = set()
     for index in range(library.nvmlDeviceGetCount()):
         try:
@@ -224,7 +227,7 @@ def _slices(library: Any, handle: Any) -> Iterator[tuple[tuple[int, int], MigSli
 
 
 def address_of(info: Any) -> str:
-    """The kernel writes at least four digits of the domain, NVML eight."""
+    """Return the kernel's form of a PCI address: it writes at least four digits of the domain, NVML eight."""
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's management library tells of a GPU's health.
+"""Query a GPU's health from NVIDIA's management library.
 
 Sources: the NVML API reference; NVIDIA, "GPU Memory Error Management", chapters "Error Recovery and Response Flags" and
 "RMA Policy Thresholds for Row-Remapping" (https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/), and "Dynamic Page
@@ -87,7 +87,10 @@ class State:
 
 
 def read(library: Any, handle: Any) -> State:
-    """:param library: pynvml"""
+    """Read a GPU's state.
+
+    :param library: pynvml
+    """
     def told(call: Callable[[], Any]) -> Any:
         try:
             return call()

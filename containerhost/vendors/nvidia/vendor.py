@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA GPUs and their MIG slices, from sysfs and /proc/driver/nvidia; NVML adds what those do not tell.
+"""Support NVIDIA GPUs and their MIG slices, from sysfs and /proc/driver/nvidia; NVML adds what those do not tell.
 
 Sources: the NVIDIA driver's README, chapters "/proc interface" and "Device files"; the MIG User Guide, chapter "Device
 nodes and capabilities".
@@ -95,7 +95,7 @@ class Nvidia(base.GpuVendor):
         return self._with_driver(gpu) if function.driver in self.drivers else (gpu,)
 
     def _with_driver(self, gpu: Device) -> tuple[Device, ...]:
-        """The GPU as NVIDIA's own driver knows it, and its slices."""
+        """Describe the GPU as NVIDIA's own driver knows it, and its slices."""
         information = self.host.fields(f"{_PROC}/gpus/{gpu.address}/information")
         minor = information.get("Device Minor", "")
         gpu = dataclasses.replace(gpu, model=information.get("Model") or None, uuid=_uuid(information))
@@ -115,7 +115,8 @@ class Nvidia(base.GpuVendor):
 
     @functools.cached_property
     def _shared_nodes(self) -> tuple[CharNode, ...]:
-        """Nodes that every holder of an NVIDIA GPU has; modeset and uvm-tools only where the host made them."""
+        """Return the nodes that every holder of an NVIDIA GPU has; modeset and uvm-tools only where the host made
+        them."""
         nodes = [CharNode("/dev/nvidiactl", self._major, _CONTROL_MINOR, NodeUse.SHARED)]
         optional = [CharNode("/dev/nvidia-modeset", self._major, _MODESET_MINOR, NodeUse.SHARED)]
         uvm = self.host.char_majors.get("nvidia-uvm")
@@ -133,7 +134,7 @@ class Nvidia(base.GpuVendor):
         return complaints
 
     def _slices(self, gpu: Device, own: CharNode) -> list[Device]:
-        """The compute instances below /proc/driver/nvidia/capabilities/gpu<minor>/mig, by number."""
+        """Return the compute instances below /proc/driver/nvidia/capabilities/gpu<minor>/mig, by number."""
         mig = f"{_PROC}/capabilities/gpu{own.minor}/mig"
         found = []
         for gi, gi_name in _numbered(_GPU_INSTANCE, self.host.names(mig)):
@@ -156,9 +157,9 @@ class Nvidia(base.GpuVendor):
             gpu, id=f"{gpu.address}/gi{which.gi}/ci{which.ci}", kind=Kind.GPU_SLICE, parent=gpu.address, uuid=None,
             slice=which, nodes=(*own_nodes, *shared, *self._shared_nodes), health=(*gpu.health, *complaints))
 
-    def _capability(self, folder: str) -> CharNode | None:
-        """The /dev/nvidia-caps node that a capability's ``access`` file names."""
-        minor = self.host.fields(f"{folder}/access").get("DeviceFileMinor", "")
+    def _capability(self, directory: str) -> CharNode | None:
+        """Return the /dev/nvidia-caps node that a capability's ``access`` file names."""
+        minor = self.host.fields(f"{directory}/access").get("DeviceFileMinor", "")
         major = self.host.char_majors.get("nvidia-caps")
         if major is None or not (minor.isascii() and minor.isdigit() and len(minor) <= 6):
             return None
@@ -191,7 +192,7 @@ class Nvidia(base.GpuVendor):
 
 
 def _uuid(information: dict[str, str]) -> str | None:
-    """The driver writes question marks until the GPU was first used."""
+    """Return the UUID, if known: the driver writes question marks until the GPU was first used."""
     uuid = information.get("GPU UUID", "")
     return uuid if uuid and "?" not in uuid else None
 

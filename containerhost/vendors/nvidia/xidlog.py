@@ -32,7 +32,7 @@ class XidLog(DriverLog):
             address = f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.0".lower()
             self._xid(address, int(match[4]), match[5] or "")
 
-    def settle(self, address: str) -> None:
+    def acknowledge(self, address: str) -> None:
         self._xids.pop(address, None)
 
     def health(self) -> Mapping[str, Health]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's Xid errors: what the driver says of a GPU in the kernel's log, and which of them make it sick.
+"""Catalogue NVIDIA's Xid errors: what the driver says of a GPU in the kernel's log, and which of them make it sick.
 
 Source of the table, number by number: NVIDIA, "Analyzing Xid Errors with the Xid Catalog", columns Description and
 Resolution Bucket (Immediate Action), https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. Where the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Letters as dots: a font, and one letter of it in a viewer's pixels."""
+"""Draw letters as dots: a font, and one letter of it in a viewer's pixels."""
 
 import functools
 
@@ -20,7 +20,10 @@ class NoFont(DriverError):
 
 @functools.cache
 def font() -> ImageFont.FreeTypeFont:
-    """:raises NoFont: it is not installed"""
+    """Load the font.
+
+    :raises NoFont: it is not installed
+    """
     try:
         return ImageFont.truetype(FONT, SIZE)
     except OSError as error:
@@ -29,7 +32,7 @@ def font() -> ImageFont.FreeTypeFont:
 
 @functools.lru_cache(maxsize=4096)
 def dots(letter: str, underlined: bool) -> bytes:
-    """A byte for each line of dots, the first dot in its highest bit."""
+    """Return a byte for each line of dots, the first dot in its highest bit."""
     image = Image.new("1", (WIDTH, HEIGHT))
     draw = ImageDraw.Draw(image)
     draw.fontmode = "1"
@@ -45,11 +48,11 @@ def dots(letter: str, underlined: bool) -> bytes:
 
 @functools.lru_cache(maxsize=8192)
 def pixels(letter: str, underlined: bool, colour: bytes, ground: bytes) -> tuple[bytes, ...]:
-    """The letter's lines of dots.
+    """Return the letter's lines of dots.
 
     :param colour, ground: a pixel of each
     """
     return tuple(b"".join(colour if line & bit else ground for bit in BITS) for line in dots(letter, underlined))
 
 
-BITS = tuple(0x80 >> place for place in range(WIDTH))
+BITS = tuple(0x80 >> index for index in range(WIDTH))

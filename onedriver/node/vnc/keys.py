@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a key of a viewer is to a terminal. Pure.
+"""Translate a viewer's keys for a terminal. Pure.
 
 Keys are numbered as by X11 (keysymdef.h); what a terminal sends is that of the Linux console and of xterm.
 """
@@ -18,8 +18,8 @@ PLAIN: Mapping[int, bytes] = {
     0xFF9B: b"\x1b[6~", 0xFFAA: b"*", 0xFFAB: b"+", 0xFFAC: b",", 0xFFAD: b"-", 0xFFAE: b".", 0xFFAF: b"/",
     **{0xFFB0 + digit: b"%d" % digit for digit in range(10)},
     # F1 to F12.
-    **{0xFFBE + place: b"\x1bO" + letter.encode() for place, letter in enumerate("PQRS")},
-    **{0xFFC2 + place: b"\x1b[%d~" % number for place, number in enumerate((15, 17, 18, 19, 20, 21, 23, 24))},
+    **{0xFFBE + index: b"\x1bO" + letter.encode() for index, letter in enumerate("PQRS")},
+    **{0xFFC2 + index: b"\x1b[%d~" % number for index, number in enumerate((15, 17, 18, 19, 20, 21, 23, 24))},
 }
 ARROWS: Mapping[int, bytes] = {0xFF52: b"A", 0xFF54: b"B", 0xFF53: b"C", 0xFF51: b"D",
                                0xFF97: b"A", 0xFF99: b"B", 0xFF98: b"C", 0xFF96: b"D"}
@@ -32,7 +32,7 @@ class Keyboard:
         self._held: set[int] = set()
 
     def typed(self, key: int, down: bool, application: bool) -> bytes:
-        """What the guest is to receive, which may be nothing.
+        """Return what the guest is to receive, which may be nothing.
 
         :param application: whether a program wants the arrows' other form
         """
@@ -52,7 +52,7 @@ class Keyboard:
 
 
 def text(key: int) -> str:
-    """The letter on a key; empty where there is none. Latin-1's letters are their own numbers."""
+    """Return the letter on a key; empty where there is none. Latin-1's letters are their own numbers."""
     if 0x20 <= key <= 0x7E or 0xA0 <= key <= 0xFF:
         return chr(key)
     number = key - UNICODE
@@ -63,7 +63,7 @@ def text(key: int) -> str:
 
 
 def control(letter: str) -> bytes:
-    """Of Ctrl and a letter; one that has no such code is itself."""
+    """Return the code of Ctrl and a letter; one that has no such code is itself."""
     if letter == " ":
         return b"\0"
     if letter == "?":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of VNC, RFB 3.8 (RFC 6143): its greeting, and what a viewer sends. Pure.
+"""Implement the protocol of VNC, RFB 3.8 (RFC 6143): its greeting, and what a viewer sends. Pure.
 
 A viewer is nobody who can be trusted: every message has a limit, and what is none of the protocol ends the connection.
 """
@@ -37,10 +37,13 @@ class PixelFormat:
     shifts: tuple[int, int, int]
 
     def pixel(self, colour: int) -> bytes:
-        """:param colour: 0xRRGGBB"""
+        """Return a pixel of a colour.
+
+        :param colour: 0xRRGGBB
+        """
         value = 0
-        for place, (most, shift) in enumerate(zip(self.maxima, self.shifts, strict=True)):
-            part = colour >> (16 - 8 * place) & 0xFF
+        for index, (most, shift) in enumerate(zip(self.maxima, self.shifts, strict=True)):
+            part = colour >> (16 - 8 * index) & 0xFF
             value |= (part * most + 127) // 255 << shift
         return (value & (1 << 8 * self.size) - 1).to_bytes(self.size, "big" if self.big_endian else "little")
 
@@ -49,7 +52,7 @@ USUAL = PixelFormat(4, False, (255, 255, 255), (16, 8, 0))
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class UpdateRequest:
     """The viewer waits for what is different, or for all."""
 
     changes_only: bool
@@ -61,11 +64,11 @@ class Key:
     down: bool
 
 
-Message = PixelFormat | Wanted | Key | None  # None is one that a console has no use for
+Message = PixelFormat | UpdateRequest | Key | None  # None is one that a console has no use for
 
 
 def description(name: str, width: int, height: int) -> bytes:
-    """The last of the greeting.
+    """Return the last message of the greeting.
 
     :param name: what the viewer's window is called
     """
@@ -80,7 +83,8 @@ def failure(reason: str) -> bytes:
 
 
 def answers(challenge: bytes, response: bytes, password: str) -> bool:
-    """Whether a viewer knows the password: DES of the challenge, whose key has the bits of each byte reversed."""
+    """Return whether a viewer knows the password: DES of the challenge, whose key has the bits of each byte
+    reversed."""
     key = bytes(int(f"{byte:08b}"[::-1], 2) for byte in password.encode()[:KEY].ljust(KEY, b"\0"))
     # DES is three times DES with the same key. ECB, as the protocol has it.
     encryptor = Cipher(TripleDES(key * 3), modes.ECB()).encryptor()  # noqa: S305
@@ -88,7 +92,7 @@ def answers(challenge: bytes, response: bytes, password: str) -> bool:
 
 
 def taken(data: bytes) -> tuple[Message, int] | None:
-    """The first message of what came, and its length; None while it is not all there.
+    """Return the first message of the input, and its length; None while it is incomplete.
 
     :raises NotRfb: it is none
     """
@@ -125,7 +129,7 @@ def parsed(data: bytes) -> Message:
     if kind == SET_PIXEL_FORMAT:
         return pixel_format(data[4:])
     if kind == WANTED:
-        return Wanted(bool(data[1]))
+        return UpdateRequest(bool(data[1]))
     if kind == KEY_EVENT:
         return Key(int.from_bytes(data[4:8]), bool(data[1]))
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One viewer, served by a process that has no rights: its greeting, then keys one way and the picture the other."""
+"""Serve one viewer in a process that has no rights: its greeting, then keys one way and the framebuffer the other."""
 
 import contextlib
 import logging
@@ -15,42 +15,42 @@ from collections.abc import Callable
 
 from onedriver.errors import DriverError
 from onedriver.node.vnc import glyphs, rfb
+from onedriver.node.vnc.framebuffer import HEIGHT, WIDTH, Framebuffer
 from onedriver.node.vnc.keys import Keyboard
-from onedriver.node.vnc.picture import HEIGHT, WIDTH, Picture
 from onedriver.node.vnc.terminal import Terminal
 
 LOG = logging.getLogger(__name__)
 
 ADMITTED = b"\1"  # told to the other processes: one keeps the place, one attaches to the console
 USER, NOBODY = "nobody", 65534
-GREETING_LIMIT, SEND_LIMIT = 10, 30  # s
+GREETING_TIMEOUT, SEND_TIMEOUT = 10, 30  # s
 PENALTY = 1  # s that a wrong password takes
-FRAME = 1 / 30  # s from one picture to the next
+FRAME = 1 / 30  # s from one framebuffer to the next
 CHUNK = 4096  # bytes
 POLITE = 10  # of nice: a guest may print without an end
 MEMORY = 256 << 20  # bytes of data: a guest may begin an escape sequence and never end it
 VIEWER = re.compile(rb"RFB (\d{3})\.(\d{3})\n")
 
 
-def main(visitor: socket.socket, guest: socket.socket, password: str | None, name: str,
-         keep_place: Callable[[], None]) -> None:
+def main(client: socket.socket, guest: socket.socket, password: str | None, name: str,
+         hold_console: Callable[[], None]) -> None:
     """Do all that this process does.
 
     :param guest: to the process that has the console
     :param name: of the container
-    :param keep_place: called once the visitor may have the console: from then on no newer visit takes its place
+    :param hold_console: called once the client may have the console: from then on no newer client takes its place
     """
     give_up_rights()
     try:
-        greet(visitor, password, name, keep_place)
+        greet(client, password, name, hold_console)
         guest.sendall(ADMITTED)
-        Session(visitor, guest).run()
+        Session(client, guest).run()
     except (DriverError, OSError) as error:
         LOG.warning("A viewer of the console of %s is gone: %s", name, error)
 
 
 def give_up_rights() -> None:
-    """What a viewer sends and a guest prints is read by nobody, and within limits of its own."""
+    """Drop this process's rights, and limit its resources: it parses a viewer's messages and a guest's output."""
     os.nice(POLITE)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     if os.getuid() != 0:
@@ -64,54 +64,57 @@ def give_up_rights() -> None:
     os.setresuid(user, user, user)
 
 
-def greet(visitor: socket.socket, password: str | None, name: str, keep_place: Callable[[], None]) -> None:
-    """Admit a visitor, or not.
+def greet(client: socket.socket, password: str | None, name: str, hold_console: Callable[[], None]) -> None:
+    """Admit a client, or not.
 
-    :param keep_place: called before the visitor hears that it is admitted
-    :raises NotRfb: the visitor is no viewer, or does not know the password
+    :param hold_console: called before the client hears that it is admitted
+    :raises NotRfb: the client is no viewer, or does not know the password
     :raises NoFont: nothing could be drawn
     """
-    end = time.monotonic() + GREETING_LIMIT
-    visitor.settimeout(GREETING_LIMIT)
-    visitor.sendall(rfb.VERSION)
-    version = VIEWER.fullmatch(exactly(visitor, len(rfb.VERSION), end))
+    end = time.monotonic() + GREETING_TIMEOUT
+    client.settimeout(GREETING_TIMEOUT)
+    client.sendall(rfb.VERSION)
+    version = VIEWER.fullmatch(exactly(client, len(rfb.VERSION), end))
     if not version or tuple(map(int, version.groups())) < (3, 8):
         raise rfb.NotRfb("it does not speak RFB 3.8")
     try:
         glyphs.font()
     except glyphs.NoFont as error:
-        visitor.sendall(b"\0" + rfb.failure(str(error)))
+        client.sendall(b"\0" + rfb.failure(str(error)))
         raise
     kind = rfb.NONE if password is None else rfb.PASSWORD
-    visitor.sendall(bytes([1, kind]))
-    if exactly(visitor, 1, end) != bytes([kind]):
+    client.sendall(bytes([1, kind]))
+    if exactly(client, 1, end) != bytes([kind]):
         raise rfb.NotRfb("it wants a kind of security that was not offered")
     if password is not None:
-        require_password(visitor, password, end)
-    keep_place()
-    visitor.sendall(struct.pack(">I", 0))
-    exactly(visitor, 1, end)  # whether others may look on; who comes last has the console
-    visitor.sendall(rfb.description(name, WIDTH, HEIGHT))
-    visitor.settimeout(SEND_LIMIT)
+        require_password(client, password, end)
+    hold_console()
+    client.sendall(struct.pack(">I", 0))
+    exactly(client, 1, end)  # whether others may look on; who comes last has the console
+    client.sendall(rfb.description(name, WIDTH, HEIGHT))
+    client.settimeout(SEND_TIMEOUT)
     # A proxy that died without a word is noticed by the kernel.
-    visitor.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def require_password(visitor: socket.socket, password: str, end: float) -> None:
+def require_password(client: socket.socket, password: str, end: float) -> None:
     challenge = os.urandom(rfb.CHALLENGE)
-    visitor.sendall(challenge)
-    if not rfb.answers(challenge, exactly(visitor, rfb.CHALLENGE, end), password):
+    client.sendall(challenge)
+    if not rfb.answers(challenge, exactly(client, rfb.CHALLENGE, end), password):
         time.sleep(PENALTY)
-        visitor.sendall(struct.pack(">I", 1) + rfb.failure("the password is wrong"))
+        client.sendall(struct.pack(">I", 1) + rfb.failure("the password is wrong"))
         raise rfb.NotRfb("its password is wrong")
 
 
-def exactly(visitor: socket.socket, length: int, end: float) -> bytes:
-    """:param end: when its time is over, however slowly it comes"""
+def exactly(client: socket.socket, length: int, end: float) -> bytes:
+    """Read exactly so many bytes.
+
+    :param end: when its time is over, however slowly it comes
+    """
     data = b""
     while len(data) < length:
-        visitor.settimeout(max(0.001, end - time.monotonic()))
-        part = visitor.recv(length - len(data))
+        client.settimeout(max(0.001, end - time.monotonic()))
+        part = client.recv(length - len(data))
         if not part:
             raise rfb.NotRfb("it hung up during the greeting")
         data += part
@@ -121,18 +124,18 @@ def exactly(visitor: socket.socket, length: int, end: float) -> bytes:
 class Session:
     """From the end of the greeting on."""
 
-    def __init__(self, visitor: socket.socket, guest: socket.socket) -> None:
-        self._visitor = visitor
+    def __init__(self, client: socket.socket, guest: socket.socket) -> None:
+        self._visitor = client
         self._guest = guest
         self._terminal = Terminal()
         self._keyboard = Keyboard()
-        self._picture = Picture()
+        self._framebuffer = Framebuffer()
         self._form = rfb.USUAL
         self._received = b""
         self._wanted = self._changed = self._typed = False
 
     def run(self) -> None:
-        """Until either end is gone."""
+        """Serve until either end is gone."""
         next_picture = 0.0
         while True:
             pause = max(0.0, next_picture - time.monotonic()) if self._wanted and self._changed else None
@@ -148,7 +151,7 @@ class Session:
     def _show(self) -> bool:
         data = self._guest.recv(CHUNK)
         answers = self._terminal.show(data)
-        # What was printed before this visitor came may hold questions that others have answered.
+        # What was printed before this client came may hold questions that others have answered.
         if answers and self._typed:
             self._type(answers)
         self._changed = True
@@ -167,26 +170,25 @@ class Session:
         match message:
             case rfb.PixelFormat():
                 self._form = message
-                self._picture.forget()
-            case rfb.Wanted(changes_only):
+                self._framebuffer.forget()
+            case rfb.UpdateRequest(changes_only):
                 self._wanted = True
                 if not changes_only:
-                    self._picture.forget()
+                    self._framebuffer.forget()
                     self._changed = True
             case rfb.Key(number, down):
                 self._typed = True
                 self._type(self._keyboard.typed(number, down, self._terminal.wants_application_keys))
 
     def _type(self, data: bytes) -> None:
-        """A guest that does not read its keyboard does not hold up its viewer: what is more than it can take is
-        lost."""
+        """Send keys to the guest. What it cannot take is lost, so that it does not hold up its viewer."""
         if data:
             with contextlib.suppress(BlockingIOError):
                 self._guest.send(data, socket.MSG_DONTWAIT)
 
     def _draw(self) -> None:
-        """Where nothing is different, the viewer goes on waiting."""
-        message = self._picture.update(self._terminal.cells(), self._form)
+        """Send what has changed. Where nothing has, the viewer goes on waiting."""
+        message = self._framebuffer.update(self._terminal.cells(), self._form)
         self._changed = False
         if message:
             self._wanted = False

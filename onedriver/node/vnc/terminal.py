@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A terminal of 80 columns and 24 lines: what a guest prints, as cells with a letter and two colours."""
+"""Emulate a terminal of 80 columns and 24 lines: what a guest prints, as cells with a letter and two colours."""
 
 import unicodedata
 from collections.abc import Iterator
@@ -55,7 +55,10 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
 
     def show(self, data: bytes) -> bytes:
-        """:returns: the terminal's answers, for the guest"""
+        """Show output of the guest.
+
+        :returns: the terminal's answers, for the guest
+        """
         try:
             self._stream.feed(data)
         except Exception:
@@ -70,7 +73,7 @@ class Terminal:
         return APPLICATION_KEYS in self._screen.mode
 
     def cells(self) -> tuple[tuple[Cell, ...], ...]:
-        """By line and column. The cursor is a cell with its colours exchanged."""
+        """Return the cells by line and column. The cursor is a cell with its colours exchanged."""
         lines = [list(self._line(number)) for number in range(LINES)]
         cursor = self._screen.cursor
         if not cursor.hidden:
@@ -95,7 +98,10 @@ def shown(char: pyte.screens.Char) -> Cell:
 
 
 def rgb(name: str, default: int, bright: bool) -> int:
-    """:param name: a colour as pyte calls it: ``red``, ``brightred``, six hexadecimal digits or ``default``"""
+    """Return a colour as 0xRRGGBB.
+
+    :param name: a colour as pyte calls it: ``red``, ``brightred``, six hexadecimal digits or ``default``
+    """
     if name == "default":
         return BRIGHT["white"] if bright else default
     plain = name.removeprefix("bright")

@@ -139,8 +139,8 @@ class VendorConformance(testtools.TestCase):
 
     def test_nodes_are_looked_for_and_made_where_they_are(self) -> None:
         for node in self.grant().nodes:
-            folder = tuple(node.path.removeprefix("/dev/").split("/")[:-1])
-            self.assertIn(folder, vendors.node_folders())
+            directory = tuple(node.path.removeprefix("/dev/").split("/")[:-1])
+            self.assertIn(directory, vendors.node_directories())
             self.assertTrue(char_node().fullmatch(node.path), node.path)
 
     def test_engines_bring_every_node_once(self) -> None:

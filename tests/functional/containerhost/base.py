@@ -34,7 +34,7 @@ class LxdTestCase(contract.EngineFrame):
     def left(self, name: str = "c1") -> list[str]:
         return leftovers(self.lxd, name)
 
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         return self.lxd.daemon.base
 
     def inside(self, name: str, *command: str) -> tuple[int, str]:
@@ -46,16 +46,16 @@ class LxdTestCase(contract.EngineFrame):
 
 
 def leftovers(lxd: Lxd, name: str) -> list[str]:
-    """Traces of a container below the daemon's folder, and mounts that carry its name.
+    """Traces of a container below the daemon's directory, and mounts that carry its name.
 
-    Its log folder stays by LXD's own choice (LXD expires logs) and is empty for the next container of that name; so
+    Its log directory stays by LXD's own choice (LXD expires logs) and is empty for the next container of that name; so
     does the one below run/ that Incus makes.
     """
     found = []
-    for folder, names, files in os.walk(lxd.daemon.folder):
-        if folder == str(lxd.daemon.folder):
+    for directory, names, files in os.walk(lxd.daemon.directory):
+        if directory == str(lxd.daemon.directory):
             names[:] = [kept for kept in names if kept not in ("logs", "run")]
-        found += [os.path.join(folder, entry) for entry in (*names, *files) if name == entry]
+        found += [os.path.join(directory, entry) for entry in (*names, *files) if name == entry]
     with open("/proc/self/mounts", encoding="utf-8") as table:
         found += [line.split()[1] for line in table if name in line.split()[1].split("/")]
     return found

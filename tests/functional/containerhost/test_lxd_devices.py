@@ -191,7 +191,7 @@ class TestPossession(DeviceTestCase):
         self.acquired("c1", self.requests(0)[1:])
         # The emulated /sys follows the kernel a moment later.
         self.assertTrue(wait_until(lambda: any(device.netdev_away for device in scan().devices), 10))
-        self.useFixture(fixtures.MonkeyPatch("containerhost.network.netfunction.RETURN_LIMIT", 0.2))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.network.netfunction.RETURN_TIMEOUT", 0.2))
         (complaint,) = self.allocator.release(self.consumer("c1"))
         self.assertThat(complaint, Contains("did not appear"))
         self.engine.delete("c1")

@@ -9,7 +9,7 @@ from containerhost.engines import Change, Executed, Status
 from tests.functional.containerhost.base import LxdTestCase
 from tests.waiting import await_that
 
-LIMIT = 60  # s
+TIMEOUT = 60  # s
 ROUNDS = 6
 
 
@@ -24,9 +24,9 @@ class TestGuest(LxdTestCase):
             (["/etc/hostname"], b"", Executed(126, b"")),
         ):
             with self.subTest(command):
-                self.assertEqual(expected, self.engine.execute("c1", command, stdin, timeout=LIMIT))
+                self.assertEqual(expected, self.engine.execute("c1", command, stdin, timeout=TIMEOUT))
         large = self.engine.execute("c1", ["sh", "-c", "yes | head -c 1000000; yes | head -c 1000000 >&2"], b"",
-                                    timeout=LIMIT)
+                                    timeout=TIMEOUT)
         self.assertEqual((0, 2 * 64 * 1024), (large.status, len(large.output)))
 
     def test_a_command_that_does_not_end_is_killed(self):
@@ -55,7 +55,7 @@ class TestGuest(LxdTestCase):
     def test_large_input_of_a_command_that_writes_it_out_again(self):
         """It writes before it has read all."""
         self.running()
-        done = self.engine.execute("c1", ["cat"], bytes(16 << 20), timeout=LIMIT)
+        done = self.engine.execute("c1", ["cat"], bytes(16 << 20), timeout=TIMEOUT)
         self.assertEqual((0, 64 * 1024), (done.status, len(done.output)))
 
     def test_what_does_not_run_has_neither(self):
@@ -63,8 +63,8 @@ class TestGuest(LxdTestCase):
         for ask in (lambda: self.engine.console("c1"), lambda: self.engine.execute("c1", ["true"], b"", timeout=1)):
             self.assertIn("not running", str(self.assertRaises(errors.EngineError, ask)))
 
-    def test_the_daemon_outlives_visitors_who_go_and_containers_that_end_under_them(self):
-        """LXD 5.0 panicked at one in forty of the latter while visitors went in another order."""
+    def test_the_daemon_outlives_clients_who_go_and_containers_that_end_under_them(self):
+        """LXD 5.0 panicked at one in forty of the latter while clients went in another order."""
         self.running()
         daemon = self.lxd.daemon.pid
         for force in (True, False) * ROUNDS:
@@ -76,8 +76,8 @@ class TestGuest(LxdTestCase):
             stays = self.engine.console("c1")
             reading = threading.Thread(target=self.read_to_the_end, args=(stays,))
             reading.start()
-            self.engine.stop("c1", timeout=LIMIT, force=force)
-            reading.join(LIMIT)
+            self.engine.stop("c1", timeout=TIMEOUT, force=force)
+            reading.join(TIMEOUT)
             self.assertFalse(reading.is_alive())
         self.assertEqual(daemon, self.lxd.daemon.pid)
 
@@ -93,14 +93,14 @@ class TestGuest(LxdTestCase):
         self.running()
         self.engine.freeze("c1")
         self.engine.unfreeze("c1")
-        self.engine.stop("c1", timeout=LIMIT, force=True)
-        told = [events.receive(LIMIT) for _ in range(4)]
+        self.engine.stop("c1", timeout=TIMEOUT, force=True)
+        told = [events.receive(TIMEOUT) for _ in range(4)]
         self.assertEqual([Change("c1", status) for status in (
             Status.RUNNING, Status.FROZEN, Status.RUNNING, Status.STOPPED)], told)
         self.assertRaises(errors.EngineTimeout, events.receive, 0.1)
         self.lxd.daemon.stop()
         try:
-            self.assertRaises(errors.EngineUnavailable, events.receive, LIMIT)
+            self.assertRaises(errors.EngineUnavailable, events.receive, TIMEOUT)
             self.assertRaises(errors.EngineUnavailable, self.engine.events)
         finally:
             self.lxd.daemon.start()

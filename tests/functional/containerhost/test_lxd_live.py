@@ -30,7 +30,7 @@ class LiveTest(DeviceTestCase):
         self.inside("c1", "umount", "/dev/nvidia0")
         self.assertRaises(errors.NotAsGranted, self.engine.verify, "c1", grants)
         spec = ContainerSpec("c1", "", Cpu(1), Memory(64 * MIB), RootDisk(POOL), parts=grants)
-        self.live.renew(self.live.look("c1"), spec)
+        self.live.replace_devices(self.live.look("c1"), spec)
         self.engine.verify("c1", grants)
 
     def test_what_a_killed_daemon_gave_and_forgot_goes(self) -> None:
@@ -46,7 +46,7 @@ class LiveTest(DeviceTestCase):
         self.lxd.daemon.start()
         self.assertRaises(errors.NotAsGranted, self.engine.verify, "c1", [function])
         spec = ContainerSpec("c1", "", Cpu(1), Memory(64 * MIB), RootDisk(POOL), parts=(function,))
-        self.live.renew(self.live.look("c1"), spec)
+        self.live.replace_devices(self.live.look("c1"), spec)
         self.engine.verify("c1", [function])
         allowed = Path(f"/sys/fs/cgroup/devices{charnodes.groups(pid)['devices']}/devices.list").read_text()
         self.assertNotIn(f"{node.major}:{node.minor} ", allowed)
@@ -64,7 +64,8 @@ class LiveTest(DeviceTestCase):
             self.engine.attach("c1", function)
             detaching = threading.Thread(target=self.detached_or_not, args=("c1", function))
             detaching.start()
-            await_that(lambda: Host().is_folder(f"/sys/class/net/{function.netdev.host_name}"), "it left", pause=0.0005)
+            await_that(lambda: Host().is_directory(f"/sys/class/net/{function.netdev.host_name}"), "it left",
+                       pause=0.0005)
             time.sleep(later / 1000)
             self.lxd.daemon.kill()
             self.lxd.daemon.start()
@@ -82,7 +83,7 @@ class LiveTest(DeviceTestCase):
         return key
 
     def assert_back(self, function: Grant) -> None:
-        self.assertTrue(Host().is_folder(f"/sys/class/net/{function.netdev.host_name}"))
+        self.assertTrue(Host().is_directory(f"/sys/class/net/{function.netdev.host_name}"))
         self.assertNotIn(function.netdev.name, Privileged().inside(self.engine.metrics("c1").pid).netdevs)
         self.assertEqual([], [key for key in self.engine.client.instance("c1").instance["devices"]
                               if key.startswith("net-")])

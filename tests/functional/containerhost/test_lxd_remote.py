@@ -23,7 +23,7 @@ from containerhost.vendors import make_grant
 from tests.functional.containerhost.base import LxdTestCase
 
 
-def self_signed(folder: Path, name: str) -> tuple[str, str]:
+def self_signed(directory: Path, name: str) -> tuple[str, str]:
     """Files of a new certificate and its key."""
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -31,7 +31,7 @@ def self_signed(folder: Path, name: str) -> tuple[str, str]:
     certificate = (x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
                    .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=1))
                    .not_valid_after(now + datetime.timedelta(days=1)).sign(key, hashes.SHA256()))
-    cert_file, key_file = folder / f"{name}.crt", folder / f"{name}.key"
+    cert_file, key_file = directory / f"{name}.crt", directory / f"{name}.key"
     cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     key_file.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
                                            serialization.NoEncryption()))
@@ -41,15 +41,15 @@ def self_signed(folder: Path, name: str) -> tuple[str, str]:
 class TestTls(LxdTestCase):
     def setUp(self):
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
         self._configure(address)
         self.addCleanup(self._configure, "")
-        self.cert, self.key = self_signed(self.folder, "client")
+        self.cert, self.key = self_signed(self.directory, "client")
         self.endpoint = f"https://{address}"
-        self.server_cert = str(self.lxd.daemon.folder / "server.crt")
+        self.server_cert = str(self.lxd.daemon.directory / "server.crt")
 
     def _configure(self, address):
         self.engine.client.request("patch", asked="listen", json={"config": {"core.https_address": address}})
@@ -78,7 +78,7 @@ class TestTls(LxdTestCase):
         self.assertIn("not authorized", str(error).lower())
 
     def test_another_server_in_its_place_is_refused(self):
-        other, _ = self_signed(self.folder, "other")
+        other, _ = self_signed(self.directory, "other")
         self.assertRaises(errors.EngineUnavailable, self._engine(server_cert=other).containers)
         # Neither does the system's authorities' word hold for a self-signed server.
         self.assertRaises(errors.EngineUnavailable, self._engine(server_cert=None).containers)

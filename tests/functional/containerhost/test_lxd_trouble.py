@@ -16,7 +16,7 @@ from containerhost import errors
 from containerhost.engines import Status
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.spec import FolderDisk, RootDisk
+from containerhost.spec import DirectoryDisk, RootDisk
 from tests.functional.containerhost.base import LxdTestCase, MiB
 from tests.functional.lxd import Lxd
 
@@ -126,7 +126,7 @@ class TestForgottenOperations(LxdTestCase):
         self.slow.create(spec)
         self.slow.start("c1")
         self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
-        disk = FolderDisk("d1", str(self.useFixture(fixtures.TempDir()).path), "/mnt/d1")
+        disk = DirectoryDisk("d1", str(self.useFixture(fixtures.TempDir()).path), "/mnt/d1")
         self.slow.attach("c1", disk)
         self.slow.detach("c1", disk)
         for act, status in ((self.slow.freeze, Status.FROZEN), (self.slow.unfreeze, Status.RUNNING)):

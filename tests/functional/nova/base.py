@@ -36,7 +36,7 @@ osvif_hook.install()
 
 HOST = "lxd-1"
 GPU_ALIAS, VF_ALIAS = "gpu-a100", "ib-vf"
-PATIENCE = 120  # half seconds
+TIMEOUT = 120  # half seconds
 FILTERS = ["PciPassthroughFilter", "NUMATopologyFilter"]
 
 
@@ -134,9 +134,9 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         return self._wait_for_state_change(created, expected)
 
     def _wait_for_server_parameter(self, server: Mapping[str, Any], expected_params: Mapping[str, Any],
-                                   max_retries: int = PATIENCE, **options: Any) -> dict[str, Any]:
+                                   max_retries: int = TIMEOUT, **options: Any) -> dict[str, Any]:
         """Nova's own tests wait for a driver that does nothing; containers on a busy machine take longer."""
-        return super()._wait_for_server_parameter(server, expected_params, max(max_retries, PATIENCE), **options)
+        return super()._wait_for_server_parameter(server, expected_params, max(max_retries, TIMEOUT), **options)
 
     def _wait_for_migration_status(self, *arguments: Any) -> dict[str, Any]:
         return self._patiently(super()._wait_for_migration_status, *arguments)
@@ -147,7 +147,7 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
     @staticmethod
     def _patiently(wait: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
         """Nova's own tests wait for these five seconds."""
-        for _ in range(PATIENCE // 10 - 1):
+        for _ in range(TIMEOUT // 10 - 1):
             with contextlib.suppress(AssertionError):
                 return wait(*arguments)
         return wait(*arguments)
@@ -205,7 +205,7 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
             latest = next(found for found in actions if found["action"] == action)
             shown = self.admin_api.api_get(f"/servers/{server['id']}/os-instance-actions/{latest['request_id']}").body
             self.assertIn(words, " ".join(event["details"] or "" for event in shown["instanceAction"]["events"]))
-        self._wait_for_assert(told, max_retries=PATIENCE)
+        self._wait_for_assert(told, max_retries=TIMEOUT)
 
     def held(self) -> dict[str, str]:
         """Device id -> server, as the host's records say."""
@@ -217,8 +217,8 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         kept = {server["id"] for server in servers}
         self.assertEqual(kept, {labels.uuid(state.labels) for state in self.lxd.engine.containers()})
         self.assertEqual(set(), set(self.held().values()) - kept)
-        folders = {path.parent.name for path in (self.state / "instances").glob("*/lxd-*")}
-        self.assertEqual(set(), folders - kept)
+        directories = {path.parent.name for path in (self.state / "instances").glob("*/lxd-*")}
+        self.assertEqual(set(), directories - kept)
         if not kept:
             self.assertEqual(self.devices_before, scan().devices)
             for provider in self._get_all_providers():

@@ -25,7 +25,7 @@ from containerhost import privileged
 from containerhost.allocation.store import AllocationStore
 from containerhost.engines.lxd.client import LxdClient
 from nova_lxd_ext.peers import Peers
-from nova_lxd_ext.storage import configdrive, connections, folders
+from nova_lxd_ext.storage import configdrive, connections, directories
 from nova_lxd_ext.storage.connectors import Connectors
 
 OPERATIONS = ("prep_resize", "resize_instance", "finish_resize", "revert_resize", "finish_revert_resize",
@@ -49,7 +49,7 @@ def methods(target: type, *excluded: str) -> tuple[str, ...]:
 OUTSIDE = (
     (LxdClient, ("request",)), (AllocationStore, ("claim", "prepare", "attach", "begin_cleaning", "release",
                                                   "block", "free")),
-    (configdrive, ("write",)), (folders, ("remove",)), (connections, ("keep", "forget")),
+    (configdrive, ("write",)), (directories, ("remove",)), (connections, ("keep", "forget")),
     (Connectors, ("connect", "disconnect")), (privileged.Privileged, methods(privileged.Privileged)),
     (Peers, ("fetch", "fetch_disk", "forget")),
     (objects.Instance, ("save", "drop_migration_context")), (objects.Migration, ("save",)),

@@ -19,8 +19,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.waiting import await_that
 
-LIMIT = 60  # s
-ANSWER_LIMIT = 1  # s without a byte, after which a question is asked again
+TIMEOUT = 60  # s
+ANSWER_TIMEOUT = 1  # s without a byte, after which a question is asked again
 ROUNDS = 3
 PORTS = "20000:20020"
 
@@ -44,14 +44,14 @@ class SerialProxy(fixtures.Fixture):
     def _accept(self) -> None:
         while True:
             try:
-                visitor = self._listening.accept()
+                client = self._listening.accept()
             except OSError:
                 return  # the test is over
-            threading.Thread(target=self._serve, args=visitor, daemon=True).start()
+            threading.Thread(target=self._serve, args=client, daemon=True).start()
 
-    def _serve(self, visitor: socket.socket, address: tuple[str, int]) -> None:
-        with visitor, contextlib.suppress(exception.InvalidToken):
-            self._proxy.do_handshake(visitor, address)
+    def _serve(self, client: socket.socket, address: tuple[str, int]) -> None:
+        with client, contextlib.suppress(exception.InvalidToken):
+            self._proxy.do_handshake(client, address)
 
 
 class ConsoleTest(base.LxdServers):
@@ -66,9 +66,9 @@ class ConsoleTest(base.LxdServers):
         return self.api.api_post(f"/servers/{server['id']}/remote-consoles", body).body["remote_console"]["url"]
 
     def visit(self, url: str) -> ClientConnection:
-        visitor = connect(url, subprotocols=["binary"], open_timeout=LIMIT, close_timeout=1, proxy=None, legacy=True)
-        self.addCleanup(visitor.close)
-        return visitor
+        client = connect(url, subprotocols=["binary"], open_timeout=TIMEOUT, close_timeout=1, proxy=None, legacy=True)
+        self.addCleanup(client.close)
+        return client
 
     def shell(self, server: dict[str, Any]) -> None:
         """Let a shell read the container's console, as a getty would."""
@@ -79,25 +79,25 @@ class ConsoleTest(base.LxdServers):
         self.addCleanup(shell.wait)
         self.addCleanup(shell.kill)
 
-    def answers(self, visitor: ClientConnection, question: str, answer: str) -> None:
+    def answers(self, client: ClientConnection, question: str, answer: str) -> None:
         """Type ``question`` until its answer comes, which its echo does not contain: what is typed while LXD still
         attaches is lost."""
         seen = b""
 
         def answered() -> bool:
             nonlocal seen
-            visitor.send(question.encode() + b"\n")
+            client.send(question.encode() + b"\n")
             with contextlib.suppress(TimeoutError):
                 while True:
-                    seen += visitor.recv(ANSWER_LIMIT)
+                    seen += client.recv(ANSWER_TIMEOUT)
             return answer.encode() in seen
 
         await_that(answered, f"an answer to {question!r}")
 
-    def read_to_the_end(self, visitor: ClientConnection) -> None:
+    def read_to_the_end(self, client: ClientConnection) -> None:
         """:raises ConnectionClosed:"""
         while True:
-            visitor.recv(LIMIT)
+            client.recv(TIMEOUT)
 
     def threads(self) -> list[str]:
         return [thread.name for thread in threading.enumerate() if thread.name in ("console", "console-out")]
@@ -120,42 +120,42 @@ class ConsoleTest(base.LxdServers):
         await_that(lambda: not self.threads(), "the session's end")
         self.assert_refused(409, lambda: self.console(server))
 
-    def test_servers_that_end_under_their_visitors(self) -> None:
+    def test_servers_that_end_under_their_clients(self) -> None:
         server, daemon = self.server(), self.lxd.daemon.pid
         for _ in range(ROUNDS):
-            visitor = self.visited(server)
+            client = self.visited(server)
             self._reboot_server(server, hard=True)
-            self.assertRaises(ConnectionClosed, self.read_to_the_end, visitor)
-            visitor = self.visited(server)
+            self.assertRaises(ConnectionClosed, self.read_to_the_end, client)
+            client = self.visited(server)
             self._stop_server(server)
-            self.assertRaises(ConnectionClosed, self.read_to_the_end, visitor)
+            self.assertRaises(ConnectionClosed, self.read_to_the_end, client)
             self._start_server(server)
-        visitor = self.visited(server)
+        client = self.visited(server)
         self._delete_server(server)
-        self.assertRaises(ConnectionClosed, self.read_to_the_end, visitor)
+        self.assertRaises(ConnectionClosed, self.read_to_the_end, client)
         self.assertEqual(daemon, self.lxd.daemon.pid)
 
     def visited(self, server: dict[str, Any]) -> ClientConnection:
         """A console at which something is printed all the time."""
         self.shell(server)
-        visitor = self.visit(self.console(server))
-        self.answers(visitor, "echo $((6 * 7))", "42")
-        visitor.send(b"while usleep 3000; do echo a line; done\n")
-        return visitor
+        client = self.visit(self.console(server))
+        self.answers(client, "echo $((6 * 7))", "42")
+        client.send(b"while usleep 3000; do echo a line; done\n")
+        return client
 
     def test_nobody_has_a_console_without_its_ticket(self) -> None:
         server = self.server()
         told = self.driver.get_serial_console(None, self.instance(server))
         self.assertEqual("127.0.0.1", told.host)
         for greeting in (b"CONNECT /wrong HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"ls\n" * 200):
-            with self.subTest(greeting), socket.create_connection((told.host, told.port), LIMIT) as visitor:
-                visitor.sendall(greeting)
-                self.assertIn(b"403", visitor.recv(100))
+            with self.subTest(greeting), socket.create_connection((told.host, told.port), TIMEOUT) as client:
+                client.sendall(greeting)
+                self.assertIn(b"403", client.recv(100))
         stranger = self.visit(self.console(server).partition("?")[0] + "?token=wrong")
         self.assertRaises(ConnectionClosed, self.read_to_the_end, stranger)
         # All consoles of the host end with nova-compute.
         self.driver.cleanup_host(base.HOST)
-        self.assertRaises(ConnectionRefusedError, socket.create_connection, (told.host, told.port), LIMIT)
+        self.assertRaises(ConnectionRefusedError, socket.create_connection, (told.host, told.port), TIMEOUT)
         self.assertEqual([], [thread.name for thread in threading.enumerate() if thread.name == "console"])
 
     def test_a_screen_is_refused_with_a_reason(self) -> None:

@@ -85,14 +85,14 @@ class DeviceFaultTest(base.LxdServers):
         self.lxd.engine.delete("mine")
         self.still_usable(base.GPU_ALIAS)
 
-    def trouble(self, alias: str, devices: tuple[Device, ...], cause: Callable[[str], Any], mend: Callable[[str], Any],
-                word: str) -> None:
-        """The fault befalls ``devices`` after the claim: the boot is refused; mended, they are handed out again."""
+    def trouble(self, alias: str, devices: tuple[Device, ...], cause: Callable[[str], Any],
+                repair: Callable[[str], Any], word: str) -> None:
+        """The fault befalls ``devices`` after the claim: the boot is refused; repaired, they are handed out again."""
         self.after_claim(self.each(devices, cause))
         try:
             self.refused(alias, word)
         finally:
-            self.each(devices, mend)()
+            self.each(devices, repair)()
         self.still_usable(alias)
 
     def test_gpu_that_vanishes_after_the_claim(self) -> None:

@@ -86,8 +86,8 @@ class GpusTest(SickServers):
         self.assertEqual(set(self.gpus), self.known())
         self.assert_nothing_left()
 
-    def test_one_that_cannot_be_cleaned_is_withheld_until_the_operator_has(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.USERS_LIMIT", 0.5))
+    def test_one_that_cannot_be_cleaned_is_blocked_until_the_operator_has(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.USERS_TIMEOUT", 0.5))
         server = self.with_gpu()
         (gpu,) = self.held()
         holder = self.holder(gpu)

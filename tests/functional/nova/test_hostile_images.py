@@ -38,8 +38,8 @@ class TestHostileImages(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.lxd = self.useFixture(Lxd())
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.victim = self.folder / "host" / "victim"
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.victim = self.directory / "host" / "victim"
         self.victim.parent.mkdir()
         self.victim.write_text(SECRET)
         self.good = self.lxd.images["unified"]
@@ -52,7 +52,7 @@ class TestHostileImages(testtools.TestCase):
     def fetch(self, content: bytes, root_gb: int = 1) -> str | None:
         """:returns: the image's fingerprint; None where it was refused"""
         meta = ImageMeta.from_dict({"id": uuidutils.generate_uuid(), "checksum": hashlib.md5(content).hexdigest()})
-        cache = images.Cache(Images(self.lxd.daemon.client()), Glance(content), self.folder / "images",
+        cache = images.Cache(Images(self.lxd.daemon.client()), Glance(content), self.directory / "images",
                              lambda: self.lxd.engine.server().architectures)
         try:
             return cache.ensure(None, meta, root_gb)

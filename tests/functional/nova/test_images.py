@@ -45,7 +45,7 @@ class TestCache(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.lxd = self.useFixture(Lxd())
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
         self.addCleanup(self._delete_images)
 
     def _delete_images(self) -> None:
@@ -54,7 +54,7 @@ class TestCache(testtools.TestCase):
 
     def cache(self, glance: Glance) -> images.Cache:
         # A client of its own, as another process has it.
-        return images.Cache(Images(self.lxd.daemon.client()), glance, self.folder,
+        return images.Cache(Images(self.lxd.daemon.client()), glance, self.directory,
                             lambda: self.lxd.engine.server().architectures)
 
     def meta(self, path: Path, image_id: str | None = None) -> ImageMeta:
@@ -70,7 +70,7 @@ class TestCache(testtools.TestCase):
             self.boot(fingerprint)
             stored = self.lxd.store.find(f"nova-{meta.id}")
             self.assertGreater(int(stored.properties[images.UNPACKED]), path.stat().st_size, form)
-            self.assertEqual([], list(self.folder.glob("*.part")), form)
+            self.assertEqual([], list(self.directory.glob("*.part")), form)
 
     def boot(self, fingerprint: str) -> None:
         self.lxd.engine.create(ContainerSpec(name="c1", image=fingerprint, cpu=Cpu(1), memory=Memory(128 * units.Mi),
@@ -95,14 +95,14 @@ class TestCache(testtools.TestCase):
             process = multiprocessing.get_context("fork").Process(
                 target=self.cache(Glance(path)).ensure, args=(None, meta, 1))
             process.start()
-            while not list(self.folder.glob("*.part")) and process.is_alive():
+            while not list(self.directory.glob("*.part")) and process.is_alive():
                 time.sleep(0.001)
             time.sleep(moment)
             os.kill(process.pid or 0, signal.SIGKILL)
             process.join(30)
             self.settled()
             self.cache(Glance(path)).purge()
-            self.assertEqual([], list(self.folder.glob("*.part")), moment)
+            self.assertEqual([], list(self.directory.glob("*.part")), moment)
             self.assertEqual((), self.lxd.store.unnamed(""), moment)
             self.boot(self.cache(Glance(path)).ensure(None, meta, 1))
 
@@ -117,7 +117,7 @@ class TestCache(testtools.TestCase):
 
     def test_metadata_without_properties(self) -> None:
         """LXD 5.0.2 dies of it if properties come with the upload: no tenant may bring the host's daemon down."""
-        path = self.folder / "image"
+        path = self.directory / "image"
         path.write_bytes(imagekit.unified(b"architecture: x86_64\ncreation_date: 1\n"))
         self.cache(Glance(path)).ensure(None, self.meta(path), 1)
         self.assertEqual("lxd", self.lxd.engine.server().name)
@@ -125,12 +125,12 @@ class TestCache(testtools.TestCase):
     def test_refused_images_leave_nothing(self) -> None:
         before = {image["fingerprint"] for image in self.lxd.engine.client.images()}
         content = self.lxd.images["tar.gz"].read_bytes()
-        broken = self.folder / "broken"
+        broken = self.directory / "broken"
         broken.write_bytes(content[:len(content) // 2])
         self.assertRaises(exception.ImageUnacceptable, self.cache(Glance(broken)).ensure, None, self.meta(broken), 1)
-        large = self.folder / "large"
+        large = self.directory / "large"
         large.write_bytes(imagekit.large_unified(units.Gi))
         self.assertRaises(exception.FlavorDiskSmallerThanImage, self.cache(Glance(large)).ensure, None,
                           self.meta(large), 1)
         self.assertEqual(before, {image["fingerprint"] for image in self.lxd.engine.client.images()})
-        self.assertEqual([], list(self.folder.glob("*.part")))
+        self.assertEqual([], list(self.directory.glob("*.part")))

@@ -30,8 +30,8 @@ from containerhost.devices.scan import scan
 from containerhost.engines.lxd.client import LxdClient
 from nova_lxd_ext import backend, conf
 from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.wanted import NOTHING
-from nova_lxd_ext.storage import configdrive, connections, folders
+from nova_lxd_ext.server.requested import NOTHING
+from nova_lxd_ext.storage import configdrive, connections, directories
 from nova_lxd_ext.storage.connectors import Connectors
 from tests.functional import lxd
 from tests.unit.nova import records
@@ -42,7 +42,7 @@ conf.register()
 FINISHED = 0
 FEWEST_STEPS, MOST_STEPS = 30, 400  # a boot takes more than the first, or its steps are not seen; the loop must end
 OUTSIDE = ((LxdClient, ("request",)), (AllocationStore, ("claim", "prepare", "attach", "begin_cleaning", "release")),
-           (configdrive, ("write",)), (folders, ("remove",)), (connections, ("keep", "forget")),
+           (configdrive, ("write",)), (directories, ("remove",)), (connections, ("keep", "forget")),
            (Connectors, ("connect", "disconnect")), (glance.API, ("download",)),
            (privileged.Privileged, tuple(name for name, _ in inspect.getmembers(privileged.Privileged, callable)
                                          if not name.startswith("_"))))

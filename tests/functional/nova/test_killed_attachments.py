@@ -12,7 +12,7 @@ from nova.volume import cinder
 from tests.functional.nova import base, killing
 from tests.waiting import await_that
 
-PATIENCE = 60.0  # s
+TIMEOUT = 60.0  # s
 POINTS = 4
 
 
@@ -38,11 +38,11 @@ class KilledAttachmentsTest(test_volumes.VolumeServers):
         for step in range(1, steps, steps // POINTS):
             self.killer.arm(step, base.HOST)
             self.api.post_server_volume(server["id"], {"volumeAttachment": {"volumeId": volume}})
-            await_that(self.killer.happened.is_set, "nova-compute is killed", PATIENCE)
+            await_that(self.killer.happened.is_set, "nova-compute is killed", TIMEOUT)
             self.killer.arm(None, base.HOST)
             self.restart_compute_service(self.computes[base.HOST])
             self.api.delete_server_volume(server["id"], volume)
-            await_that(lambda: not self.known(server["id"]), f"detached after step {step}", PATIENCE)
+            await_that(lambda: not self.known(server["id"]), f"detached after step {step}", TIMEOUT)
             self.assertEqual([], self.nodes(server), f"step {step}")
             self.assert_free(volume)
         self.gone(server)

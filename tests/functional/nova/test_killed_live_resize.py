@@ -17,8 +17,8 @@ from containerhost.engines import Status
 from containerhost.privileged import Privileged
 from nova_lxd_ext import backend
 from nova_lxd_ext.hardware.flavor_devices import consumer
-from nova_lxd_ext.server.migration import Moves
-from nova_lxd_ext.server.wanted import NOTHING
+from nova_lxd_ext.server.migration import Migrations
+from nova_lxd_ext.server.requested import NOTHING
 from tests.functional.nova.test_killed import CONF
 from tests.unit.nova import records
 
@@ -55,16 +55,16 @@ class KilledLiveResizeTest(KilledCase):
                 for request, address in claims]))
         return server
 
-    def moves(self) -> Moves:
+    def moves(self) -> Migrations:
         """As a nova-compute that just started has them."""
         return backend.build(CONF).moves
 
     def resize(self) -> None:
-        self.moves().leave(context.get_admin_context(), self.resized(), self.flavor, NOTHING, 0, 0)
+        self.moves().migrate(context.get_admin_context(), self.resized(), self.flavor, NOTHING, 0, 0)
 
     def go_back(self) -> None:
         """What nova does at its start with a server that was leaving (ComputeManager._init_instance)."""
-        self.moves().go_back(context.get_admin_context(), self.resized(), self.move, NOTHING, True)
+        self.moves().revert(context.get_admin_context(), self.resized(), self.move, NOTHING, True)
 
     def assert_is(self, memory_mb: int, devices: list[str], step: int) -> None:
         server = self.resized()

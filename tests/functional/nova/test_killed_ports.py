@@ -14,7 +14,7 @@ from containerhost.engines import Status
 from containerhost.privileged import Privileged
 from nova_lxd_ext import backend
 from nova_lxd_ext.hardware.flavor_devices import consumer
-from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.server.requested import RequestedResources
 from tests.unit.nova import ports, records
 
 STRIDE = 5  # every single step would take minutes
@@ -77,7 +77,7 @@ class KilledPortTest(KilledCase):
 
     def test_a_hard_reboot_finishes_an_attachment(self) -> None:
         """Nova counts the port as the server's."""
-        wanted = Wanted.of(model.NetworkInfo([self.vif]))
+        wanted = RequestedResources.of(model.NetworkInfo([self.vif]))
         for _ in killed_at_each(self.attach, FEWEST_STEPS, stride=STRIDE):
             self.restart(self.running())
             backend.build(CONF).power.reboot(context.get_admin_context(), self.running(), wanted, soft=False)

@@ -144,7 +144,7 @@ class FaultTest(MigrationServers):
 
     def test_full(self) -> None:
         self.write(64)
-        self.useFixture(Filler(Path(self.second.daemon.folder, "storage-pools", "default", "filler")))
+        self.useFixture(Filler(Path(self.second.daemon.directory, "storage-pools", "default", "filler")))
         self.refused("create container")
 
     def write(self, size: int) -> None:

@@ -61,7 +61,7 @@ class LoadedServers(twohosts.TwoHosts, PortServers, VolumeServers):
 
     def assert_nothing_on(self, host: str) -> None:
         self.assertEqual(({}, (), [], set()),
-                         (self.on(host), self.disks_on(host), self.folders_on(host), self.held_on(host)))
+                         (self.on(host), self.disks_on(host), self.directories_on(host), self.held_on(host)))
 
     def assert_goes_without_a_trace(self) -> None:
         self._delete_server(self.the_server)

@@ -13,14 +13,14 @@ from tests.functional.lxd import POOL
 from tests.functional.nova.interrupting import Interrupted
 from tests.waiting import await_that
 
-LIMIT = 20  # s for LXD to end a container
+TIMEOUT = 20  # s for LXD to end a container
 
 
 class OperationsCase(Interrupted):
     options: ClassVar = {("workarounds", "handle_virt_lifecycle_events"): True, ("lxd", "ready_timeout"): 60}
 
     def end(self, server: dict[str, Any]) -> None:
-        self.lxd.engine.stop(self.container(server).name, timeout=LIMIT, force=True)
+        self.lxd.engine.stop(self.container(server).name, timeout=TIMEOUT, force=True)
 
     def act(self, server: dict[str, Any], action: str, state: str, **how: Any) -> None:
         self.api.post_server_action(server["id"], {action: how or {}})

@@ -44,7 +44,7 @@ class HealthServers(base.LxdServers):
         return {gpu: entry for gpu, uuid in self.providers().items()
                 for entry in self._get_provider_inventory(uuid).values()}
 
-    def withheld(self) -> dict[str, str]:
+    def reserved_functions(self) -> dict[str, str]:
         """GPU -> why Placement gives it to nobody."""
         traits = {gpu: self._get_provider_traits(uuid) for gpu, uuid in self.providers().items()}
         return {gpu: name for gpu, names in traits.items() for name in names if name.startswith("CUSTOM_DEVICE_")}
@@ -98,17 +98,17 @@ class BreakingWithPlacementTest(BreakingTest):
             self.control.set_fallen(gpu)
         self.known()
         (free,) = set(self.gpus) - {held}
-        self.assertEqual({free: "CUSTOM_DEVICE_SICK"}, self.withheld())
+        self.assertEqual({free: "CUSTOM_DEVICE_SICK"}, self.reserved_functions())
         self._delete_server(server)
         self.known()
-        self.assertEqual({free: "CUSTOM_DEVICE_SICK", held: "CUSTOM_DEVICE_UNCLEAN"}, self.withheld())
+        self.assertEqual({free: "CUSTOM_DEVICE_SICK", held: "CUSTOM_DEVICE_UNCLEAN"}, self.reserved_functions())
         self.assertEqual({(1, 1)}, {(entry["total"], entry["reserved"]) for entry in self.inventories().values()})
         self.assertEqual({broken, well}, set(self.inventories()))
         for gpu in self.gpus:
             self.control.set_fallen(gpu, False)
         self.restart_compute_service(self.computes[base.HOST])  # it cleans what it could not clean before
         self.known()
-        self.assertEqual({}, self.withheld())
+        self.assertEqual({}, self.reserved_functions())
         self.assertEqual({gpu: 0 for gpu in self.gpus},
                          {gpu: entry["reserved"] for gpu, entry in self.inventories().items()})
         self.assert_nothing_left()

@@ -16,11 +16,11 @@ from oslo_utils import uuidutils
 from containerhost.devices.scan import HostView
 from containerhost.engines import Status
 from containerhost.linux.poll import wait_until
-from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.server.requested import RequestedResources
 from tests.functional import ovs
 from tests.unit.nova import records
 
-PATIENCE = 60  # s
+TIMEOUT = 60  # s
 NETWORK = neutron.NeutronFixture.network_1["id"]
 SWITCHED = {"datapath_type": "netdev", "bridge_name": ovs.BRIDGE, "port_filter": True}
 MTU = neutron.NeutronFixture.network_1["mtu"]
@@ -63,7 +63,7 @@ class PortServers(base.LxdServers):
             self.assertEqual(0, done.status, done.output)
 
     def reaches(self, server: Any, address: str) -> bool:
-        return wait_until(lambda: self.inside(server, "ping", "-c", "1", "-W", "1", address).status == 0, PATIENCE)
+        return wait_until(lambda: self.inside(server, "ping", "-c", "1", "-W", "1", address).status == 0, TIMEOUT)
 
     def sends(self, sender: Any, receiver: Any, address: str, size: int) -> str:
         """Let one server send bytes of zero to the other's ``address``; the MD5 sum of what arrives.
@@ -73,7 +73,7 @@ class PortServers(base.LxdServers):
         listening = self.start_inside(receiver, "nc -l -p 5000 | md5sum")
         self.assertTrue(wait_until(lambda: any(
             ":1388 " in self.inside(receiver, "cat", f"/proc/net/{table}").output.upper() for table in ("tcp", "tcp6")),
-            PATIENCE))
+            TIMEOUT))
         sent = self.inside(sender, "sh", "-c",
                            f"dd if=/dev/zero bs=1M count={size} 2> /dev/null | nc -w 30 {address} 5000")
         self.assertEqual(0, sent.status, sent.output)
@@ -229,7 +229,7 @@ class PortsTest(PortServers):
         vif["id"] = uuidutils.generate_uuid()
         vif["devname"] = f"tap{vif['id']}"[:14]
         stray = records.instance(uuid=uuidutils.generate_uuid())
-        self.driver._backend.ports.put_on(None, stray, Wanted.of(model.NetworkInfo([vif])), HostView())
+        self.driver._backend.ports.attach_all(None, stray, RequestedResources.of(model.NetworkInfo([vif])), HostView())
         self.assertIn(vif["devname"], self.switch.ports())
         self.driver.init_host(base.HOST)
         self.assert_is_wired(server, port)
@@ -311,14 +311,14 @@ class EventsTest(PortServers):
 
     def setUp(self) -> None:
         super().setUp()
-        self.flags(vif_plugging_timeout=PATIENCE)
+        self.flags(vif_plugging_timeout=TIMEOUT)
         self.unwired = self.port(status="DOWN")
         self.host_end = f"tap{self.unwired['id']}"[:14]
 
     def booting(self) -> Any:
         """A server whose port is in the switch, and which waits for neutron."""
         server = self.with_ports(self.unwired, expected="BUILD")
-        self.assertTrue(wait_until(lambda: self.host_end in self.switch.ports(), PATIENCE))
+        self.assertTrue(wait_until(lambda: self.host_end in self.switch.ports(), TIMEOUT))
         return server
 
     def tell(self, server: Any, name: str, status: str = "completed") -> None:
@@ -349,7 +349,7 @@ class EventsTest(PortServers):
         server = self.booting()
         self.neutron.delete_port(self.unwired["id"])
         self.tell(server, "network-vif-deleted")
-        self.assertTrue(wait_until(lambda: self.host_end not in self.switch.ports(), PATIENCE))
+        self.assertTrue(wait_until(lambda: self.host_end not in self.switch.ports(), TIMEOUT))
         self.tell(server, "network-vif-plugged", "failed")
         self.ends(server, "Neutron failed")
 

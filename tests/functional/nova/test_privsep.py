@@ -58,7 +58,7 @@ class PrivsepTest(DaemonTest):
             now = scan().get(self.vf.id)
             self.assertEqual(guids, (now.rdma.node_guid, now.rdma.port_guid))
             self.assertEqual(self.vf.address, control.resets()[-1])
-        self.helper.quieten_netdev(self.vf.netdev)
+        self.helper.link_down_and_flush(self.vf.netdev)
         for name in ("other0", self.vf.netdev):
             self.helper.rename_netdev(scan().get(self.vf.id).netdev, name)
             # The emulated host follows a renaming a moment later.
@@ -66,32 +66,32 @@ class PrivsepTest(DaemonTest):
         self.assertEqual(self.vf, scan().get(self.vf.id))
 
     def test_every_action_on_a_pair_of_interfaces_works_from_the_daemon(self) -> None:
-        folder = Path("/sys/class/net")
+        directory = Path("/sys/class/net")
         self.addCleanup(self.helper.remove_veth, "pair0")
         self.helper.make_veth("pair0", "pair1", "fa:16:3e:00:00:01", 1400, "test mark", True)
-        self.assertEqual(("test mark", "1400"), tuple((folder / "pair0" / name).read_text().strip()
+        self.assertEqual(("test mark", "1400"), tuple((directory / "pair0" / name).read_text().strip()
                                                       for name in ("ifalias", "mtu")))
-        self.assertEqual("fa:16:3e:00:00:01", (folder / "pair1/address").read_text().strip())
+        self.assertEqual("fa:16:3e:00:00:01", (directory / "pair1/address").read_text().strip())
         self.assertEqual("1", Path("/proc/sys/net/ipv6/conf/pair0/disable_ipv6").read_text().strip())
         up, no_arp = 0x1, 0x80
-        self.assertEqual(up | no_arp, int((folder / "pair0/flags").read_text(), 16) & (up | no_arp))
+        self.assertEqual(up | no_arp, int((directory / "pair0/flags").read_text(), 16) & (up | no_arp))
         self.helper.compute_checksums("pair1")
         for _ in range(2):
             self.helper.shape("pair0", 1000, 2000, 3000)
             self.helper.shape_sent("pair0", "shaper0", 1000, 2000, 3000)
-        self.assertTrue((folder / "shaper0").exists())
+        self.assertTrue((directory / "shaper0").exists())
         self.assertIn("left alone", str(self.assertRaises(HostActionFailed, self.helper.remove_shaper, "pair0")))
         for _ in range(2):
             self.helper.remove_shaper("shaper0")
-        self.assertFalse((folder / "shaper0").exists())
+        self.assertFalse((directory / "shaper0").exists())
         self.helper.set_link("pair0", False)
-        self.assertEqual(0, int((folder / "pair0/flags").read_text(), 16) & up)
+        self.assertEqual(0, int((directory / "pair0/flags").read_text(), 16) & up)
         error = self.assertRaises(HostActionFailed, self.helper.enslave, "pair0", "no-bridge")
         self.assertIn("a port of bridge no-bridge: ", str(error))
         error = self.assertRaises(HostActionFailed, self.helper.remove_veth, self.pf.netdev)
         self.assertIn("left alone", str(error))
         self.helper.remove_veth("pair0")
-        self.assertFalse((folder / "pair1").exists())
+        self.assertFalse((directory / "pair1").exists())
         self.helper.remove_veth("pair0")
 
     def test_what_a_container_sees_can_be_seen_from_the_daemon(self) -> None:
@@ -137,7 +137,7 @@ class PrivsepTest(DaemonTest):
         engine.attach("c1", disk)
         node = Path(f"/proc/{engine.metrics('c1').pid}/root/dev/vdb")
         before = (node.stat().st_mode, node.stat().st_uid)
-        with engine.withheld("c1", disk):
+        with engine.fenced("c1", disk):
             self.assertEqual((stat.S_IFBLK, 0), (node.stat().st_mode, node.stat().st_uid))
         self.assertEqual(before, (node.stat().st_mode, node.stat().st_uid))
         self.assertNotEqual(0, before[1])
@@ -159,13 +159,13 @@ class PrivsepTest(DaemonTest):
         before = os.stat(loop.path)
         number = (os.major(before.st_rdev), os.minor(before.st_rdev))
         for act in (lambda: self.helper.restore_block(os.getpid(), loop.path, number, 0o666),
-                    lambda: self.helper.withhold_block(os.getpid(), loop.path, number)):
+                    lambda: self.helper.fence_block(os.getpid(), loop.path, number)):
             self.assertIn("host's own", str(self.assertRaises(HostActionFailed, act)))
         self.assertEqual((before.st_mode, before.st_uid), (os.stat(loop.path).st_mode, os.stat(loop.path).st_uid))
         subprocess.run(["mkfs.ext4", "-q", loop.path], check=True)
-        folder = self.useFixture(fixtures.TempDir()).path
-        subprocess.run(["mount", loop.path, folder], check=True)
-        self.addCleanup(subprocess.run, ["umount", folder], check=True)
+        directory = self.useFixture(fixtures.TempDir()).path
+        subprocess.run(["mount", loop.path, directory], check=True)
+        self.addCleanup(subprocess.run, ["umount", directory], check=True)
         self.assertIn("busy", str(self.assertRaises(HostActionFailed, self.helper.copy_block, other.path, loop.path, 0,
                                                     MIB)))
 

@@ -28,7 +28,7 @@ from tests.waiting import await_that
 STRIDE = int(os.environ.get("NOVA_KILL_STRIDE", "0"))  # 0: a few points of each operation
 POINTS = 3
 IN_FLIGHT = 90.0  # s
-QUEUE_LIMIT = 5.0  # s; these hosts have no other requests
+QUEUE_TIMEOUT = 5.0  # s; these hosts have no other requests
 STATES = {"ACTIVE": Status.RUNNING, "SHUTOFF": Status.STOPPED, "PAUSED": Status.FROZEN, "SUSPENDED": Status.FROZEN,
           "RESCUE": Status.RUNNING, "VERIFY_RESIZE": Status.RUNNING}
 
@@ -39,7 +39,7 @@ class RecoveryServers(base.LxdServers):
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.server.recovery.QUEUE_LIMIT", QUEUE_LIMIT))
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.server.recovery.QUEUE_TIMEOUT", QUEUE_TIMEOUT))
         Uploads(self.glance)
         self.glance.detail = filtered(self.glance)
         self.addCleanup(self._delete_images)
@@ -400,7 +400,7 @@ class RecoveryTest(RecoveryServers):
             self.restart()
             sent[0]()
             self.assertEqual("VERIFY_RESIZE", self.settled(server))
-            time.sleep(QUEUE_LIMIT + 1)  # nothing may happen, so there is nothing to wait for
+            time.sleep(QUEUE_TIMEOUT + 1)  # nothing may happen, so there is nothing to wait for
         self.assertEqual(1, len(sent))
         self.normal(server)
         self._delete_server(server)

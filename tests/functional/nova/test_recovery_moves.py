@@ -17,7 +17,7 @@ from tests.functional.nova.killing import Killer
 from tests.functional.nova.twohosts import FIRST, SECOND
 from tests.waiting import await_that
 
-PATIENCE = 300.0  # s
+TIMEOUT = 300.0  # s
 SILENCE = 20  # s that the other host may take for an answer
 STRIDE = int(os.environ.get("NOVA_KILL_STRIDE", "0"))  # 0: a few points of each operation
 POINTS = 2
@@ -63,17 +63,17 @@ class MovesTest(twohosts.TwoHosts):
     def steps(self, host: str, request: Callable[[], None]) -> int:
         self.killer.arm(None, host)
         request()
-        await_that(self.idle, "the request ends", PATIENCE)
+        await_that(self.idle, "the request ends", TIMEOUT)
         self.assert_nothing_more()
         return self.killer.steps
 
     def killed(self, host: str, step: int, request: Callable[[], None]) -> None:
         self.killer.arm(step, host)
         request()
-        await_that(lambda: self.killer.happened.is_set() or self.idle(), "the request ends or is killed", PATIENCE)
+        await_that(lambda: self.killer.happened.is_set() or self.idle(), "the request ends or is killed", TIMEOUT)
         self.killer.arm(None, host)
         self.restart_compute_service(self.computes[host])
-        await_that(self.settled, f"the server settles after step {step} on {host}", PATIENCE)
+        await_that(self.settled, f"the server settles after step {step} on {host}", TIMEOUT)
         self.assert_nothing_more(f"killed at step {step} on {host}")
 
     def assert_nothing_more(self, message: str = "") -> None:
@@ -138,21 +138,21 @@ class MovesTest(twohosts.TwoHosts):
         self.old_host_fails()
         self.killer.arm(None, SECOND)
         self.evacuate()
-        await_that(self.idle, "the evacuation ends", PATIENCE)
+        await_that(self.idle, "the evacuation ends", TIMEOUT)
         steps = self.killer.steps
         self.old_host_returns()
         for step in range(1, steps, STRIDE or max(1, steps // POINTS)):
             self.old_host_fails()
             self.killer.arm(step, SECOND)
             self.evacuate()
-            await_that(lambda: self.killer.happened.is_set() or self.idle(), "it ends or is killed", PATIENCE)
+            await_that(lambda: self.killer.happened.is_set() or self.idle(), "it ends or is killed", TIMEOUT)
             self.killer.arm(None, SECOND)
             self.restart_compute_service(self.computes[SECOND])
-            await_that(self.settled, f"the server settles after step {step}", PATIENCE)
+            await_that(self.settled, f"the server settles after step {step}", TIMEOUT)
             if self.status()[0] == "ERROR":
                 self.assert_nothing_arrived(f"killed at step {step}")
                 self.evacuate()
-                await_that(self.idle, "the evacuation that is asked for again ends", PATIENCE)
+                await_that(self.idle, "the evacuation that is asked for again ends", TIMEOUT)
             self.old_host_returns(f"killed at step {step}")
         self._delete_server(self.the_server)
         self.assert_both_empty()

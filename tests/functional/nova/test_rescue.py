@@ -52,7 +52,7 @@ class RescueTest(RescueCase):
         self.assertEqual(1, self.inside(server, "test", "-e", "/root/letter").status)
         self.assertEqual("1000:100\n0:0\n", self.shell(
             server, f"stat -c %u:%g {TARGET}/root/letter {TARGET}/etc/state"))
-        self.shell(server, f"echo mended > {TARGET}/etc/state; echo new > {TARGET}/root/new")
+        self.shell(server, f"echo repaired > {TARGET}/etc/state; echo new > {TARGET}/root/new")
         self.assertEqual(devices, self.shell(server, "ls /dev /sys/class/net"))
         self.assertEqual(held, self.held())
         self.assertEqual("for-rescue", self.drive(server)["admin_pass"])
@@ -60,7 +60,7 @@ class RescueTest(RescueCase):
 
         self.lxd.engine.stop(name, timeout=10, force=True)  # as the host's restart does
         self.driver.resume_state_on_host_boot(base.nova_context.get_admin_context(), self.instance(server), None, None)
-        self.assertEqual("mended\n", self.shell(server, f"cat {TARGET}/etc/state"))
+        self.assertEqual("repaired\n", self.shell(server, f"cat {TARGET}/etc/state"))
         self._unrescue_server(server)
         self.assertEqual({name: Status.RUNNING}, self.containers())
         self.assertEqual("mine\nmended\nnew\n1000:100\n0:0\n", self.shell(
@@ -72,7 +72,7 @@ class RescueTest(RescueCase):
         self.assert_nothing_left()
 
     def root_has(self, server: dict[str, Any], password: str) -> bool:
-        """Whether it is the password of the running container's administrator."""
+        """Return whether it is the password of the running container's administrator."""
         shadow = self.shell(server, "grep ^root: /etc/shadow").split(":")[1]
         return shadow.startswith("$6$") and shadow == self.shell(
             server, f"mkpasswd -m sha512 {password} {shadow.split('$')[2]}").strip()
@@ -89,7 +89,7 @@ class RescueTest(RescueCase):
         self._delete_server(server)
         self.assert_nothing_left()
 
-    def test_on_a_pool_of_plain_folders(self) -> None:
+    def test_on_a_pool_of_plain_directories(self) -> None:
         client = self.lxd.engine.client
         client.finish(client.request("post", "storage-pools", asked="make the pool", json={
             "name": "plain", "driver": "dir", "config": {}}), "make the pool")

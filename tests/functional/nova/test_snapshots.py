@@ -190,14 +190,14 @@ class FaultTest(SnapshotCase, Interrupted):
 
     def test_no_room_for_the_packed_root(self) -> None:
         server = self.written()
-        folder = self.lxd.daemon.folder / "images"
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], check=True)
+        directory = self.lxd.daemon.directory / "images"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", directory], check=True)
         try:
             image_id = self.snapshot(server)
             self.finished(server)
-            self.assertEqual([], list(folder.iterdir()))
+            self.assertEqual([], list(directory.iterdir()))
         finally:
-            subprocess.run(["umount", "--lazy", folder], check=True)
+            subprocess.run(["umount", "--lazy", directory], check=True)
         self.assert_as_before(server)
         self.assertNotIn(image_id, self.glance.images)
         self.assertIn("is the disk full", self.last_fault(server))

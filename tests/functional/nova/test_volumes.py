@@ -17,7 +17,7 @@ from containerhost.engines.lxd.engine import LxdEngine
 from tests.functional import storage
 
 MIB = 2**20
-LIMIT = 120  # half seconds
+TIMEOUT = 120  # half seconds
 
 
 class VolumeServers(base.LxdServers):
@@ -49,7 +49,7 @@ class VolumeServers(base.LxdServers):
             url = f"/servers/{server['id']}/os-instance-actions/{found[0]['request_id']}"
             results[:] = [event["result"] for event in self.admin_api.api_get(url).body["instanceAction"]["events"]]
             self.assertTrue(results and all(results), results)
-        self._wait_for_assert(check, max_retries=LIMIT)
+        self._wait_for_assert(check, max_retries=TIMEOUT)
         (result,) = results
         return result
 
@@ -305,7 +305,7 @@ class FaultsTest(VolumeServers):
 
 
 class EphemeralsTest(base.LxdServers):
-    def test_a_folder_of_its_own_that_lives_as_long_as_the_server(self) -> None:
+    def test_a_directory_of_its_own_that_lives_as_long_as_the_server(self) -> None:
         flavor = self._create_flavor(vcpu=1, memory_mb=128, disk=1, ephemeral=1)
         server = self.server(flavor)
         self.assertEqual(0, self.inside(server, "sh", "-c", "echo mine > /ephemeral0/file").status)

@@ -20,7 +20,7 @@ from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.pooldisks import Disk
 from nova_lxd_ext.driver import LXDDriver
 from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.arrivals import Arrivals
+from nova_lxd_ext.server.incoming import IncomingMigrations
 from tests.functional import lxd
 
 FIRST, SECOND = base.HOST, "lxd-2"
@@ -32,8 +32,8 @@ class SecondLxd(lxd.Lxd):
     which = 2
 
 
-class Folders(fixtures.Fixture):
-    """Each host keeps the folders of its servers under its own name, although there is one nova.conf. Whose work a
+class Directories(fixtures.Fixture):
+    """Each host keeps the directories of its servers under its own name, although there is one nova.conf. Whose work a
     thread does is told by the daemon that it works with.
 
     :param hosts: by the daemon's socket
@@ -45,8 +45,10 @@ class Folders(fixtures.Fixture):
         self._here = threading.local()
 
     def _setUp(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.storage.folders._name", lambda: f"lxd-{self._here.host}"))
-        for kind, engine in ((LXDDriver, lambda driver: driver._backend.engine), (Arrivals, lambda it: it._engine)):
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.storage.directories._name",
+                                             lambda: f"lxd-{self._here.host}"))
+        for kind, engine in ((LXDDriver, lambda driver: driver._backend.engine),
+                             (IncomingMigrations, lambda it: it._engine)):
             for name, method in vars(kind).items():
                 if callable(method) and not name.startswith("_"):
                     self.useFixture(fixtures.MonkeyPatch(f"{kind.__module__}.{kind.__name__}.{name}",
@@ -100,7 +102,7 @@ class TwoHosts(base.LxdServers):
 
     def _configure(self) -> None:
         super()._configure()
-        self.useFixture(Folders({self.engine(host).client.settings.endpoint: host for host in (FIRST, SECOND)}))
+        self.useFixture(Directories({self.engine(host).client.settings.endpoint: host for host in (FIRST, SECOND)}))
 
     def _setup_compute_service(self) -> Any:
         first = self._start_compute(FIRST)
@@ -144,7 +146,7 @@ class TwoHosts(base.LxdServers):
     def disks_on(self, host: str) -> tuple[Disk, ...]:
         return (self.lxd if host == FIRST else self.second).disks.all()
 
-    def folders_on(self, host: str) -> list[Path]:
+    def directories_on(self, host: str) -> list[Path]:
         """Those of the host's servers."""
         return list((self.state / "instances").glob(f"*/lxd-{host}"))
 
@@ -157,6 +159,6 @@ class TwoHosts(base.LxdServers):
 
     def assert_both_empty(self) -> None:
         for host in (FIRST, SECOND):
-            self.assertEqual(({}, (), []), (self.on(host), self.disks_on(host), self.folders_on(host)), host)
+            self.assertEqual(({}, (), []), (self.on(host), self.disks_on(host), self.directories_on(host)), host)
             self.assertEqual(set(), self.held_on(host), host)
         self.assert_nothing_left()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emulated hosts as folders: one copy of each for tests that only look, a fresh one for tests that break it."""
+"""Emulated hosts as directories: one copy of each for tests that only look, a fresh one for tests that break it."""
 
 import atexit
 import functools
@@ -22,10 +22,10 @@ MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 @functools.cache
 def shared(name: str) -> Host:
     """The host tests/fakehost/hosts/<name>.yaml; never change its files."""
-    folder = tempfile.mkdtemp(prefix="unit-host-", dir=MEMORY)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    tree.write(description.load(name), folder)
-    return Host(folder)
+    directory = tempfile.mkdtemp(prefix="unit-host-", dir=MEMORY)
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    tree.write(description.load(name), directory)
+    return Host(directory)
 
 
 class FixedView(HostView):
@@ -70,5 +70,5 @@ class Broken(fixtures.Fixture):
         uevent.write_text("\n".join([f"DRIVER={driver}", *rest]) + "\n")
 
     def take_netdev(self, address: str) -> None:
-        """Move the function's interface to another network namespace: its folder stays, without it."""
+        """Move the function's interface to another network namespace: its directory stays, without it."""
         shutil.rmtree(next((self.function(address) / "net").iterdir()))

@@ -3,18 +3,18 @@ import testtools
 
 from containerhost.errors import HostActionFailed
 from containerhost.network import addresses
-from containerhost.spec import NicSetup
+from containerhost.spec import IpConfig
 
 
 class CheckedTest(testtools.TestCase):
     """What the kernel does with addresses the functional tests try."""
 
     def test_what_is_no_address_never_reaches_the_kernel(self) -> None:
-        for setup in (NicSetup(("10.0.0.1/33",)), NicSetup(("$(x)/24",)), NicSetup((), ("10.0.0",)),
-                      NicSetup((), ("10.0.0.1/24",))):
+        for setup in (IpConfig(("10.0.0.1/33",)), IpConfig(("$(x)/24",)), IpConfig((), ("10.0.0",)),
+                      IpConfig((), ("10.0.0.1/24",))):
             self.assertRaises(HostActionFailed, addresses.apply, "/nonexistent/net", "eth0", setup)
 
     def test_a_namespace_that_is_not_there_is_told(self) -> None:
-        setup = NicSetup(("10.0.0.1/24", "fd00::1/64"), ("10.0.0.254",))
+        setup = IpConfig(("10.0.0.1/24", "fd00::1/64"), ("10.0.0.254",))
         error = self.assertRaises(HostActionFailed, addresses.apply, "/nonexistent/net", "eth0", setup)
         self.assertIn("/nonexistent/net", str(error))

@@ -22,8 +22,8 @@ OWN = os.getpid()
 class NodeTest(testtools.TestCase):
     def test_what_is_not_the_device_is_touched_by_nobody(self) -> None:
         before = os.stat("/dev/null").st_mode
-        for path in ("/dev/null", "/dev/no-such-device", "/no/such/folder"):
-            for action in (lambda path=path: blocknodes.withhold(OWN, path, (7, 0)),
+        for path in ("/dev/null", "/dev/no-such-device", "/no/such/directory"):
+            for action in (lambda path=path: blocknodes.fence(OWN, path, (7, 0)),
                            lambda path=path: blocknodes.inode(OWN, path, (7, 0))):
                 self.assertRaises(NodeMissing, action)
             blocknodes.restore(OWN, path, (7, 0), 0o600)
@@ -32,7 +32,7 @@ class NodeTest(testtools.TestCase):
     def test_a_helper_takes_no_other_path(self) -> None:
         root = Privileged()
         for path in ("/etc/shadow", "/dev/../etc/shadow", "/dev/a/b", "dev/vdb"):
-            for action in (lambda path=path: root.withhold_block(OWN, path, (7, 0)),
+            for action in (lambda path=path: root.fence_block(OWN, path, (7, 0)),
                            lambda path=path: root.restore_block(OWN, path, (7, 0), 0o600),
                            lambda path=path: root.block_users(OWN, path, (7, 0))):
                 self.assertRaises(HostActionFailed, action)

@@ -29,17 +29,17 @@ class GroupTest(testtools.TestCase):
 class PermitTest(testtools.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.MockPatchObject(charnodes, "CGROUPS", str(self.folder)))
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.MockPatchObject(charnodes, "CGROUPS", str(self.directory)))
 
     def permit(self, controllers, allowed):
         with mock.patch.object(charnodes, "groups", return_value=controllers):
             charnodes.permit(7, (195, 0), allowed)
 
     def test_version_1(self):
-        (self.folder / "devices/docker").mkdir(parents=True)
+        (self.directory / "devices/docker").mkdir(parents=True)
         for allowed, name in ((True, "allow"), (False, "deny")):
-            file = self.folder / f"devices/docker/devices.{name}"
+            file = self.directory / f"devices/docker/devices.{name}"
             file.touch()
             self.permit({"devices": "/docker", "": "/"}, allowed)
             self.assertEqual("c 195:0 rwm", file.read_text())
@@ -48,11 +48,11 @@ class PermitTest(testtools.TestCase):
         self.assertRaises(HostActionFailed, self.permit, {"devices": "/nowhere"}, False)
 
     def test_version_2_asks_the_group_that_decides(self):
-        (self.folder / "cgroup.controllers").touch()
-        with mock.patch.object(devicefilter, "decided", lambda folder: folder.endswith("/docker/x")), \
+        (self.directory / "cgroup.controllers").touch()
+        with mock.patch.object(devicefilter, "decided", lambda directory: directory.endswith("/docker/x")), \
                 mock.patch.object(devicefilter, "decide") as decide:
             self.permit({"": "/docker/x/init.scope"}, True)
-            decide.assert_called_once_with(f"{self.folder}/docker/x", (195, 0), True)
+            decide.assert_called_once_with(f"{self.directory}/docker/x", (195, 0), True)
             error = self.assertRaises(HostActionFailed, self.permit, {"": "/elsewhere/x"}, True)
         self.assertIn("nothing decides", str(error))
 
@@ -61,7 +61,7 @@ class GuardsTest(testtools.TestCase):
     def test_a_process_of_the_host_is_never_touched(self):
         for act in (lambda: DockerPrivileged().give_node(1, "/dev/nvidia0", (195, 0)),
                     lambda: DockerPrivileged().take_node(1, "/dev/nvidia0", (195, 0)),
-                    lambda: DockerPrivileged().lend_netdev(1, "lo", "eth0"),
+                    lambda: DockerPrivileged().move_in_netdev(1, "lo", "eth0"),
                     lambda: DockerPrivileged().fetch_netdev(1, "eth0", "lo")):
             error = self.assertRaises(HostActionFailed, act)
             self.assertIn("not that of a running container", str(error))

@@ -86,8 +86,8 @@ class Empty(Broken):
 
     def _setUp(self) -> None:
         super()._setUp()
-        for folder in self.root.iterdir():
-            shutil.rmtree(folder)
+        for directory in self.root.iterdir():
+            shutil.rmtree(directory)
         self.path = str(self.root)
 
 
@@ -129,14 +129,14 @@ class Doctor(testtools.TestCase):
 class Unblock(testtools.TestCase):
     def test_a_blocked_device_is_free_again(self):
         tree = self.useFixture(Broken("small"))
-        folder = Path(tree.root) / "records"
-        store, inventory = AllocationStore(folder), scan(tree.host)
+        directory = Path(tree.root) / "records"
+        store, inventory = AllocationStore(directory), scan(tree.host)
         name = inventory.devices[0].id
         store.claim([inventory.devices[0]], OWNER, inventory.related)
-        self.assertEqual(1, run("unblock", name, "--owners", str(folder)).exit_code)
+        self.assertEqual(1, run("unblock", name, "--owners", str(directory)).exit_code)
         self.assertIn(name, store.records())
         store.block(name, "why")
-        self.assertEqual(0, run("unblock", name, "--owners", str(folder)).exit_code)
+        self.assertEqual(0, run("unblock", name, "--owners", str(directory)).exit_code)
         self.assertEqual({}, store.records())
 
     def test_a_device_that_nobody_holds(self):
@@ -148,7 +148,7 @@ class Unblock(testtools.TestCase):
 class Scrub(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = self.useFixture(Broken("small")).root / "records"
+        self.directory = self.useFixture(Broken("small")).root / "records"
 
     def allocator(self, outcome):
         return mock.patch.object(DeviceAllocator, "clean", autospec=True, side_effect=outcome)
@@ -156,31 +156,31 @@ class Scrub(testtools.TestCase):
     def test_what_was_done_is_told(self):
         with self.allocator([("it was reset",), ("it was reset",)]):
             self.assertEqual("0000:3b:00.0 is clean and free: it was reset\n",
-                             run("scrub", "0000:3b:00.0", "--owners", str(self.folder)).output)
+                             run("scrub", "0000:3b:00.0", "--owners", str(self.directory)).output)
             self.assertEqual({"device": "0000:3b:00.0", "done": ["it was reset"], "was_blocked": None}, json.loads(
-                run("scrub", "0000:3b:00.0", "--json", "--owners", str(self.folder)).output))
+                run("scrub", "0000:3b:00.0", "--json", "--owners", str(self.directory)).output))
 
     def test_the_former_reason_is_told(self):
         inventory = scan(shared("small"))
-        store = AllocationStore(self.folder)
+        store = AllocationStore(self.directory)
         store.claim([inventory.get("0000:3b:00.0")], OWNER, inventory.related)
         store.block("0000:3b:00.0", "why")
         with self.allocator([()]):
-            done = run("scrub", "0000:3B:00.0", "--json", "--owners", str(self.folder))
+            done = run("scrub", "0000:3B:00.0", "--json", "--owners", str(self.directory))
         self.assertEqual("why", json.loads(done.output)["was_blocked"])
 
     def test_a_failure_is_an_error_with_its_reason(self):
         with self.allocator(ScrubFailed("device 0000:3b:00.0 could not be cleaned: still in use")):
-            done = run("scrub", "0000:3b:00.0", "--owners", str(self.folder))
+            done = run("scrub", "0000:3b:00.0", "--owners", str(self.directory))
         self.assertEqual((1, "Error: device 0000:3b:00.0 could not be cleaned: still in use\n"),
                          (done.exit_code, done.stderr))
 
     def test_what_is_no_device_changes_nothing(self):
         for name in ("0000:99:00.0", "../../etc", "", "--"):
-            done = run("scrub", "--owners", str(self.folder), "--", name)
+            done = run("scrub", "--owners", str(self.directory), "--", name)
             self.assertEqual(1, done.exit_code, name)
             self.assertIn("this host has no device", done.stderr)
-        self.assertFalse(self.folder.exists())
+        self.assertFalse(self.directory.exists())
 
 
 class Topology(testtools.TestCase):
@@ -203,7 +203,7 @@ class Topology(testtools.TestCase):
         header = next(line for line in lines if line.startswith("GPU "))
         self.assertEqual(["GPU", "0000:31:00.0", "0000:5e:00.0", "0000:d8:00.0", "0000:d8:00.1"], header.split())
         self.assertIn("0000:83:00.0  SYS           SYS           NODE          NODE", lines)
-        found = json.loads(run("topology", "--json", "--root", root).output)["neighbours"]
+        found = json.loads(run("topology", "--json", "--root", root).output)["pci_topology"]
         self.assertIn({"gpu": "0000:3b:00.0", "function": "0000:5e:00.1", "way": "NODE"}, found)
 
 

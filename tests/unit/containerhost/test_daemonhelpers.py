@@ -14,9 +14,9 @@ from tests.waiting import await_that
 class HelpersTest(testtools.TestCase):
     def test_helper_among_the_hosts_mounts_is_left_alone(self) -> None:
         """It has not entered a container yet."""
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        (folder / "forkfile").write_text("import sys; sys.stdin.read()")
-        process = subprocess.Popen(["lxd", "forkfile", "--", "97"], executable=sys.executable, cwd=folder,
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        (directory / "forkfile").write_text("import sys; sys.stdin.read()")
+        process = subprocess.Popen(["lxd", "forkfile", "--", "97"], executable=sys.executable, cwd=directory,
                                    stdin=subprocess.PIPE)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)

@@ -20,7 +20,7 @@ class NamesTest(testtools.TestCase):
         ):
             self.assertEqual(found, daemonnodes.parted(name))
 
-    def test_whose_folder_it_is(self):
+    def test_whose_directory_it_is(self):
         self.assertRaises(HostActionFailed, daemonnodes.home, os.getpid())
         self.assertRaises(HostActionFailed, daemonnodes.home, 1 << 30)
 
@@ -29,19 +29,19 @@ class ForgetTest(testtools.TestCase):
     def setUp(self):
         super().setUp()
         home = Path(self.useFixture(fixtures.TempDir()).path)
-        self.folder = home / "devices/c1"
-        self.folder.mkdir(parents=True)
+        self.directory = home / "devices/c1"
+        self.directory.mkdir(parents=True)
         self.useFixture(fixtures.MockPatchObject(daemonnodes, "home", lambda server: str(home)))
 
     def names(self):
-        return sorted(path.name for path in self.folder.iterdir())
+        return sorted(path.name for path in self.directory.iterdir())
 
     def test_only_what_the_daemon_does_not_know_goes(self):
         kept = ["disk.x.dev-a", "unix.known.dev-nvidiactl"]
         for name in (*kept, "unix.gone.dev-nvidia0", "unix.gone.dev-nvidiactl"):
-            (self.folder / name).symlink_to("/dev/null")
+            (self.directory / name).symlink_to("/dev/null")
         kept.append("unix.volume.dev-vdb")  # no character node
-        (self.folder / kept[-1]).touch()
+        (self.directory / kept[-1]).touch()
         real = os.stat
         with mock.patch.object(charnodes, "take") as take, \
                 mock.patch("os.stat", side_effect=lambda path, **more: real(path)):

@@ -32,9 +32,9 @@ class InstructionsTest(testtools.TestCase):
 
 
 class GroupTest(testtools.TestCase):
-    def test_a_folder_that_is_no_control_group(self):
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.assertRaises(HostActionFailed, devicefilter.decide, str(folder), (195, 0), True)
+    def test_a_directory_that_is_no_control_group(self):
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.assertRaises(HostActionFailed, devicefilter.decide, str(directory), (195, 0), True)
         self.assertRaises(HostActionFailed, devicefilter.decided, "/nonexistent")
 
     def test_another_machine(self):

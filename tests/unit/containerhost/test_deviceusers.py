@@ -275,9 +275,9 @@ class UninterruptibleTest(UsersTest):
     def test_process_that_waits_in_the_kernel_does_not_hang_the_look(self) -> None:
         """It waits for the lock of a directory, held by one that waits for a file system's process."""
         self.useFixture(fixtures.MockPatchObject(freezer, "FREEZE_TIMEOUT", 0.5))
-        folder = self.useFixture(SilentFuse()).folder
+        directory = self.useFixture(SilentFuse()).directory
         for kind in hierarchies():
-            with Container(kind, WAITING, folder) as container:
+            with Container(kind, WAITING, directory) as container:
                 await_that(lambda pid=container.pid: waiting(pid) == 2, "they wait in the kernel")
                 start = time.monotonic()
                 error = self.assertRaises(HostActionFailed, self.users, container.pid)

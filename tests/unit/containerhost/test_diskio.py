@@ -21,11 +21,11 @@ V2 = {
 
 class DiskIoTest(testtools.TestCase):
     def host(self, files: dict[str, str]) -> Host:
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
         for name, text in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
-        return Host(folder)
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_text(text)
+        return Host(directory)
 
     def test_both_versions_of_control_groups(self) -> None:
         for files in (V1, V2):

@@ -24,14 +24,14 @@ HOLD = "import sys, time; from pathlib import Path; from containerhost.storage i
 
 
 class ProcessTest(testtools.TestCase):
-    folder = Path("/media/1")
+    directory = Path("/media/1")
 
     def stand_in(self, script: str) -> None:
         self.useFixture(fixtures.MockPatchObject(fsfreeze, "command", return_value=["sh", "-c", script]))
 
     def failed(self) -> str:
         def act() -> None:
-            with fsfreeze.frozen(self.folder, 1):
+            with fsfreeze.frozen(self.directory, 1):
                 pass
 
         return str(self.assertRaises(HostActionFailed, act))
@@ -40,7 +40,7 @@ class ProcessTest(testtools.TestCase):
         done = Path(self.useFixture(fixtures.TempDir()).path) / "thawed"
         self.stand_in(f"echo frozen; cat; touch {done}")
         for error in (None, ZeroDivisionError):
-            with contextlib.suppress(ZeroDivisionError), fsfreeze.frozen(self.folder, 1):
+            with contextlib.suppress(ZeroDivisionError), fsfreeze.frozen(self.directory, 1):
                 self.assertFalse(done.exists())
                 if error:
                     raise error
@@ -72,20 +72,20 @@ class FileSystemTest(testtools.TestCase):
         super().setUp()
         self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(ROOT)))
         base = Path(self.useFixture(fixtures.TempDir()).path)
-        self.folder, file = base / "mounted", base / "disk"
-        self.folder.mkdir()
+        self.directory, file = base / "mounted", base / "disk"
+        self.directory.mkdir()
         with file.open("wb") as disk:
             disk.truncate(16 << 20)
         subprocess.run(["mke2fs", "-q", "-F", "-t", "ext4", file], check=True)
-        if subprocess.run(["mount", "-o", "loop", file, self.folder], check=False, capture_output=True).returncode:
+        if subprocess.run(["mount", "-o", "loop", file, self.directory], check=False, capture_output=True).returncode:
             self.skipTest("this host mounts nothing")
-        self.addCleanup(lambda: subprocess.run(["umount", self.folder], check=True))
-        self.addCleanup(thaw, self.folder)
+        self.addCleanup(lambda: subprocess.run(["umount", self.directory], check=True))
+        self.addCleanup(thaw, self.directory)
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[Path]:
         """A process that writes to the disk without a pause."""
-        file = self.folder / "file"
+        file = self.directory / "file"
         with subprocess.Popen(["sh", "-c", f"while :; do echo x >> {file}; done"]) as process:
             try:
                 await_that(file.exists, "it writes")
@@ -100,12 +100,12 @@ class FileSystemTest(testtools.TestCase):
 
     def test_nothing_is_written_while_it_is_frozen(self) -> None:
         with self.writer() as file:
-            with fsfreeze.frozen(self.folder, 60):
+            with fsfreeze.frozen(self.directory, 60):
                 self.assertFalse(self.is_written(file))
             self.assertTrue(self.is_written(file))
 
     def test_it_is_thawed_when_its_user_is_killed(self) -> None:
-        with self.writer() as file, subprocess.Popen([sys.executable, "-c", HOLD, self.folder],
+        with self.writer() as file, subprocess.Popen([sys.executable, "-c", HOLD, self.directory],
                                                      stdout=subprocess.PIPE, start_new_session=True) as process:
             assert process.stdout
             process.stdout.readline()
@@ -115,8 +115,8 @@ class FileSystemTest(testtools.TestCase):
 
     def test_it_is_thawed_when_what_keeps_it_frozen_is_killed(self) -> None:
         def hold() -> None:
-            with fsfreeze.frozen(self.folder, 60):
-                subprocess.run(["pkill", "-KILL", "-f", f"fsfreeze {self.folder} 60"], check=True)
+            with fsfreeze.frozen(self.directory, 60):
+                subprocess.run(["pkill", "-KILL", "-f", f"fsfreeze {self.directory} 60"], check=True)
 
         with self.writer() as file:
             self.assertIn("ended with -9", str(self.assertRaises(HostActionFailed, hold)))
@@ -125,44 +125,45 @@ class FileSystemTest(testtools.TestCase):
     def test_it_stays_frozen_until_it_is_thawed(self) -> None:
         with self.writer() as file:
             for _ in range(2):
-                fsfreeze.freeze(self.folder)
+                fsfreeze.freeze(self.directory)
                 self.assertFalse(self.is_written(file))
-            thaw(self.folder)
+            thaw(self.directory)
             self.assertTrue(self.is_written(file))
 
     def test_one_at_a_time(self) -> None:
         """Each that waits in the kernel is a process that nobody can end."""
-        with fsfreeze.frozen(self.folder, 60):
-            self.assertIn("an earlier command", str(self.assertRaises(HostActionFailed, fsfreeze.freeze, self.folder)))
+        with fsfreeze.frozen(self.directory, 60):
+            self.assertIn("an earlier command",
+                          str(self.assertRaises(HostActionFailed, fsfreeze.freeze, self.directory)))
 
     def test_one_that_nobody_waits_for_thaws_only_what_it_froze(self) -> None:
         for already in (False, True):
             if already:
-                fsfreeze.freeze(self.folder)
+                fsfreeze.freeze(self.directory)
             ends = os.pipe()
             os.close(ends[0])
-            subprocess.run(fsfreeze.command(self.folder, "60"), stdin=subprocess.DEVNULL, stdout=ends[1],
+            subprocess.run(fsfreeze.command(self.directory, "60"), stdin=subprocess.DEVNULL, stdout=ends[1],
                            stderr=subprocess.DEVNULL, check=False, cwd="/")
             os.close(ends[1])
-            with subprocess.Popen(["touch", self.folder / "new"]) as process:
+            with subprocess.Popen(["touch", self.directory / "new"]) as process:
                 time.sleep(0.5)
                 frozen = process.poll() is None
-                thaw(self.folder)
+                thaw(self.directory)
             self.assertEqual(already, frozen)
 
     def test_it_is_thawed_after_its_time(self) -> None:
         def hold() -> None:
-            with fsfreeze.frozen(self.folder, 0.5):
+            with fsfreeze.frozen(self.directory, 0.5):
                 await_that(lambda: self.is_written(file), "it is thawed")
 
         with self.writer() as file:
             self.assertIn("thawed before", str(self.assertRaises(HostActionFailed, hold)))
 
     def test_one_that_a_killed_process_left_frozen_is_thawed_afterwards(self) -> None:
-        subprocess.run(["fsfreeze", "--freeze", self.folder], check=True)
-        with fsfreeze.frozen(self.folder, 60):
+        subprocess.run(["fsfreeze", "--freeze", self.directory], check=True)
+        with fsfreeze.frozen(self.directory, 60):
             pass
-        (self.folder / "file").write_text("written")
+        (self.directory / "file").write_text("written")
 
     def test_what_is_no_disk_is_refused(self) -> None:
         def hold() -> None:

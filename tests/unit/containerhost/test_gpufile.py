@@ -31,7 +31,7 @@ class GpuFileTest(testtools.TestCase):
                 self.assertIn(words, str(error))
 
     def test_a_file_that_cannot_be_read(self) -> None:
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        (folder / "large").write_bytes(b"#" * (gpufile.LIMIT + 1))
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        (directory / "large").write_bytes(b"#" * (gpufile.LIMIT + 1))
         for name, words in (("none", "No such file"), ("large", "larger than")):
-            self.assertIn(words, str(self.assertRaises(SpecError, gpufile.load, folder / name)))
+            self.assertIn(words, str(self.assertRaises(SpecError, gpufile.load, directory / name)))

@@ -18,7 +18,7 @@ from tests.unit.containerhost.engines.test_lxd_config import GiB, container, gpu
 
 
 def told(before: str | None = None, **more: Any) -> str:
-    return resources.told(container(**more), before).labels[resources.LABEL]
+    return resources.with_document(container(**more), before).labels[resources.LABEL]
 
 
 class DocumentTest(testtools.TestCase):
@@ -119,45 +119,45 @@ class AnnouncementTest(testtools.TestCase):
 class HelperTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.MonkeyPatch("containerhost.inside.guest.PAUSE", 0.0))
-        self.useFixture(fixtures.MonkeyPatch("containerhost.inside.guest.SOCKETS", (str(self.folder / "no-sock"),)))
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.MonkeyPatch("containerhost.inside.guest.POLL_INTERVAL", 0.0))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.inside.guest.SOCKETS", (str(self.directory / "no-sock"),)))
         self.before = told(cpu=Cpu(1), parts=(gpu_grant(), vf_grant()))
 
     def write(self, document: str) -> None:
-        (self.folder / "resources.json").write_text(document)
+        (self.directory / "resources.json").write_text(document)
 
     def acknowledged(self) -> int | None:
-        file = self.folder / "ack.json"
+        file = self.directory / "ack.json"
         return json.loads(file.read_text())["generation"] if file.exists() else None
 
     def test_nothing_is_told(self) -> None:
-        self.assertEqual(guest.NOT_TOLD, guest.main(["--folder", str(self.folder), "show"]))
+        self.assertEqual(guest.NOT_TOLD, guest.main(["--directory", str(self.directory), "show"]))
         for text in ("{", "[]", "{}", '{"generation": "1"}'):
             self.write(text)
-            self.assertIsNone(guest.load(str(self.folder)))
+            self.assertIsNone(guest.load(str(self.directory)))
 
     def test_watch_acknowledges_what_is_and_what_is_announced(self) -> None:
         self.write(self.before)
-        guest.watch(str(self.folder), [], looks=1)
+        guest.watch(str(self.directory), [], looks=1)
         self.assertEqual(1, self.acknowledged())
         self.write(resources.announcing(self.before, told(self.before), 1))
         self.write(resources.announcing(self.before, told(self.before, memory=Memory(1)), 1))
-        guest.watch(str(self.folder), [], looks=1)
+        guest.watch(str(self.directory), [], looks=1)
         self.assertEqual(2, self.acknowledged())
 
     def test_a_command_that_fails_acknowledges_nothing(self) -> None:
         self.write(self.before)
         for status, expected in (("1", None), ("0", 1)):
-            guest.watch(str(self.folder), [sys.executable, "-c", f"raise SystemExit({status})"], looks=1)
+            guest.watch(str(self.directory), [sys.executable, "-c", f"raise SystemExit({status})"], looks=1)
             self.assertEqual(expected, self.acknowledged())
 
     def test_run_gives_threads_and_gpus(self) -> None:
         self.write(self.before)
-        output = self.folder / "environment"
+        output = self.directory / "environment"
         child = os.fork()
         if child == 0:
-            guest.main(["--folder", str(self.folder), "run", "--", "sh", "-c", f"env > {output}"])
+            guest.main(["--directory", str(self.directory), "run", "--", "sh", "-c", f"env > {output}"])
         os.waitpid(child, 0)
         found = dict(line.split("=", 1) for line in output.read_text().splitlines() if "=" in line)
         self.assertEqual(["1"] * len(guest.THREADS), [found[name] for name in guest.THREADS])
@@ -165,9 +165,9 @@ class HelperTest(testtools.TestCase):
 
     def test_it_needs_nothing_but_python(self) -> None:
         """Alone in an image, without this project."""
-        alone = self.folder / "containerhost-guest"
+        alone = self.directory / "containerhost-guest"
         alone.write_text(Path(guest.__file__).read_text())
         self.write(self.before)
-        self.assertEqual(0, os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-I", "-S", str(alone), "--folder",
-                                      str(self.folder), "ack"))
+        self.assertEqual(0, os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-I", "-S", str(alone), "--directory",
+                                      str(self.directory), "ack"))
         self.assertEqual(1, self.acknowledged())

@@ -24,7 +24,7 @@ class MountsTest(testtools.TestCase):
         error = self.assertRaises(HostActionFailed, mountapi.mounted, "no-such-fs", "/dev/null", {}, 0)
         self.assertIn("no-such-fs", str(error))
 
-    def test_a_folder_where_nothing_is_mounted(self) -> None:
+    def test_a_directory_where_nothing_is_mounted(self) -> None:
         idmounts.unmount(Path(self.useFixture(fixtures.TempDir()).path))
         idmounts.unmount(Path("/nonexistent"))
 

@@ -20,20 +20,20 @@ class Renaming(Privileged):
         self.done = []
 
     def act(self, name):
-        (folder,) = (self.tree.function(VF) / "net").iterdir()
+        (directory,) = (self.tree.function(VF) / "net").iterdir()
         if self.early:
-            folder.rename(folder.with_name(self.early))
+            directory.rename(directory.with_name(self.early))
             self.early = None
-        if not folder.exists() or folder.name != name:
+        if not directory.exists() or directory.name != name:
             raise HostActionFailed(f"there is no interface {name} on this host")
         self.done.append(name)
-        return folder
+        return directory
 
     def rename_netdev(self, name, new):
-        folder = self.act(name)
-        folder.rename(folder.with_name(new))
+        directory = self.act(name)
+        directory.rename(directory.with_name(new))
 
-    def quieten_netdev(self, name):
+    def link_down_and_flush(self, name):
         self.act(name)
 
 
@@ -52,11 +52,11 @@ class TestNames(testtools.TestCase):
         function = self.function("ib7")
         function.rename("ib7")
         self.assertEqual(([], "ib7"), (self.privileged.done, function.netdev()))
-        function.quieten()
+        function.link_down_and_flush()
         self.assertEqual(["ib7"], self.privileged.done)
 
     def test_a_refusal_is_one(self):
         function = self.function(None)
         self.privileged.act = lambda name: (_ for _ in ()).throw(HostActionFailed("busy"))
         self.assertRaises(HostActionFailed, function.rename, "ib7")
-        self.assertRaises(HostActionFailed, function.quieten)
+        self.assertRaises(HostActionFailed, function.link_down_and_flush)

@@ -43,14 +43,14 @@ class CommandLineTest(testtools.TestCase):
         self.assertEqual(COMMON, ociruntime.common(words))
 
     def test_the_script_calls_what_the_command_is_for(self):
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
         for name in ("runc", "containerhost-ociruntime"):
-            script(folder / name, f"echo {name}")
-        shutil.copy(SCRIPT, folder)
-        (folder / "link").mkdir()
-        (folder / "link" / SCRIPT.name).symlink_to(folder / SCRIPT.name)
-        path = f"{folder}:{os.environ['PATH']}"
-        for place in (folder, folder / "link"):
+            script(directory / name, f"echo {name}")
+        shutil.copy(SCRIPT, directory)
+        (directory / "link").mkdir()
+        (directory / "link" / SCRIPT.name).symlink_to(directory / SCRIPT.name)
+        path = f"{directory}:{os.environ['PATH']}"
+        for place in (directory, directory / "link"):
             for words, more in ((["--version"], False), (["--root", "create", "kill", ID, "9"], False), ([], False),
                                 ([*COMMON, "exec", "--process", "/p", ID, "create"], False),
                                 (["--debug", *COMMON, "create", "--bundle", "/b c", ID], True),
@@ -62,10 +62,10 @@ class CommandLineTest(testtools.TestCase):
                     self.assertEqual(" ".join(expected), done.stdout.strip())
 
     def test_docker_is_told_why(self):
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        log = folder / "log.json"
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        log = directory / "log.json"
         with contextlib.redirect_stderr(io.StringIO()):
-            status = ociruntime.main(["--records", str(folder), "--log", str(log), "create", "--bundle", "/b", ID])
+            status = ociruntime.main(["--records", str(directory), "--log", str(log), "create", "--bundle", "/b", ID])
         self.assertEqual(1, status)
         line = json.loads(log.read_text())
         self.assertEqual("error", line["level"])
@@ -75,23 +75,23 @@ class CommandLineTest(testtools.TestCase):
 class RuncTest(testtools.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.records = Records(self.folder)
-        (self.folder / "config.json").write_text(json.dumps({"linux": {}}))
-        (self.folder / "pid").write_text("4711")
-        self.words = [*COMMON, "create", "--bundle", str(self.folder), "--pid-file", str(self.folder / "pid"), ID]
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.records = Records(self.directory)
+        (self.directory / "config.json").write_text(json.dumps({"linux": {}}))
+        (self.directory / "pid").write_text("4711")
+        self.words = [*COMMON, "create", "--bundle", str(self.directory), "--pid-file", str(self.directory / "pid"), ID]
 
     def test_a_creation_that_fails_afterwards_is_taken_back(self):
         self.records.write(ID, Record())
         with mock.patch.object(ociruntime, "runc", return_value=0) as runc, \
-                mock.patch.object(ociruntime, "lend", side_effect=OSError("no")):
-            self.assertRaises(OSError, ociruntime.create, str(self.folder), self.words)
+                mock.patch.object(ociruntime, "move_in", side_effect=OSError("no")):
+            self.assertRaises(OSError, ociruntime.create, str(self.directory), self.words)
         self.assertEqual([self.words, [*COMMON, "delete", "--force", ID]], [call.args[0] for call in runc.mock_calls])
 
     def test_runc_is_killed_and_reaped_when_what_is_beside_it_fails(self):
         self.records.write(ID, Record())
-        called = self.folder / "called"
-        script(self.folder / "runc", f"""
+        called = self.directory / "called"
+        script(self.directory / "runc", f"""
 echo $$ >> {called}
 case "$*" in *create*) exec sleep 60;; esac
 echo""")
@@ -100,45 +100,45 @@ echo""")
             await_that(lambda: called.exists() and called.read_text(), "runc is begun")
             raise OSError("no")
 
-        with mock.patch.object(ociruntime, "RUNC", str(self.folder / "runc")), \
+        with mock.patch.object(ociruntime, "RUNC", str(self.directory / "runc")), \
                 mock.patch.object(ociruntime, "load", side_effect=fail):
-            self.assertRaises(OSError, ociruntime.create, str(self.folder), self.words)
+            self.assertRaises(OSError, ociruntime.create, str(self.directory), self.words)
         create, delete = called.read_text().split()
         self.assertFalse(os.path.exists(f"/proc/{create}"))
         self.assertFalse(os.path.exists(f"/proc/{delete}"))
 
     def test_missing_runc_is_named(self):
-        self.useFixture(fixtures.EnvironmentVariable("PATH", str(self.folder)))
+        self.useFixture(fixtures.EnvironmentVariable("PATH", str(self.directory)))
         self.assertIn("no runc", str(self.assertRaises(OSError, ociruntime.runc, ["--version"])))
 
     def test_start_waits_while_the_engine_changes_the_record(self):
         self.records.write(ID, Record())
-        self.useFixture(fixtures.MonkeyPatch("containerhost.ociruntime.LOCK_LIMIT", 0.05))
-        with ociruntime.lock(str(self.folder), ID).held(), mock.patch.object(ociruntime, "runc") as runc:
-            self.assertRaises(TimeoutError, ociruntime.create, str(self.folder), self.words)
+        self.useFixture(fixtures.MonkeyPatch("containerhost.ociruntime.LOCK_TIMEOUT", 0.05))
+        with ociruntime.lock(str(self.directory), ID).held(), mock.patch.object(ociruntime, "runc") as runc:
+            self.assertRaises(TimeoutError, ociruntime.create, str(self.directory), self.words)
         runc.assert_not_called()
 
     def test_runcs_own_failure_is_passed_on(self):
         self.records.write(ID, Record())
-        with mock.patch.object(ociruntime, "runc", return_value=3), mock.patch.object(ociruntime, "lend") as lend:
-            self.assertEqual(3, ociruntime.create(str(self.folder), self.words))
-        lend.assert_not_called()
+        with mock.patch.object(ociruntime, "runc", return_value=3), mock.patch.object(ociruntime, "move_in") as move_in:
+            self.assertEqual(3, ociruntime.create(str(self.directory), self.words))
+        move_in.assert_not_called()
 
     def test_what_the_interfaces_need_is_there_when_runc_ends(self):
         self.records.write(ID, Record())
         order = []
         with mock.patch.object(ociruntime, "RUNC", "true"), \
-                mock.patch.object(ociruntime, "lend", side_effect=lambda *_: order.append("lend")), \
+                mock.patch.object(ociruntime, "move_in", side_effect=lambda *_: order.append("move_in")), \
                 mock.patch.object(ociruntime, "load", side_effect=lambda *_: order.append("load")):
-            self.assertEqual(0, ociruntime.create(str(self.folder), self.words))
-        self.assertEqual(["load", "lend"], order)
+            self.assertEqual(0, ociruntime.create(str(self.directory), self.words))
+        self.assertEqual(["load", "move_in"], order)
 
     def test_a_refused_deletion_leaves_the_interfaces(self):
         self.records.namespace(ID).touch()
         for status, more, back in ((0, [], 1), (1, [], 0), (1, ["--force"], 1)):
             with mock.patch.object(ociruntime, "runc", return_value=status), \
                     mock.patch.object(ociruntime, "bring_back") as bring_back:
-                self.assertEqual(status, ociruntime.delete(str(self.folder), [*COMMON, "delete", *more, ID]))
+                self.assertEqual(status, ociruntime.delete(str(self.directory), [*COMMON, "delete", *more, ID]))
                 self.assertEqual(back, bring_back.call_count)
 
 
@@ -152,39 +152,39 @@ class NodesTest(testtools.TestCase):
                                                     "resources": {"pids": {"limit": 1}, "devices": [deny, RULE]}}},
             ociruntime.with_nodes(config, NODES))
 
-    def test_volumes_of_an_image_are_folders_of_the_root(self):
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        (folder / "rootfs").mkdir()
-        (folder / "elsewhere").mkdir()
-        (folder / "rootfs/link").symlink_to(folder / "elsewhere")
+    def test_volumes_of_an_image_are_directories_of_the_root(self):
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        (directory / "rootfs").mkdir()
+        (directory / "elsewhere").mkdir()
+        (directory / "rootfs/link").symlink_to(directory / "elsewhere")
         ours = {"destination": "/media", "source": "/var/lib/onedock/one-1/media"}
         mounts = [{"destination": path, "source": f"/var/lib/docker/volumes/{ID}/_data"}
                   for path in ("/srv/data", "/link/attack")]
-        (folder / "config.json").write_text(json.dumps({"root": {"path": "rootfs"}, "linux": {},
-                                                        "mounts": [ours, *mounts]}))
-        ociruntime.rewrite(str(folder / "config.json"), (), None, volumes_in_root=True)
-        self.assertEqual([ours], json.loads((folder / "config.json").read_text())["mounts"])
-        self.assertTrue((folder / "rootfs/srv/data").is_dir())
-        self.assertEqual([], list((folder / "elsewhere").iterdir()))
+        (directory / "config.json").write_text(json.dumps({"root": {"path": "rootfs"}, "linux": {},
+                                                           "mounts": [ours, *mounts]}))
+        ociruntime.rewrite(str(directory / "config.json"), (), None, volumes_in_root=True)
+        self.assertEqual([ours], json.loads((directory / "config.json").read_text())["mounts"])
+        self.assertTrue((directory / "rootfs/srv/data").is_dir())
+        self.assertEqual([], list((directory / "elsewhere").iterdir()))
 
     def test_files_that_docker_keeps_are_copied_into_the_root(self):
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        kept = folder / "containers" / ID
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        kept = directory / "containers" / ID
         kept.mkdir(parents=True)
         (kept / "hosts").write_text("127.0.0.1 localhost")
-        (folder / "rootfs/etc").mkdir(parents=True)
-        (folder / "victim").write_text("mine")
-        (folder / "rootfs/etc/hosts").symlink_to(folder / "victim")
+        (directory / "rootfs/etc").mkdir(parents=True)
+        (directory / "victim").write_text("mine")
+        (directory / "rootfs/etc/hosts").symlink_to(directory / "victim")
         ours = {"destination": "/etc/resolv.conf", "source": "/var/lib/onedock/one-1/resolv.conf"}
         mounts = [{"destination": f"/etc/{name}", "source": str(kept / name)} for name in ("hosts", "hostname")]
-        (folder / "config.json").write_text(json.dumps({"root": {"path": "rootfs"}, "linux": {},
-                                                        "mounts": [ours, *mounts]}))
+        (directory / "config.json").write_text(json.dumps({"root": {"path": "rootfs"}, "linux": {},
+                                                           "mounts": [ours, *mounts]}))
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
-            ociruntime.rewrite(str(folder / "config.json"), (), None)
-        self.assertEqual([ours], json.loads((folder / "config.json").read_text())["mounts"])
-        self.assertEqual("127.0.0.1 localhost", (folder / "rootfs/etc/hosts").read_text())
-        self.assertEqual("mine", (folder / "victim").read_text())
+            ociruntime.rewrite(str(directory / "config.json"), (), None)
+        self.assertEqual([ours], json.loads((directory / "config.json").read_text())["mounts"])
+        self.assertEqual("127.0.0.1 localhost", (directory / "rootfs/etc/hosts").read_text())
+        self.assertEqual("mine", (directory / "victim").read_text())
         self.assertIn("/etc/hostname is not as Docker would have it: No such file", said.getvalue())
 
     def test_libraries_come_by_a_hook_after_others(self):
@@ -200,12 +200,13 @@ class NodesTest(testtools.TestCase):
         self.assertIn("--no-devbind", command)
 
     def test_libraries_need_the_tool(self):
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        Records(folder).write(ID, Record(libraries=frozenset({"compute"})))
-        self.useFixture(fixtures.EnvironmentVariable("PATH", str(folder)))
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        Records(directory).write(ID, Record(libraries=frozenset({"compute"})))
+        self.useFixture(fixtures.EnvironmentVariable("PATH", str(directory)))
         log = io.StringIO()
         with contextlib.redirect_stderr(log):
-            self.assertEqual(1, ociruntime.main(["--records", str(folder), "create", "--bundle", str(folder), ID]))
+            self.assertEqual(1, ociruntime.main(["--records", str(directory), "create", "--bundle", str(directory),
+                                                 ID]))
         self.assertIn("install NVIDIA's container toolkit", log.getvalue())
 
     def test_docker_may_want_none(self):

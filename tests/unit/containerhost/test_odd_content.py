@@ -36,7 +36,7 @@ content = st.one_of(st.sampled_from(ODD_WORDS).map(str.encode), st.binary(max_si
 mutation = st.one_of(
     st.tuples(st.just("write"), content),
     st.tuples(st.just("link"), st.sampled_from(LINKS)),
-    st.tuples(st.sampled_from(["remove", "folder", "pipe"]), st.none()),
+    st.tuples(st.sampled_from(["remove", "directory", "pipe"]), st.none()),
 )
 
 
@@ -86,7 +86,7 @@ class OddContent(testtools.TestCase):
             elif kind == "link":
                 with contextlib.suppress(FileNotFoundError):  # the empty target, which no link can have
                     os.symlink(value, target)
-            elif kind == "folder":
+            elif kind == "directory":
                 target.mkdir()
             elif kind == "pipe":
                 os.mkfifo(target)

@@ -148,8 +148,8 @@ class InFlightTest(testtools.TestCase):
 class FuseTest(testtools.TestCase):
     def test_file_system_whose_process_does_not_answer_does_not_hang_the_look(self) -> None:
         """As one that a process of a frozen container serves."""
-        folder = self.useFixture(SilentFuse()).folder
-        handle = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+        directory = self.useFixture(SilentFuse()).directory
+        handle = os.open(directory, os.O_PATH | os.O_CLOEXEC)
         self.addCleanup(os.close, handle)
         thread = threading.Thread(target=openfiles.nodes, args=(os.getpid(), stat.S_IFCHR), daemon=True)
         thread.start()

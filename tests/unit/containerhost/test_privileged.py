@@ -29,7 +29,7 @@ class TestArguments(testtools.TestCase):
             lambda: root.reset("0000:5e:00.9"),
             lambda: root.rename_netdev("-all", "a/b"),
             lambda: root.rename_netdev("lo", ".."),
-            lambda: root.quieten_netdev("x" * 16),
+            lambda: root.link_down_and_flush("x" * 16),
             lambda: root.set_vf_guids("ib0; reboot", 0, guid, guid),
             lambda: root.set_vf_guids("ib0", 0, "00:11", guid),
             lambda: root.reset_gpu("nvidia", "all"),
@@ -106,7 +106,7 @@ class TestActions(testtools.TestCase):
 
     def test_node_is_not_waited_for_without_end(self):
         """The tenant's /dev may be a file system that never answers."""
-        self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.TENANT_LIMIT", 0.2))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.TENANT_TIMEOUT", 0.2))
         ended = threading.Event()
         self.addCleanup(ended.set)
         for action, act in (("containerhost.process.daemonnodes.forget",
@@ -135,13 +135,13 @@ class TestGpuReset(testtools.TestCase):
     """Against a stand-in for NVIDIA's tool, which is not on a machine without its driver."""
 
     def _with_tool(self, script):
-        folder = self.useFixture(fixtures.TempDir()).path
+        directory = self.useFixture(fixtures.TempDir()).path
         if script is not None:
-            path = os.path.join(folder, "nvidia-smi")
+            path = os.path.join(directory, "nvidia-smi")
             with open(path, "w", encoding="utf-8") as file:
                 file.write(f"#!/bin/sh\n{script}\n")
             os.chmod(path, 0o755)
-        self.useFixture(fixtures.EnvironmentVariable("PATH", folder))
+        self.useFixture(fixtures.EnvironmentVariable("PATH", directory))
         return Privileged().reset_gpu("nvidia", "0000:3b:00.0")
 
     def test_done_or_impossible(self):

@@ -9,7 +9,7 @@ from containerhost.devices.rdmaports import Gid, NamespaceMode
 from containerhost.devices.scan import scan
 from containerhost.errors import HostActionFailed
 from containerhost.grants import GrantOptions
-from containerhost.network import rdmaspace
+from containerhost.network import rdma_netns
 from containerhost.privileged import Privileged
 from containerhost.vendors import make_grant
 from tests.unit.containerhost.hosts import Broken, shared
@@ -39,12 +39,12 @@ class TestPorts(testtools.TestCase):
 
     def test_odd_content_is_left_out(self):
         tree = self.useFixture(Broken("mixed"))
-        folder = next((tree.function(INFINIBAND) / "infiniband").iterdir()) / "ports"
+        directory = next((tree.function(INFINIBAND) / "infiniband").iterdir()) / "ports"
         for name, text in (("1/pkeys/2", "everything"), ("1/pkeys/3", "0x7fff"), ("1/gids/5", "fe80::1"),
                            ("1/gids/x", "fe80"), ("nonsense/state", "4: ACTIVE")):
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_text(text)
-        (folder / "1/state").unlink()
+            (directory / name).parent.mkdir(exist_ok=True)
+            (directory / name).write_text(text)
+        (directory / "1/state").unlink()
         (port,) = self.ports(INFINIBAND, tree.host)
         self.assertEqual((("0xffff", "0x7fff"), [0], None),
                          (port.pkeys, [gid.index for gid in port.gids], port.state))
@@ -79,7 +79,7 @@ class TestNamespaces(testtools.TestCase):
     def enter(self, *addresses):
         inventory = scan(self.tree.host)
         grants = [make_grant(inventory.get(address), GrantOptions()) for address in addresses]
-        rdmaspace.enter(self.privileged, self.tree.host, 4711, grants)
+        rdma_netns.enter(self.privileged, self.tree.host, 4711, grants)
 
     def test_shared_devices_stay(self):
         self.enter(INFINIBAND, ROCE)

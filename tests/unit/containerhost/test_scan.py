@@ -187,22 +187,22 @@ class Faults(testtools.TestCase):
         self.assertEqual((False, ("no driver is bound to it",)), (vf.netdev_away, vf.health))
 
     def test_an_interface_that_was_never_made_is_one(self):
-        folder = self.tree.function("0000:5e:00.1") / "net"
-        folder.rename(folder.with_name("power"))
+        directory = self.tree.function("0000:5e:00.1") / "net"
+        directory.rename(directory.with_name("power"))
         vf = self.device("0000:5e:00.1")
         self.assertFalse(vf.netdev_away)
         self.assertIn("mlx5_core made no network interface", vf.health[0])
 
     def test_an_interface_may_come_back_under_another_name(self):
-        folder = self.tree.function("0000:5e:00.1") / "net"
-        (folder / "ibs1v0").rename(folder / "dev100")
+        directory = self.tree.function("0000:5e:00.1") / "net"
+        (directory / "ibs1v0").rename(directory / "dev100")
         self.assertEqual("dev100", self.device("0000:5e:00.1").netdev)
 
     def test_the_representors_of_a_switch_are_not_its_interface(self):
-        folder = self.tree.function("0000:d8:00.0") / "net"
+        directory = self.tree.function("0000:d8:00.0") / "net"
         for name, port in (("a0", "pf0vf0"), ("a1", "c1pf0vf1"), ("ens4f0np0", "p0")):
-            (folder / name).mkdir(exist_ok=True)
-            (folder / name / "phys_port_name").write_text(port + "\n")
+            (directory / name).mkdir(exist_ok=True)
+            (directory / name / "phys_port_name").write_text(port + "\n")
         self.assertEqual("ens4f0np0", self.device("0000:d8:00.0").netdev)
 
     def test_drivers_that_keep_a_device_from_containers(self):

@@ -36,12 +36,12 @@ class CapturedTree(testtools.TestCase):
                              (self.host.text(path), self.host.number(path), self.host.char_number(path)), content)
 
     def test_what_is_no_file_reads_as_nothing(self):
-        (self.root / "sys/folder").mkdir()
+        (self.root / "sys/directory").mkdir()
         os.mkfifo(self.root / "sys/pipe")
         (self.root / "sys/link").symlink_to("/dev/zero")
         (self.root / "sys/loop").symlink_to("loop")
-        for path in ("/sys/folder", "/sys/pipe", "/sys/link", "/sys/loop", "/sys/missing", "/sys/a\0b",
-                     "/sys/folder/" + "x" * 5000):
+        for path in ("/sys/directory", "/sys/pipe", "/sys/link", "/sys/loop", "/sys/missing", "/sys/a\0b",
+                     "/sys/directory/" + "x" * 5000):
             self.assertIsNone(self.host.text(path), path)
             self.assertIsNone(self.host.data(path, 1 << 20) or None, path)
             self.assertEqual([], self.host.lines(path))
@@ -71,10 +71,10 @@ class CapturedTree(testtools.TestCase):
 
     def test_a_file_stands_for_a_node(self):
         (self.root / "dev/nvidia0").touch()
-        (self.root / "dev/folder").mkdir()
+        (self.root / "dev/directory").mkdir()
         self.assertIsNone(self.host.node_fault("/dev/nvidia0", 195, 0))
         self.assertIn("is missing", self.host.node_fault("/dev/nvidia1", 195, 1))
-        self.assertIn("no device node", self.host.node_fault("/dev/folder", 195, 1))
+        self.assertIn("no device node", self.host.node_fault("/dev/directory", 195, 1))
 
 
 class ThisHost(testtools.TestCase):

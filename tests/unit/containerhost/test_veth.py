@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of interfaces over a folder that stands for /sys/class/net."""
+"""Pairs of interfaces over a directory that stands for /sys/class/net."""
 
 import pathlib
 from typing import Any
@@ -21,14 +21,14 @@ class VethsTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.MonkeyPatch("containerhost.network.veth.RETURN_LIMIT", 0.05))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.network.veth.RETURN_TIMEOUT", 0.05))
         self.log: list[tuple[Any, ...]] = []
         self.veths = Veths(Recorder(self.log), Host(self.root))
 
     def interface(self, name: str, alias: str = "") -> None:
-        folder = self.root / veth.FOLDER.lstrip("/") / name
-        folder.mkdir(parents=True)
-        (folder / "ifalias").write_text(f"{alias}\n")
+        directory = self.root / veth.DIRECTORY.lstrip("/") / name
+        directory.mkdir(parents=True)
+        (directory / "ifalias").write_text(f"{alias}\n")
 
     def test_made_where_there_is_nothing(self) -> None:
         self.assertFalse(self.veths.ready(PAIR))
@@ -63,7 +63,7 @@ class VethsTest(testtools.TestCase):
         self.interface("tap1")
         for alias in ("", "driver server-2 port-1"):
             with self.subTest(alias):
-                (self.root / veth.FOLDER.lstrip("/") / "tap1" / "ifalias").write_text(alias)
+                (self.root / veth.DIRECTORY.lstrip("/") / "tap1" / "ifalias").write_text(alias)
                 error = self.assertRaises(HostActionFailed, self.veths.make, PAIR)
                 self.assertIn("ip link delete tap1", str(error))
                 self.assertEqual([], self.log)
@@ -72,7 +72,7 @@ class VethsTest(testtools.TestCase):
         self.interface("tap1", PAIR.mark)
         self.interface("tap2", "driver server-2 port-2")
         self.interface("eth0")
-        (self.root / veth.FOLDER.lstrip("/") / "bonding_masters").write_text("")
+        (self.root / veth.DIRECTORY.lstrip("/") / "bonding_masters").write_text("")
         self.assertEqual({"tap1": PAIR.mark}, self.veths.marked("driver server-1 "))
         self.assertEqual({"tap1", "tap2"}, set(self.veths.marked("driver ")))
 

@@ -102,7 +102,7 @@ class Hardware(fakes.NoPrivileges):
     def _nothing(self, *arguments: Any) -> None:
         """Nothing of it shows."""
 
-    unbind = bind = rename_netdev = quieten_netdev = mark_reset = thaw_left = reset = _nothing
+    unbind = bind = rename_netdev = link_down_and_flush = mark_reset = thaw_left = reset = _nothing
 
 
 class CostCase(testtools.TestCase):

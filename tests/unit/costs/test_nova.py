@@ -18,8 +18,8 @@ from nova_lxd_ext import conf
 from nova_lxd_ext.hardware.allocations import Placement
 from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
 from nova_lxd_ext.host.resources import Resources
-from nova_lxd_ext.server.migration import Moves
-from nova_lxd_ext.server.wanted import NOTHING, Wanted
+from nova_lxd_ext.server.migration import Migrations
+from nova_lxd_ext.server.requested import NOTHING, RequestedResources
 from tests.unit.containerhost.hosts import MEMORY
 from tests.unit.costs.counting import GPU_0, GPU_1, VF_0, VF_1, CostCase, Hardware
 from tests.unit.nova import fakes, ports, records
@@ -30,18 +30,18 @@ conf.register()
 class NovaTest(CostCase):
     def setUp(self) -> None:
         super().setUp()
-        folder = Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path)
-        self.host = Host(folder / "host")
-        self.world = fakes.world(folder, nova.conf.CONF, root=Hardware(self.host))
+        directory = Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path)
+        self.host = Host(directory / "host")
+        self.world = fakes.world(directory, nova.conf.CONF, root=Hardware(self.host))
         self.engine = self.world.engine
         self.server = records.instance(("gpu", GPU_0), ("ib", VF_0))
         self.move = objects.Migration(id=7, uuid=records.UUID, source_compute="one", dest_compute="one")
         self.useFixture(fixtures.MockPatchObject(objects.Migration, "get_by_id", side_effect=lambda *_: self.move))
-        self.moves = Moves(nova.conf.CONF, self.engine, self.world.states, self.world.outfit, self.world.lifecycle,
-                           self.world.power, self.world.resize, None, self.world.ephemerals, None, None,
-                           lambda *_: None)
+        self.migrations = Migrations(
+            nova.conf.CONF, self.engine, self.world.states, self.world.attachments, self.world.lifecycle,
+            self.world.power, self.world.resize, None, self.world.ephemerals, None, None, lambda *_: None)
 
-    def boot(self, wanted: Wanted = NOTHING) -> None:
+    def boot(self, wanted: RequestedResources = NOTHING) -> None:
         self.world.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, wanted, True)
         self.server.vm_state = vm_states.ACTIVE
 
@@ -54,12 +54,12 @@ class NovaTest(CostCase):
             new_pci_requests=requests, new_pci_devices=objects.PciDeviceList(objects=[
                 objects.PciDevice(address=address, request_id=request.request_id, compute_node_id=records.NODE)
                 for address, request in zip((GPU_1, VF_1), requests.requests, strict=True)]))
-        self.moves.leave(None, self.server, self.server.new_flavor, NOTHING, 0, 0)
+        self.migrations.migrate(None, self.server, self.server.new_flavor, NOTHING, 0, 0)
 
     def arrive(self) -> None:
         self.server.old_flavor, self.server.flavor = self.server.flavor, self.server.new_flavor
         self.server.apply_migration_context()
-        self.moves.arrive(None, self.server, NOTHING, True)
+        self.migrations.finish(None, self.server, NOTHING, True)
 
     def test_boot_and_end(self) -> None:
         with self.costing("nova: boot"):
@@ -80,11 +80,11 @@ class NovaTest(CostCase):
             self.boot(self.with_port())
         self.assertEqual({GPU_0, VF_0, VF_1}, self.world.held().keys())
 
-    def with_port(self) -> Wanted:
+    def with_port(self) -> RequestedResources:
         """A direct port, whose function nova has claimed."""
         self.server.pci_devices.objects.append(objects.PciDevice(
             address=VF_1, request_id=None, compute_node_id=records.NODE))
-        return Wanted.of(model.NetworkInfo([ports.direct(address=VF_1, type="ib_hostdev")]))
+        return RequestedResources.of(model.NetworkInfo([ports.direct(address=VF_1, type="ib_hostdev")]))
 
     def test_hot_plug(self) -> None:
         self.boot()
@@ -118,7 +118,7 @@ class NovaTest(CostCase):
             self.arrive()
         self.server.task_state = task_states.RESIZE_REVERTING
         with self.costing("nova: live resize, reverted"):
-            self.assertTrue(self.moves.stay(None, self.server, NOTHING))
+            self.assertTrue(self.migrations.revert_in_place(None, self.server, NOTHING))
         self.assertEqual({GPU_0, VF_0}, self.world.held().keys())
         self.assertNotIn("stop", self.engine.asked)
 

@@ -43,8 +43,8 @@ class NodeEngine(fakes.FakeEngine):
     def create(self, spec: Any, beside: Any = None) -> None:
         super().create(spec)
 
-    def await_begin(self, name: str, limit: float) -> int:
-        self._called("await_begin", name)
+    def wait_started(self, name: str, limit: float) -> int:
+        self._called("wait_started", name)
         return 0
 
     def measured(self) -> tuple[Any, ...]:
@@ -61,11 +61,11 @@ class Operations:
 
     def setUp(self) -> None:
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path)
-        tree.write(description.load("small"), self.folder / "host")
-        self.host, self.engine = Host(self.folder / "host"), NodeEngine()
+        self.directory = Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path)
+        tree.write(description.load("small"), self.directory / "host")
+        self.host, self.engine = Host(self.directory / "host"), NodeEngine()
         self.engine.name = {"lxdone": "lxd", "onedock": "docker"}[self.driver]
-        self.allocator = DeviceAllocator(AllocationStore(self.folder / "owners"), lambda: HostView(self.host),
+        self.allocator = DeviceAllocator(AllocationStore(self.directory / "owners"), lambda: HostView(self.host),
                                          Hardware(self.host), self.engine.held, self.host)
         self.vm = dataclasses.replace(self.vm, nics=(), pcis=(self.pci(0, GPU_0), self.pci(1, VF_0)))
         self.plugged = self.pci(2, VF_1, nic_id=2, attach=True)
@@ -102,8 +102,8 @@ class Operations:
 
     def test_monitoring(self) -> None:
         self.vmm.deploy(Call("deploy", {}, self.vm.id, "host", self.vm))
-        told = Measure(self.driver, self.engine, self.folder / "owners", self.folder, ("*:*:*",), self.host,
-                       self.folder)
+        told = Measure(self.driver, self.engine, self.directory / "owners", self.directory, ("*:*:*",), self.host,
+                       self.directory)
         for probe in ("host_system", "host_monitor", "vm_status", "vm_monitor"):
             with self.costing(f"{self.driver}: {probe}"):
                 getattr(told, probe)()
@@ -115,11 +115,11 @@ class LxdoneTest(Operations, CostCase):
     def setUp(self) -> None:
         self.vm = lxd_machines.machine()
         super().setUp()
-        self.useFixture(fixtures.MockPatchObject(lxdone.vmm, "rootfiles"))
+        self.useFixture(fixtures.MockPatchObject(lxdone.vmm, "root_files"))
         self.useFixture(fixtures.MockPatchObject(lxdone.vmm.Vmm, "_is_packed", return_value=False))
-        options = lxdone.conf.Options(state=str(self.folder), owners=str(self.folder / "owners"))
+        options = lxdone.conf.Options(state=str(self.directory), owners=str(self.directory / "owners"))
         played = SimpleNamespace(**{name: mock.MagicMock() for name in (
-            "roots", "saves", "disks", "contexts", "commands", "consoles")})
+            "root_images", "writeback", "disks", "contexts", "commands", "consoles")})
         played.disks.provide.return_value = played.disks.parts.return_value = ()
         self.vmm = lxdone.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host)
 
@@ -130,9 +130,9 @@ class OnedockTest(Operations, CostCase):
     def setUp(self) -> None:
         self.vm = docker_machines.machine()
         super().setUp()
-        options = onedock.conf.Options(state=str(self.folder), owners=str(self.folder / "owners"))
+        options = onedock.conf.Options(state=str(self.directory), owners=str(self.directory / "owners"))
         played = SimpleNamespace(**{name: mock.MagicMock() for name in (
-            "roots", "snapshots", "commands", "guests", "nics")})
+            "root_images", "snapshots", "commands", "guests", "nics")})
         played.nics.provide.return_value = ()
         self.vmm = onedock.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host)
 

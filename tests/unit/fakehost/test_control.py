@@ -13,9 +13,9 @@ from tests.fakehost.machine import Machine
 
 class TestControl(testtools.TestCase):
     def client(self, **calls) -> FakeHostControl:
-        folder = self.useFixture(fixtures.TempDir()).path
-        controlserver.serve(f"{folder}/control", calls)
-        return FakeHostControl(f"{folder}/control")
+        directory = self.useFixture(fixtures.TempDir()).path
+        controlserver.serve(f"{directory}/control", calls)
+        return FakeHostControl(f"{directory}/control")
 
     def test_arguments_and_results_pass(self):
         seen = []
@@ -38,11 +38,11 @@ class TestControl(testtools.TestCase):
         self.assertIn("ib0 has 1 VFs", str(error))
 
     def test_only_root_may_call(self):
-        folder = tempfile.mkdtemp()
-        self.addCleanup(os.rmdir, folder)
-        self.addCleanup(os.unlink, f"{folder}/control")
-        controlserver.serve(f"{folder}/control", {})
-        self.assertEqual(0o600, os.stat(f"{folder}/control").st_mode & 0o777)
+        directory = tempfile.mkdtemp()
+        self.addCleanup(os.rmdir, directory)
+        self.addCleanup(os.unlink, f"{directory}/control")
+        controlserver.serve(f"{directory}/control", {})
+        self.assertEqual(0o600, os.stat(f"{directory}/control").st_mode & 0o777)
 
     def test_the_machine_answers_every_call(self):
         self.assertEqual([], [name for name in controlserver.CALLS if not callable(getattr(Machine, name, None))])

@@ -79,11 +79,11 @@ class TestGpus(testtools.TestCase):
     def test_its_link_is_told(self):
         self.machine.set_pci_link(GPU, lanes=8, fatal=2)
         self.machine.set_pci_link(GPU, nonfatal=1)
-        folder = self.root / f"sys/bus/pci/devices/{GPU}"
-        self.assertEqual(("8\n", "16\n"), tuple((folder / name).read_text() for name in (
+        directory = self.root / f"sys/bus/pci/devices/{GPU}"
+        self.assertEqual(("8\n", "16\n"), tuple((directory / name).read_text() for name in (
             "current_link_width", "max_link_width")))
-        self.assertIn("TOTAL_ERR_FATAL 2\n", (folder / "aer_dev_fatal").read_text())
-        self.assertIn("TOTAL_ERR_NONFATAL 1\n", (folder / "aer_dev_nonfatal").read_text())
+        self.assertIn("TOTAL_ERR_FATAL 2\n", (directory / "aer_dev_fatal").read_text())
+        self.assertIn("TOTAL_ERR_NONFATAL 1\n", (directory / "aer_dev_nonfatal").read_text())
 
     def test_the_kernels_log_tells_who_wrote(self):
         attribute = self.machine.kernel_log.attribute()

@@ -11,20 +11,20 @@ from tests.fakehost.registry import RegistryError
 class TestNames(testtools.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "fakehost")
-        self.useFixture(fixtures.MonkeyPatch("tests.fakehost.registry.FOLDER", self.folder))
+        self.directory = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "fakehost")
+        self.useFixture(fixtures.MonkeyPatch("tests.fakehost.registry.DIRECTORY", self.directory))
 
     def test_a_name_is_taken_until_it_is_released(self):
         registration = registry.register("lab")
         error = self.assertRaises(RegistryError, registry.register, "lab")
         self.assertIn("fakehost --stop lab", str(error))
         registration.release()
-        self.assertFalse(self.folder.exists())
+        self.assertFalse(self.directory.exists())
         registry.register("lab").release()
 
     def test_what_a_killed_host_left_counts_for_nothing(self):
-        self.folder.mkdir()
-        (self.folder / "lab").write_text('{"outer": 1, "init": 1}')
+        self.directory.mkdir()
+        (self.directory / "lab").write_text('{"outer": 1, "init": 1}')
         error = self.assertRaises(RegistryError, registry.stop, "lab")
         self.assertIn("no emulated host named lab runs; running: none", str(error))
         registry.register("lab").release()
@@ -35,15 +35,15 @@ class TestNames(testtools.TestCase):
         error = self.assertRaises(RegistryError, registry.join, "lab", ["true"])
         self.assertIn("still starting", str(error))
 
-    def test_other_hosts_keep_their_folder(self):
+    def test_other_hosts_keep_their_directory(self):
         first, second = registry.register("first"), registry.register("second")
         first.release()
         error = self.assertRaises(RegistryError, registry.stop, "first")
         self.assertIn("running: second", str(error))
         second.release()
 
-    def test_names_cannot_leave_the_folder(self):
+    def test_names_cannot_leave_the_directory(self):
         for name in ("", "..", "../x", "a/b", "-x", "a b", "x" * 64):
             error = self.assertRaises(RegistryError, registry.register, name)
             self.assertIn("is not a name", str(error))
-        self.assertFalse(self.folder.exists())
+        self.assertFalse(self.directory.exists())

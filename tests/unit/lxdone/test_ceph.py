@@ -12,10 +12,10 @@ from tests.unit.lxdone.machines import machine
 class CephTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        bin_folder = Path(self.useFixture(fixtures.TempDir()).path)
-        (bin_folder / "rbd").write_text("")
-        (bin_folder / "rbd").chmod(0o755)
-        self.useFixture(fixtures.EnvironmentVariable("PATH", str(bin_folder)))
+        bin_directory = Path(self.useFixture(fixtures.TempDir()).path)
+        (bin_directory / "rbd").write_text("")
+        (bin_directory / "rbd").chmod(0o755)
+        self.useFixture(fixtures.EnvironmentVariable("PATH", str(bin_directory)))
 
     def name(self, source: str, more: str = "") -> str:
         vm = machine(("<TYPE><![CDATA[fs]]></TYPE>", f"<TYPE>RBD</TYPE><SOURCE>{source}</SOURCE>{more}"))

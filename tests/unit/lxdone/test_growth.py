@@ -17,8 +17,8 @@ MIB = 1 << 20
 class GrowthTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.disk = self.folder / "disk.0"
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.disk = self.directory / "disk.0"
 
     def ext(self, size: int, *more: str) -> None:
         self.disk.touch()
@@ -34,8 +34,8 @@ class GrowthTest(testtools.TestCase):
         for more in (("-O", "64bit"), ("-O", "^64bit,^has_journal", "-b", "1024")):
             self.ext(8 * MIB, *more)
             self.assertEqual(8 * MIB, growth.ext_size(self.disk))
-            (self.folder / "file").write_text("kept\n")
-            subprocess.run(["debugfs", "-w", "-R", f"write {self.folder / 'file'} file", str(self.disk)], check=True,
+            (self.directory / "file").write_text("kept\n")
+            subprocess.run(["debugfs", "-w", "-R", f"write {self.directory / 'file'} file", str(self.disk)], check=True,
                            capture_output=True)
             growth.lengthen(self.disk, 24 * MIB)
             self.assertEqual([True, False], [growth.fill(self.disk, filesystems.find(self.disk), 30)
@@ -100,12 +100,12 @@ class GrowthTest(testtools.TestCase):
     def test_it_waits_for_a_program_that_a_killed_action_left(self) -> None:
         self.ext(8 * MIB)
         growth.lengthen(self.disk, 16 * MIB)
-        gate = self.folder / "gate"
+        gate = self.directory / "gate"
         os.mkfifo(gate)
-        script(self.folder / "e2fsck", f"read line < {gate}; true")
+        script(self.directory / "e2fsck", f"read line < {gate}; true")
         begin = ("import sys; from pathlib import Path; from lxdone.disk import filesystems, growth; "
                  "disk = Path(sys.argv[1]); growth.fill(disk, filesystems.find(disk), 30)")
-        environment = os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}"}
+        environment = os.environ | {"PATH": f"{self.directory}:{os.environ['PATH']}"}
         with subprocess.Popen([sys.executable, "-c", begin, str(self.disk)], env=environment) as action, \
                 gate.open("w") as program:  # it runs
             action.kill()

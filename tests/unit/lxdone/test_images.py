@@ -21,10 +21,10 @@ class CopyTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         base = Path(self.useFixture(fixtures.TempDir()).path)
-        self.state, self.folder = base / "state/disks/one-1", base / "datastores/0/1"
-        for folder in (self.state / "5", self.folder):
-            folder.mkdir(parents=True)
-        self.file, self.target = self.folder / "disk.5", self.folder / "copy"
+        self.state, self.directory = base / "state/disks/one-1", base / "datastores/0/1"
+        for directory in (self.state / "5", self.directory):
+            directory.mkdir(parents=True)
+        self.file, self.target = self.directory / "disk.5", self.directory / "copy"
         self.file.write_text("content")
         self.disks = Images(base / "state", base / "datastores", lambda name: None, 30)
         self.disk = dataclasses.replace(machine().disks[0], id=5)
@@ -44,14 +44,14 @@ class CopyTest(testtools.TestCase):
         self.assertEqual(("content", 0o600), (self.target.read_text(), self.target.stat().st_mode & 0o777))
 
     def test_records_of_other_releases_are_used_and_their_fields_kept(self) -> None:
-        folder, record = self.state / "5", Record(str(self.file), copied=False, read_only=False)
-        self.disks._write(folder, record)
+        directory, record = self.state / "5", Record(str(self.file), copied=False, read_only=False)
+        self.disks._write(directory, record)
         for release in (of_first_release, of_later_release):
             release(self.state / "5.json")
-            self.assertEqual(record, self.disks._read(folder))
-        self.disks._write(folder, dataclasses.replace(record, held="stamp"))
+            self.assertEqual(record, self.disks._read(directory))
+        self.disks._write(directory, dataclasses.replace(record, held="stamp"))
         self.assertEqual((9, [1]), lease(self.state / "5.json"))
-        self.assertEqual("stamp", self.disks._read(folder).held)
+        self.assertEqual("stamp", self.disks._read(directory).held)
 
     def test_what_is_no_file_is_refused(self) -> None:
         self.record("/dev/vg-one-0/lv-one-1-5")
@@ -72,7 +72,7 @@ class CopyTest(testtools.TestCase):
         for script in ("echo Operation not permitted; exit 1", "echo frozen; exit 3"):
             self.useFixture(fixtures.MockPatchObject(fsfreeze, "command", return_value=["sh", "-c", script]))
             self.assertRaises((HostActionFailed, DriverError), self.copy)
-            self.assertEqual(["disk.5"], [path.name for path in self.folder.iterdir()])
+            self.assertEqual(["disk.5"], [path.name for path in self.directory.iterdir()])
 
     def test_read_only_disk_is_not_frozen(self) -> None:
         self.record(read_only=True)

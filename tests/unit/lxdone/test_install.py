@@ -25,8 +25,8 @@ class FrontEndTest(testtools.TestCase):
         super().setUp()
         base = Path(self.useFixture(fixtures.TempDir()).path)
         self.remotes, self.conf = base / "remotes", base / "conf"
-        for folder in (self.remotes, self.conf):
-            folder.mkdir()
+        for directory in (self.remotes, self.conf):
+            directory.mkdir()
         self.oned, self.monitord = self.conf / "oned.conf", self.conf / "monitord.conf"
         for file in (self.oned, self.monitord):
             file.write_text(CONTENT)
@@ -225,13 +225,13 @@ class MemlockTest(testtools.TestCase):
     """Of this process in the place of an engine's daemon."""
 
     def complaints(self, wanted: str, limits: str, capabilities: int, rdma: bool = True) -> list[str]:
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        (folder / "limits").write_text(f"Limit Soft Limit Hard Limit Units\nMax locked memory  {limits}  bytes\n")
-        (folder / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities:016x}\n")
-        (folder / "uid_map").write_text("         0          0 4294967295\n")
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        (directory / "limits").write_text(f"Limit Soft Limit Hard Limit Units\nMax locked memory  {limits}  bytes\n")
+        (directory / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities:016x}\n")
+        (directory / "uid_map").write_text("         0          0 4294967295\n")
         devices = [mock.Mock(rdma=rdma or None)]
         with mock.patch.object(nodechecks, "scan", return_value=mock.Mock(devices=devices)), mock.patch.object(
-                nodechecks, "Path", lambda path: folder / Path(path).name):
+                nodechecks, "Path", lambda path: directory / Path(path).name):
             return list(nodechecks.memlock(wanted, 7))
 
     def test_a_limit_that_the_daemon_may_not_give_is_told(self) -> None:

@@ -29,7 +29,7 @@ class IsoFilesTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.base = Path(self.useFixture(fixtures.TempDir()).path)
-        self.folder = self.base / "folder"
+        self.directory = self.base / "directory"
         self.iso = self.base / "iso"
         self.iso.write_bytes(bytes(100))
 
@@ -40,15 +40,15 @@ class IsoFilesTest(testtools.TestCase):
                 archive.addfile(member, content)
         with mock.patch.object(isofiles, "members", lambda *_: tarfile.open(fileobj=io.BytesIO(raw.getvalue()),
                                                                             mode="r|")):
-            isofiles.extract(self.iso, self.folder, LIMIT)
+            isofiles.extract(self.iso, self.directory, LIMIT)
 
     def test_plain_files_that_everybody_may_read(self) -> None:
-        self.folder.mkdir()
-        (self.folder / "old").write_text("")
+        self.directory.mkdir()
+        (self.directory / "old").write_text("")
         self.extract(entry("a/b", content=b"x"), entry("run", content=b"y", mode=0o700), entry("same", tarfile.LNKTYPE,
                      link="run"), entry("link", tarfile.SYMTYPE, link="/etc/passwd"))
-        self.assertEqual({"a", "run", "same", "link"}, set(os.listdir(self.folder)))
-        self.assertEqual(["644", "755", "755"], [f"{(self.folder / name).stat().st_mode & 0o777:o}"
+        self.assertEqual({"a", "run", "same", "link"}, set(os.listdir(self.directory)))
+        self.assertEqual(["644", "755", "755"], [f"{(self.directory / name).stat().st_mode & 0o777:o}"
                                                  for name in ("a/b", "run", "same")])
 
     def test_nothing_leads_out_and_no_device_is_made(self) -> None:
@@ -57,9 +57,9 @@ class IsoFilesTest(testtools.TestCase):
         self.assertRaises(NotSupported, self.extract, entry("x", tarfile.LNKTYPE, link="../../etc/passwd"))
         # Through a link nothing is written: it is made last.
         self.extract(entry("link", tarfile.SYMTYPE, link=str(self.base)), entry("link/x", content=b"x"))
-        self.assertEqual(["folder", "iso"], sorted(os.listdir(self.base)))
+        self.assertEqual(["directory", "iso"], sorted(os.listdir(self.base)))
         self.extract(entry("null", tarfile.CHRTYPE), entry("file"))
-        self.assertEqual(["file"], os.listdir(self.folder))
+        self.assertEqual(["file"], os.listdir(self.directory))
 
     def test_no_link_is_made_through_another(self) -> None:
         """It would be root's link in any directory of the host."""
@@ -69,47 +69,48 @@ class IsoFilesTest(testtools.TestCase):
                               entry(name, tarfile.SYMTYPE, link="/dev/null"))
             self.assertEqual((["more"], []), (os.listdir(self.base / "host"), os.listdir(self.base / "host/more")))
 
-    def test_links_below_folders_and_of_the_image_itself(self) -> None:
+    def test_links_below_directories_and_of_the_image_itself(self) -> None:
         self.extract(entry(".", tarfile.SYMTYPE, link="/etc"), entry("a", tarfile.DIRTYPE), entry("a/b", content=b"x"),
                      entry("a/b", tarfile.SYMTYPE, link="taken"), entry("a/link", tarfile.SYMTYPE, link="b"))
-        self.assertEqual(("b", b"x"), (os.readlink(self.folder / "a/link"), (self.folder / "a/b").read_bytes()))
+        self.assertEqual(("b", b"x"), (os.readlink(self.directory / "a/link"), (self.directory / "a/b").read_bytes()))
 
-    def test_folders_are_never_deeper_than_can_be_removed(self) -> None:
+    def test_directories_are_never_deeper_than_can_be_removed(self) -> None:
         deep = [entry("a/" * depth, tarfile.DIRTYPE) for depth in range(1, 1100)]
-        self.addCleanup(subprocess.run, ["rm", "-rf", str(self.folder)], check=True)
+        self.addCleanup(subprocess.run, ["rm", "-rf", str(self.directory)], check=True)
         self.assertRaises(NotSupported, self.extract, *deep)
         self.extract(*deep[:isofiles.DEPTH])
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.directory)
 
     def test_no_more_than_its_own_size(self) -> None:
         self.extract(entry("a", content=bytes(60)), entry("b", content=bytes(40)))
         self.assertRaises(NotSupported, self.extract, entry("a", content=bytes(60)), entry("b", content=bytes(41)))
 
-    def test_folders_that_a_name_implies_count(self) -> None:
+    def test_directories_that_a_name_implies_count(self) -> None:
         self.patch(isofiles, "ENTRIES", 20)
         self.extract(*(entry("/".join(f"{number}{depth}" for depth in range(9)), content=b"") for number in range(2)))
         self.assertRaises(NotSupported, self.extract, *(
             entry("/".join(f"{number}{depth}" for depth in range(9)), content=b"") for number in range(3)))
 
     def test_what_takes_it_apart_is_nobody_and_sees_programs_only(self) -> None:
-        self.folder.mkdir()
-        told = subprocess.check_output(isofiles.alone(self.folder, 20, "sh", "-c", "ulimit -v; id -u; ls /"), text=True)
-        memory, user, *folders = told.split()
+        self.directory.mkdir()
+        told = subprocess.check_output(isofiles.alone(self.directory, 20, "sh", "-c", "ulimit -v; id -u; ls /"),
+                                       text=True)
+        memory, user, *directories = told.split()
         self.assertEqual((str(MEMORY >> 10), "65534"), (memory, user))
-        self.assertLessEqual(set(folders), {"usr", "lib", "lib64"})
-        self.assertEqual([], os.listdir(self.folder))
+        self.assertLessEqual(set(directories), {"usr", "lib", "lib64"})
+        self.assertEqual([], os.listdir(self.directory))
 
     def test_a_list_of_the_hosts_files_shows_none(self) -> None:
         """bsdtar takes it for an archive, and would open what it names."""
         text = b"#mtree\n./stolen type=file contents=/etc/passwd\n./own type=dir\n#"
         self.iso.write_bytes(text.ljust(32769, b"x") + b"CD001\n")
         try:
-            isofiles.extract(self.iso, self.folder, 20)
+            isofiles.extract(self.iso, self.directory, 20)
         except DriverError as error:
             self.assertIn("cannot be", str(error))
-        found = [path for path in self.folder.rglob("*") if path.is_file() and path.stat().st_size]
+        found = [path for path in self.directory.rglob("*") if path.is_file() and path.stat().st_size]
         self.assertEqual([], found)
-        self.assertFalse(os.path.ismount(self.folder))
+        self.assertFalse(os.path.ismount(self.directory))
 
     def test_one_without_files_is_damaged(self) -> None:
         self.assertIn("damaged", str(self.assertRaises(DriverError, self.extract)))

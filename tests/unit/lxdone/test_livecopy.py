@@ -13,7 +13,7 @@ import testtools
 
 from onedriver.setup import remotes, transferdrivers
 from tests.commands import script
-from tests.unit.onedriver.test_places import METACHARACTERS
+from tests.unit.onedriver.test_disk_paths import METACHARACTERS
 
 ROOT = Path(__file__).parents[3]
 ORIGINAL = '#!/bin/bash\necho "original ${0##*/}"\n'
@@ -31,7 +31,7 @@ exec sh -c "$3" ssh"""
 LXDONE = """if [ "$1 $2" = "vmm copy_disk" ]; then
     cat > {base}/given
     if [ -e {base}/failure ]; then cat {base}/failure >&2; exit 1; fi
-    cp {folder}/disk.$4 {folder}/lxdone.copy.$4 && echo {folder}/lxdone.copy.$4
+    cp {directory}/disk.$4 {directory}/lxdone.copy.$4 && echo {directory}/lxdone.copy.$4
     exit
 fi
 PYTHONPATH={root} exec {python} -m lxdone"""
@@ -41,11 +41,12 @@ class LiveCopyTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.base = Path(self.useFixture(fixtures.TempDir()).path)
-        self.folder, self.images = self.base / "node1/0/1", self.base / "images"
-        for path in (self.folder, self.images, self.base / "bin"):
+        self.directory, self.images = self.base / "node1/0/1", self.base / "images"
+        for path in (self.directory, self.images, self.base / "bin"):
             path.mkdir(parents=True)
-        (self.folder / "disk.1").write_text("now")
-        self.command("lxdone", LXDONE.format(base=self.base, folder=self.folder, root=ROOT, python=sys.executable))
+        (self.directory / "disk.1").write_text("now")
+        self.command("lxdone", LXDONE.format(base=self.base, directory=self.directory, root=ROOT,
+                                             python=sys.executable))
         self.command("ssh", SSH)
         self.command("sudo", 'shift; exec "$@";')
         self.describe()
@@ -72,7 +73,7 @@ class LiveCopyTest(testtools.TestCase):
         return done.returncode, done.stdout, done.stderr
 
     def place(self, disk: str = "disk.1", host: str = "node1") -> str:
-        return f"{host}:{self.folder.parents[1]}//0/1/{disk}"
+        return f"{host}:{self.directory.parents[1]}//0/1/{disk}"
 
     def saved(self, name: str = "cpds", place: str = "", number: str = "-1") -> tuple[int, str, str]:
         return self.call(name, place or self.place(), str(self.images / "new"), number, "1", "101")
@@ -81,19 +82,19 @@ class LiveCopyTest(testtools.TestCase):
         return self.call("snap_create_live", self.place(), number, "1", "101")
 
     def files(self) -> list[str]:
-        return sorted(str(path.relative_to(self.base)) for folder in (self.folder, self.images)
-                      for path in folder.rglob("*") if path.is_file())
+        return sorted(str(path.relative_to(self.base)) for directory in (self.directory, self.images)
+                      for path in directory.rglob("*") if path.is_file())
 
     def test_disk_becomes_an_image(self) -> None:
         for name in ("cpds", "cpds.ssh"):
             self.assertEqual((0, "", ""), self.saved(name))
             self.assertEqual("now", (self.images / "new").read_text())
-            (self.folder / "disk.1").write_text("now")
+            (self.directory / "disk.1").write_text("now")
         self.assertEqual(["images/new", "node1/0/1/disk.1"], self.files())
         self.assertIn("<VM_MAD>lxdone", (self.base / "given").read_text())
 
     def test_holes_of_a_disk_stay_holes(self) -> None:
-        os.truncate(self.folder / "disk.1", 64 << 20)
+        os.truncate(self.directory / "disk.1", 64 << 20)
         self.assertEqual((0, "", ""), self.saved())
         found = (self.images / "new").stat()
         self.assertEqual((64 << 20, True), (found.st_size, found.st_blocks * 512 < 1 << 20))
@@ -101,9 +102,9 @@ class LiveCopyTest(testtools.TestCase):
     def test_disk_has_a_snapshot(self) -> None:
         self.describe(lcm=57)
         self.assertEqual((0, "", ""), self.taken())
-        (self.folder / "disk.1").write_text("later")
+        (self.directory / "disk.1").write_text("later")
         self.assertEqual((0, "", ""), self.taken("4"))
-        self.assertEqual(("now", "later"), tuple((self.folder / "disk.1.snap" / n).read_text() for n in ("3", "4")))
+        self.assertEqual(("now", "later"), tuple((self.directory / "disk.1.snap" / n).read_text() for n in ("3", "4")))
         self.assertEqual(3, len(self.files()))
 
     def test_snapshots_of_a_linked_image_are_beside_the_image(self) -> None:
@@ -178,7 +179,7 @@ class LiveCopyTest(testtools.TestCase):
 
     def test_what_is_no_disk_of_the_vm_is_refused(self) -> None:
         for place in (self.place("disk.7"), self.place("disk.1/../../../../../etc/passwd"), self.place("disk.$(id)"),
-                      f"-oProxyCommand=id:{self.folder}/disk.1", self.place().replace("/0/1/", "/0/2/")):
+                      f"-oProxyCommand=id:{self.directory}/disk.1", self.place().replace("/0/1/", "/0/2/")):
             status, out, err = self.saved(place=place)
             self.assertEqual((1, ""), (status, out), place)
             self.assertNotIn("Traceback", err)

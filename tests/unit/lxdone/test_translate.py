@@ -3,7 +3,7 @@ import dataclasses
 
 import testtools
 
-from containerhost.spec import BridgedNic, Cpu, FolderDisk, IoLimit, Memory, Security
+from containerhost.spec import BridgedNic, Cpu, DirectoryDisk, IoLimit, Memory, Security
 from lxdone import translate
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
@@ -122,10 +122,10 @@ class DiskTest(testtools.TestCase):
         self.assertEqual([3 << 30, 2 << 20, 4 << 20, 4 << 20],
                          [size(2, True), size(2, False), size(4, True), size(4, False)])
 
-    def test_images_and_volatile_disks_are_seen_as_folders(self) -> None:
+    def test_images_and_volatile_disks_are_seen_as_directories(self) -> None:
         for kind, read_only in (("FILE", False), ("BLOCK", False), ("CDROM", True), ("fs", False)):
             (disk,) = translate.further(machine(("<TYPE><![CDATA[fs]]>", f"<TYPE>{kind}")))
-            self.assertEqual(FolderDisk("1", "/s/1", "/media/1", read_only), translate.folder_disk(disk, "/s/1"))
+            self.assertEqual(DirectoryDisk("1", "/s/1", "/media/1", read_only), translate.directory_disk(disk, "/s/1"))
             self.assertEqual(kind == "fs", translate.is_volatile(disk))
 
     def test_limits_of_speed(self) -> None:

@@ -18,7 +18,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device
 from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
-from containerhost.engines.lxd.client import Seen
+from containerhost.engines.lxd.client import VersionedInstance
 from containerhost.engines.lxd.disktransfers import DiskOffer
 from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.grants import Grant
@@ -33,10 +33,10 @@ from nova_lxd_ext.network.vifdirect import DirectPorts
 from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifplug import Plugs
 from nova_lxd_ext.network.vifs import Ports
+from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.flavor import HostCpus
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.liveresize import LiveResize
-from nova_lxd_ext.server.outfit import Outfit
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.states import States
 from nova_lxd_ext.storage.connectors import Connectors
@@ -149,19 +149,19 @@ class FakeEngine:
         self.specs[name] = dataclasses.replace(self.specs[name], parts=kept)
 
     @contextlib.contextmanager
-    def withheld(self, name: str, disk: Part) -> Iterator[None]:
-        self._called("withheld", name)
+    def fenced(self, name: str, disk: Part) -> Iterator[None]:
+        self._called("fenced", name)
         yield
 
-    def require_salvageable(self, name: str) -> None:
-        self._called("require_salvageable", name)
+    def require_rescuable(self, name: str) -> None:
+        self._called("require_rescuable", name)
 
     def rename(self, name: str, new: str) -> None:
         self._called("rename", name)
         self.specs[new], self.statuses[new] = self.specs.pop(name), self.statuses.pop(name)
 
-    def refit(self, name: str, parts: Sequence[Part]) -> None:
-        self._called("refit", name)
+    def update_devices(self, name: str, parts: Sequence[Part]) -> None:
+        self._called("update_devices", name)
         self.refitted[name] = parts
         self.specs[name] = dataclasses.replace(self.specs[name], parts=tuple(parts))
 
@@ -205,11 +205,11 @@ class FakeLive:
         self.stubborn: tuple[str, ...] = ()
         self.needed = 0
 
-    def look(self, name: str) -> Seen:
+    def look(self, name: str) -> VersionedInstance:
         labels = self._engine.container(name).labels
-        return Seen({"config": {f"user.{key}": value for key, value in labels.items()}}, "")
+        return VersionedInstance({"config": {f"user.{key}": value for key, value in labels.items()}}, "")
 
-    def obstacles(self, seen: Seen, spec: ContainerSpec) -> tuple[str, ...]:
+    def obstacles(self, current: VersionedInstance, spec: ContainerSpec) -> tuple[str, ...]:
         return self.stubborn
 
     def memory_in_use(self, name: str) -> int:
@@ -218,15 +218,15 @@ class FakeLive:
     def await_changes(self, name: str) -> None:
         self._engine._called("await_changes", name)
 
-    def differs(self, seen: Seen, spec: ContainerSpec) -> bool:
+    def differs(self, current: VersionedInstance, spec: ContainerSpec) -> bool:
         return self._adapted(spec) != self._engine.specs[spec.name]
 
-    def adapt(self, seen: Seen, spec: ContainerSpec) -> None:
+    def adapt(self, current: VersionedInstance, spec: ContainerSpec) -> None:
         self._engine._called("adapt", spec.name)
         self._engine.specs[spec.name] = self._adapted(spec)
 
-    def renew(self, seen: Seen, spec: ContainerSpec) -> None:
-        self._engine._called("renew", spec.name)
+    def replace_devices(self, current: VersionedInstance, spec: ContainerSpec) -> None:
+        self._engine._called("replace_devices", spec.name)
 
     def _adapted(self, spec: ContainerSpec) -> ContainerSpec:
         present = self._engine.specs[spec.name]
@@ -367,7 +367,7 @@ class World:
     engine: FakeEngine
     owners: AllocationStore
     states: States
-    outfit: Outfit
+    attachments: DeviceAttachments
     lifecycle: Lifecycle
     power: Power
     ports: Ports
@@ -384,16 +384,16 @@ class World:
         return {device: record.consumer.container for device, record in self.owners.records().items()}
 
 
-def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None = None,
+def world(directory: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None = None,
           root: Privileged | None = None) -> World:
     """The driver's parts on the emulated host ``small``, as a process that just started has them.
 
-    :param folder: keeps the host and its allocation records; a second world in it is the process after a restart
+    :param directory: keeps the host and its allocation records; a second world in it is the process after a restart
     """
-    if not (folder / "host").exists():
-        tree.write(description.load("small"), folder / "host")
-    host, root = Host(folder / "host"), root or NoPrivileges()
-    engine, owners = FakeEngine(), AllocationStore(folder / "owners")
+    if not (directory / "host").exists():
+        tree.write(description.load("small"), directory / "host")
+    host, root = Host(directory / "host"), root or NoPrivileges()
+    engine, owners = FakeEngine(), AllocationStore(directory / "owners")
     allocator = DeviceAllocator(owners, lambda: HostView(host), root, engine.held, host)
     states = States(engine, *[clock] if clock else [])
     slices = HostSlices("host", owners, Placement(lambda: None))
@@ -405,13 +405,13 @@ def world(folder: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | None 
     disks = FakeDisks()
     disk_transfers = FakeDiskTransfers(disks)
     ephemerals = Ephemerals(disks, disk_transfers)
-    outfit = Outfit(engine, (flavor_devices, ports, volumes, ephemerals), allocator.view)
+    attachments = DeviceAttachments(engine, (flavor_devices, ports, volumes, ephemerals), allocator.view)
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
-    lifecycle = Lifecycle(conf, engine, states, outfit, FakeImages(), lambda: cpus, lambda *_: None)
+    lifecycle = Lifecycle(conf, engine, states, attachments, FakeImages(), lambda: cpus, lambda *_: None)
     live, files = FakeLive(engine), FakeFiles()
-    return World(engine, owners, states, outfit, lifecycle,
-                 Power(conf, engine, states, outfit, *[clock] if clock else []), ports, flavor_devices, live,
-                 LiveResize(conf, engine, live, GuestNotice(files, conf.lxd.shrink_notice), states, outfit,
+    return World(engine, owners, states, attachments, lifecycle,
+                 Power(conf, engine, states, attachments, *[clock] if clock else []), ports, flavor_devices, live,
+                 LiveResize(conf, engine, live, GuestNotice(files, conf.lxd.shrink_notice), states, attachments,
                             flavor_devices, lifecycle), files, ephemerals, disks, disk_transfers)
 
 

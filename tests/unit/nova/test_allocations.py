@@ -17,12 +17,12 @@ from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceHeld, DeviceNotFound
 from nova_lxd_ext import conf
-from nova_lxd_ext.hardware import withheld
+from nova_lxd_ext.hardware import reserved
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement
 from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
 from nova_lxd_ext.hardware.flavor_devices import FlavorDevices, consumer
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
-from nova_lxd_ext.server.wanted import NOTHING, Wanted
+from nova_lxd_ext.server.requested import NOTHING, RequestedResources
 from tests.unit.containerhost.hosts import FixedView
 from tests.unit.nova import fakes, records
 from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, NODE, SMALL, gpu, host
@@ -136,7 +136,7 @@ class ProvidersTest(SlicesTest):
         for shown in (True, False):
             config.config(group="pci", device_spec=[json.dumps({"vendor_id": "10de"})], report_in_placement=shown)
             self.update(sick)
-            self.assertEqual(shown, self.tree.exists(withheld.provider_name(NODE, GPU_A)))
+            self.assertEqual(shown, self.tree.exists(reserved.provider_name(NODE, GPU_A)))
 
 
 class PutOnTest(SlicesTest):
@@ -144,7 +144,7 @@ class PutOnTest(SlicesTest):
         super().setUp()
         self.rivals: list[tuple[str, Consumer]] = []
         allocator = DeviceAllocator(self.store, lambda: VIEW, fakes.NoPrivileges())
-        self.supplier = FlavorDevices(nova.conf.CONF, allocator, self.slices, lambda: records.NODE)
+        self.flavor_devices = FlavorDevices(nova.conf.CONF, allocator, self.slices, lambda: records.NODE)
         choose = self.slices.of
 
         def choose_and_be_overtaken(*arguments: Any) -> tuple[str, ...]:
@@ -155,27 +155,27 @@ class PutOnTest(SlicesTest):
 
         self.slices.of = choose_and_be_overtaken
 
-    def put_on(self, server: Any, **resources: int) -> list[str]:
-        wanted = Wanted.of(allocations=given(**resources)) if resources else NOTHING
-        return [part.device.id for part in self.supplier.put_on(None, server, wanted, VIEW)]
+    def attach_all(self, server: Any, **resources: int) -> list[str]:
+        requested = RequestedResources.of(allocations=given(**resources)) if resources else NOTHING
+        return [part.device.id for part in self.flavor_devices.attach_all(None, server, requested, VIEW)]
 
     def test_a_slice_that_another_took_meanwhile_is_replaced(self) -> None:
         self.rivals = [(FIRST, ONE_D)]
-        self.assertEqual([SECOND], self.put_on(self.server, **{SMALL: 1}))
+        self.assertEqual([SECOND], self.attach_all(self.server, **{SMALL: 1}))
         self.assertEqual({FIRST: ONE_D, SECOND: self.me},
                          {name: record.consumer for name, record in self.store.records().items()})
 
     def test_when_others_took_all_it_is_refused(self) -> None:
         self.rivals = [(FIRST, ONE_D), (SECOND, ONE_D)]
-        self.assertRaises(DeviceHeld, self.put_on, self.server, **{SMALL: 1})
+        self.assertRaises(DeviceHeld, self.attach_all, self.server, **{SMALL: 1})
         self.assertEqual((), self.store.held_by(self.me))
 
     def test_the_other_flavors_slice_goes_back_when_the_container_has_it_no_more(self) -> None:
-        self.put_on(self.server, **{SMALL: 1})
-        wanted = Wanted.of(allocations=given(**{LARGE: 1}))
-        parts = self.supplier.put_on(None, self.asking(LARGE), wanted, VIEW)
+        self.attach_all(self.server, **{SMALL: 1})
+        requested = RequestedResources.of(allocations=given(**{LARGE: 1}))
+        parts = self.flavor_devices.attach_all(None, self.asking(LARGE), requested, VIEW)
         self.assertEqual([FIRST, BIG], [record.device_id for record in self.store.held_by(self.me)])
-        self.supplier.trim(self.server, parts, None, VIEW)
+        self.flavor_devices.release_unused(self.server, parts, None, VIEW)
         self.assertEqual([BIG], [record.device_id for record in self.store.held_by(self.me)])
-        self.supplier.trim(self.server, (), None, VIEW)
+        self.flavor_devices.release_unused(self.server, (), None, VIEW)
         self.assertEqual((), self.store.held_by(self.me))

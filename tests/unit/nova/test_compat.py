@@ -63,7 +63,7 @@ class LastHostTest(testtools.TestCase):
         return self.result
 
     def ended(self, host_list: Any) -> tuple[bool, list[str], list[Any]]:
-        """Whether nova may hand it back, and what is removed."""
+        """Return whether nova may hand it back, and what is removed."""
         self.deleted.clear()
         self.requests.clear()
         result = self.manager._do_build_and_run_instance(

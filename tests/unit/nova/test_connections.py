@@ -7,7 +7,7 @@ import nova.conf
 import testtools
 from oslo_config import fixture as config_fixture
 
-from nova_lxd_ext.storage import connections, folders
+from nova_lxd_ext.storage import connections, directories
 from nova_lxd_ext.storage.connections import Connection
 from tests.unit.containerhost.linux.test_records import lease, of_first_release, of_later_release
 from tests.unit.nova import records
@@ -19,8 +19,8 @@ OTHER = "aaaaaaaa-5c56-4b0e-9b5e-0a6f1f6d9a02"
 class ConnectionsTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        folder = self.useFixture(fixtures.TempDir()).path
-        self.useFixture(config_fixture.Config(nova.conf.CONF)).config(instances_path=folder)
+        directory = self.useFixture(fixtures.TempDir()).path
+        self.useFixture(config_fixture.Config(nova.conf.CONF)).config(instances_path=directory)
 
     def test_what_is_kept_is_found_until_it_is_forgotten(self) -> None:
         done = dataclasses.replace(BEGUN, device={"path": "/dev/null", "type": "block"})
@@ -36,7 +36,7 @@ class ConnectionsTest(testtools.TestCase):
 
     def test_records_of_other_releases_are_used_and_their_fields_kept(self) -> None:
         connections.keep(records.UUID, BEGUN)
-        (file,) = Path(folders.of(records.UUID)).rglob("*.json")
+        (file,) = Path(directories.of(records.UUID)).rglob("*.json")
         for release in (of_first_release, of_later_release):
             release(file)
             self.assertEqual(BEGUN, connections.find(records.UUID, "vol-1"))
@@ -46,7 +46,7 @@ class ConnectionsTest(testtools.TestCase):
 
     def test_secrets_are_for_nova_compute_alone(self) -> None:
         connections.keep(records.UUID, BEGUN)
-        (kept,) = Path(folders.of(records.UUID)).rglob("*.json")
+        (kept,) = Path(directories.of(records.UUID)).rglob("*.json")
         self.assertEqual((0o600, 0o700), (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777))
         self.assertNotIn("hush", repr(BEGUN))
 
@@ -63,5 +63,5 @@ class ConnectionsTest(testtools.TestCase):
 
     def test_a_broken_record_keeps_nobody_from_the_others(self) -> None:
         connections.keep(records.UUID, BEGUN)
-        (folders.of(records.UUID) / connections.FOLDER / "broken.json").write_text("{")
+        (directories.of(records.UUID) / connections.DIRECTORY / "broken.json").write_text("{")
         self.assertEqual((BEGUN,), connections.of(records.UUID))

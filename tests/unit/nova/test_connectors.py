@@ -21,7 +21,7 @@ from tests.waiting import await_that
 
 conf.register()
 DATA = {"target_portal": "10.0.0.1:3260", "auth_password": "hush"}
-LIMIT = 60  # s
+TIMEOUT = 60  # s
 
 
 class ConnectorsTest(testtools.TestCase):
@@ -86,10 +86,10 @@ class ConnectorsTest(testtools.TestCase):
         self.addCleanup(back.set)
 
         def connect(data: Any) -> dict[str, str]:
-            back.wait(LIMIT)
+            back.wait(TIMEOUT)
             return {"path": "/dev/sdb"}
         self.backend.connect_volume.side_effect = connect
-        self.backend.disconnect_volume.side_effect = lambda *args, **kwargs: back.wait(LIMIT)
+        self.backend.disconnect_volume.side_effect = lambda *args, **kwargs: back.wait(TIMEOUT)
         return back
 
     def test_a_backend_that_is_gone(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consoles without a daemon: tickets, greetings, and what visitors are told."""
+"""Consoles without a daemon: tickets, greetings, and what clients are told."""
 
 import contextlib
 import queue
@@ -23,7 +23,7 @@ from tests.unit.nova.guestfakes import GuestEngine
 from tests.waiting import await_that
 
 conf.register()
-LIMIT = 30  # s
+TIMEOUT = 30  # s
 
 
 class FakeConsole:
@@ -87,7 +87,7 @@ class GreetingTest(testtools.TestCase):
 
 
     def test_a_slow_greeting_ends_at_its_time_limit(self) -> None:
-        self.patch(consolesession, "GREETING_LIMIT", 0.5)
+        self.patch(consolesession, "GREETING_TIMEOUT", 0.5)
         here, there = socket.socketpair()
         over = threading.Event()
 
@@ -118,23 +118,23 @@ class ConsolesTest(testtools.TestCase):
 
     def visit(self, path: str | None = None) -> socket.socket:
         told = self.consoles.serial(self.server)
-        visitor, inner = socket.socketpair()
-        self.addCleanup(visitor.close)
-        visitor.settimeout(LIMIT)
+        client, inner = socket.socketpair()
+        self.addCleanup(client.close)
+        client.settimeout(TIMEOUT)
         self.consoles.admit(inner)
         with contextlib.suppress(BrokenPipeError):  # turned away already
-            visitor.sendall(f"CONNECT {path or told.internal_access_path} HTTP/1.1\r\n\r\n".encode())
-        return visitor
+            client.sendall(f"CONNECT {path or told.internal_access_path} HTTP/1.1\r\n\r\n".encode())
+        return client
 
     def welcomed(self) -> socket.socket:
-        visitor = self.visit()
-        self.assertEqual(consolesession.WELCOME, visitor.recv(100))
-        return visitor
+        client = self.visit()
+        self.assertEqual(consolesession.WELCOME, client.recv(100))
+        return client
 
     def test_bytes_go_both_ways(self) -> None:
-        visitor = self.welcomed()
-        visitor.sendall(b"hello")
-        self.assertEqual(b"HELLO", visitor.recv(100))
+        client = self.welcomed()
+        client.sendall(b"hello")
+        self.assertEqual(b"HELLO", client.recv(100))
 
     def test_who_comes_later_has_the_console(self) -> None:
         first = self.welcomed()
@@ -144,9 +144,9 @@ class ConsolesTest(testtools.TestCase):
         self.assertEqual(b"MINE", second.recv(100))
 
     def test_a_wrong_ticket_opens_nothing(self) -> None:
-        visitor = self.visit("/wrong")
-        self.assertEqual(consolesession.FORBIDDEN, visitor.recv(100))
-        self.assertEqual(b"", visitor.recv(100))
+        client = self.visit("/wrong")
+        self.assertEqual(consolesession.FORBIDDEN, client.recv(100))
+        self.assertEqual(b"", client.recv(100))
         self.assertNotIn("console", self.engine.asked)
 
     def test_a_console_that_cannot_be_had_is_told(self) -> None:
@@ -154,30 +154,30 @@ class ConsolesTest(testtools.TestCase):
         self.assertEqual(consolesession.UNAVAILABLE, self.visit().recv(100))
 
     def test_too_many_are_turned_away(self) -> None:
-        self.patch(consoles, "MOST_VISITORS", 1)
+        self.patch(consoles, "MAX_CLIENTS", 1)
         self.welcomed()
         self.assertEqual(b"", self.visit().recv(100))
 
     def test_those_without_a_ticket_make_room_for_one_with(self) -> None:
         """Whoever reaches the port could else keep every tenant from every console of the host."""
-        self.patch(consoles, "MOST_VISITORS", 3)
+        self.patch(consoles, "MAX_CLIENTS", 3)
         self.consoles.serial(self.server)
         silent = []
         for _ in range(3):
             here, inner = socket.socketpair()
             self.addCleanup(here.close)
-            here.settimeout(LIMIT)
+            here.settimeout(TIMEOUT)
             self.consoles.admit(inner)
             silent.append(here)
-        visitor = self.welcomed()
+        client = self.welcomed()
         self.assertEqual(b"", silent[0].recv(100))
-        visitor.sendall(b"hello")
-        self.assertEqual(b"HELLO", visitor.recv(100))
+        client.sendall(b"hello")
+        self.assertEqual(b"HELLO", client.recv(100))
 
     def test_nothing_stays_after_the_end(self) -> None:
-        visitor = self.welcomed()
+        client = self.welcomed()
         self.consoles.close()
-        self.assertEqual(b"", visitor.recv(100))
+        self.assertEqual(b"", client.recv(100))
         late, inner = socket.socketpair()
         self.addCleanup(late.close)
         self.consoles.admit(inner)

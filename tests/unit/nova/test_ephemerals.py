@@ -10,7 +10,7 @@ from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.errors import SpecError
 from containerhost.spec import PoolDisk
 from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.wanted import Wanted
+from nova_lxd_ext.server.requested import RequestedResources
 from nova_lxd_ext.storage.ephemerals import Ephemerals, sizes
 from tests.unit.nova import fakes, records
 
@@ -39,29 +39,29 @@ class EphemeralsTest(testtools.TestCase):
         self.ephemerals = Ephemerals(self.disks, fakes.FakeDiskTransfers(self.disks))
         self.server = records.instance(flavor_changes={"ephemeral_gb": 3})
 
-    def put_on(self) -> tuple[PoolDisk, ...]:
-        return self.ephemerals.put_on(None, self.server, Wanted(), HostView())
+    def attach_all(self) -> tuple[PoolDisk, ...]:
+        return self.ephemerals.attach_all(None, self.server, RequestedResources(), HostView())
 
     def test_made_once_and_gone_with_the_server(self) -> None:
         for _ in range(2):
             self.assertEqual((PoolDisk("ephemeral0", "default", f"{self.server.name}-ephemeral0", "/ephemeral0"),),
-                             self.put_on())
+                             self.attach_all())
         (disk,) = self.disks.all()
         self.assertEqual((3 * units.Gi, {labels.UUID: self.server.uuid}), (disk.size, disk.labels))
-        self.ephemerals.take_off(None, self.server, Wanted(), HostView())
+        self.ephemerals.release_all(None, self.server, RequestedResources(), HostView())
         self.assertEqual((disk,), self.disks.all())
         for _ in range(2):
             self.ephemerals.end(self.server.uuid)
             self.assertEqual((), self.disks.all())
 
     def test_growing_and_back(self) -> None:
-        self.put_on()
+        self.attach_all()
         small, large = self.server.flavor, records.flavor(ephemeral_gb=5)
         for flavor, size in ((large, 5), (small, 3), (records.flavor(), None)):
             with self.subTest(size=size):
                 self.server.flavor = flavor
-                self.ephemerals.fit_back(self.server, Wanted())
-                self.put_on()
+                self.ephemerals.revert_resize(self.server, RequestedResources())
+                self.attach_all()
                 self.assertEqual([size * units.Gi] if size else [], [disk.size for disk in self.disks.all()])
 
     def test_other_disks_of_the_pool_stay(self) -> None:
@@ -77,7 +77,7 @@ class EphemeralsTest(testtools.TestCase):
         self.assertIn("kept", self.disks.disks)
 
     def test_what_a_killed_boot_left_goes_at_the_start(self) -> None:
-        self.put_on()
+        self.attach_all()
         self.ephemerals.reconcile([ContainerState(self.server.name, Status.STOPPED, {labels.UUID: self.server.uuid})])
         self.assertEqual(1, len(self.disks.all()))
         self.ephemerals.reconcile([])

@@ -53,8 +53,8 @@ class ImageCacheTest(testtools.TestCase):
         self.store, self.time = Store(), 0.0
         self.store.having = lambda name: tuple(self.store.images.values())
         self.glance = KnownGlance(imagekit.unified())
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.images = Cache(self.store, self.glance, folder, lambda: ("x86_64",), clock=lambda: self.time)
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.images = Cache(self.store, self.glance, directory, lambda: ("x86_64",), clock=lambda: self.time)
         self.cache = ImageCache(nova.conf.CONF, self.images, self.glance, now=lambda: NOW)
 
     def add(self, one: Image) -> None:

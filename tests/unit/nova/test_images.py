@@ -69,14 +69,14 @@ class Glance:
 class CacheCase(testtools.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path) / "made-when-needed"
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path) / "made-when-needed"
         self.store = Store()
 
     def cache(self, glance, architectures=("x86_64", "i686")):
-        return images.Cache(self.store, glance, self.folder, lambda: architectures)
+        return images.Cache(self.store, glance, self.directory, lambda: architectures)
 
     def left_over(self):
-        return [path.name for path in self.folder.iterdir() if images.PARTIAL in path.name]
+        return [path.name for path in self.directory.iterdir() if images.PARTIAL in path.name]
 
 
 def meta(image_id=IMAGE_ID, architecture=None, checksum=None):
@@ -224,7 +224,7 @@ class TestTogether(CacheCase):
             target=self.cache(Glance(imagekit.unified(), pause=60)).ensure, args=(None, meta(), 1))
         process.start()
         self.addCleanup(process.kill)
-        part = self.folder / f"{IMAGE_ID}.part"
+        part = self.directory / f"{IMAGE_ID}.part"
         while not part.exists():
             time.sleep(0.01)
         self.assertEqual((), self.cache(Glance(b"")).purge())

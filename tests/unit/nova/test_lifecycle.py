@@ -20,8 +20,8 @@ from containerhost.engines import Status
 from nova_lxd_ext import conf
 from nova_lxd_ext.access import console
 from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.wanted import Wanted
-from nova_lxd_ext.storage import configdrive, folders
+from nova_lxd_ext.server.requested import RequestedResources
+from nova_lxd_ext.storage import configdrive, directories
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, GPU_1, Killed
 
@@ -33,16 +33,16 @@ STEPS = ("create", "start", "verify")
 class LifecycleTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
         self.options = self.useFixture(config_fixture.Config(nova.conf.CONF))
-        self.options.config(instances_path=str(self.folder / "instances"))
+        self.options.config(instances_path=str(self.directory / "instances"))
         self.world = self.restarted()
         # Its content needs nova's database; the functional tests read the real one.
         self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.storage.configdrive.metadata.InstanceMetadata", Metadata))
 
     def restarted(self) -> fakes.World:
         """What a new nova-compute on the same host has; the engine lived on."""
-        found = fakes.world(self.folder, nova.conf.CONF)
+        found = fakes.world(self.directory, nova.conf.CONF)
         if hasattr(self, "world"):
             found.engine.specs = self.world.engine.specs
             found.engine.statuses = self.world.engine.statuses
@@ -51,10 +51,10 @@ class LifecycleTest(testtools.TestCase):
     def spawn(self, instance: objects.Instance, *, files: Any = (), network_info: Any = None,
               block_device_info: Any = None, power_on: bool = True) -> None:
         self.world.lifecycle.spawn(None, instance, META, files, "secret",
-                                   Wanted.of(network_info, block_device_info), power_on)
+                                   RequestedResources.of(network_info, block_device_info), power_on)
 
     def leftovers(self) -> dict[str, Any]:
-        drives = sorted(path.name for path in (self.folder / "instances").glob("*"))
+        drives = sorted(path.name for path in (self.directory / "instances").glob("*"))
         found = {"containers": self.world.engine.specs, "devices": self.world.held(), "drives": drives}
         return {name: left for name, left in found.items() if left}
 
@@ -168,7 +168,7 @@ class RemoveTest(LifecycleTest):
         self.spawn(server)
         self.world.lifecycle.remove(None, server, keep_disk=True)
         self.assertEqual((Status.STOPPED, {}), (self.world.engine.statuses[server.name], self.world.held()))
-        self.assertTrue((folders.of(records.UUID) / "configdrive").is_dir())
+        self.assertTrue((directories.of(records.UUID) / "configdrive").is_dir())
 
 
 class KilledTest(LifecycleTest):
@@ -226,14 +226,14 @@ class KilledTest(LifecycleTest):
         self.world.engine.specs.clear()
         self.restart(lost)
         self.assertEqual({GPU_0: lost.name, GPU_1: moved.name}, self.world.held())
-        self.assertTrue((folders.of(lost.uuid) / "configdrive").is_dir())
+        self.assertTrue((directories.of(lost.uuid) / "configdrive").is_dir())
         self.world.engine.specs["another"] = dataclasses.replace(
             containers[lost.name], name="another", labels={labels.UUID: "5c0c1d3e-0000-4000-8000-000000000001"})
         self.world.engine.statuses["another"] = Status.STOPPED
         self.restart(lost)
         self.assertEqual({GPU_0: lost.name}, self.world.held())
-        self.assertTrue((folders.of(lost.uuid) / "configdrive").is_dir())
-        self.assertFalse(folders.of(moved.uuid).exists())
+        self.assertTrue((directories.of(lost.uuid) / "configdrive").is_dir())
+        self.assertFalse(directories.of(moved.uuid).exists())
 
     def test_built_servers_stay(self) -> None:
         built = records.instance(("gpu", GPU_0), config_drive="True", vm_state=vm_states.ACTIVE, task_state=None)
@@ -244,7 +244,7 @@ class KilledTest(LifecycleTest):
         self.restart(built, rebooting)
         self.assertEqual({built.name, rebooting.name}, set(self.world.engine.specs))
         self.assertEqual({GPU_0: built.name, GPU_1: rebooting.name}, self.world.held())
-        self.assertTrue((folders.of(records.UUID) / "configdrive").is_dir())
+        self.assertTrue((directories.of(records.UUID) / "configdrive").is_dir())
 
 
 class Metadata:
@@ -255,11 +255,11 @@ class Metadata:
         return [("openstack/latest/meta_data.json", f'{{"uuid": "{self.uuid}"}}')]
 
 
-class FolderTest(LifecycleTest):
+class DirectoryTest(LifecycleTest):
     def test_only_the_containers_root_reads_the_drive(self) -> None:
         configdrive.write(records.instance(), (), None, None)
         configdrive.let_read(records.UUID, 100000)
-        home = folders.of(records.UUID)
+        home = directories.of(records.UUID)
         modes = {str(path.relative_to(home)): path.stat().st_mode & 0o777 for path in (home, *home.rglob("*"))}
         self.assertEqual({".": 0o700, "configdrive": 0o750, "configdrive/openstack": 0o750,
                           "configdrive/openstack/latest": 0o750,
@@ -272,28 +272,28 @@ class FolderTest(LifecycleTest):
         configdrive.write(records.instance(), (), None, None)
         self.useFixture(fixtures.MonkeyPatch("os.setxattr", mock.Mock(side_effect=OSError(errno.ENOTSUP, "no ACLs"))))
         configdrive.let_read(records.UUID, 100000)
-        file = folders.of(records.UUID) / "configdrive/openstack/latest/meta_data.json"
+        file = directories.of(records.UUID) / "configdrive/openstack/latest/meta_data.json"
         self.assertEqual(0o644, file.stat().st_mode & 0o777)
         self.assertIn("has no POSIX ACLs", log.output)
 
     def test_the_drive_is_written_anew(self) -> None:
         for _ in range(2):
             configdrive.write(records.instance(), (), None, None)
-            stale = folders.of(records.UUID) / "configdrive" / "stale"
+            stale = directories.of(records.UUID) / "configdrive" / "stale"
             self.assertFalse(stale.exists())
             stale.touch()
 
     def test_other_hosts_on_a_shared_path_keep_theirs(self) -> None:
-        folders.make(records.UUID)
+        directories.make(records.UUID)
         self.options.config(host="other")
-        folders.make(records.UUID)
-        theirs = folders.make(records.IMAGE)
+        directories.make(records.UUID)
+        theirs = directories.make(records.IMAGE)
         self.options.config(host="mine")
-        self.assertEqual((), folders.remove_all_but(()))
-        folders.remove(records.UUID)
+        self.assertEqual((), directories.remove_all_but(()))
+        directories.remove(records.UUID)
         self.assertTrue(theirs.is_dir())
         self.options.config(host="other")
-        self.assertEqual((records.UUID,), folders.remove_all_but([records.IMAGE]))
+        self.assertEqual((records.UUID,), directories.remove_all_but([records.IMAGE]))
         self.assertTrue(theirs.is_dir())
 
 
@@ -320,7 +320,7 @@ class ConsoleTest(LifecycleTest):
         for rest in (b"one\ntwo\n", b"two\n"):
             with self.subTest(rest):
                 self.world.engine.statuses[self.server.name] = Status.RUNNING
-                folders.remove(records.UUID)
+                directories.remove(records.UUID)
                 self.pieces = [b"one\n", rest, rest]
                 self.output()
                 self.world.engine.statuses[self.server.name] = Status.STOPPED

@@ -15,7 +15,7 @@ from containerhost import errors
 from containerhost.engines import Status
 from containerhost.inside import resources
 from nova_lxd_ext.server import liveresize
-from nova_lxd_ext.server.wanted import NOTHING, Wanted
+from nova_lxd_ext.server.requested import NOTHING, RequestedResources
 from tests.unit.nova import fakes, ports, records
 from tests.unit.nova.fakes import GPU_0, GPU_1
 from tests.unit.nova.test_migration import MOVE, MovesCase
@@ -40,9 +40,9 @@ class LiveCase(MovesCase):
         self.assertEqual(set(), {"kill", "stop", "start", "freeze"}.intersection(self.one.engine.asked))
         self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
 
-    def resize_to(self, flavor: objects.Flavor, wanted: Wanted = NOTHING) -> None:
+    def resize_to(self, flavor: objects.Flavor, requested: RequestedResources = NOTHING) -> None:
         self.server.new_flavor = flavor
-        self.here.leave(None, self.server, flavor, wanted, 0, 0)
+        self.here.migrate(None, self.server, flavor, requested, 0, 0)
 
     @staticmethod
     def fail_once(target: Any, method: str, error: BaseException, times: int = 1) -> None:
@@ -55,8 +55,8 @@ class LiveCase(MovesCase):
             return original(*arguments)
         setattr(target, method, call)
 
-    def refusal(self, flavor: objects.Flavor, wanted: Wanted = NOTHING) -> str:
-        error = self.assertRaises(exception.InstanceFaultRollback, self.resize_to, flavor, wanted)
+    def refusal(self, flavor: objects.Flavor, requested: RequestedResources = NOTHING) -> str:
+        error = self.assertRaises(exception.InstanceFaultRollback, self.resize_to, flavor, requested)
         self.assert_as_it_was()
         self.assert_never_stopped()
         return str(error)
@@ -67,16 +67,16 @@ class LiveResizeTest(LiveCase):
         self.leave()
         self.assertEqual((1024, {GPU_1: self.server.name}), (self.memory(), self.one.held()))
         self.arrive(self.here)
-        self.here.settle(self.server, self.move)
+        self.here.confirm(self.server, self.move)
         self.assertEqual((1024, {GPU_1: self.server.name}), (self.memory(), self.one.held()))
         self.assert_never_stopped()
 
-    def stays(self, wanted: Wanted = NOTHING) -> bool:
+    def stays(self, requested: RequestedResources = NOTHING) -> bool:
         """What nova does first when a resize is reverted: it ends the server, unless that stays."""
         self.server.old_flavor, self.server.task_state = records.flavor(), task_states.RESIZE_REVERTING
-        if self.here.stay(None, self.server, wanted):
+        if self.here.revert_in_place(None, self.server, requested):
             return True
-        self.one.lifecycle.remove(None, self.server, wanted, keep_disk=True)
+        self.one.lifecycle.remove(None, self.server, requested, keep_disk=True)
         return False
 
     def test_reverted(self) -> None:
@@ -89,14 +89,14 @@ class LiveResizeTest(LiveCase):
         self.assert_never_stopped()
 
     def test_a_revert_that_cannot_be_live_stops_the_server(self) -> None:
-        for name, cause, wanted in (
+        for name, cause, requested in (
                 ("memory", lambda: setattr(self.one.live, "needed", 600 * units.Mi), NOTHING),
-                ("volume", lambda: None, Wanted.of(block_device_info=VOLUME))):
+                ("volume", lambda: None, RequestedResources.of(block_device_info=VOLUME))):
             with self.subTest(name):
                 self.leave()
                 self.arrive(self.here)
                 cause()
-                self.assertFalse(self.stays(wanted))
+                self.assertFalse(self.stays(requested))
                 self.one.live.needed = 0
                 self.go_back()
                 self.assert_as_it_was()
@@ -111,7 +111,7 @@ class LiveResizeTest(LiveCase):
         self.assert_as_it_was()
 
     def test_any_other_end_is_one(self) -> None:
-        self.assertFalse(self.here.stay(None, self.server, NOTHING))
+        self.assertFalse(self.here.revert_in_place(None, self.server, NOTHING))
 
     def test_an_error_leaves_the_old_size(self) -> None:
         for target, call in ((self.one.live, "adapt"), (self.one.engine, "verify")):
@@ -122,7 +122,7 @@ class LiveResizeTest(LiveCase):
     def test_a_container_that_has_not_what_lxd_says_is_given_all_anew(self) -> None:
         self.fail_once(self.one.engine, "verify", errors.NotAsGranted("/dev/nvidia0 is missing"), times=2)
         self.assertIn("nvidia0", self.refusal(self.large))
-        self.assertIn("renew", self.one.engine.asked)
+        self.assertIn("replace_devices", self.one.engine.asked)
 
     def test_killed_in_the_middle(self) -> None:
         """Nova then calls for going back."""
@@ -174,17 +174,18 @@ class LiveResizeTest(LiveCase):
                          (first["announced"]["memory"], last["memory"], last["announced"]))
 
     def test_what_cannot_be_live_is_refused_on_demand(self) -> None:
-        table: dict[str, tuple[dict[str, Any], Wanted, objects.Migration]] = {
-            "network function": ({}, Wanted.of(model.NetworkInfo([ports.direct()])), self.move),
-            "volumes": ({}, Wanted.of(block_device_info=VOLUME), self.move),
+        table: dict[str, tuple[dict[str, Any], RequestedResources, objects.Migration]] = {
+            "network function": ({}, RequestedResources.of(model.NetworkInfo([ports.direct()])), self.move),
+            "volumes": ({}, RequestedResources.of(block_device_info=VOLUME), self.move),
             "ephemeral": ({"ephemeral_gb": 1}, NOTHING, self.move),
             "another host, two": ({}, NOTHING, objects.Migration(
                 id=MOVE, uuid=records.UUID, source_compute="one", dest_compute="two")),
         }
-        for words, (changes, wanted, move) in table.items():
+        for words, (changes, requested, move) in table.items():
             with self.subTest(words):
                 self.move = move
-                self.assertIn(words, self.refusal(records.flavor({"lxd:live_resize": "required"}, **changes), wanted))
+                self.assertIn(words, self.refusal(records.flavor({"lxd:live_resize": "required"}, **changes),
+                                                  requested))
         self.move = objects.Migration(id=MOVE, uuid=records.UUID, source_compute="one", dest_compute="one")
         self.one.live.stubborn = ("it must start anew",)
         self.assertIn("start anew", self.refusal(records.flavor({"lxd:live_resize": "required"}, memory_mb=1024)))

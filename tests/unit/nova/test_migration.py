@@ -19,9 +19,9 @@ from containerhost.inside import resources
 from containerhost.spec import ContainerSpec, PoolDisk
 from nova_lxd_ext import conf
 from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.arrivals import Arrivals
-from nova_lxd_ext.server.migration import Moves
-from nova_lxd_ext.server.wanted import NOTHING
+from nova_lxd_ext.server.incoming import IncomingMigrations
+from nova_lxd_ext.server.migration import Migrations
+from nova_lxd_ext.server.requested import NOTHING
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, GPU_1
 
@@ -56,7 +56,7 @@ class Transfers:
 class Bus:
     """Carries what one host's driver asks the other's."""
 
-    def __init__(self, receiver: Arrivals) -> None:
+    def __init__(self, receiver: IncomingMigrations) -> None:
         self.receiver = receiver
 
     def fetch(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
@@ -74,13 +74,13 @@ class MovesCase(testtools.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        folders = [Path(self.useFixture(fixtures.TempDir()).path) for _ in range(2)]
-        self.one = fakes.world(folders[0], nova.conf.CONF)
-        (folders[1] / "host").symlink_to(folders[0] / "host")  # the same machine twice
-        self.two = fakes.world(folders[1], nova.conf.CONF)
+        directories = [Path(self.useFixture(fixtures.TempDir()).path) for _ in range(2)]
+        self.one = fakes.world(directories[0], nova.conf.CONF)
+        (directories[1] / "host").symlink_to(directories[0] / "host")  # the same machine twice
+        self.two = fakes.world(directories[1], nova.conf.CONF)
         self.transfers = Transfers(self.two)
-        self.arrivals = Arrivals(nova.conf.CONF, self.two.engine, self.transfers, self.two.states, self.two.outfit,
-                                 self.two.lifecycle, self.two.ephemerals)
+        self.incoming = IncomingMigrations(nova.conf.CONF, self.two.engine, self.transfers, self.two.states,
+                                           self.two.attachments, self.two.lifecycle, self.two.ephemerals)
         self.here, self.there = self.moves(self.one), self.moves(self.two)
         self.server = records.instance(("gpu", GPU_0), flavor_changes=self.FLAVOR)
         self.one.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, NOTHING, True)
@@ -95,24 +95,24 @@ class MovesCase(testtools.TestCase):
                                       status="migrating")
         self.useFixture(fixtures.MockPatchObject(objects.Migration, "get_by_id", side_effect=lambda *_: self.move))
 
-    def moves(self, world: fakes.World) -> Moves:
-        return Moves(nova.conf.CONF, world.engine, world.states, world.outfit, world.lifecycle, world.power,
-                     world.resize, self.transfers, world.ephemerals, Bus(self.arrivals), "https://one:8443",
-                     lambda *_: None)
+    def moves(self, world: fakes.World) -> Migrations:
+        return Migrations(nova.conf.CONF, world.engine, world.states, world.attachments, world.lifecycle, world.power,
+                          world.resize, self.transfers, world.ephemerals, Bus(self.incoming), "https://one:8443",
+                          lambda *_: None)
 
     def leave(self, flavor: objects.Flavor | None = None) -> None:
-        self.here.leave(None, self.server, flavor or self.large, NOTHING, 0, 0)
+        self.here.migrate(None, self.server, flavor or self.large, NOTHING, 0, 0)
 
-    def arrive(self, moves: Moves) -> None:
+    def arrive(self, moves: Migrations) -> None:
         """What nova does to its record before."""
         self.server.flavor = self.large
         self.server.apply_migration_context()
-        moves.arrive(None, self.server, NOTHING, True)
+        moves.finish(None, self.server, NOTHING, True)
 
     def go_back(self) -> None:
         self.server.flavor = records.flavor(**self.FLAVOR)
         self.server.revert_migration_context()
-        self.here.go_back(None, self.server, self.move, NOTHING, True)
+        self.here.revert(None, self.server, self.move, NOTHING, True)
 
     def assert_as_it_was(self) -> None:
         self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
@@ -125,13 +125,13 @@ class BetweenHostsTest(MovesCase):
         self.leave()
         self.assertEqual(({}, Status.STOPPED), (self.one.held(), self.one.engine.statuses[self.server.name]))
         self.assertEqual((), self.one.engine.specs[self.server.name].parts)
-        self.assertEqual(str(MOVE), self.two.engine.specs[self.server.name].labels[labels.ARRIVAL])
+        self.assertEqual(str(MOVE), self.two.engine.specs[self.server.name].labels[labels.INCOMING])
         self.arrive(self.there)
         spec = self.two.engine.specs[self.server.name]
         self.assertEqual((1024 * units.Mi, labels.of(self.server).items()),
                          (spec.memory.size, spec.labels.items() - {(resources.LABEL, spec.labels[resources.LABEL])}))
         self.assertEqual({GPU_1: self.server.name}, self.two.held())
-        self.here.settle(self.server, self.move)
+        self.here.confirm(self.server, self.move)
         self.assertEqual({}, self.one.engine.specs)
         self.assertEqual(Status.RUNNING, self.two.engine.statuses[self.server.name])
 
@@ -147,18 +147,18 @@ class BetweenHostsTest(MovesCase):
         faults = {
             "the new host's pool is full": lambda: setattr(self.transfers, "fault", full),
             "its daemon cannot be asked": lambda: self.two.engine.fail.update(create=down),
-            "the old host cannot take off its parts": lambda: self.one.engine.fail.update(refit=down),
+            "the old host cannot take off its parts": lambda: self.one.engine.fail.update(update_devices=down),
         }
         for name, cause in faults.items():
             with self.subTest(name):
                 cause()
-                with mock.patch.object(self.one.power, "on", side_effect=self.mended(self.one.power.on)):
+                with mock.patch.object(self.one.power, "on", side_effect=self.repaired(self.one.power.on)):
                     self.assertRaises(exception.InstanceFaultRollback, self.leave)
                 self.assert_as_it_was()
                 self.transfers.fault = None
                 self.two.engine.fail.clear()
 
-    def mended(self, action: Any) -> Any:
+    def repaired(self, action: Any) -> Any:
         def act(*args: Any) -> None:
             self.one.engine.fail.clear()
             action(*args)
@@ -166,9 +166,9 @@ class BetweenHostsTest(MovesCase):
 
     def test_killed_while_it_leaves(self) -> None:
         """Nova then calls for going back; what arrived meanwhile is removed."""
-        self.one.engine.fail["refit"] = fakes.Killed()
+        self.one.engine.fail["update_devices"] = fakes.Killed()
         self.useFixture(fixtures.MockPatchObject(self.one.power, "on"))
-        with mock.patch.object(self.arrivals, "forget"):
+        with mock.patch.object(self.incoming, "forget"):
             self.assertRaises(fakes.Killed, self.leave)
         self.one.engine.fail.clear()
         self.go_back()
@@ -183,13 +183,14 @@ class BetweenHostsTest(MovesCase):
     def test_what_cannot_be_is_refused_before_anything_changes(self) -> None:
         self.one.engine.used = 3 * units.Gi
         small = records.flavor(root_gb=2)
-        nowhere = Moves(nova.conf.CONF, self.one.engine, self.one.states, self.one.outfit, self.one.lifecycle,
-                        self.one.power, self.one.resize, self.transfers, self.one.ephemerals, Bus(self.arrivals), None)
+        nowhere = Migrations(nova.conf.CONF, self.one.engine, self.one.states, self.one.attachments, self.one.lifecycle,
+                             self.one.power, self.one.resize, self.transfers, self.one.ephemerals, Bus(self.incoming),
+                             None)
         for words, moves, flavor in (("3.0 GiB of its root disk", self.here, small),
                                      ("migration_address", nowhere, self.large)):
             with self.subTest(words):
                 self.one.engine.asked.clear()
-                error = self.assertRaises(exception.InstanceFaultRollback, moves.leave, None, self.server, flavor,
+                error = self.assertRaises(exception.InstanceFaultRollback, moves.migrate, None, self.server, flavor,
                                           NOTHING, 0, 0)
                 self.assertIn(words, str(error))
                 self.assertNotIn("kill", self.one.engine.asked)
@@ -213,7 +214,7 @@ class BetweenHostsTest(MovesCase):
         for status, stays in (("post-migrating", True), ("error", False)):
             with self.subTest(status):
                 self.move.status = status
-                self.arrivals.purge()
+                self.incoming.purge()
                 self.assertEqual(stays, self.server.name in self.two.engine.specs)
 
 
@@ -230,7 +231,7 @@ class WithDisksTest(MovesCase):
         self.arrive(self.there)
         (part,) = (part for part in self.two.engine.specs[self.server.name].parts if isinstance(part, PoolDisk))
         self.assertEqual(f"{self.server.name}-ephemeral0", part.volume)
-        self.here.settle(self.server, self.move)
+        self.here.confirm(self.server, self.move)
         self.assertEqual(([], [2]), (self.sizes(self.one), self.sizes(self.two)))
 
     def test_they_come_back(self) -> None:
@@ -262,7 +263,7 @@ class OnOneHostTest(MovesCase):
     def test_resized_and_confirmed(self) -> None:
         self.leave()
         self.arrive(self.here)
-        self.here.settle(self.server, self.move)
+        self.here.confirm(self.server, self.move)
         self.assertEqual(1024 * units.Mi, self.one.engine.specs[self.server.name].memory.size)
         self.assertEqual({GPU_1: self.server.name}, self.one.held())
         self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])

@@ -10,4 +10,4 @@ class OrphansTest(testtools.TestCase):
     def test_only_what_carries_the_mark_of_a_server_placed_elsewhere(self) -> None:
         containers = [ContainerState(name, Status.RUNNING, labels) for name, labels in (
             ("placed", {"nova.uuid": records.UUID}), ("orphan", {"nova.uuid": "other"}), ("foreign", {}))]
-        self.assertEqual(("orphan",), orphans.tell(containers, [records.instance()]))
+        self.assertEqual(("orphan",), orphans.report(containers, [records.instance()]))

@@ -17,7 +17,7 @@ from tests.unit.nova import records
 
 CONF = nova.conf.CONF
 conf.register()
-LIMIT = 30  # s
+TIMEOUT = 30  # s
 
 
 class Receiver:
@@ -62,7 +62,7 @@ class PeersTest(testtools.TestCase):
         self.assertEqual([(self.server.uuid, {"secrets": {"fs": "s"}}), (self.server.uuid, {"name": "disk"})],
                          receiver.received)
         self.peers.forget(self.context, "there", self.server)
-        self.assertTrue(receiver.forgotten.wait(LIMIT))
+        self.assertTrue(receiver.forgotten.wait(TIMEOUT))
 
     def test_why_it_could_not_is_told(self) -> None:
         for fault in (errors.StorageFull("no space left"), OSError("no space left"),

@@ -10,7 +10,7 @@ from oslo_config import fixture as config_fixture
 from containerhost import errors
 from containerhost.engines import Status
 from nova_lxd_ext import conf
-from nova_lxd_ext.server.wanted import NOTHING
+from nova_lxd_ext.server.requested import NOTHING
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0
 
@@ -20,9 +20,9 @@ conf.register()
 class PowerTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
         self.clock = fakes.Clock(step=1.0)
-        self.world = fakes.world(folder, nova.conf.CONF, self.clock)
+        self.world = fakes.world(directory, nova.conf.CONF, self.clock)
         self.engine, self.power = self.world.engine, self.world.power
         self.on = lambda server: self.power.on(None, server, NOTHING)
         self.reboot = lambda server, soft: self.power.reboot(None, server, NOTHING, soft)
@@ -38,7 +38,7 @@ class PowerTest(testtools.TestCase):
         return [call for call in self.engine.asked if call != "container"]
 
     def test_what_each_call_does_from_each_state(self) -> None:
-        renewed = ["refit", "start", "verify"]
+        renewed = ["update_devices", "start", "verify"]
         running, stopped, frozen = Status.RUNNING, Status.STOPPED, Status.FROZEN
         power = self.power
         table = [
@@ -71,7 +71,7 @@ class PowerTest(testtools.TestCase):
 
     def test_a_deaf_guest_is_rebooted_all_the_same(self) -> None:
         self.engine.deaf.add(self.server.name)
-        self.assertEqual(["kill", "refit", "start", "verify"], self.did(self.reboot, True)[-4:])
+        self.assertEqual(["kill", "update_devices", "start", "verify"], self.did(self.reboot, True)[-4:])
 
     def test_an_interval_of_zero_asks_once(self) -> None:
         self.engine.deaf.add(self.server.name)

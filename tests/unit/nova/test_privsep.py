@@ -26,7 +26,7 @@ class PrivsepTest(testtools.TestCase):
             self.assertEqual(([], [12]), (privsep.of_this_machine(24), privsep.of_this_machine(12)))
 
     def test_arguments_cross_unchanged(self) -> None:
-        calls = {"set_vf_guids": ("ibs1", 0, "a", "b"), "rename_netdev": ("a", "b"), "quieten_netdev": ("a",),
+        calls = {"set_vf_guids": ("ibs1", 0, "a", "b"), "rename_netdev": ("a", "b"), "link_down_and_flush": ("a",),
                  "unbind": ("addr", "drv"), "bind": ("addr", "drv"), "reset": ("addr",),
                  "reset_gpu": ("vendor", "addr"),
                  "mark_reset": ("addr", {"aer_dev_fatal": 1}),

@@ -23,8 +23,8 @@ class ProviderCase(testtools.TestCase):
         super().setUp()
         host = self.useFixture(hosts.FakeHost("small")).host
         engine = hosts.Engine(hosts.LXD, hosts.POOL)
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.facts = resources.Resources(engine, host, lambda: None, AllocationStore(folder), "default").look()
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.facts = resources.Resources(engine, host, lambda: None, AllocationStore(directory), "default").look()
         self.tree = ProviderTree()
         self.tree.new_root(NODE, uuidutils.generate_uuid())
 

@@ -11,26 +11,26 @@ from oslo_config import fixture as config_fixture
 
 from containerhost import errors
 from containerhost.engines import Executed, Status
-from containerhost.spec import Salvaged
+from containerhost.spec import RescueMount
 from nova_lxd_ext import conf
 from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.requested import NOTHING
 from nova_lxd_ext.server.rescue import TARGET, Rescue
-from nova_lxd_ext.server.wanted import NOTHING
-from nova_lxd_ext.storage import configdrive, folders
+from nova_lxd_ext.storage import configdrive, directories
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, Killed
 from tests.unit.nova.test_lifecycle import Metadata
 
 conf.register()
 META = objects.ImageMeta(id=records.IMAGE, properties=objects.ImageMetaProps(os_admin_user="admin"))
-STEPS = ("refit", "rename", "create", "start", "verify")
+STEPS = ("update_devices", "rename", "create", "start", "verify")
 
 
 class RescueTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(config_fixture.Config(nova.conf.CONF)).config(instances_path=str(self.folder / "instances"))
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(config_fixture.Config(nova.conf.CONF)).config(instances_path=str(self.directory / "instances"))
         self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.storage.configdrive.metadata.InstanceMetadata", Metadata))
         self.start()
         self.server = records.instance(("gpu", GPU_0), config_drive="True", vm_state=vm_states.ACTIVE)
@@ -39,10 +39,10 @@ class RescueTest(testtools.TestCase):
         self.own = self.engine.specs[self.server.name]
 
     def start(self) -> None:
-        world = fakes.world(self.folder, nova.conf.CONF)
+        world = fakes.world(self.directory, nova.conf.CONF)
         self.world = world
-        self.rescue = Rescue(nova.conf.CONF, world.engine, world.states, world.lifecycle, world.power, world.outfit,
-                             fakes.FakeImages())  # type: ignore[arg-type]
+        self.rescue = Rescue(nova.conf.CONF, world.engine, world.states, world.lifecycle, world.power,
+                             world.attachments, fakes.FakeImages())  # type: ignore[arg-type]
 
     @property
     def engine(self) -> fakes.FakeEngine:
@@ -61,27 +61,27 @@ class RescueTest(testtools.TestCase):
         self.engine.specs, self.engine.statuses = before.specs, before.statuses
         self.server = records.instance(("gpu", GPU_0), config_drive="True", **changes)
         self.world.lifecycle.reconcile([self.server])
-        self.rescue.settle([self.server])
+        self.rescue.reconcile([self.server])
 
     def assert_rescued(self) -> None:
         self.assertEqual({self.server.name, self.aside}, set(self.engine.specs))
         rescuing, own = self.engine.specs[self.server.name], self.engine.specs[self.aside]
-        self.assertEqual(Salvaged(self.aside, TARGET), rescuing.salvaged)
+        self.assertEqual(RescueMount(self.aside, TARGET), rescuing.rescue_mount)
         self.assertEqual(([GPU_0], []), ([grant.device.id for grant in rescuing.grants], list(own.grants)))
         self.assertEqual((Status.RUNNING, Status.STOPPED), (self.engine.statuses[self.server.name],
                                                             self.engine.statuses[self.aside]))
 
     def assert_own(self, status: Status) -> None:
         self.assertEqual({self.server.name: status}, self.engine.statuses)
-        self.assertIsNone(self.engine.specs[self.server.name].salvaged)
+        self.assertIsNone(self.engine.specs[self.server.name].rescue_mount)
         self.assertEqual({GPU_0: self.server.name}, self.world.held())
-        self.assertFalse((folders.of(self.server.uuid) / configdrive.RESCUE).exists())
-        self.assertTrue((folders.of(self.server.uuid) / "configdrive").exists())
+        self.assertFalse((directories.of(self.server.uuid) / configdrive.RESCUE).exists())
+        self.assertTrue((directories.of(self.server.uuid) / "configdrive").exists())
 
     def test_there_and_back(self) -> None:
         self.enter()
         self.assert_rescued()
-        self.assertTrue((folders.of(self.server.uuid) / configdrive.RESCUE).exists())
+        self.assertTrue((directories.of(self.server.uuid) / configdrive.RESCUE).exists())
         self.leave()
         self.assert_own(Status.RUNNING)
         self.assertEqual(self.own.grants, self.engine.specs[self.server.name].grants)
@@ -115,12 +115,12 @@ class RescueTest(testtools.TestCase):
         self.assertEqual(({}, {}), (self.engine.specs, self.world.held()))
 
     def test_any_error_leaves_the_server_as_it_was(self) -> None:
-        for step in ("require_salvageable", *STEPS):
+        for step in ("require_rescuable", *STEPS):
             with self.subTest(step):
                 self.engine.fail = {step: errors.EngineError(f"no {step}")}
                 self.assertRaises(errors.EngineError, self.enter)
                 self.engine.fail = {}
-                self.assert_own(Status.RUNNING if step == "require_salvageable" else Status.STOPPED)
+                self.assert_own(Status.RUNNING if step == "require_rescuable" else Status.STOPPED)
                 self.world.power.on(None, self.server, NOTHING)
                 self.assertEqual(self.own.grants, self.engine.specs[self.server.name].grants)
 
@@ -136,7 +136,7 @@ class RescueTest(testtools.TestCase):
         self.assert_own(Status.STOPPED)
 
     def test_killed_at_any_step_of_an_unrescue(self) -> None:
-        for step in ("delete", "rename", "refit", "start", "verify"):
+        for step in ("delete", "rename", "update_devices", "start", "verify"):
             with self.subTest(step):
                 self.enter()
                 self.killed(step, self.leave)

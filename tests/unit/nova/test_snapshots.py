@@ -15,7 +15,7 @@ from containerhost.engines.lxd.exports import Packed, Source
 from nova_lxd_ext import conf
 from nova_lxd_ext.errors import LXDError
 from nova_lxd_ext.image.snapshots import Snapshots
-from nova_lxd_ext.server.wanted import NOTHING
+from nova_lxd_ext.server.requested import NOTHING
 from tests.unit.nova import fakes, records
 
 conf.register()
@@ -95,8 +95,8 @@ class Glance:
 class SnapshotsTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.world = fakes.world(folder, nova.conf.CONF)
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.world = fakes.world(directory, nova.conf.CONF)
         self.server = records.instance(progress=100)
         self.world.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, NOTHING, True)
         self.exports, self.glance = Exports(), Glance()

@@ -54,7 +54,7 @@ class CheckTest(testtools.TestCase):
     def test_a_pool_that_may_hold_no_disk_to_its_size_is_told(self) -> None:
         log = self.useFixture(fixtures.FakeLogger("nova_lxd_ext.host.startup"))
         self.check()
-        self.assertIn("project quotas", log.output)  # the fake engine's pool is a folder
+        self.assertIn("project quotas", log.output)  # the fake engine's pool is a directory
         self.engine.pool = lambda name: PoolUsage(name, "btrfs", 10, 1)
         log = self.useFixture(fixtures.FakeLogger("nova_lxd_ext.host.startup"))
         self.check()

@@ -80,7 +80,7 @@ class StatesTest(testtools.TestCase):
                 with self.subTest(name=name, use_cache=use_cache):
                     self.assertIsNone(self.states.find(server, use_cache))
                     self.assertRaises(exception.InstanceNotFound, self.states.info, server, use_cache)
-        self.assertEqual([False, True], [self.states.is_strangers(server) for _, server in table])
+        self.assertEqual([False, True], [self.states.is_foreign(server) for _, server in table])
 
     def test_every_status_is_a_power_state(self) -> None:
         self.assertEqual(set(Status), set(POWER_STATES))

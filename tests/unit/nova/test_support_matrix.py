@@ -6,7 +6,7 @@ import inspect
 import testtools
 from nova.virt import driver
 
-from nova_lxd_ext import refusals
+from nova_lxd_ext import unsupported
 from nova_lxd_ext.driver import LXDDriver
 from tests.unit.nova.test_driver import NEWEST
 from tools import supportmatrix
@@ -48,7 +48,7 @@ class MatrixTest(testtools.TestCase):
     def test_what_is_done_the_driver_has(self) -> None:
         for name, entry in self.matrix["methods"].items():
             with self.subTest(name):
-                own = owner(name) not in (driver.ComputeDriver, refusals.Refusals)
+                own = owner(name) not in (driver.ComputeDriver, unsupported.UnsupportedMethods)
                 expected = entry["status"] == "done" and entry.get("by") != "nova"
                 self.assertEqual(expected, own, f"the driver {'has' if own else 'lacks'} {name}: correct its entry in "
                                                 f"{FILE}")
@@ -57,7 +57,7 @@ class MatrixTest(testtools.TestCase):
         for name, entry in self.matrix["methods"].items():
             with self.subTest(name):
                 expected = entry["status"] != "done" and entry.get("by") != "nova"
-                self.assertEqual(expected, owner(name) is refusals.Refusals, f"{FILE}: {name}")
+                self.assertEqual(expected, owner(name) is unsupported.UnsupportedMethods, f"{FILE}: {name}")
 
     def test_capabilities_are_the_drivers(self) -> None:
         told = self.matrix["capabilities"]

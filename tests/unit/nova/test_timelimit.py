@@ -5,26 +5,26 @@ import testtools
 
 from nova_lxd_ext.timelimit import within
 
-LIMIT = 60  # s that nothing here takes
+TIMEOUT = 60  # s that nothing here takes
 
 
 class WithinTest(testtools.TestCase):
     def test_results_and_errors_pass(self) -> None:
-        self.assertEqual(7, within(LIMIT, "count", lambda: 7))
-        error = self.assertRaises(ZeroDivisionError, within, LIMIT, "divide", lambda: 1 // 0)
+        self.assertEqual(7, within(TIMEOUT, "count", lambda: 7))
+        error = self.assertRaises(ZeroDivisionError, within, TIMEOUT, "divide", lambda: 1 // 0)
         self.assertIn("division", str(error))
 
     def test_an_error_that_is_a_time_out_of_the_calls_own_is_told_as_it_is(self) -> None:
         def own() -> None:
             raise TimeoutError("the array did not answer")
-        self.assertIn("array", str(self.assertRaises(TimeoutError, within, LIMIT, "connect", own)))
+        self.assertIn("array", str(self.assertRaises(TimeoutError, within, TIMEOUT, "connect", own)))
 
     def test_a_call_without_an_end_ends(self) -> None:
         gone, undone = threading.Event(), threading.Event()
         results: list[str] = []
 
         def call() -> str:
-            gone.wait(LIMIT)
+            gone.wait(TIMEOUT)
             return "late"
 
         def undo(result: str) -> None:
@@ -34,16 +34,16 @@ class WithinTest(testtools.TestCase):
         self.assertIn("not done within 0.01 s", str(error))
         self.assertEqual([], results)
         gone.set()
-        self.assertTrue(undone.wait(LIMIT))
+        self.assertTrue(undone.wait(TIMEOUT))
         self.assertEqual(["late"], results)
 
     def test_a_late_failure_undoes_nothing(self) -> None:
         gone, ended = threading.Event(), threading.Event()
 
         def call() -> None:
-            gone.wait(LIMIT)
+            gone.wait(TIMEOUT)
             ended.set()
             raise OSError("no route")
         self.assertRaises(TimeoutError, within, 0.01, "connect", call, self.fail)
         gone.set()
-        self.assertTrue(ended.wait(LIMIT))
+        self.assertTrue(ended.wait(TIMEOUT))

@@ -56,12 +56,12 @@ class DirectPortsTest(testtools.TestCase):
 
     def test_only_a_function_that_nova_claimed(self) -> None:
         for address in ("0000:5e:00.2", ""):
-            error = self.assertRaises(DeviceNotFound, self.direct.put_on, with_port(),
+            error = self.assertRaises(DeviceNotFound, self.direct.attach_all, with_port(),
                                       [ports.direct(address=address)], {FIRST: "eth0"}, self.direct.view())
             self.assertIn("has not claimed", str(error))
 
     def test_no_ports_take_nothing(self) -> None:
-        self.assertEqual({}, self.direct.put_on(records.instance(), [], {}, self.direct.view()))
+        self.assertEqual({}, self.direct.attach_all(records.instance(), [], {}, self.direct.view()))
 
     def test_what_the_server_does_not_have(self) -> None:
         self.assertEqual((None, ()), self.direct.held(with_port(), ports.direct(), self.direct.view()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports over an engine in memory and a folder that stands for /sys/class/net; what root and os-vif would do is
+"""Ports over an engine in memory and a directory that stands for /sys/class/net; what root and os-vif would do is
 written down."""
 
 import pathlib
@@ -22,7 +22,7 @@ from nova_lxd_ext.network import vifconfig
 from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifs import Ports
 from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.wanted import NOTHING, Wanted
+from nova_lxd_ext.server.requested import NOTHING, RequestedResources
 from tests.unit.nova import fakes, ports, records
 from tests.unit.nova.ports import FIRST, HOST_END, INNER_END, MAC, SECOND
 
@@ -35,18 +35,18 @@ class PortsTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.MonkeyPatch("containerhost.network.veth.RETURN_LIMIT", 0.05))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.network.veth.RETURN_TIMEOUT", 0.05))
         self.log: list[tuple[Any, ...]] = []
         self.engine, self.plugs, self.direct = fakes.FakeEngine(), ports.Plugs(self.log), mock.Mock()
-        self.direct.put_on.return_value = {}
+        self.direct.attach_all.return_value = {}
         self.ports = Ports(self.engine, veth.Veths(ports.Recorder(self.log), Host(self.root)), self.plugs, self.direct,
                            VifEvents(nova.conf.CONF, None))
         self.server = records.instance()
 
     def interface(self, name: str, alias: str = "") -> None:
-        folder = self.root / veth.FOLDER.lstrip("/") / name
-        folder.mkdir(parents=True)
-        (folder / "ifalias").write_text(f"{alias}\n")
+        directory = self.root / veth.DIRECTORY.lstrip("/") / name
+        directory.mkdir(parents=True)
+        (directory / "ifalias").write_text(f"{alias}\n")
 
     def there(self, port: model.VIF, owner: str = records.UUID, away: bool = False) -> None:
         """The host as it is with a port plugged."""
@@ -54,8 +54,8 @@ class PortsTest(testtools.TestCase):
         if not away:
             self.interface(vifconfig.inner_end(port))
 
-    def wanted(self, *vifs: model.VIF) -> Wanted:
-        return Wanted.of(model.NetworkInfo(vifs))
+    def requested(self, *vifs: model.VIF) -> RequestedResources:
+        return RequestedResources.of(model.NetworkInfo(vifs))
 
     def container(self, *parts: Nic, status: Status = Status.RUNNING) -> ContainerState:
         name = self.server.name
@@ -70,29 +70,29 @@ class PortsTest(testtools.TestCase):
 
 class SupplierTest(PortsTest):
     def test_a_port_is_made_then_plugged(self) -> None:
-        parts = self.ports.put_on(None, self.server, self.wanted(ports.vif()), HostView())
+        parts = self.ports.attach_all(None, self.server, self.requested(ports.vif()), HostView())
         self.assertEqual((Nic("eth0", INNER_END, MAC, 1450),), parts)
         self.assertEqual(["unplug", "make", "checksums", "plug"], self.did())
 
     def test_one_that_is_there_is_only_plugged(self) -> None:
         self.there(ports.vif())
-        self.ports.put_on(None, self.server, self.wanted(ports.vif()), HostView())
+        self.ports.attach_all(None, self.server, self.requested(ports.vif()), HostView())
         self.assertEqual([("up", HOST_END), PLUGGED], self.log)
 
     def test_direct_ports_keep_their_place(self) -> None:
         grant = mock.sentinel.grant
-        self.direct.put_on.return_value = {FIRST: grant}
-        parts = self.ports.put_on(None, self.server, self.wanted(ports.direct(), ports.vif(SECOND)), HostView())
+        self.direct.attach_all.return_value = {FIRST: grant}
+        parts = self.ports.attach_all(None, self.server, self.requested(ports.direct(), ports.vif(SECOND)), HostView())
         self.assertEqual([grant, "eth1"], [parts[0], parts[1].name])
-        self.direct.put_on.assert_called_once_with(self.server, [ports.direct()], {FIRST: "eth0", SECOND: "eth1"},
-                                                   mock.ANY)
+        self.direct.attach_all.assert_called_once_with(self.server, [ports.direct()], {FIRST: "eth0", SECOND: "eth1"},
+                                                       mock.ANY)
 
     def test_a_hybrid_port_and_a_limit(self) -> None:
         limits = (1_000_000, 1_000_000, 100_000)
         for direction, expected in (("inbound", ("shape", HOST_END, *limits)),
                                     ("outbound", ("shape sent", HOST_END, "ifbce531f90-19", *limits))):
             server = records.instance(extra_specs={f"quota:vif_{direction}_average": "1000"})
-            self.ports.put_on(None, server, self.wanted(ports.vif()), HostView())
+            self.ports.attach_all(None, server, self.requested(ports.vif()), HostView())
             self.assertEqual(expected, self.log[-1])
 
     def test_refused_before_anything_changes(self) -> None:
@@ -100,31 +100,31 @@ class SupplierTest(PortsTest):
         for server, port, words in ((self.server, ports.vif(type="vhostuser"), "vhostuser"),
                                     (limited, ports.direct(), "container's own")):
             with self.subTest(words):
-                error = self.assertRaises(errors.SpecError, self.ports.require_possible, server, self.wanted(port),
+                error = self.assertRaises(errors.SpecError, self.ports.require_possible, server, self.requested(port),
                                           HostView())
                 self.assertIn(words, str(error))
         self.assertEqual([], self.log)
 
     def test_taken_off_from_what_nova_knows(self) -> None:
         self.there(ports.vif())
-        self.ports.take_off(None, self.server, self.wanted(ports.vif()), HostView())
+        self.ports.release_all(None, self.server, self.requested(ports.vif()), HostView())
         self.assertEqual([UNPLUGGED, ("remove", HOST_END)], self.log[:2])
 
     def test_taken_off_from_what_is_on_the_host(self) -> None:
         self.there(ports.vif())
         self.there(ports.vif(SECOND), owner=OTHER)
-        self.ports.take_off(None, self.server, NOTHING, HostView())
+        self.ports.release_all(None, self.server, NOTHING, HostView())
         self.assertEqual([UNPLUGGED, ("remove", HOST_END)], self.log)
 
     def test_a_port_that_was_refused_has_nothing_to_take_off(self) -> None:
-        self.ports.take_off(None, self.server, self.wanted(ports.vif(type="binding_failed")), HostView())
+        self.ports.release_all(None, self.server, self.requested(ports.vif(type="binding_failed")), HostView())
         self.assertEqual([], self.log)
 
     def test_a_switch_that_is_away_is_told_and_the_marks_stay(self) -> None:
         self.there(ports.vif())
         self.plugs.broken = True
-        self.assertRaises(errors.HostActionFailed, self.ports.take_off, None, self.server, self.wanted(ports.vif()),
-                          HostView())
+        self.assertRaises(errors.HostActionFailed, self.ports.release_all, None, self.server,
+                          self.requested(ports.vif()), HostView())
         self.assertEqual([], self.log)
 
     def test_ports_of_servers_that_are_gone(self) -> None:
@@ -233,7 +233,7 @@ class HotTest(PortsTest):
 
     def test_a_direct_port_is_attached(self) -> None:
         part = Nic("eth0", "x")
-        self.direct.put_on.return_value = {FIRST: part}
+        self.direct.attach_all.return_value = {FIRST: part}
         self.ports.attach(self.server, self.container(), ports.direct())
         self.assertEqual({"eth0": "x"}, self.interfaces())
         self.assertIsInstance(self.server, objects.Instance)

@@ -7,7 +7,7 @@ from containerhost.errors import HostActionFailed
 from containerhost.privileged import Privileged
 from nova_lxd_ext.storage.volumecopy import PIECE, Copier
 
-LIMIT = 60  # s
+TIMEOUT = 60  # s
 
 
 class Disk(Privileged):
@@ -21,7 +21,7 @@ class Disk(Privileged):
         self.answers.set()
 
     def copy_block(self, source: str, target: str, place: int, size: int) -> int:
-        self.answers.wait(LIMIT)
+        self.answers.wait(TIMEOUT)
         copied = max(min(size, self.size - place), 0)
         self.pieces.append((place, copied))
         return copied
@@ -30,7 +30,7 @@ class Disk(Privileged):
 class CopierTest(testtools.TestCase):
     def test_piece_by_piece_to_the_end(self) -> None:
         disk = Disk(2 * PIECE + 5)
-        Copier(disk, LIMIT).copy("/dev/a", "/dev/b")
+        Copier(disk, TIMEOUT).copy("/dev/a", "/dev/b")
         self.assertEqual([(0, PIECE), (PIECE, PIECE), (2 * PIECE, 5), (2 * PIECE + 5, 0)], disk.pieces)
 
     def test_a_backend_that_does_not_answer(self) -> None:

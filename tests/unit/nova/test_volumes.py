@@ -16,8 +16,8 @@ from containerhost.engines import ContainerState, Status
 from containerhost.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext import conf
 from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.requested import RequestedResources
 from nova_lxd_ext.server.states import States
-from nova_lxd_ext.server.wanted import Wanted
 from nova_lxd_ext.storage import connections, connectors, volumeconfig
 from nova_lxd_ext.storage.volumes import Volumes
 from tests.unit.nova import fakes, records
@@ -32,8 +32,8 @@ def connection(volume: str = OLD, **data: Any) -> dict[str, Any]:
     return {"driver_volume_type": "local", "data": {"volume_id": volume, **data}}
 
 
-def wanted(*volumes: str) -> Wanted:
-    return Wanted(block_device_info={"block_device_mapping": [
+def requested(*volumes: str) -> RequestedResources:
+    return RequestedResources(block_device_info={"block_device_mapping": [
         {"boot_index": None, "mount_device": f"/dev/vd{letter}", "connection_info": connection(volume)}
         for letter, volume in zip("bcd", volumes, strict=False)]})
 
@@ -43,16 +43,16 @@ class VolumesTest(testtools.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
         self.options = self.useFixture(config_fixture.Config(nova.conf.CONF))
-        self.options.config(instances_path=str(folder / "instances"))
+        self.options.config(instances_path=str(directory / "instances"))
         self.engine, self.connectors = fakes.FakeEngine(), fakes.FakeConnectors()
         self.states = States(self.engine)
-        self.volumes = Volumes(self.engine, self.states, self.connectors, fakes.FakeCopier(), self.tell_tags)
+        self.volumes = Volumes(self.engine, self.states, self.connectors, fakes.FakeCopier(), self.publish_tags)
         self.told: list[str] = []
         self.server = self.made(records.instance())
 
-    def tell_tags(self, context: Any, instance: objects.Instance, ports: Any) -> None:
+    def publish_tags(self, context: Any, instance: objects.Instance, ports: Any) -> None:
         if self.unable:
             raise exception.InstanceNotFound(instance_id=instance.uuid)
         self.told.append(instance.uuid)
@@ -129,21 +129,21 @@ class VolumesTest(testtools.TestCase):
 
     def test_put_on_at_every_start_and_taken_off_at_the_end(self) -> None:
         for _ in range(2):
-            parts = self.volumes.put_on(None, self.server, wanted(OLD, NEW), HostView())
+            parts = self.volumes.attach_all(None, self.server, requested(OLD, NEW), HostView())
             self.assertEqual([("/dev/vdb", OLD), ("/dev/vdc", NEW)], [(part.path, part.name) for part in parts])
         self.assertEqual([OLD, NEW], self.connectors.connected)
         for _ in range(2):
-            self.volumes.take_off(None, self.server, Wanted(), HostView())
+            self.volumes.release_all(None, self.server, RequestedResources(), HostView())
             self.assertEqual(([], ()), self.left())
 
     def test_a_backend_that_is_gone_keeps_no_server_from_its_end(self) -> None:
-        self.volumes.put_on(None, self.server, wanted(OLD, NEW), HostView())
+        self.volumes.attach_all(None, self.server, requested(OLD, NEW), HostView())
         self.connectors.fail = {"disconnect": connectors.BackendError(reason="gone")}
-        self.volumes.take_off(None, self.server, Wanted(), HostView())
+        self.volumes.release_all(None, self.server, RequestedResources(), HostView())
 
     def test_what_servers_without_a_container_left_is_disconnected_at_the_start(self) -> None:
-        self.volumes.put_on(None, self.server, wanted(OLD), HostView())
-        self.volumes.put_on(None, records.instance(uuid=OTHER, id=43), wanted(NEW), HostView())
+        self.volumes.attach_all(None, self.server, requested(OLD), HostView())
+        self.volumes.attach_all(None, records.instance(uuid=OTHER, id=43), requested(NEW), HostView())
         self.volumes.reconcile([ContainerState(self.server.name, Status.STOPPED, {labels.UUID: self.server.uuid})])
         self.assertEqual([OLD], self.connectors.connected)
         self.volumes.reconcile([])
@@ -161,7 +161,7 @@ class VolumesTest(testtools.TestCase):
                                                  return_value=backend))
         self.useFixture(fixtures.MockPatchObject(connectors, "require_block_device"))
         self.volumes = Volumes(self.engine, self.states, connectors.Connectors(nova.conf.CONF), fakes.FakeCopier(),
-                               self.tell_tags)
+                               self.publish_tags)
         over = threading.Event()
         original = self.volumes._disconnect_late
         self.volumes._disconnect_late = lambda *args: (original(*args), over.set())
@@ -193,7 +193,7 @@ class VolumesTest(testtools.TestCase):
         self.attach()
         before = self.parts()
         new = volumeconfig.volume(connection(NEW), PATH)
-        for step, failure, seen in (("withheld", errors.DeviceInUse("in use"), exception.DeviceDetachFailed),
+        for step, failure, seen in (("fenced", errors.DeviceInUse("in use"), exception.DeviceDetachFailed),
                                     ("detach", errors.EngineError("no"), errors.EngineError)):
             with self.subTest(step):
                 self.engine.fail = {step: failure}
@@ -205,6 +205,6 @@ class VolumesTest(testtools.TestCase):
         self.attach()
         self.volumes.swap(self.server, PATH, volumeconfig.volume(connection(NEW), PATH))
         # From now on Cinder calls the new one OLD.
-        self.volumes.put_on(None, self.server, wanted(OLD), HostView())
+        self.volumes.attach_all(None, self.server, requested(OLD), HostView())
         self.volumes.detach(self.server, PATH)
         self.assertEqual(([], ()), self.left())

@@ -12,7 +12,7 @@ from nova_lxd_ext.server import states, watch
 from tests.unit.nova.guestfakes import FakeEvents, GuestEngine
 from tests.waiting import await_that
 
-LIMIT = 30  # s
+TIMEOUT = 30  # s
 STARTED, STOPPED, PAUSED = (event.EVENT_LIFECYCLE_STARTED, event.EVENT_LIFECYCLE_STOPPED,
                             event.EVENT_LIFECYCLE_PAUSED)
 
@@ -20,15 +20,15 @@ STARTED, STOPPED, PAUSED = (event.EVENT_LIFECYCLE_STARTED, event.EVENT_LIFECYCLE
 class WatchTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.patch(watch, "PAUSE", 0.01)
+        self.patch(watch, "POLL_INTERVAL", 0.01)
         self.engine = GuestEngine()
         for name in ("c1", "c2"):
             self.engine.add(name, {"nova.uuid": f"uuid-{name}"}, Status.RUNNING)
         self.engine.add("mine", {}, Status.RUNNING)
         self.told: queue.Queue[event.LifecycleEvent] = queue.Queue()
 
-    def watching(self, settle: float = 0.0) -> watch.Watch:
-        made = watch.Watch(self.engine, states.States(self.engine), self.told.put, settle)
+    def watching(self, delay: float = 0.0) -> watch.Watch:
+        made = watch.Watch(self.engine, states.States(self.engine), self.told.put, delay)
         self.addCleanup(made.stop)
         made.start()
         self.await_connection(1)
@@ -44,7 +44,7 @@ class WatchTest(testtools.TestCase):
         self.engine.listeners[-1].changes.put(Change(name, status))
 
     def assert_told(self, *expected: tuple[str, int]) -> None:
-        told = [self.told.get(timeout=LIMIT) for _ in expected]
+        told = [self.told.get(timeout=TIMEOUT) for _ in expected]
         self.assertEqual(list(expected), [(each.get_instance_uuid(), each.get_transition()) for each in told])
 
     def test_what_happens_to_novas_containers_is_told(self) -> None:
@@ -56,7 +56,7 @@ class WatchTest(testtools.TestCase):
         self.assertTrue(self.told.empty())
 
     def test_a_reboot_is_no_stop(self) -> None:
-        self.watching(settle=600)
+        self.watching(delay=600)
         self.becomes("c1", Status.STOPPED)
         self.becomes("c1", Status.RUNNING)
         self.assert_told(("uuid-c1", STARTED))

@@ -86,8 +86,8 @@ def descriptor(data: bytes, media_type: str) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": digest(data), "size": len(data)}
 
 
-def write(folder: Path, files: dict[str, bytes]) -> Path:
+def write(directory: Path, files: dict[str, bytes]) -> Path:
     for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(content)
+    return directory

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import testtools
 
-from containerhost.spec import NicSetup
+from containerhost.spec import IpConfig
 from onedock import addresses
 from onedriver.errors import BadInput
 
@@ -14,20 +14,20 @@ CONTEXT = {"ETH0_MAC": MAC, "ETH0_IP": "10.0.0.5", "ETH0_MASK": "255.255.0.0", "
 
 class SetupTest(testtools.TestCase):
     def test_all_of_an_interface(self) -> None:
-        self.assertEqual(NicSetup(("10.0.0.5/16", "10.0.9.9/24", "fd00::5/48"), ("10.0.0.1", "fd00::1"), 7),
+        self.assertEqual(IpConfig(("10.0.0.5/16", "10.0.9.9/24", "fd00::5/48"), ("10.0.0.1", "fd00::1"), 7),
                          addresses.setup(CONTEXT, MAC))
 
     def test_by_its_mac_and_with_the_usual_mask(self) -> None:
-        self.assertEqual(NicSetup(("10.9.0.5/24",)), addresses.setup(CONTEXT, OTHER))
-        self.assertEqual(NicSetup(), addresses.setup(CONTEXT, "02:00:0a:63:00:09"))
-        self.assertEqual(NicSetup(), addresses.setup({}, MAC))
+        self.assertEqual(IpConfig(("10.9.0.5/24",)), addresses.setup(CONTEXT, OTHER))
+        self.assertEqual(IpConfig(), addresses.setup(CONTEXT, "02:00:0a:63:00:09"))
+        self.assertEqual(IpConfig(), addresses.setup({}, MAC))
 
     def test_what_the_container_does_itself_is_left_to_it(self) -> None:
         for method in ("dhcp", "skip"):
-            self.assertEqual(NicSetup(("fd00::5/48",), ("fd00::1",), 7),
+            self.assertEqual(IpConfig(("fd00::5/48",), ("fd00::1",), 7),
                              addresses.setup(CONTEXT | {"ETH0_METHOD": method}, MAC))
         theirs = {"ETH0_METHOD": "dhcp", "ETH0_IP6_METHOD": "auto"}
-        self.assertEqual(NicSetup(metric=7), addresses.setup(CONTEXT | theirs, MAC))
+        self.assertEqual(IpConfig(metric=7), addresses.setup(CONTEXT | theirs, MAC))
 
     def test_what_is_no_address_is_refused_by_name(self) -> None:
         for key, value in (("ETH0_IP", "10.0.0.500"), ("ETH0_IP", "$(reboot)"), ("ETH0_MASK", "255.0.255.0"),

@@ -6,7 +6,7 @@ from onedock import attributes
 from onedock.attributes import RAW, Attributes
 from onedriver.errors import BadInput, NotSupported
 
-ALL = {"DOCKER_ENTRYPOINT": "/bin/a 'b c'", "DOCKER_COMMAND": r"d \"e\" $(f) ';' ''", "DOCKER_FOLDER": "/srv/a b",
+ALL = {"DOCKER_ENTRYPOINT": "/bin/a 'b c'", "DOCKER_COMMAND": r"d \"e\" $(f) ';' ''", "DOCKER_WORKDIR": "/srv/a b",
        "DOCKER_USER": "app:1000", "DOCKER_HOSTNAME": "web.example", "DOCKER_ENVIRONMENT": "A=1 B='x y' C= D=a=b",
        "DOCKER_READ_ONLY": "yes", "DOCKER_HEALTH_COMMAND": "curl -f localhost", "DOCKER_HEALTH_INTERVAL": "30",
        "DOCKER_HEALTH_RETRIES": "3"}
@@ -34,8 +34,8 @@ class AttributesTest(testtools.TestCase):
         for key, value in (
             ("DOCKER_COMMAND", "a 'b"), ("DOCKER_COMMAND", "a \x00"), ("DOCKER_ENTRYPOINT", "x\x1b[0m"),
             ("DOCKER_COMMAND", "x " * 1001), ("DOCKER_ENVIRONMENT", "A"), ("DOCKER_ENVIRONMENT", "a-b=1"),
-            ("DOCKER_ENVIRONMENT", "=1"), ("DOCKER_FOLDER", "etc"), ("DOCKER_FOLDER", "/a/../b"),
-            ("DOCKER_FOLDER", "/.."), ("DOCKER_FOLDER", "/a\nb"), ("DOCKER_USER", "a b"), ("DOCKER_USER", "-x"),
+            ("DOCKER_ENVIRONMENT", "=1"), ("DOCKER_WORKDIR", "etc"), ("DOCKER_WORKDIR", "/a/../b"),
+            ("DOCKER_WORKDIR", "/.."), ("DOCKER_WORKDIR", "/a\nb"), ("DOCKER_USER", "a b"), ("DOCKER_USER", "-x"),
             ("DOCKER_USER", "a:b:c"), ("DOCKER_HOSTNAME", "-a"), ("DOCKER_HOSTNAME", "a" * 64),
             ("DOCKER_HOSTNAME", "a;b"), ("DOCKER_READ_ONLY", "maybe"), ("DOCKER_HEALTH_INTERVAL", "0"),
             ("DOCKER_HEALTH_INTERVAL", "1s"), ("DOCKER_HEALTH_RETRIES", "2")):

@@ -48,7 +48,7 @@ class ImageRefTest(testtools.TestCase):
         self.assertIn("cannot be read", str(self.assertRaises(BadInput, imageref.read, self.file)))
 
     def test_a_file_that_cannot_be_written_stays_what_it_was(self) -> None:
-        folder = self.file.parent / "disk.1"
-        folder.mkdir()
-        self.assertRaises(DriverError, imageref.write, folder, ImageRef(ID, "x"))
-        self.assertEqual([folder], list(self.file.parent.iterdir()))
+        directory = self.file.parent / "disk.1"
+        directory.mkdir()
+        self.assertRaises(DriverError, imageref.write, directory, ImageRef(ID, "x"))
+        self.assertEqual([directory], list(self.file.parent.iterdir()))

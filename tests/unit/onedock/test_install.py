@@ -30,8 +30,8 @@ class FrontEndTest(testtools.TestCase):
         super().setUp()
         base = Path(self.useFixture(fixtures.TempDir()).path)
         self.remotes, self.conf = base / "remotes", base / "conf"
-        for folder in (self.remotes, self.conf):
-            folder.mkdir()
+        for directory in (self.remotes, self.conf):
+            directory.mkdir()
         self.oned, self.monitord = self.conf / "oned.conf", self.conf / "monitord.conf"
         self.oned.write_text(ONED)
         self.monitord.write_text("")
@@ -69,9 +69,9 @@ class FrontEndTest(testtools.TestCase):
     def test_each_driver_has_its_own_scripts(self) -> None:
         self.install()
         for kind, actions in (("datastore", {*DATASTORE}), ("tm", {*TRANSFER, "monitor", "monitor_ds"})):
-            folder = self.remotes / kind / "onedock"
-            self.assertEqual(actions, set(os.listdir(folder)))
-            self.assertEqual([], [path for path in folder.iterdir() if not os.access(path, os.X_OK)])
+            directory = self.remotes / kind / "onedock"
+            self.assertEqual(actions, set(os.listdir(directory)))
+            self.assertEqual([], [path for path in directory.iterdir() if not os.access(path, os.X_OK)])
         self.assertEqual(set(), set(remotes.files("onedock")) & set(remotes.files("lxdone")))
         self.assertEqual({"onedock"}, {path.name for path in (self.remotes / "vmm").iterdir()})
 

@@ -4,7 +4,7 @@ import dataclasses
 import testtools
 
 from containerhost.network.veth import Pair
-from containerhost.spec import Nic, NicSetup
+from containerhost.spec import IpConfig, Nic
 from onedock import nics
 from onedriver import vm
 from onedriver.errors import BadInput
@@ -21,7 +21,7 @@ class NicsTest(testtools.TestCase):
     def test_its_inner_end_with_the_contexts_addresses(self) -> None:
         context = {"ETH5_MAC": MAC, "ETH5_IP": "10.0.0.5"}
         found = nics.spec_nic(dataclasses.replace(machine(), context=context), NIC)
-        self.assertEqual(Nic("eth3", "oi-1-3", setup=NicSetup(("10.0.0.5/24",))), found)
+        self.assertEqual(Nic("eth3", "oi-1-3", setup=IpConfig(("10.0.0.5/24",))), found)
 
     def test_what_cannot_be_is_refused(self) -> None:
         for changes, error in (({"bridge": None}, BadInput), ({"target": "eth0"}, BadInput),

@@ -8,7 +8,7 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from onedock import conf, refusals
+from onedock import conf, lcm_states
 from onedock.cli import main
 from onedock.conf import Options
 from onedock.vmm import Vmm
@@ -16,26 +16,26 @@ from onedriver import actions
 from onedriver.node import measure
 
 ETC = Path(__file__).parents[3] / "etc"
-FOLDER = ETC / "opennebula/remotes/vmm/onedock"
+DIRECTORY = ETC / "opennebula/remotes/vmm/onedock"
 
 
 class ScriptsTest(testtools.TestCase):
     def test_there_is_one_for_every_name_oned_calls(self) -> None:
-        self.assertEqual({*actions.ARGUMENTS, *actions.LOCAL_NAMES, *actions.IN_SCRIPTS}, set(os.listdir(FOLDER)))
+        self.assertEqual({*actions.ARGUMENTS, *actions.LOCAL_NAMES, *actions.IN_SCRIPTS}, set(os.listdir(DIRECTORY)))
 
     def test_all_are_the_same_and_can_be_run(self) -> None:
-        self.assertEqual(1, len({path.read_text() for path in FOLDER.iterdir()}))
-        self.assertEqual([], [path.name for path in FOLDER.iterdir() if not os.access(path, os.X_OK)])
-        self.assertNotIn("lxdone", next(FOLDER.iterdir()).read_text())
+        self.assertEqual(1, len({path.read_text() for path in DIRECTORY.iterdir()}))
+        self.assertEqual([], [path.name for path in DIRECTORY.iterdir() if not os.access(path, os.X_OK)])
+        self.assertNotIn("lxdone", next(DIRECTORY.iterdir()).read_text())
 
     def test_every_action_is_done_or_refused(self) -> None:
         done = {name for name in actions.ARGUMENTS if hasattr(Vmm, name)}
-        self.assertEqual(set(actions.ARGUMENTS), done | set(refusals.UNSUPPORTED))
-        self.assertEqual(set(), done & set(refusals.UNSUPPORTED))
+        self.assertEqual(set(actions.ARGUMENTS), done | set(lcm_states.UNSUPPORTED))
+        self.assertEqual(set(), done & set(lcm_states.UNSUPPORTED))
 
     def test_there_is_a_script_for_every_probe(self) -> None:
-        folder = FOLDER.parents[1] / "im/onedock-probes.d"
-        found = {str(path.parent.relative_to(folder)): path for path in folder.rglob("onedock")}
+        directory = DIRECTORY.parents[1] / "im/onedock-probes.d"
+        found = {str(path.parent.relative_to(directory)): path for path in directory.rglob("onedock")}
         self.assertEqual({*measure.PROBES, "vm/execution", "host/beacon"}, set(found))
         for name, path in ((name, path) for name, path in found.items() if name != "host/beacon"):
             self.assertTrue(os.access(path, os.X_OK))

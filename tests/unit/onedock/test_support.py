@@ -7,7 +7,7 @@ from typing import ClassVar
 import testtools
 
 from containerhost.engines.docker import config
-from onedock import attributes, nics, refusals, translate
+from onedock import attributes, lcm_states, nics, translate
 from onedock.conf import Options
 from onedock.transfer import actions
 from onedock.transfer.actions import ACTIONS as TRANSFER
@@ -38,7 +38,7 @@ def effect(elements: str) -> object:
 
 
 class SupportTest(supporttable.SupportContract):
-    page, driver, vmm, unsupported = "onedock-support.md", "onedock", Vmm, refusals.UNSUPPORTED
+    page, driver, vmm, unsupported = "onedock-support.md", "onedock", Vmm, lcm_states.UNSUPPORTED
     effect = staticmethod(effect)
     samples: ClassVar[Mapping[str, str]] = {
         "CPU": "<CPU>2</CPU>",
@@ -65,7 +65,7 @@ class SupportTest(supporttable.SupportContract):
         "OS/BOOT": "<OS><BOOT>disk0</BOOT></OS>",
         "RAW": "<RAW><TYPE>kvm</TYPE><DATA>x</DATA></RAW>",
         **{f"DOCKER_{name}": f"<DOCKER_{name}>{value}</DOCKER_{name}>" for name, value in (
-            ("ENTRYPOINT", "sh"), ("COMMAND", "ls"), ("ENVIRONMENT", "A=b"), ("FOLDER", "/tmp"), ("USER", "1000"),
+            ("ENTRYPOINT", "sh"), ("COMMAND", "ls"), ("ENVIRONMENT", "A=b"), ("WORKDIR", "/tmp"), ("USER", "1000"),
             ("HOSTNAME", "web"), ("HEALTH_COMMAND", "ls"), ("READ_ONLY", "YES"), ("PROCESS_LIMIT", "9"),
             ("RAW", "pids-limit=9"), ("PRIVILEGED", "YES"))},
     }
@@ -86,8 +86,10 @@ class ScriptsTest(testtools.TestCase):
         self.told = supporttable.rows(page, "Transfers and images")
 
     def test_every_script_is_told(self) -> None:
-        folders = {kind: supporttable.ROOT / f"etc/opennebula/remotes/{kind}/onedock" for kind in ("tm", "datastore")}
-        self.assertEqual({f"{kind}/{file.name}" for kind, folder in folders.items() for file in folder.iterdir()},
+        directories = {kind: supporttable.ROOT / f"etc/opennebula/remotes/{kind}/onedock" for kind
+                       in ("tm", "datastore")}
+        self.assertEqual({f"{kind}/{file.name}" for kind, directory in directories.items() for file
+                          in directory.iterdir()},
                          set(self.told))
 
     def test_what_is_refused_is_and_nothing_else_at_once(self) -> None:

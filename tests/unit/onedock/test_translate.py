@@ -2,10 +2,10 @@
 import testtools
 
 from containerhost.spec import Cpu, Memory, Program, Security
-from onedock import attributes, refusals, translate
+from onedock import attributes, lcm_states, translate
 from onedock.conf import Options
 from onedriver.errors import BadInput, DriverError, NotSupported
-from onedriver.node import changes
+from onedriver.node import validation
 from tests.unit.onedock.machines import machine
 
 MIB = 1 << 20
@@ -14,8 +14,8 @@ DISK = "<DISK><DISK_ID>{}</DISK_ID><TYPE>{}</TYPE><SIZE>8</SIZE>{}</DISK>"
 
 
 class SpecTest(testtools.TestCase):
-    def spec(self, *changes: tuple[str, str], more: str = "", options: Options | None = None):
-        vm = machine(*changes, more=more)
+    def spec(self, *validation: tuple[str, str], more: str = "", options: Options | None = None):
+        vm = machine(*validation, more=more)
         return translate.spec(vm, attributes.read(vm.own, {}), options or Options(), NODES)
 
     def test_a_recorded_vm(self) -> None:
@@ -60,15 +60,15 @@ class RefusalsTest(testtools.TestCase):
 
     def test_memory_does_not_go_along_but_what_was_written_does(self) -> None:
         for number in (5, 7):
-            self.assertRaises(NotSupported, refusals.of_taking_memory_along, self.in_state(number))
-        refusals.of_taking_memory_along(self.in_state(6))
-        kept = {number: (refusals.keeps(self.in_state(number), False), refusals.keeps(self.in_state(number), True))
+            self.assertRaises(NotSupported, lcm_states.of_taking_memory_along, self.in_state(number))
+        lcm_states.of_taking_memory_along(self.in_state(6))
+        kept = {number: (lcm_states.keeps(self.in_state(number), False), lcm_states.keeps(self.in_state(number), True))
                 for number in (6, 7, 12, 18, 23, 29)}
         self.assertEqual({6: (False, False), 7: (True, True), 12: (False, True), 18: (False, False),
                           23: (False, False), 29: (True, True)}, kept)
 
     def test_a_vm_that_ran_before_needs_what_it_wrote(self) -> None:
         for number in (19, 20, 21, 22, 32):
-            self.assertRaises(DriverError, changes.of_a_new_container, self.in_state(number), False)
-            changes.of_a_new_container(self.in_state(number), True)
-        changes.of_a_new_container(self.in_state(2), False)
+            self.assertRaises(DriverError, validation.of_a_new_container, self.in_state(number), False)
+            validation.of_a_new_container(self.in_state(number), True)
+        validation.of_a_new_container(self.in_state(2), False)

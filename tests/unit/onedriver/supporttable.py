@@ -45,7 +45,7 @@ def rows(page: str, heading: str) -> dict[str, tuple[str, ...]]:
 
 class SupportContract(testtools.TestCase):
     """:cvar page: the manual's
-    :cvar driver: its name, and that of its folder of scripts
+    :cvar driver: its name, and that of its directory of scripts
     :cvar vmm: the class with its actions
     :cvar unsupported: why, by the action that it refuses
     :cvar samples: by attribute, its element in the template of a VM
@@ -66,8 +66,8 @@ class SupportContract(testtools.TestCase):
 
     def test_every_script_of_a_vm_is_told_as_it_is(self) -> None:
         told = self.told("Actions of a VM")
-        folder = ROOT / "etc/opennebula/remotes/vmm" / self.driver
-        self.assertEqual({actions.LOCAL_NAMES.get(file.name, file.name) for file in folder.iterdir()}, set(told))
+        directory = ROOT / "etc/opennebula/remotes/vmm" / self.driver
+        self.assertEqual({actions.LOCAL_NAMES.get(file.name, file.name) for file in directory.iterdir()}, set(told))
         for name, row in told.items():
             done = name in actions.IN_SCRIPTS or hasattr(self.vmm, name)
             expected = "refused" if name in self.unsupported else "yes" if done else "no"

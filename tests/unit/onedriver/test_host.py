@@ -22,7 +22,7 @@ class HostTest(testtools.TestCase):
         store, image = host.datastore(message.find("DATASTORE")), host.image(message.find("IMAGE"))
         self.assertEqual((101, "eximg", "IMAGE", "exds", "extm", "/var/lib/one//datastores/101", ("/var/tmp/images",)),
                          (store.id, store.name, store.type, store.ds_mad, store.tm_mad, store.base_path,
-                          store.safe_folders))
+                          store.safe_directories))
         self.assertEqual((3, "/var/tmp/images/disk.raw", None, None, 16 << 20),
                          (image.id, image.path, image.source, image.format, image.size))
 

@@ -9,11 +9,11 @@ import testtools
 
 from tools.cloud.daemons import Daemon, DaemonFailed, Daemons
 
-LIMIT = 10  # seconds
+TIMEOUT = 10  # seconds
 
 
 def running(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -23,24 +23,24 @@ def running(pid: int) -> bool:
 class DaemonsTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = Path(self.temporary())
-        self.daemons = Daemons(self.folder)
+        self.directory = Path(self.temporary())
+        self.daemons = Daemons(self.directory)
         self.addCleanup(self.daemons.kill_leftovers)
 
     def temporary(self) -> str:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        return folder.name
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        return directory.name
 
     def python(self, name: str, program: str, **keywords: object) -> Daemon:
         """A process that is ready when it has written a file of its name."""
-        ready = self.folder / f"{name}.ready"
+        ready = self.directory / f"{name}.ready"
         text = f"import os, signal, sys, time; open({str(ready)!r}, 'w').write(str(os.getpid())); {program}"
         return Daemon(name, (sys.executable, "-c", text), ready=lambda: ready.exists() and bool(ready.read_text()),
-                      limit=LIMIT, **keywords)
+                      limit=TIMEOUT, **keywords)
 
     def pid(self, name: str) -> int:
-        return int((self.folder / f"{name}.ready").read_text())
+        return int((self.directory / f"{name}.ready").read_text())
 
     def test_up_and_down(self) -> None:
         self.daemons.bring_up([self.python("a", "time.sleep(60)"), self.python("b", "time.sleep(60)")])
@@ -48,7 +48,7 @@ class DaemonsTest(testtools.TestCase):
         self.assertTrue(all(map(running, pids)))
         self.daemons.stop()
         self.assertFalse(any(map(running, pids)))
-        self.assertEqual([], list(self.folder.glob("*.json")))
+        self.assertEqual([], list(self.directory.glob("*.json")))
 
     def test_another_command_finds_and_ends_them(self) -> None:
         child = os.fork()
@@ -57,13 +57,13 @@ class DaemonsTest(testtools.TestCase):
             os._exit(0)
         os.waitpid(child, 0)
         self.assertTrue(running(self.pid("a")))
-        Daemons(self.folder).stop()
+        Daemons(self.directory).stop()
         self.assertFalse(running(self.pid("a")))
 
     def test_a_number_given_to_another_process_is_left_alone(self) -> None:
-        (self.folder / "a.json").write_text(f'{{"pid": {os.getpid()}, "started": 1, "end": {int(signal.SIGKILL)}}}')
+        (self.directory / "a.json").write_text(f'{{"pid": {os.getpid()}, "started": 1, "end": {int(signal.SIGKILL)}}}')
         self.daemons.stop()
-        self.assertEqual([], list(self.folder.glob("*.json")))
+        self.assertEqual([], list(self.directory.glob("*.json")))
 
     def test_one_that_ends_while_it_starts_is_told_with_its_log(self) -> None:
         program = "print('no such database'); raise SystemExit(3)"
@@ -84,12 +84,12 @@ class DaemonsTest(testtools.TestCase):
         self.assertFalse(running(self.pid("a")))
 
     def test_what_left_the_group_is_found_by_its_mark(self) -> None:
-        stray = self.python("a", f"os.fork() or (os.setsid(), open({str(self.folder / 'stray')!r}, 'w').write("
+        stray = self.python("a", f"os.fork() or (os.setsid(), open({str(self.directory / 'stray')!r}, 'w').write("
                                  "str(os.getpid())), time.sleep(60)); time.sleep(60)")
         self.daemons.bring_up([stray])
-        while not (self.folder / "stray").exists() or not (self.folder / "stray").read_text():
+        while not (self.directory / "stray").exists() or not (self.directory / "stray").read_text():
             self.daemons.check()
-        pid = int((self.folder / "stray").read_text())
+        pid = int((self.directory / "stray").read_text())
         self.daemons.stop()
         self.assertTrue(running(pid))
         self.daemons.kill_leftovers()

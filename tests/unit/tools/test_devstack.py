@@ -12,7 +12,7 @@ from oslo_config import cfg
 from nova_lxd_ext import conf
 from nova_lxd_ext.privsep import context
 
-FOLDER = Path(__file__).resolve().parents[3] / "devstack"
+DIRECTORY = Path(__file__).resolve().parents[3] / "devstack"
 # DevStack's functions that the plug-in calls; LACKING names an engine's command that fails as long as it is not made.
 DEVSTACK = """
 set -eu
@@ -30,8 +30,8 @@ sudo() {
     if [[ "$1" == tee ]]; then cat > /dev/null; fi
     if [[ -n "$LACKING" && "${*:2}" == $LACKING* ]]; then return 1; fi
 }
-source "$FOLDER/settings"
-source "$FOLDER/plugin.sh" "$@"
+source "$DIRECTORY/settings"
+source "$DIRECTORY/plugin.sh" "$@"
 """
 NOVA_CONF = "/etc/nova/nova.conf"
 
@@ -43,19 +43,19 @@ class Refused(Exception):
 class DevstackTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
 
     def phase(self, *phase: str, **settings: str) -> list[str]:
         """What the plug-in calls in a phase, in order.
 
         :raises Refused: with the plug-in's words
         """
-        record = self.folder / "record"
+        record = self.directory / "record"
         record.write_text("")
         environment = {
-            "PATH": os.environ["PATH"], "RECORD": str(record), "FOLDER": str(FOLDER), "LACKING": "",
+            "PATH": os.environ["PATH"], "RECORD": str(record), "DIRECTORY": str(DIRECTORY), "LACKING": "",
             "SERVICES": "n-api n-cpu", "VIRT_DRIVER": "lxd", "STACK_USER": "stack", "os_VENDOR": "Debian",
             "NOVA_CONF": NOVA_CONF, "NOVA_CPU_CONF": "/etc/nova/nova-cpu.conf", "NOVA_BIN_DIR": "/opt/bin", **settings}
         done = subprocess.run(("bash", "-c", DEVSTACK, "plugin", *phase), env=environment, text=True,
@@ -66,7 +66,7 @@ class DevstackTest(testtools.TestCase):
 
     def nova_conf(self, calls: list[str]) -> cfg.ConfigOpts:
         """The driver's reading of what was set; oslo.config refuses a value that an option cannot have."""
-        file = self.folder / "nova.conf"
+        file = self.directory / "nova.conf"
         settings = [call.removeprefix(f"iniset {NOVA_CONF} ").split(" ", 2) for call in calls
                     if call.startswith(f"iniset {NOVA_CONF} ")]
         file.write_text("".join(f"[{group}]\n{key} = {value}\n" for group, key, value in settings))

@@ -8,16 +8,16 @@ from pathlib import Path
 import testtools
 
 from tools.cloud import image, ini
-from tools.cloud.layout import LONGEST_FOLDER, Layout, Passwords
+from tools.cloud.layout import LONGEST_DIRECTORY, Layout, Passwords
 from tools.showcase.inside import cpu_set
 
 
 class FilesTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
 
     def test_an_option_with_several_values_is_written_once_for_each(self) -> None:
         text = ini.text_of({"pci": {"alias": ["one", "two"], "report_in_placement": "true"}, "vnc": {}})
@@ -25,11 +25,11 @@ class FilesTest(testtools.TestCase):
 
     def test_configuration_is_for_root_only_whatever_the_mask(self) -> None:
         self.addCleanup(os.umask, os.umask(0))
-        ini.write(self.folder / "new" / "nova.conf", {"DEFAULT": {"a": "b"}})
-        self.assertEqual(0o600, stat.S_IMODE((self.folder / "new" / "nova.conf").stat().st_mode))
+        ini.write(self.directory / "new" / "nova.conf", {"DEFAULT": {"a": "b"}})
+        self.assertEqual(0o600, stat.S_IMODE((self.directory / "new" / "nova.conf").stat().st_mode))
 
     def test_passwords_differ_and_stay(self) -> None:
-        path = self.folder / "passwords.json"
+        path = self.directory / "passwords.json"
         passwords = Passwords(path)
         self.assertNotEqual(passwords["nova"], passwords["glance"])
         self.assertEqual(passwords["nova"], Passwords(path)["nova"])
@@ -37,11 +37,11 @@ class FilesTest(testtools.TestCase):
 
     def test_a_path_too_long_for_sockets_is_refused(self) -> None:
         self.assertEqual(Path("/short/run"), Layout(Path("/short")).run)
-        error = self.assertRaises(ValueError, Layout, Path("/" + "x" * LONGEST_FOLDER))
+        error = self.assertRaises(ValueError, Layout, Path("/" + "x" * LONGEST_DIRECTORY))
         self.assertIn("shorter path", str(error))
 
     def test_the_image_is_a_unified_tarball_that_boots(self) -> None:
-        with tarfile.open(image.build(self.folder / "image.tar.gz")) as tar:
+        with tarfile.open(image.build(self.directory / "image.tar.gz")) as tar:
             names = tar.getnames()
             self.assertEqual("metadata.yaml", names[0])
             self.assertTrue(tar.getmember("rootfs/bin/busybox").isfile())

@@ -20,9 +20,9 @@ DOTTED = re.compile(rf"\b(?:{'|'.join(PACKAGES)})(?:\.[a-z_]+)+\b(?!\()")
 PATH = re.compile(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})(?:/[a-z_]+)+(?:\.py)?\b")
 
 
-def sources(*folders: str) -> Iterator[Path]:
-    for folder in folders:
-        yield from sorted((ROOT / folder).rglob("*.py"))
+def sources(*directories: str) -> Iterator[Path]:
+    for directory in directories:
+        yield from sorted((ROOT / directory).rglob("*.py"))
 
 
 class Manual(testtools.TestCase):
@@ -30,10 +30,10 @@ class Manual(testtools.TestCase):
         super().setUp()
         self.modules = {str(path.relative_to(ROOT).with_suffix("")).removesuffix("/__init__")
                         for path in sources(*PACKAGES)}
-        self.folders = {str(Path(module).parent) for module in self.modules} | self.modules
+        self.directories = {str(Path(module).parent) for module in self.modules} | self.modules
 
     def is_there(self, name: str) -> bool:
-        return any(f"/{module}".endswith(f"/{name.rstrip('/')}") for module in self.modules | self.folders)
+        return any(f"/{module}".endswith(f"/{name.rstrip('/')}") for module in self.modules | self.directories)
 
     def test_modules_of_the_architecture_exist(self) -> None:
         text = (ROOT / "doc/source/architecture.md").read_text(encoding="utf-8")
@@ -48,7 +48,7 @@ class Manual(testtools.TestCase):
                      *(name.removesuffix(".py") for name in PATH.findall(text))}
             # An attribute of a module may follow it.
             missing = [name for name in sorted(named)
-                       if not {name, str(Path(name).parent)} & (self.modules | self.folders)]
+                       if not {name, str(Path(name).parent)} & (self.modules | self.directories)]
             self.assertEqual([], missing, page.name)
 
 

@@ -14,9 +14,9 @@ from tools.cloud.secondhost import SERVICES, TUNNELS
 class CloudFilesTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.layout = Layout(Path(folder.name))
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.layout = Layout(Path(directory.name))
 
     def parts(self, shape: Shape, *nodes: configs.Node) -> configs.Parts:
         ports, passwords = Ports(), Passwords(self.layout.state / "passwords.json")

@@ -5,7 +5,7 @@ from pathlib import Path
 import testtools
 
 ROOT = Path(__file__).parents[3]
-SUITE = re.compile(r"""^\s*(?:.*;\s|next\s)?suite\s+\S+\s+\./(?P<folder>\S+)\s+\S+\s+(?P<tests>'[^']*'|\S+)""", re.M)
+SUITE = re.compile(r"""^\s*(?:.*;\s|next\s)?suite\s+\S+\s+\./(?P<directory>\S+)\s+\S+\s+(?P<tests>'[^']*'|\S+)""", re.M)
 GUEST = re.compile(r"--test-path \./(\S+)")
 
 
@@ -13,11 +13,11 @@ class SuitesTest(testtools.TestCase):
     """A test file that no suite of tools/test runs looks like one that passes."""
 
     def test_every_test_file_is_in_exactly_one_suite(self) -> None:
-        suites = [(match["folder"].rstrip(";"), match["tests"].strip("';"))
+        suites = [(match["directory"].rstrip(";"), match["tests"].strip("';"))
                   for match in SUITE.finditer((ROOT / "tools/test").read_text())]
         self.assertGreater(len(suites), 3)
         # What runs in the virtual machine its guest's first process says.
-        suites += [(folder, ".") for folder in GUEST.findall((ROOT / "tools/vm/init").read_text())]
+        suites += [(directory, ".") for directory in GUEST.findall((ROOT / "tools/vm/init").read_text())]
         for file in sorted((ROOT / "tests").rglob("test_*.py")):
             path = str(file.relative_to(ROOT))
             name = path.removesuffix(".py").replace("/", ".")

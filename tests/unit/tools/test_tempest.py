@@ -13,8 +13,8 @@ from tools.cloud.layout import PLAIN, Ports, Shape
 from tools.tempestrun import config, exclusions, features, verdict
 
 
-def prepared(folder: Path) -> config.Prepared:
-    return config.Prepared(folder=folder, password="secret", image_file=folder / "image", images=("i1", "i2"),
+def prepared(directory: Path) -> config.Prepared:
+    return config.Prepared(directory=directory, password="secret", image_file=directory / "image", images=("i1", "i2"),
                            flavors=("f1", "f2"), external="net", shared_volumes="shared", features={"resize": "true"})
 
 
@@ -47,9 +47,9 @@ class ConfigTest(testtools.TestCase):
 class ExclusionsTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = Path(folder.name) / "excluded.yaml"
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.path = Path(directory.name) / "excluded.yaml"
 
     def test_every_exclusion_of_the_project_has_a_reason(self) -> None:
         for exclusion in exclusions.load():

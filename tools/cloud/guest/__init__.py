@@ -2,7 +2,7 @@
 """A guest that one can log in to: busybox with dropbear, DHCP, the key and the name from the metadata service.
 
 Built in a moment from programs of this machine, as a unified LXD tarball. Files of the guest lie in ``files/`` under
-the names they have there; those in a ``bin`` folder and the scripts of init are executable.
+the names they have there; those in a ``bin`` directory and the scripts of init are executable.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ from tools.cloud import image
 FILES = Path(__file__).parent / "files"
 # Programs of this machine -> where the guest has them; with every library they are linked to.
 PROGRAMS = {"/usr/sbin/dropbear": "usr/sbin/dropbear", "/usr/bin/dropbearkey": "usr/bin/dropbearkey"}
-FOLDERS = ("etc/dropbear", "etc/init.d", "lib", "lib64", "mnt", "root/.ssh", "var/log")
+DIRECTORIES = ("etc/dropbear", "etc/init.d", "lib", "lib64", "mnt", "root/.ssh", "var/log")
 
 
 def build(path: Path) -> Path:
@@ -27,8 +27,8 @@ def build(path: Path) -> Path:
         if not Path(program).exists():
             raise FileNotFoundError(f"No {program} on this machine. Run: sudo tools/install demo")
     with image.opened(path) as tar:
-        for folder in FOLDERS:
-            image.add(tar, f"rootfs/{folder}", tarfile.DIRTYPE, 0o700 if folder.startswith("root/") else 0o755)
+        for directory in DIRECTORIES:
+            image.add(tar, f"rootfs/{directory}", tarfile.DIRTYPE, 0o700 if directory.startswith("root/") else 0o755)
         image.add(tar, "rootfs/var/run", tarfile.SYMTYPE, 0o777, "/run")
         image.add_busybox(tar)
         for source, target in (*PROGRAMS.items(), *((library, library.lstrip("/")) for library in libraries())):
@@ -44,8 +44,8 @@ def build(path: Path) -> Path:
 def add_host_key(tar: tarfile.TarFile) -> None:
     """Give all guests of the image one host key: a client that tries again while a floating IP moves from one guest to
     another, as Tempest's does, would refuse the second one's."""
-    with tempfile.TemporaryDirectory() as folder:
-        key = Path(folder) / "key"
+    with tempfile.TemporaryDirectory() as directory:
+        key = Path(directory) / "key"
         subprocess.run(("dropbearkey", "-t", "ed25519", "-f", str(key)), capture_output=True, check=True)
         tar.add(key, "rootfs/etc/dropbear/dropbear_ed25519_host_key", filter=image.owned_by_root)
 
@@ -59,8 +59,8 @@ def squash(unified: Path, path: Path) -> Path:
     with tarfile.open(unified) as image, subprocess.Popen(command, stdin=subprocess.PIPE) as packer:
         with tarfile.open(fileobj=packer.stdin, mode="w|") as root:
             for entry in image:
-                folder, _, entry.name = entry.name.partition("/")
-                if folder == "rootfs" and entry.name:
+                directory, _, entry.name = entry.name.partition("/")
+                if directory == "rootfs" and entry.name:
                     root.addfile(entry, image.extractfile(entry) if entry.isfile() else None)
         if packer.stdin:
             packer.stdin.close()

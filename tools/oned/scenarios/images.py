@@ -14,7 +14,7 @@ from tools.oned.stage import LXDONE, ONEDOCK, Driver, Stage, begun
 REGISTRY = """
 version: 0.1
 log: {{level: error}}
-storage: {{filesystem: {{rootdirectory: {folder}/data}}}}
+storage: {{filesystem: {{rootdirectory: {directory}/data}}}}
 http: {{addr: "0.0.0.0:5000"}}
 """
 APP = 'NAME="{name}"\nORIGIN_ID={image}\nTYPE="IMAGE"\n'
@@ -44,7 +44,7 @@ def registry(stage: Stage, node: Machine) -> Iterator[None]:
     """A registry on a node, with an image."""
     home = node.home / "registry"
     home.mkdir(exist_ok=True)
-    (home / "config.yml").write_text(REGISTRY.format(folder=home))
+    (home / "config.yml").write_text(REGISTRY.format(directory=home))
     process = begun(*node.there("docker-registry", "serve", str(home / "config.yml")))
     try:
         stage.engine(node, ONEDOCK, "load", "--input", str(stage.cloud.front.home.parent / "polite.tar"))
@@ -74,13 +74,13 @@ def image_of_a_web_server(stage: Stage, driver: Driver) -> str:
 @for_each_driver
 def image_of_a_marketplace(stage: Stage, driver: Driver) -> str:
     """An image becomes an appliance of a marketplace, and an image of another user's again."""
-    folder = f"{IMAGES_FROM}/market-{driver.name}"
-    stage.cloud.front.run("install", "-d", "-o", "oneadmin", folder)
+    directory = f"{IMAGES_FROM}/market-{driver.name}"
+    stage.cloud.front.run("install", "-d", "-o", "oneadmin", directory)
     datastore = "containers" if driver is ONEDOCK else "default"
     name = f"market-{driver.name}"
-    with web(stage, folder):
+    with web(stage, directory):
         market = stage.one.create("market", f'NAME="{name}"\nMARKET_MAD="http"\nBASE_URL="http://127.0.0.1:8000/"\n'
-                                            f'PUBLIC_DIR="{folder}"\n')
+                                            f'PUBLIC_DIR="{directory}"\n')
         stage.await_that(lambda: int(stage.one("onemarket", "show", "--json", market).split('"TOTAL_MB"')[1]
                                      .split('"')[1]) > 0, "the marketplace is monitored")
         image = image_id(stage, driver.image)
@@ -112,9 +112,9 @@ def every_format_of_a_root(stage: Stage) -> str:
 
 
 @contextmanager
-def web(stage: Stage, folder: str) -> Iterator[None]:
+def web(stage: Stage, directory: str) -> Iterator[None]:
     process = begun(*stage.cloud.front.there("python3", "-m", "http.server", "--bind", "127.0.0.1", "--directory",
-                                             folder, "8000"))
+                                             directory, "8000"))
     try:
         await_that(lambda: listens(stage.cloud.front, 8000), "the web server answers")
         yield

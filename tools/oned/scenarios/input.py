@@ -66,7 +66,7 @@ def bad_values(stage: Stage, driver: Driver) -> str:
 @for_each_driver
 def line_that_ends_a_message(stage: Stage, driver: Driver) -> str:
     """A line EOT in an attribute ends oned's here-document: what follows is run as oneadmin on the node, before any
-    driver is asked. This shows what the manual warns of; it can be mended in OpenNebula only. The VM never runs, and
+    driver is asked. This shows what the manual warns of; it can be repaired in OpenNebula only. The VM never runs, and
     nothing is left when it is deleted."""
     vm = stage.one.create("vm", stage.template(driver, "eot", f'WORD="x\nEOT\ntouch {BROKEN}\n: #"\n'))
     began = time.monotonic()

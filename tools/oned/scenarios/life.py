@@ -23,13 +23,13 @@ def nodes_are_in_order(stage: Stage) -> str:
 
 
 @scenario
-def node_without_a_datastores_folder_is_told(stage: Stage) -> str:
+def node_without_a_datastores_directory_is_told(stage: Stage) -> str:
     node = stage.cloud.nodes[1]
     node.run("mv", "/var/lib/one/datastores", "/var/lib/one/datastores-away")
     try:
         for driver in DRIVERS:
             told = check_of(node, driver)
-            require("there is no folder /var/lib/one/datastores" in told, told)
+            require("there is no directory /var/lib/one/datastores" in told, told)
     finally:
         node.run("mv", "/var/lib/one/datastores-away", "/var/lib/one/datastores")
     return "install -d -o oneadmin …"
@@ -87,7 +87,7 @@ def first_process(stage: Stage, vm: str) -> str:
 
 
 def begun_anew(stage: Stage, vm: str, first: str) -> bool:
-    """Whether its first process is another one than before."""
+    """Return whether its first process is another one than before."""
     try:
         return first_process(stage, vm) != first
     except MachineFailed:  # it is away for a moment
@@ -112,12 +112,12 @@ def terminated_from_every_state(stage: Stage, driver: Driver) -> str:
 
 
 @for_each_driver
-def moved_there_and_back_between_own_folders(stage: Stage, driver: Driver) -> str:
+def moved_there_and_back_between_own_directories(stage: Stage, driver: Driver) -> str:
     return moved(stage, driver, driver.datastore)
 
 
 @for_each_driver
-def moved_there_and_back_in_a_shared_folder(stage: Stage, driver: Driver) -> str:
+def moved_there_and_back_in_a_shared_directory(stage: Stage, driver: Driver) -> str:
     if driver is ONEDOCK:
         return moved(stage, driver, "onedock-shared")
     stage.one("oneimage", "clone", driver.image, "shared", "--datastore", SHARED_IMAGES)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG: into which slices a host's NVIDIA GPUs are cut, and cutting them anew when their operator says so."""
+"""Partition a host's NVIDIA GPUs into slices (MIG) as their operator says."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cutting GPUs anew: everything is looked at first, then done under a lock, and taken back on an error.
+"""Partition GPUs: everything is checked first, then done under a lock, and undone on an error.
 
 While it is at work the operator holds what is to change, by the host's own records, so that no driver hands it out.
 """
@@ -19,22 +19,22 @@ from containerhost.vendors.nvidia.mig.library import Library
 from containerhost.vendors.nvidia.mig.plan import Add, AddPart, Plan, Remove, RemovePart, SetMode, plan
 
 OPERATOR = Consumer("containerhost", "host", "mig-apply", "mig-apply")
-LOCK_LIMIT = 1.0  # seconds
+LOCK_TIMEOUT = 1.0  # seconds
 
 
 class Cutter:
-    """:param folder: of the allocation records
+    """:param directory: of the allocation records
     :param inventory: scans the host; called at each question
     """
 
-    def __init__(self, library: Library, folder: Path, inventory: Callable[[], Inventory]) -> None:
+    def __init__(self, library: Library, directory: Path, inventory: Callable[[], Inventory]) -> None:
         self._library = library
-        self._store = AllocationStore(folder)
-        self._lock = FileLock(folder / ".mig", LOCK_LIMIT)
+        self._store = AllocationStore(directory)
+        self._lock = FileLock(directory / ".mig", LOCK_TIMEOUT)
         self._inventory = inventory
 
     def plans(self, lists: Mapping[str, Sequence[str]]) -> tuple[Plan, ...]:
-        """One for each GPU of the file, in its order.
+        """Return the plan for each GPU of the file, in its order.
 
         :raises DeviceNotFound, DeviceHeld, SpecError: a GPU cannot be cut so; nothing was changed
         """
@@ -43,7 +43,9 @@ class Cutter:
         return tuple(plan(geometry, pieces, held) for geometry, pieces in _wanted(known, lists))
 
     def apply(self, lists: Mapping[str, Sequence[str]]) -> tuple[Plan, ...]:
-        """:returns: what was done
+        """Partition the GPUs as the lists say.
+
+        :returns: what was done
         :raises DeviceNotFound, DeviceHeld, SpecError: nothing was changed
         :raises HostActionFailed: a step failed, and those before it were taken back
         """
@@ -66,7 +68,7 @@ class Cutter:
         return self._lock.held(lambda told: DeviceHeld(f"GPUs of this host are being cut already: {told}"))
 
     def _claim(self, each: Plan) -> None:
-        """The whole GPU, if nobody has a part of it that stays; else the parts that go.
+        """Claim the whole GPU, if nobody has a part of it that stays; else the parts that are removed.
 
         :raises DeviceHeld: somebody took one of them since the look
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``containerhost mig``: how this host's GPUs are cut into slices, and cutting them as a file says."""
+"""Run ``containerhost mig``: show how this host's GPUs are partitioned, and partition them as a file says."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from containerhost import gpufile
-from containerhost.allocation.store import FOLDER, AllocationStore
+from containerhost.allocation.store import DIRECTORY, AllocationStore
 from containerhost.devices.scan import scan
 from containerhost.reports.report import printable
 from containerhost.vendors.nvidia.mig import report, wanted
 
-_store = click.option("--owners", "folder", metavar="DIR", default=FOLDER,
-                       type=click.Path(file_okay=False, path_type=Path), help="Folder of the allocation records.")
+_store = click.option("--owners", "directory", metavar="DIR", default=DIRECTORY,
+                       type=click.Path(file_okay=False, path_type=Path), help="Directory of the allocation records.")
 
 
 @click.group(invoke_without_command=True)
@@ -21,19 +21,19 @@ _store = click.option("--owners", "folder", metavar="DIR", default=FOLDER,
 def mig(context: click.Context) -> None:
     """Show how NVIDIA GPUs are cut into slices (MIG), or cut them anew."""
     if context.invoked_subcommand is None:
-        context.invoke(show, as_json=False, folder=FOLDER)
+        context.invoke(show, as_json=False, directory=DIRECTORY)
 
 
 @mig.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_store
-def show(as_json: bool, folder: Path) -> None:
+def show(as_json: bool, directory: Path) -> None:
     """Show each GPU's MIG mode, the profiles it can have, and its slices with who holds them."""
     from containerhost.vendors.nvidia.mig.library import Library  # noqa: PLC0415  (the other commands need no NVML)
 
     with Library() as library:
         geometries = library.read()
-    holders = {name: str(record.consumer) for name, record in AllocationStore(folder).records().items()}
+    holders = {name: str(record.consumer) for name, record in AllocationStore(directory).records().items()}
     if as_json:
         click.echo(json.dumps([report.to_dict(geometry, holders) for geometry in geometries], indent=1))
     else:
@@ -44,7 +44,7 @@ def show(as_json: bool, folder: Path) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Check everything and print the plan, but change nothing.")
 @_store
-def apply(file: Path, dry_run: bool, folder: Path) -> None:
+def apply(file: Path, dry_run: bool, directory: Path) -> None:
     """Cut GPUs as FILE says: a line for each GPU, `0000:3b:00.0: [1g.5gb, 2g.10gb]`; an empty list is a whole one.
 
     Only what differs is changed. A slice that a container holds is never touched: a file that would remove one is
@@ -55,7 +55,7 @@ def apply(file: Path, dry_run: bool, folder: Path) -> None:
 
     lists = wanted.lists(gpufile.load(file))
     with Library() as library:
-        cutter = Cutter(library, folder, scan)
+        cutter = Cutter(library, directory, scan)
         if dry_run:
             click.echo(report.steps(cutter.plans(lists)))
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one GPU is cut, and how it could be: plain records.
+"""Describe how one GPU is partitioned, and how it could be: plain records.
 
 Words and rules are those of NVIDIA's MIG user guide ("Concepts", "Supported MIG Profiles"): a *GPU instance* has a
 share of memory and of compute slices, in whole memory slices at a *placement*; it is divided into one or more *compute
@@ -78,7 +78,10 @@ class Geometry:
     instances: tuple[GpuInstance, ...] = ()
 
     def profile(self, name: str) -> Profile:
-        """:raises SpecError: the GPU knows none of that name"""
+        """Return the profile of this name.
+
+        :raises SpecError: the GPU knows none of that name
+        """
         found = next((profile for profile in self.profiles if profile.name == name), None)
         if found is None:
             raise SpecError(f"GPU {self.address} ({self.model}) cannot have a slice {name}: it can have "
@@ -103,10 +106,11 @@ class Piece:
 
 
 def slice_id(address: str, gi: int, ci: int) -> str:
-    """As the host's inventory calls it."""
+    """Return the slice's id in the host's inventory."""
     return f"{address}/gi{gi}/ci{ci}"
 
 
 def slice_name(profile: str, whole: int, part: int) -> str:
-    """As NVIDIA's tools name a slice: ``1c.3g.20gb`` for one of three compute slices of a ``3g.20gb``."""
+    """Return the name that NVIDIA's tools give a slice: ``1c.3g.20gb`` for one of three compute slices of a
+    ``3g.20gb``."""
     return profile if part == whole else f"{part}c.{profile}"

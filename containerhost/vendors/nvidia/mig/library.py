@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG as NVIDIA's management library reads and changes it. Changing needs root.
+"""Read and change MIG by NVIDIA's management library. Changing needs root.
 
 Every call runs in a thread of its own with a time limit: one for a card that has died may never come back. Sources: the
 NVML reference, chapter "Multi Instance GPU Management".
@@ -16,8 +16,8 @@ from containerhost.errors import DeviceNotFound, HostActionFailed
 from containerhost.vendors.nvidia.mig.geometry import ComputeInstance, Geometry, GpuInstance, Placement, Profile
 from containerhost.vendors.nvidia.nvml import address_of, text
 
-READ_LIMIT = 30.0  # seconds
-CHANGE_LIMIT = 120.0  # seconds; turning MIG mode on resets the GPU
+READ_TIMEOUT = 30.0  # seconds
+CHANGE_TIMEOUT = 120.0  # seconds; turning MIG mode on resets the GPU
 MOST = 64  # instances or placements that are asked for at once; no GPU has as many
 ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
@@ -30,20 +30,20 @@ class Library:
 
     def __enter__(self) -> "Library":
         self._handles: dict[str, Any] = {}
-        _call(READ_LIMIT, "be asked", pynvml.nvmlInit)
+        _call(READ_TIMEOUT, "be asked", pynvml.nvmlInit)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _call(READ_LIMIT, "end", pynvml.nvmlShutdown)
+        _call(READ_TIMEOUT, "end", pynvml.nvmlShutdown)
 
     # Reading
 
     def read(self) -> tuple[Geometry, ...]:
         """Every GPU that the driver knows, those without MIG too."""
-        return _call(READ_LIMIT, "tell how the GPUs are cut", lambda: tuple(self._geometries()))
+        return _call(READ_TIMEOUT, "tell how the GPUs are cut", lambda: tuple(self._geometries()))
 
     def geometry(self, address: str) -> Geometry:
-        return _call(READ_LIMIT, f"tell how GPU {address} is cut", self._geometry, address, self._handle(address))
+        return _call(READ_TIMEOUT, f"tell how GPU {address} is cut", self._geometry, address, self._handle(address))
 
     def _geometries(self) -> Iterator[Geometry]:
         for index in range(pynvml.nvmlDeviceGetCount()):
@@ -65,51 +65,59 @@ class Library:
     # Changing
 
     def set_mode(self, address: str, enabled: bool) -> None:
-        """:raises HostActionFailed: also where it would hold only after a reset that the driver cannot make now; then
+        """Turn a GPU's MIG mode on or off.
+
+        :raises HostActionFailed: also where it would hold only after a reset that the driver cannot make now; then
         nothing is changed
         """
         what = f"turn MIG mode of GPU {address} {'on' if enabled else 'off'}"
         handle, mode = self._handle(address), int(enabled)
-        _call(CHANGE_LIMIT, what, pynvml.nvmlDeviceSetMigMode, handle, mode)
-        now, _ = _call(READ_LIMIT, what, pynvml.nvmlDeviceGetMigMode, handle)
+        _call(CHANGE_TIMEOUT, what, pynvml.nvmlDeviceSetMigMode, handle, mode)
+        now, _ = _call(READ_TIMEOUT, what, pynvml.nvmlDeviceGetMigMode, handle)
         if now != mode:
-            _call(CHANGE_LIMIT, what, pynvml.nvmlDeviceSetMigMode, handle, now)
+            _call(CHANGE_TIMEOUT, what, pynvml.nvmlDeviceSetMigMode, handle, now)
             raise HostActionFailed(
                 f"NVML cannot {what} now, only at the GPU's next reset: something uses it. End what does (monitoring, "
                 f"the persistence daemon) and try again, or run `nvidia-smi -i {address} -mig {mode}` and restart the "
                 "host")
 
     def create(self, address: str, profile: Profile, placement: Placement | None) -> int:
-        """:returns: number of the new GPU instance, which has no compute instance yet"""
+        """Create a GPU instance.
+
+        :returns: number of the new GPU instance, which has no compute instance yet
+        """
         what = f"make a GPU instance {profile.name} on GPU {address}"
         handle = self._handle(address)
         if placement is None:
-            made = _call(CHANGE_LIMIT, what, pynvml.nvmlDeviceCreateGpuInstance, handle, profile.id)
+            made = _call(CHANGE_TIMEOUT, what, pynvml.nvmlDeviceCreateGpuInstance, handle, profile.id)
         else:
             place = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
-            made = _call(CHANGE_LIMIT, what, pynvml.nvmlDeviceCreateGpuInstanceWithPlacement, handle, profile.id,
+            made = _call(CHANGE_TIMEOUT, what, pynvml.nvmlDeviceCreateGpuInstanceWithPlacement, handle, profile.id,
                          ctypes.byref(place))
-        return int(_call(READ_LIMIT, what, pynvml.nvmlGpuInstanceGetInfo, made).id)
+        return int(_call(READ_TIMEOUT, what, pynvml.nvmlGpuInstanceGetInfo, made).id)
 
     def destroy(self, address: str, gi: int) -> None:
-        _call(CHANGE_LIMIT, f"remove GPU instance {gi} of GPU {address}", pynvml.nvmlGpuInstanceDestroy,
+        _call(CHANGE_TIMEOUT, f"remove GPU instance {gi} of GPU {address}", pynvml.nvmlGpuInstanceDestroy,
               self._instance(address, gi))
 
     def create_part(self, address: str, gi: int, slices: int) -> int:
-        """:returns: number of the new compute instance"""
+        """Create a compute instance.
+
+        :returns: number of the new compute instance
+        """
         what = f"make a slice of {slices} compute slices in GPU instance {gi} of GPU {address}"
         instance = self._instance(address, gi)
-        kind = next((kind for kind in _call(READ_LIMIT, what, lambda: list(_kinds(instance)))
+        kind = next((kind for kind in _call(READ_TIMEOUT, what, lambda: list(_kinds(instance)))
                      if kind.sliceCount == slices), None)
         if kind is None:
             raise HostActionFailed(f"NVML cannot {what}: it knows none of that size")
-        made = _call(CHANGE_LIMIT, what, pynvml.nvmlGpuInstanceCreateComputeInstance, instance, kind.id)
-        return int(_call(READ_LIMIT, what, pynvml.nvmlComputeInstanceGetInfo_v2, made).id)
+        made = _call(CHANGE_TIMEOUT, what, pynvml.nvmlGpuInstanceCreateComputeInstance, instance, kind.id)
+        return int(_call(READ_TIMEOUT, what, pynvml.nvmlComputeInstanceGetInfo_v2, made).id)
 
     def destroy_part(self, address: str, gi: int, ci: int) -> None:
         what = f"remove slice gi{gi}/ci{ci} of GPU {address}"
-        part = _call(READ_LIMIT, what, pynvml.nvmlGpuInstanceGetComputeInstanceById, self._instance(address, gi), ci)
-        _call(CHANGE_LIMIT, what, pynvml.nvmlComputeInstanceDestroy, part)
+        part = _call(READ_TIMEOUT, what, pynvml.nvmlGpuInstanceGetComputeInstanceById, self._instance(address, gi), ci)
+        _call(CHANGE_TIMEOUT, what, pynvml.nvmlComputeInstanceDestroy, part)
 
     def _handle(self, address: str) -> Any:
         if address not in self._handles:
@@ -120,7 +128,7 @@ class Library:
         return self._handles[address]
 
     def _instance(self, address: str, gi: int) -> Any:
-        return _call(READ_LIMIT, f"find GPU instance {gi} of GPU {address}", pynvml.nvmlDeviceGetGpuInstanceById,
+        return _call(READ_TIMEOUT, f"find GPU instance {gi} of GPU {address}", pynvml.nvmlDeviceGetGpuInstanceById,
                      self._handle(address), gi)
 
 
@@ -163,7 +171,7 @@ def _parts(instance: Any) -> Iterator[ComputeInstance]:
 
 
 def _kinds(instance: Any) -> Iterator[Any]:
-    """The profiles of compute instances that a GPU instance can have."""
+    """Yield the profiles of compute instances that a GPU instance can have."""
     for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         kind = _unless_absent(pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo, instance, number,
                               pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
@@ -172,7 +180,7 @@ def _kinds(instance: Any) -> Iterator[Any]:
 
 
 def _unless_absent(call: Callable[..., Any], *arguments: Any) -> Any:
-    """None where the GPU, or this version of the driver, does not have what is asked for."""
+    """Call the library; None where the GPU, or this version of the driver, does not have what is asked for."""
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
@@ -181,8 +189,10 @@ def _unless_absent(call: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
-def _call(limit: float, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """:param limit: seconds
+def _call(timeout: float, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the library in a thread of its own.
+
+    :param timeout: seconds
     :param what: the library is to do, in words
     """
     answers: list[Any] = []
@@ -196,11 +206,11 @@ def _call(limit: float, what: str, call: Callable[..., Any], *arguments: Any) ->
 
     thread = threading.Thread(target=ask, name="nvml-mig", daemon=True)
     thread.start()
-    thread.join(limit)
+    thread.join(timeout)
     if answers:
         return answers[0]
     if not failures:
-        raise HostActionFailed(f"NVML did not {what} within {limit:g} s: the GPU may have died; see the kernel's log")
+        raise HostActionFailed(f"NVML did not {what} within {timeout:g} s: the GPU may have died; see the kernel's log")
     if isinstance(failures[0], pynvml.NVMLError):
         raise HostActionFailed(f"NVML cannot {what}: {failures[0]}") from failures[0]
     raise failures[0]

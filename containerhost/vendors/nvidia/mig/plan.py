@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be done so that a GPU is cut as wanted, and nothing else. Pure.
+"""Plan the steps that partition a GPU as wanted, and nothing else. Pure.
 
 Whatever of the present geometry can stay does: an instance that somebody holds always, the others as far as there is
 room for the rest. The search is complete; a GPU has seven instances at most.
@@ -93,12 +93,14 @@ class Plan:
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """Ids of the slices that go."""
+        """Return the ids of the slices that are removed."""
         return tuple(slice_id(self.address, step.gi, step.ci) for step in self.steps if isinstance(step, RemovePart))
 
 
 def plan(geometry: Geometry, wanted: Sequence[Piece], held: Collection[str]) -> Plan:
-    """:param held: ids of the GPU and its slices that somebody holds
+    """Return the steps that partition a GPU as wanted, and change nothing else.
+
+    :param held: ids of the GPU and its slices that somebody holds
     :raises DeviceHeld: what would have to change is held
     :raises SpecError: the wanted pieces do not fit together
     """
@@ -168,7 +170,8 @@ def _surplus(geometry: Geometry, instance: GpuInstance, piece: Piece, held: Coll
 
 def _arranged(geometry: Geometry, wanted: Sequence[Piece], held: Collection[str]
               ) -> tuple[dict[int, Piece], list[tuple[Piece, Placement]]]:
-    """Which instances stay and as what, and where the other pieces come to be: the way by which the fewest go.
+    """Return which instances stay and as what, and where the other pieces are created: the arrangement that removes the
+    fewest.
 
     :raises DeviceHeld, SpecError: there is none
     """
@@ -201,7 +204,8 @@ def _held_parts(geometry: Geometry, instance: GpuInstance, held: Collection[str]
 
 def _match(geometry: Geometry, instances: Sequence[GpuInstance], pieces: Sequence[Piece], held: Collection[str]
            ) -> tuple[dict[int, Piece], list[Piece]]:
-    """Instances and the pieces that they can be; those cut alike first, then those that need other parts."""
+    """Match instances with the pieces that they can be; those with the same parts first, then those that need other
+    parts."""
     left = list(pieces)
     found: dict[int, Piece] = {}
     for exactly in (True, False):
@@ -219,7 +223,7 @@ def _match(geometry: Geometry, instances: Sequence[GpuInstance], pieces: Sequenc
 
 def _places(geometry: Geometry, pieces: Sequence[Piece], taken: Sequence[Placement]
             ) -> list[tuple[Piece, Placement]] | None:
-    """A place for each, in the order in which they are to be made; None when there is no way."""
+    """Return a placement for each, in the order in which they are to be created; None when there is no way."""
     order = sorted(pieces, key=lambda piece: -max((place.size for place in
                                                    geometry.profile(piece.profile).placements), default=0))
     return _placed(geometry, order, list(taken))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How GPUs are cut and could be, on a terminal and for programs. Pure."""
+"""Report how GPUs are partitioned and could be, for a terminal and for programs. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +10,10 @@ from containerhost.vendors.nvidia.mig.plan import Plan
 
 
 def show(geometries: Iterable[Geometry], holders: Mapping[str, str]) -> str:
-    """:param holders: who holds a GPU or slice, by its id"""
+    """Return a text that shows how GPUs are partitioned.
+
+    :param holders: who holds a GPU or slice, by its id
+    """
     return "\n\n".join(_shown(geometry, holders) for geometry in geometries) or "NVIDIA's driver knows no GPU"
 
 
@@ -37,13 +40,13 @@ def _mode(geometry: Geometry) -> str:
 
 
 def _places(placements: Iterable[Placement]) -> str:
-    """``0-1 2-3``: memory slices from and to."""
+    """Format memory slices as ``0-1 2-3``, from and to."""
     return " ".join(f"{one.start}-{one.start + one.size - 1}" if one.size > 1 else str(one.start)
                     for one in placements) or "?"
 
 
 def to_dict(geometry: Geometry, holders: Mapping[str, str]) -> dict[str, Any]:
-    """JSON-ready; memory in MiB, placements in memory slices."""
+    """Return JSON-ready values; memory in MiB, placements in memory slices."""
     return {
         "address": geometry.address, "model": geometry.model, "mig": bool(geometry.profiles),
         "enabled": geometry.enabled, "pending": geometry.pending, "owner": holders.get(geometry.address),

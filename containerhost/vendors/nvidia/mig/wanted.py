@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the operator's file to the GPU instances that are wanted. Pure.
+"""Parse the operator's file into the GPU instances that are wanted. Pure.
 
 ::
 
@@ -18,7 +18,7 @@ MOST = 64  # slices in a list; a GPU has 7
 
 
 def lists(content: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The profiles of each GPU.
+    """Return the profiles of each GPU.
 
     :param content: of the file (:mod:`containerhost.gpufile`)
     :raises SpecError: something else than lists of profiles
@@ -37,7 +37,8 @@ def _profiles(address: str, value: Any) -> tuple[str, ...]:
 
 
 def pieces(geometry: Geometry, names: Sequence[str]) -> tuple[Piece, ...]:
-    """Slices that are parts of a GPU instance (``1c.…``) fill one after the other, each the first with room for it.
+    """Return the GPU instances of a list of profiles. Slices that are parts of a GPU instance (``1c.…``) fill one after
+    the other, each the first with room for it.
 
     :raises SpecError: the GPU has no such profile, or not room for all
     """
@@ -61,7 +62,7 @@ def pieces(geometry: Geometry, names: Sequence[str]) -> tuple[Piece, ...]:
 
 
 def _require_room(geometry: Geometry, names: Sequence[str]) -> None:
-    """What needs no placements to be known; the rest the plan finds, or the driver."""
+    """Refuse what exceeds the GPU whatever the placements; the plan, or the driver, finds the rest."""
     needed = sum(geometry.profile(name).slices for name in names)
     if needed > geometry.slices:
         raise SpecError(f"GPU {geometry.address} ({geometry.model}) has {geometry.slices} compute slices; "

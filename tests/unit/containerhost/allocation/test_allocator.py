@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Possession on a described host without privileges: all that happens before and after a device is touched."""
+"""Allocation on a described host without privileges: all that happens before and after a device is touched."""
 
 import atexit
 import dataclasses
@@ -31,7 +31,7 @@ class NoHardware(Privileged):
     def _refuse(self, *arguments):
         raise errors.HostActionFailed("there is no such device here")
 
-    set_vf_link = set_vf_guids = rename_netdev = quieten_netdev = unbind = bind = reset = reset_gpu = _refuse
+    set_vf_link = set_vf_guids = rename_netdev = link_down_and_flush = unbind = bind = reset = reset_gpu = _refuse
     mark_reset = _refuse
 
     def users(self, nodes, holders=None):
@@ -95,10 +95,10 @@ class Binding(Willing):
 @functools.cache
 def host(name):
     """A described host; no test changes its files."""
-    folder = pathlib.Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder)
-    tree.write(description.load(name), folder)
-    return Host(folder)
+    directory = pathlib.Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, directory)
+    tree.write(description.load(name), directory)
+    return Host(directory)
 
 
 def consumer(name):
@@ -243,7 +243,7 @@ class TestSickDevices(testtools.TestCase):
         self.root = Marking(self.tree)
         self.allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host)
         self.gpu, self.other = (device.id for device in scan(self.tree.host).devices if device.kind is Kind.GPU)
-        self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.USERS_LIMIT", 0.0))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.USERS_TIMEOUT", 0.0))
 
     def say(self, *records):
         with open(self.root.log, "ab") as log:
@@ -321,7 +321,7 @@ class TestSickDevices(testtools.TestCase):
         self.assertEqual((), self.allocator.release(consumer("c1")))
         self.assertEqual((True, {}), (self.healthy(), self.store.records()))
 
-    def test_one_that_cannot_be_reset_is_withheld_until_it_can(self):
+    def test_one_that_cannot_be_reset_is_blocked_until_it_can(self):
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.say(xid(48))
         self.root.able = False
@@ -387,7 +387,7 @@ class TestSickDevices(testtools.TestCase):
             self.assertRaises(wanted, allocator.clean, name)
             self.assertEqual(before, self.store.records())
 
-    def test_whoever_was_killed_while_cleaning_leaves_it_withheld(self):
+    def test_whoever_was_killed_while_cleaning_leaves_it_blocked(self):
         self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.allocator.scrub", lambda *arguments: 1 // 0))
         self.assertRaises(ZeroDivisionError, self.allocator.clean, self.gpu)
         self.assertIn("has begun to clean it", self.blocked()[self.gpu])
@@ -415,8 +415,8 @@ class MendTest(AllocatorTestCase):
         self.store.attach([vf.id, other.id], consumer("c"))
         devices = [dataclasses.replace(device, driver=None) if device.id == vf.id else device
                    for device in scan(self.host).devices]
-        for mend in (lambda allocator: allocator.rebind_driver(consumer("c")),
-                     lambda allocator: self.assertEqual((), allocator.reconcile("test", "lxd", ["c"]))):
+        for repair in (lambda allocator: allocator.rebind_driver(consumer("c")),
+                       lambda allocator: self.assertEqual((), allocator.reconcile("test", "lxd", ["c"]))):
             binding, view = Binding(), FixedView(Inventory(tuple(devices)))
-            mend(DeviceAllocator(self.store, lambda view=view: view, binding, lambda wanted: {}, self.host))
+            repair(DeviceAllocator(self.store, lambda view=view: view, binding, lambda wanted: {}, self.host))
             self.assertEqual({vfs[vf.id].address: vf.driver}, binding.bound)

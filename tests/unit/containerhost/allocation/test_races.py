@@ -60,9 +60,9 @@ class Watching(Privileged):
         return True
 
 
-def race(root: str, folder: str, name: str) -> None:
+def race(root: str, directory: str, name: str) -> None:
     """Act at random when told to on standard input, as the drivers' processes and the operator's do."""
-    host, store, chance = Host(Path(root)), AllocationStore(Path(folder)), random.Random(name)
+    host, store, chance = Host(Path(root)), AllocationStore(Path(directory)), random.Random(name)
     watching = Watching(store, chance)
     allocator = DeviceAllocator(store, lambda: HostView(host), watching, host=host)
     gpus = [device.id for device in scan(host).devices if device.kind is Kind.GPU]
@@ -89,12 +89,12 @@ class Races(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.root = Path(self.useFixture(fixtures.TempDir()).path)
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path) / "owners"
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path) / "owners"
         tree.write(description.load("small"), self.root)
 
     def test_device_is_never_cleaned_while_another_owner_has_it(self) -> None:
         program = f"from {__name__} import race; import sys; race(*sys.argv[1:])"
-        racers = [subprocess.Popen([sys.executable, "-c", program, str(self.root), str(self.folder), str(number)],
+        racers = [subprocess.Popen([sys.executable, "-c", program, str(self.root), str(self.directory), str(number)],
                                    cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
                   for number in range(PROCESSES)]
         for racer in racers:

@@ -66,8 +66,8 @@ class Logged(Willing):
     def set_vf_guids(self, netdev, index, node_guid, port_guid):
         self.step(f"guids of VF {index}: {node_guid} {port_guid}")
 
-    def quieten_netdev(self, name):
-        self.step(f"quieten {name}")
+    def link_down_and_flush(self, name):
+        self.step(f"link_down_and_flush {name}")
 
     def rename_netdev(self, name, new):
         raise AssertionError(f"{name} would be called {new}")

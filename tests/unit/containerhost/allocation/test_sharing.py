@@ -24,7 +24,7 @@ WHOLE, CUT, AMD, NIC = "0000:3b:00.0", "0000:3c:00.0", "0000:83:00.0", "0000:5e:
 class PlacesTest(testtools.TestCase):
     def test_numbers(self) -> None:
         for value in ({"containers": "4"}, {"containers": "4", "method": "time-slicing"}):
-            self.assertEqual({WHOLE: 4}, sharing.places({WHOLE: value}))
+            self.assertEqual({WHOLE: 4}, sharing.shares({WHOLE: value}))
 
     def test_what_is_refused(self) -> None:
         for value, words in (({"containers": "1"}, "2 to 64"), ({"containers": "65"}, "2 to 64"),
@@ -34,7 +34,7 @@ class PlacesTest(testtools.TestCase):
                              ({"containers": "4", "method": "mps"}, "MPS is not offered"),
                              ({"containers": "4", "method": "luck"}, "must be time-slicing")):
             with self.subTest(value):
-                self.assertIn(words, str(self.assertRaises(SpecError, sharing.places, {WHOLE: value})))
+                self.assertIn(words, str(self.assertRaises(SpecError, sharing.shares, {WHOLE: value})))
 
 
 class SharedHostTest(testtools.TestCase):
@@ -74,7 +74,7 @@ class SharedHostTest(testtools.TestCase):
         self.assertIn("cut into slices", "; ".join(inventory.get(CUT).health))
         self.assertEqual([], [device for device in inventory.devices if device.kind is Kind.GPU_SHARE])
         self.assertTrue(inventory.get(f"{CUT}/gi1/ci0").healthy)
-        found = sharing.strangers(sharing.read(Host(self.root)), inventory.devices)
+        found = sharing.unknown_gpus(sharing.read(Host(self.root)), inventory.devices)
         self.assertEqual([True, True], [NIC in found[0], "0000:77:00.0" in found[1]])
 
     def test_a_file_that_is_not_understood_gives_no_gpu_away(self) -> None:
@@ -114,7 +114,7 @@ class SharedHostTest(testtools.TestCase):
         require_distinct([(one, GrantOptions()), (other, GrantOptions())], [one.id])
         for wanted, mine in (([one, two], []), ([two], [one.id])):
             error = self.assertRaises(SpecError, require_distinct, [(each, GrantOptions()) for each in wanted], mine)
-            self.assertIn("two places on GPU", str(error))
+            self.assertIn("two shares of GPU", str(error))
 
     def test_lxd_tells_who_has_which_place(self) -> None:
         inventory = self.shared(f"{WHOLE}: {{containers: 2}}")

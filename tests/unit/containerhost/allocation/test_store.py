@@ -106,7 +106,7 @@ class Claims(StoreTestCase):
         self.store.claim([], ANNA, related)
         self.assertEqual({}, self.held())
 
-    def test_ids_that_could_leave_the_folder(self):
+    def test_ids_that_could_leave_the_directory(self):
         for name in ("../../etc/passwd", "/etc/passwd", "a/../../b", ".lock", "", "a\n", "a+b"):
             self.assertRaises(DeviceNotFound, self.store.claim, [GPU, device(name)], ANNA, lambda one: ())
         self.assertFalse(self.root.exists())
@@ -203,12 +203,12 @@ class FailClosed(StoreTestCase):
             self.assertRaises(AllocationsUnreadable, self.store.claim, [OTHER], BERT, related)
             self.assertEqual({GPU.id: ANNA.container}, self.held())
 
-    def test_a_folder_that_is_no_folder(self):
+    def test_a_directory_that_is_no_directory(self):
         store = AllocationStore(self.file)
         self.assertRaises(AllocationsUnreadable, store.claim, [OTHER], BERT, related)
         self.assertRaises(AllocationsUnreadable, store.records)
 
-    def test_what_others_left_in_the_folder_is_no_record(self):
+    def test_what_others_left_in_the_directory_is_no_record(self):
         (self.root / "README").write_text("x")
         (self.root / f"{OTHER.id}.json.bak").write_text("x")
         self.assertEqual({GPU.id: ANNA.container}, self.held())

@@ -26,14 +26,14 @@ class VersionsTestCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         base = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.folder = base / "owners"
-        shutil.copytree(VERSION_1, self.folder)
-        self.store = AllocationStore(self.folder)
+        self.directory = base / "owners"
+        shutil.copytree(VERSION_1, self.directory)
+        self.store = AllocationStore(self.directory)
         self.root = Logged(base / "log")
         self.allocator = DeviceAllocator(self.store, lambda: HostView(host("small")), self.root, host=host("small"))
 
     def content(self, device_id: str) -> dict[str, Any]:
-        return json.loads((self.folder / f"{device_id}.json").read_text())
+        return json.loads((self.directory / f"{device_id}.json").read_text())
 
     def assert_usable(self) -> None:
         """The holders have their devices, nobody else gets them, and they are released clean."""
@@ -69,7 +69,7 @@ class TestDowngrade(VersionsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        for file in self.folder.glob("*.json"):
+        for file in self.directory.glob("*.json"):
             content = json.loads(file.read_text())
             content |= {"version": VERSION + 1, "state": "quarantined", "boot_id": None, "lease": {"until": [1, 2]}}
             content["owner"]["project"] = "p1"

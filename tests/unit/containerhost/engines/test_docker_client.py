@@ -9,7 +9,7 @@ import requests
 import testtools
 
 from containerhost import errors
-from containerhost.engines.docker import refusals, sdk
+from containerhost.engines.docker import error_map, sdk
 from containerhost.engines.docker.client import DockerClient, Settings
 
 
@@ -26,7 +26,7 @@ class RefusalsTest(testtools.TestCase):
             (400, "Invalid container name", errors.EngineError),
             (500, "OCI runtime create failed", errors.EngineError),
         ):
-            error = refusals.refusal("start container c1", status, text)
+            error = error_map.error_for("start container c1", status, text)
             self.assertIs(expected, type(error), text)
             self.assertIn("start container c1", str(error))
 
@@ -52,8 +52,8 @@ class RefusalsTest(testtools.TestCase):
 
 class ClientTest(testtools.TestCase):
     def test_nobody_there_and_nobody_answers(self):
-        folder = self.useFixture(fixtures.TempDir()).path
-        path = os.path.join(folder, "s")
+        directory = self.useFixture(fixtures.TempDir()).path
+        path = os.path.join(directory, "s")
         settings = Settings(f"unix://{path}", request_timeout=1)
         self.assertRaises(errors.EngineUnavailable, DockerClient(settings).containers)
         with socket.socket(socket.AF_UNIX) as deaf:

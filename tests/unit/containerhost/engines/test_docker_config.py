@@ -20,8 +20,8 @@ from containerhost.spec import (
     Nic,
     PoolDisk,
     Program,
+    RescueMount,
     RootDisk,
-    Salvaged,
     Security,
 )
 from tests.unit.containerhost.engines.test_lxd_config import GPU, GiB, container, gpu_grant, vf_grant
@@ -142,7 +142,7 @@ class TestContainer(testtools.TestCase):
             ({"security": Security(privileged=True)}, "privileged"),
             ({"security": Security(nesting=True)}, "containers of its own"),
             ({"cloud_init": CloudInit(user_data="x")}, "cloud-init"),
-            ({"salvaged": Salvaged("c2", "/t")}, "root disk"),
+            ({"rescue_mount": RescueMount("c2", "/t")}, "root disk"),
             ({"memory": Memory(GiB, {2 << 20: GiB})}, "huge pages"),
             ({"parts": (BlockDevice("v", "/dev/loop0", "/dev/vdb"),)}, "block device v"),
             ({"parts": (PoolDisk("d", "p", "v", "/d"),)}, "pool disk d"),

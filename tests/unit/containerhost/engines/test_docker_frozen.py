@@ -20,10 +20,10 @@ class FrozenTest(testtools.TestCase):
         self.host = Host(self.root)
 
     def group(self, path: str, **files: str) -> None:
-        folder = self.root / "sys/fs/cgroup" / path
-        folder.mkdir(parents=True, exist_ok=True)
+        directory = self.root / "sys/fs/cgroup" / path
+        directory.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            (folder / name.replace("_", ".")).write_text(text)
+            (directory / name.replace("_", ".")).write_text(text)
 
     def states(self) -> tuple[bool, bool]:
         group = frozen.freezer(self.host, ID)

@@ -7,37 +7,37 @@ import testtools
 from containerhost import recordfiles
 from containerhost.engines.docker.record import Netdev, Node, Record, Records
 from containerhost.errors import EngineError, EngineNotFound
-from containerhost.spec import NicSetup
+from containerhost.spec import IpConfig
 from tests.unit.containerhost.linux.test_records import lease, of_first_release, of_later_release
 
 ID = "ab" * 32
 FULL = Record(frozenset({"0000:3b:00.0"}), frozenset({Node("/dev/nvidia0", 195, 0)}),
               frozenset({Netdev("ibs1v0", "ib0")}))
-SETUP = NicSetup(("10.0.0.5/24",), ("10.0.0.1",), 7)
+SETUP = IpConfig(("10.0.0.5/24",), ("10.0.0.1",), 7)
 
 
 class RecordsTest(testtools.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path) / "records"
-        self.records = Records(self.folder)
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path) / "records"
+        self.records = Records(self.directory)
 
     def test_written_and_read(self):
         for record in (FULL, Record(), Record(netdevs=frozenset({Netdev("a", "b", SETUP)}))):
             self.records.write(ID, record)
             self.assertEqual(record.fields(), self.records.read(ID).fields())
-        self.assertEqual([f"{ID}.json"], [path.name for path in self.folder.iterdir()])
+        self.assertEqual([f"{ID}.json"], [path.name for path in self.directory.iterdir()])
         self.records.remove(ID)
         self.records.remove(ID)
         self.assertRaises(EngineNotFound, self.records.read, ID)
 
     def test_records_of_other_releases_are_used_and_their_fields_kept(self):
         self.records.write(ID, FULL)
-        file = self.folder / f"{ID}.json"
+        file = self.directory / f"{ID}.json"
         for release in (of_first_release, of_later_release):
             release(file)
             self.assertEqual(FULL, self.records.read(ID))
-            self.assertEqual([("/dev/nvidia0", 195, 0)], recordfiles.nodes(str(self.folder), ID))
+            self.assertEqual([("/dev/nvidia0", 195, 0)], recordfiles.nodes(str(self.directory), ID))
         self.records.write(ID, Record(container="c1"))
         self.assertEqual((9, [1]), lease(file))
         self.assertEqual(Record(container="c1"), self.records.read(ID))
@@ -57,12 +57,12 @@ class RecordsTest(testtools.TestCase):
         self.records.write(ID, FULL)
         for text in ("", "{", "[]", "{}", '{"devices": [], "nodes": [{"path": "/dev/x"}], "netdevs": []}',
                      '{"devices": [], "nodes": [{"path": "/dev/x", "major": "a", "minor": 1}], "netdevs": []}'):
-            (self.folder / f"{ID}.json").write_text(text)
+            (self.directory / f"{ID}.json").write_text(text)
             error = self.assertRaises(EngineError, self.records.read, ID)
             self.assertIn("cannot be trusted", str(error))
 
-    def test_a_folder_that_cannot_be_written(self):
-        self.folder.write_text("in the way")
+    def test_a_directory_that_cannot_be_written(self):
+        self.directory.write_text("in the way")
         self.assertRaises(EngineError, self.records.write, ID, FULL)
 
     def test_sums_and_differences(self):

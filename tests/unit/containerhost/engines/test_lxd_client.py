@@ -36,7 +36,7 @@ class TestRefusals(testtools.TestCase):
             (400, "Invalid device option", errors.EngineError),
             (403, "not authorized", errors.EngineError),
         ):
-            error = client.refusal("start container c1", status, text)
+            error = client.error_for("start container c1", status, text)
             self.assertIs(expected, type(error), text)
             self.assertIn("start container c1", str(error))
             self.assertIn(text, str(error))
@@ -73,9 +73,9 @@ class TestSettings(testtools.TestCase):
             self.assertEqual(expected, Settings(endpoint=endpoint).url())
 
     def test_the_environment_names_the_socket(self):
-        folder = self.useFixture(fixtures.TempDir()).path
-        self.useFixture(fixtures.EnvironmentVariable("LXD_DIR", folder))
-        path = os.path.join(folder, "unix.socket")
+        directory = self.useFixture(fixtures.TempDir()).path
+        self.useFixture(fixtures.EnvironmentVariable("LXD_DIR", directory))
+        path = os.path.join(directory, "unix.socket")
         open(path, "w").close()
         self.assertEqual(path, client.usual_socket())
 

@@ -15,12 +15,12 @@ from containerhost.spec import (
     CloudInit,
     ContainerSpec,
     Cpu,
-    FolderDisk,
+    DirectoryDisk,
     IoLimit,
+    IpConfig,
     Memory,
     Mount,
     Nic,
-    NicSetup,
     PoolDisk,
     Program,
     RootDisk,
@@ -258,8 +258,8 @@ class TestGpus(testtools.TestCase):
         self.assertEqual({"disk-ephemeral0": {"type": "disk", "pool": "default", "source": "c1-ephemeral0",
                                               "path": "/ephemeral0"}}, config.devices_of(part, OLD))
 
-    def test_a_folder_of_the_host_as_a_disk(self):
-        part = FolderDisk("3", "/state/disks/one-1/3", "/media/3", read_only=True, io=IoLimit(read_bytes=5))
+    def test_a_directory_of_the_host_as_a_disk(self):
+        part = DirectoryDisk("3", "/state/disks/one-1/3", "/media/3", read_only=True, io=IoLimit(read_bytes=5))
         self.assertEqual({"disk-3": {"type": "disk", "source": "/state/disks/one-1/3", "path": "/media/3",
                                      "readonly": "true", "limits.read": "5"}}, config.devices_of(part, OLD))
 
@@ -274,7 +274,7 @@ class TestGpus(testtools.TestCase):
 
     def test_devices_of_parts_are_known_as_such(self):
         parts = (gpu_grant(), vf_grant(), Nic("eth0", "v"), BlockDevice("a", "/dev/loop1", "/dev/vdb"),
-                 PoolDisk("e", "default", "v", "/e"), FolderDisk("f", "/f", "/media/f"))
+                 PoolDisk("e", "default", "v", "/e"), DirectoryDisk("f", "/f", "/media/f"))
         own = config.instance_devices(container(mounts=(Mount("drive", "/a", "/b"),)), OLD)
         self.assertTrue(all(map(config.is_of_part, config.devices_of_all(parts, OLD))))
         self.assertFalse(any(map(config.is_of_part, own)))
@@ -295,7 +295,7 @@ class TestNothingIsForgotten(testtools.TestCase):
     def test_what_lxd_has_no_way_for_is_refused(self):
         for field, value in {
             "program": Program(command=("x",)), "security": Security(read_only=True),
-            "mounts": (Mount("m", "/a", "/b", follows=True),), "parts": (Nic("eth0", "v", setup=NicSetup()),),
+            "mounts": (Mount("m", "/a", "/b", follows=True),), "parts": (Nic("eth0", "v", setup=IpConfig()),),
         }.items():
             self.assertRaises(SpecError, config.instance, dataclasses.replace(container(), **{field: value}), NEW)
 

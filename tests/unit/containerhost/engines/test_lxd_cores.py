@@ -42,27 +42,27 @@ class CoresTest(testtools.TestCase):
         (self.root / "sys/devices/system/cpu").mkdir(parents=True)
         (self.root / "sys/devices/system/cpu/online").write_text("0-3\n")
         self.host = Host(self.root)
-        self.useFixture(fixtures.MockPatchObject(cores, "PATIENCE", 0.01))
+        self.useFixture(fixtures.MockPatchObject(cores, "TIMEOUT", 0.01))
 
-    def settle(self, client: LateClient) -> list[str]:
+    def wait_applied(self, client: LateClient) -> list[str]:
         def change(name: str, write: Callable[[dict[str, Any], str], None]) -> None:
             write(*client.instance(name))
 
-        cores.settle(client, change, self.host, "c", 7, client.limit)  # type: ignore[arg-type]
+        cores.wait_applied(client, change, self.host, "c", 7, client.limit)  # type: ignore[arg-type]
         return client.written
 
     def test_what_is_in_force_is_left_alone(self) -> None:
         run_on(self.root, "2")
-        self.assertEqual([], self.settle(LateClient(self.root, "1", after=0)))
+        self.assertEqual([], self.wait_applied(LateClient(self.root, "1", after=0)))
 
     def test_a_step_behind(self) -> None:
         run_on(self.root, "0-3")
-        self.assertEqual(["01", "1"], self.settle(LateClient(self.root, "1", after=1)))
+        self.assertEqual(["01", "1"], self.wait_applied(LateClient(self.root, "1", after=1)))
 
     def test_it_does_not_try_for_ever(self) -> None:
         run_on(self.root, "0-3")
         with mock.patch.object(cores.LOG, "warning") as warning:
-            self.assertEqual(["02", "2"] * cores.TRIES, self.settle(LateClient(self.root, "2", after=99)))
+            self.assertEqual(["02", "2"] * cores.TRIES, self.wait_applied(LateClient(self.root, "2", after=99)))
         warning.assert_called_once()
 
     def test_in_force(self) -> None:

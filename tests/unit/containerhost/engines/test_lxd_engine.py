@@ -7,7 +7,7 @@ from unittest import mock
 import testtools
 
 from containerhost.engines.lxd import config, operations
-from containerhost.engines.lxd.client import LxdClient, Seen
+from containerhost.engines.lxd.client import LxdClient, VersionedInstance
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.verify import InterfaceMissing
 from containerhost.grants import Grant
@@ -32,14 +32,14 @@ def ended() -> int:
     return process.pid
 
 
-class Refit(testtools.TestCase):
+class UpdateDevicesTest(testtools.TestCase):
     def test_container_of_an_older_release_gets_a_limit_of_processes(self) -> None:
         for before, after in ((None, "16384"), ("200", "200")):
             config = {"limits.cpu": "1"} | ({"limits.processes": before} if before else {})
             client = mock.Mock(extensions=frozenset())
             client.settings.operation_timeout = 1
-            client.instance.return_value = Seen({"config": config, "devices": {}}, "etag")
-            LxdEngine(client).refit("c1", ())
+            client.instance.return_value = VersionedInstance({"config": config, "devices": {}}, "etag")
+            LxdEngine(client).update_devices("c1", ())
             changed = [call.args[1]["config"] for call in client.replace_instance.call_args_list] or [config]
             self.assertEqual([{"limits.cpu": "1", "limits.processes": after}], changed)
 
@@ -55,9 +55,9 @@ class DetachTest(testtools.TestCase):
         """
         client = mock.Mock(extensions=frozenset())
         client.operations.return_value = [{"status_code": 103, "description": "Updating instance"}]
-        client.instance.side_effect = [Seen({"config": {}, "devices": found}, "etag") for found in devices]
+        client.instance.side_effect = [VersionedInstance({"config": {}, "devices": found}, "etag") for found in devices]
         engine = LxdEngine(client)
-        with mock.patch.object(engine.leavings, "clear"), \
+        with mock.patch.object(engine.stale_devices, "clear"), \
                 mock.patch.object(operations, "changes", return_value=True), \
                 mock.patch.object(config, "devices_of", return_value={"vf": {}}), \
                 mock.patch.object(config, "devices_of_all", return_value={}), \

@@ -67,14 +67,14 @@ class Server(socketserver.ThreadingUnixStreamServer):
 class ImagesTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.server = Server(str(self.folder / "unix.socket"))
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.server = Server(str(self.directory / "unix.socket"))
         self.addCleanup(self.server.server_close)
         serving = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         serving.start()
         self.addCleanup(serving.join)
         self.addCleanup(self.server.shutdown)
-        self.client = LxdClient(Settings(endpoint=str(self.folder / "unix.socket")))
+        self.client = LxdClient(Settings(endpoint=str(self.directory / "unix.socket")))
         self.addCleanup(lambda: self.client._session().close())
         self.images = Images(self.client)
 

@@ -18,7 +18,7 @@ from containerhost import errors
 from containerhost.engines.lxd.client import Settings
 from containerhost.engines.lxd.stream import Stream
 
-LIMIT = 30  # s
+TIMEOUT = 30  # s
 
 
 class StreamTest(testtools.TestCase):
@@ -59,26 +59,26 @@ class StreamTest(testtools.TestCase):
         stream = self.stream()
         for said, answer in ((b"hello", b"HELLO"), (b"pieces", b"one two three"), (b"large", b"x" * 500_000)):
             stream.send(said)
-            self.assertEqual(answer, stream.receive(LIMIT))
+            self.assertEqual(answer, stream.receive(TIMEOUT))
         self.assertEqual("/1.0/events?type=a+b", self.seen[0])
 
     def test_the_project_is_named(self) -> None:
         stream = self.stream(project="lab")
         stream.send(b"x")
-        stream.receive(LIMIT)
+        stream.receive(TIMEOUT)
         self.assertIn("project=lab", self.seen[0])
 
     def test_nothing_in_time(self) -> None:
         stream = self.stream()
         self.assertRaises(errors.EngineTimeout, stream.receive, 0.01)
         stream.send(b"still there")
-        self.assertEqual(b"STILL THERE", stream.receive(LIMIT))
+        self.assertEqual(b"STILL THERE", stream.receive(TIMEOUT))
 
     def test_the_end_of_either_side_is_an_end(self) -> None:
         stream = self.stream()
         stream.end_of_input()
-        self.assertIsNone(stream.receive(LIMIT))
-        self.assertIsNone(stream.receive(LIMIT))
+        self.assertIsNone(stream.receive(TIMEOUT))
+        self.assertIsNone(stream.receive(TIMEOUT))
         self.assertEqual("", self.seen[-1])
         self.assertRaises(errors.EngineUnavailable, stream.send, b"too late")
 
@@ -87,7 +87,7 @@ class StreamTest(testtools.TestCase):
         waiting = threading.Thread(target=lambda: got.append(stream.receive()))
         waiting.start()
         stream.close()
-        waiting.join(LIMIT)
+        waiting.join(TIMEOUT)
         self.assertEqual([None], got)
         stream.close()
 
@@ -100,12 +100,12 @@ class StreamTest(testtools.TestCase):
                 if receives:
                     waiting.start()
                 begin = time.monotonic()
-                stream.end(LIMIT)
-                stream.await_hang_up(LIMIT)
-                self.assertLess(time.monotonic() - begin, LIMIT / 2)
+                stream.end(TIMEOUT)
+                stream.await_hang_up(TIMEOUT)
+                self.assertLess(time.monotonic() - begin, TIMEOUT / 2)
                 self.assertRaises(errors.EngineUnavailable, stream.send, b"too late")
                 if receives:
-                    waiting.join(LIMIT)
+                    waiting.join(TIMEOUT)
                     self.assertFalse(waiting.is_alive())
 
     def test_an_end_that_the_other_does_not_answer(self) -> None:
@@ -117,11 +117,11 @@ class StreamTest(testtools.TestCase):
         answering = threading.Thread(target=self.shake_hands, args=(listener,))
         answering.start()
         stream = Stream(Settings(endpoint=path), "/", {}, "try it")
-        answering.join(LIMIT)
+        answering.join(TIMEOUT)
         begin = time.monotonic()
         stream.end(0.1)
         stream.await_hang_up(0.1)
-        self.assertTrue(0.2 <= time.monotonic() - begin < LIMIT / 2)
+        self.assertTrue(0.2 <= time.monotonic() - begin < TIMEOUT / 2)
         self.assertRaises(errors.EngineUnavailable, stream.send, b"too late")
 
     def shake_hands(self, listener: socket.socket) -> None:

@@ -52,7 +52,7 @@ class TestComplaints(testtools.TestCase):
             for path, expected in (("/dev/habanalabs/hl0", 1), ("/dev/qaic", 1), ("/dev/habanalabs/x", 0),
                                    ("/dev/qaic0", 0), ("/dev/nvidia1", 1)):
                 self.assertEqual(expected, len(complaints(inside(NODES | {path: (1, 200)}), (GRANT,))), path)
-            self.assertIn(("habanalabs",), vendors.node_folders())
+            self.assertIn(("habanalabs",), vendors.node_directories())
             self.assertTrue(char_node().fullmatch("/dev/habanalabs/hl0"))
         self.assertFalse(char_node().fullmatch("/dev/habanalabs/hl0"))
 

@@ -18,15 +18,15 @@ COMPRESSORS = {"tar": bytes, "gz": gzip.compress, "xz": lzma.compress, "zst": zs
 
 
 def tar(files: Mapping[str, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
-    """A tarball with these files, and the folders above them as members of their own."""
+    """A tarball with these files, and the directories above them as members of their own."""
     raw = io.BytesIO()
-    folders: set[str] = set()
+    directories: set[str] = set()
     with tarfile.open(fileobj=raw, mode="w", format=form) as archive:
         for name, content in files.items():
-            for folder in reversed(Path(name).parents):
-                if str(folder) not in folders | {"."}:
-                    folders.add(str(folder))
-                    member = tarfile.TarInfo(str(folder))
+            for directory in reversed(Path(name).parents):
+                if str(directory) not in directories | {"."}:
+                    directories.add(str(directory))
+                    member = tarfile.TarInfo(str(directory))
                     member.type = tarfile.DIRTYPE
                     archive.addfile(member)
             member = tarfile.TarInfo(name)
@@ -61,13 +61,13 @@ def large_unified(size: int) -> bytes:
     return raw.getvalue()
 
 
-def squashfs(folder: Path, files: Mapping[str, bytes] = ROOT) -> bytes:
-    """Needs mksquashfs; ``folder`` is an empty place to work in."""
+def squashfs(directory: Path, files: Mapping[str, bytes] = ROOT) -> bytes:
+    """Needs mksquashfs; ``directory`` is an empty place to work in."""
     for name, content in files.items():
-        path = folder / "tree" / name
+        path = directory / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    target = folder / "out.squashfs"
-    subprocess.run(["mksquashfs", folder / "tree", target, "-quiet", "-noappend", "-no-progress"], check=True,
+    target = directory / "out.squashfs"
+    subprocess.run(["mksquashfs", directory / "tree", target, "-quiet", "-noappend", "-no-progress"], check=True,
                    stdout=subprocess.DEVNULL)
     return target.read_bytes()

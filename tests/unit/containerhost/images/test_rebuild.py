@@ -27,17 +27,17 @@ TIMEOUT = 60  # s
 class RebuildCase(testtools.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
 
     def inspect(self, content: bytes, limit: int | None = None):
-        path = self.folder / "no-suffix"
+        path = self.directory / "no-suffix"
         path.write_bytes(content)
-        with path.open("rb") as file, (self.folder / "new").open("wb") as target:
+        with path.open("rb") as file, (self.directory / "new").open("wb") as target:
             return rebuild.rebuild(file, target, limit, TIMEOUT)
 
     def unpacked(self) -> int:
         """Bytes of the new archive."""
-        new = (self.folder / "new").read_bytes()
+        new = (self.directory / "new").read_bytes()
         return len(zstandard.ZstdDecompressor().stream_reader(new).read())
 
     def assert_bad(self, words: str, content: bytes, limit: int | None = None) -> BadImage:
@@ -73,7 +73,7 @@ class TestFormats(RebuildCase):
         self.assertEqual(Format.ROOTFS, self.inspect(bytes(content)).format)
 
     def test_squashfs(self):
-        found = self.inspect(imagekit.squashfs(self.folder))
+        found = self.inspect(imagekit.squashfs(self.directory))
         self.assertEqual(Format.SQUASHFS, found.format)
         self.assertEqual(self.unpacked(), found.unpacked)
 
@@ -111,7 +111,7 @@ class TestFormats(RebuildCase):
 
     def test_squashfs_not_bootable(self):
         unified = {"metadata.yaml": imagekit.METADATA} | {f"rootfs/{name}": b"" for name in imagekit.ROOT}
-        self.assert_bad("unified LXD image as squashfs", imagekit.squashfs(self.folder, unified))
+        self.assert_bad("unified LXD image as squashfs", imagekit.squashfs(self.directory, unified))
 
 
 class TestDamage(RebuildCase):
@@ -138,7 +138,7 @@ class TestDamage(RebuildCase):
             self.assert_bad("damaged", bytes(content))
 
     def test_squashfs_cut_and_lied(self):
-        content = imagekit.squashfs(self.folder)
+        content = imagekit.squashfs(self.directory)
         for length in (4, 50, 96, 200):
             self.assert_bad("damaged", content[:length])
         # The inode table behind a whole superblock is garbage: sqfs2tar finds that.
@@ -154,7 +154,7 @@ class TestHostileSizes(RebuildCase):
         self.assertGreater(error.size, error.limit)
 
     def test_squashfs_limit(self):
-        content = imagekit.squashfs(self.folder, {"bin/big": bytes(5_000_000)})
+        content = imagekit.squashfs(self.directory, {"bin/big": bytes(5_000_000)})
         self.assertThat(len(content), testtools.matchers.LessThan(100_000))
         self.assertRaises(TooLarge, self.inspect, content, 4_999_999)
         self.assertEqual(self.inspect(content, 5_100_000).unpacked, self.unpacked())
@@ -201,7 +201,7 @@ class TestConfined(RebuildCase):
     """What a program that a tenant's bytes took over could do."""
 
     def test_programs_that_unpack_have_no_rights(self):
-        programs = self.folder / "programs"
+        programs = self.directory / "programs"
         programs.mkdir()
         programs.parent.chmod(0o755)
         xz = programs / "xz"
@@ -218,16 +218,16 @@ class TestConfined(RebuildCase):
             self.assertIn("damaged: 65534 65534 1 ", str(error))
 
     def test_nothing_runs_on_when_the_time_is_over(self):
-        programs = self.folder / "programs"
+        programs = self.directory / "programs"
         programs.mkdir()
         programs.parent.chmod(0o755)
         xz = programs / "xz"
         xz.write_text(f"#!/bin/sh\nexec sleep 987.{os.getpid()}\n")
         xz.chmod(0o755)
         self.useFixture(fixtures.EnvironmentVariable("PATH", f"{programs}:{os.environ['PATH']}"))
-        path = self.folder / "image"
+        path = self.directory / "image"
         path.write_bytes(lzma.compress(imagekit.rootfs()))
-        with path.open("rb") as file, (self.folder / "new").open("wb") as target:
+        with path.open("rb") as file, (self.directory / "new").open("wb") as target:
             self.assertRaises(EngineTimeout, rebuild.rebuild, file, target, None, 3)
         await_that(lambda: f"987.{os.getpid()}" not in subprocess.run(
             ["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout, "the program has ended")

@@ -101,11 +101,11 @@ class FilesTest(testtools.TestCase):
 
     def test_fifo_device_socket_and_directory_are_refused_at_once(self) -> None:
         os.mkfifo(self.root / "fifo")
-        (self.root / "folder").mkdir()
+        (self.root / "directory").mkdir()
         done = []
 
         def work() -> None:
-            for name in ("fifo", "folder"):
+            for name in ("fifo", "directory"):
                 self.refused(errno.EPERM, self.directory.read, name)
             self.refused(errno.ENXIO, self.directory.open, "fifo", os.O_WRONLY)
             done.append(True)
@@ -138,9 +138,9 @@ class FilesTest(testtools.TestCase):
     def test_child_follows_no_link_at_any_depth(self) -> None:
         (self.outside / "deep").mkdir()
         (self.root / "link").symlink_to(self.outside)
-        (self.root / "folder").mkdir()
-        (self.root / "folder" / "link").symlink_to(self.outside)
-        for names in (("link",), ("link", "deep"), ("folder", "link"), ("folder", "link", "deep")):
+        (self.root / "directory").mkdir()
+        (self.root / "directory" / "link").symlink_to(self.outside)
+        for names in (("link",), ("link", "deep"), ("directory", "link"), ("directory", "link", "deep")):
             for create in (False, True):
                 with self.subTest(names=names, create=create):
                     self.refused(errno.ENOTDIR, self.directory.child, *names, create=create)
@@ -155,9 +155,9 @@ class FilesTest(testtools.TestCase):
         self.refused(errno.ENOENT, self.directory.child, "three")
 
     def test_child_is_the_directory_that_was_opened_whatever_takes_its_name(self) -> None:
-        with self.directory.child("folder", create=True) as child:
-            (self.root / "folder").rename(self.root / "moved")
-            (self.root / "folder").symlink_to(self.outside)
+        with self.directory.child("directory", create=True) as child:
+            (self.root / "directory").rename(self.root / "moved")
+            (self.root / "directory").symlink_to(self.outside)
             child.write("file", b"mine")
         self.assertEqual(b"mine", (self.root / "moved" / "file").read_bytes())
         self.assertEqual(["secret"], os.listdir(self.outside))

@@ -21,7 +21,7 @@ class FileLockTest(testtools.TestCase):
     def setUp(self):
         super().setUp()
         self.path = Path(self.useFixture(fixtures.TempDir()).path) / "new" / "lock"
-        self.lock = FileLock(self.path, limit=10)
+        self.lock = FileLock(self.path, timeout=10)
 
     def test_one_holder_at_a_time(self):
         seen, inside = [], []
@@ -41,7 +41,7 @@ class FileLockTest(testtools.TestCase):
 
     def test_another_holder_is_waited_for_only_so_long(self):
         with self.lock.held():
-            error = self.assertRaises(TimeoutError, FileLock(self.path, limit=0.05).held().__enter__)
+            error = self.assertRaises(TimeoutError, FileLock(self.path, timeout=0.05).held().__enter__)
         self.assertIn(f"fuser {self.path}", str(error))
         with self.lock.held():
             pass
@@ -59,8 +59,8 @@ class FileLockTest(testtools.TestCase):
 class ByteTest(testtools.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.path = self.folder / "new" / "locks"
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.path = self.directory / "new" / "locks"
 
     def held(self, offset, **more):
         return byte_held(self.path, offset, 0, **more)
@@ -78,23 +78,23 @@ class ByteTest(testtools.TestCase):
         with self.held(0):
             self.assertEqual([0o600, 0o700], [path.stat().st_mode & 0o777 for path in (self.path, self.path.parent)])
         self.path.unlink()
-        self.path.symlink_to(self.folder / "elsewhere")
+        self.path.symlink_to(self.directory / "elsewhere")
         error = self.assertRaises(OSError, self.held(0).__enter__)
-        self.assertEqual((errno.ELOOP, ["new"]), (error.errno, os.listdir(self.folder)))
+        self.assertEqual((errno.ELOOP, ["new"]), (error.errno, os.listdir(self.directory)))
 
 
 class InheritedTest(testtools.TestCase):
     def test_directory_is_locked_until_a_program_that_inherited_it_ends(self):
-        folder = self.useFixture(fixtures.TempDir()).path
-        with closing(os.open(folder, os.O_RDONLY)) as first, closing(os.open(folder, os.O_RDONLY)) as second:
-            acquire(first, 0, folder)
+        directory = self.useFixture(fixtures.TempDir()).path
+        with closing(os.open(directory, os.O_RDONLY)) as first, closing(os.open(directory, os.O_RDONLY)) as second:
+            acquire(first, 0, directory)
             with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[first]) as program:
                 os.dup2(second, first)  # closes it here
-                error = self.assertRaises(TimeoutError, acquire, second, 0.05, folder)
-                self.assertIn(f"fuser {folder}", str(error))
+                error = self.assertRaises(TimeoutError, acquire, second, 0.05, directory)
+                self.assertIn(f"fuser {directory}", str(error))
                 program.stdin.close()
                 program.wait()
-            acquire(second, 0, folder)
+            acquire(second, 0, directory)
 
 
 class OtherUserTest(testtools.TestCase):
@@ -104,12 +104,12 @@ class OtherUserTest(testtools.TestCase):
         super().setUp()
         self.base = Path(self.useFixture(fixtures.TempDir()).path)
         self.base.chmod(0o711)
-        self.folder = self.base / "owners"
-        self.folder.mkdir()
-        os.chown(self.folder, NOBODY, NOBODY)
+        self.directory = self.base / "owners"
+        self.directory.mkdir()
+        os.chown(self.directory, NOBODY, NOBODY)
 
     def as_service(self, work) -> None:
-        """Do it as the folder's owner."""
+        """Do it as the directory's owner."""
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -126,20 +126,20 @@ class OtherUserTest(testtools.TestCase):
         self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
     def test_lock_that_root_took_first_is_the_services_too(self):
-        lock = FileLock(self.folder / "lock", limit=10)
+        lock = FileLock(self.directory / "lock", timeout=10)
         with lock.held():
             pass
         self.as_service(lambda: lock.held().__enter__())
 
     def test_lock_that_root_made_with_an_earlier_release_is_given_to_the_service(self):
-        lock = FileLock(self.folder / "lock", limit=10)
+        lock = FileLock(self.directory / "lock", timeout=10)
         os.close(os.open(lock.path, os.O_CREAT, 0o600))
         with lock.held():
             pass
         self.as_service(lambda: lock.held().__enter__())
 
-    def test_folder_that_root_makes_is_the_services(self):
-        lock = FileLock(self.folder / "deep/er/lock", limit=10)
+    def test_directory_that_root_makes_is_the_services(self):
+        lock = FileLock(self.directory / "deep/er/lock", timeout=10)
         with lock.held():
             pass
         self.as_service(lambda: lock.held().__enter__())
@@ -149,7 +149,7 @@ class OtherUserTest(testtools.TestCase):
         secret.write_text("secret")
         empty = self.base / "empty"
         empty.touch()
-        lock = FileLock(self.folder / "lock", limit=10)
+        lock = FileLock(self.directory / "lock", timeout=10)
         for make in (lambda: lock.path.symlink_to(secret), lambda: lock.path.symlink_to(self.base / "new"),
                      lambda: os.mkfifo(lock.path)):
             make()
@@ -167,7 +167,7 @@ class OtherUserTest(testtools.TestCase):
         before = os.umask(0o077)
         self.addCleanup(os.umask, before)
         gpu = Consumer("nova", "lxd", "one", "1"), SimpleNamespace(id="0000:17:00.0")
-        store = AllocationStore(self.folder)
+        store = AllocationStore(self.directory)
         store.claim([gpu[1]], gpu[0], lambda device: ())
         store.block(gpu[1].id, "not clean")
 

@@ -23,7 +23,7 @@ from containerhost.privileged import Privileged
 from containerhost.storage import idmounts
 from containerhost.sysfs import Host
 from onedock import datafiles
-from onedock.transfer import nodeside, streams
+from onedock.transfer import node_agent, streams
 from onedock.transfer.nodes import Node
 from onedriver.errors import DriverError
 from onedriver.node import programs
@@ -65,11 +65,11 @@ class MissingProgram(testtools.TestCase):
 
     def test_rdma_of_iproute2(self) -> None:
         """`ip` is there, `rdma` is not: as on a minimal host."""
-        folder = self.useFixture(fixtures.TempDir()).path
-        ip = Path(folder, "ip")
+        directory = self.useFixture(fixtures.TempDir()).path
+        ip = Path(directory, "ip")
         ip.write_text("#!/bin/sh\n", encoding="ascii")
         ip.chmod(0o755)
-        self.useFixture(fixtures.EnvironmentVariable("PATH", folder))
+        self.useFixture(fixtures.EnvironmentVariable("PATH", directory))
         self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.namespace", str))
         self.refused(HostActionFailed, "rdma", "iproute2", lambda: self.root.move_rdma("mlx5_0", 1))
 
@@ -92,7 +92,7 @@ class MissingProgram(testtools.TestCase):
         self.refused(DriverError, "no-such-program", "install it", lambda: datafiles.tool(["no-such-program"], "disk"))
         self.refused(DriverError, "ssh", "openssh", lambda: Node("host").reading("x", Path("/x")).__enter__())
         self.useFixture(fixtures.MonkeyPatch("os.geteuid", lambda: 1000))
-        self.refused(DriverError, "sudo", "sudo", lambda: nodeside.as_root(["load"]))
+        self.refused(DriverError, "sudo", "sudo", lambda: node_agent.as_root(["load"]))
 
 
 class Running(testtools.TestCase):
@@ -133,7 +133,7 @@ class HoldingTest(testtools.TestCase):
 
 
 class DetachedTest(testtools.TestCase):
-    def test_session_folder_and_streams_are_its_own(self) -> None:
+    def test_session_directory_and_streams_are_its_own(self) -> None:
         with detached(["sleep", "60"]) as process:
             self.assertEqual(process.pid, os.getsid(process.pid))
             self.assertEqual({"/", os.devnull}, {os.readlink(f"/proc/{process.pid}/{name}") for name in (

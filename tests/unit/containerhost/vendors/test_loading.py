@@ -37,13 +37,13 @@ missing = othervendors:Missing
 class Loading(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        (folder / "othervendors.py").write_text(MODULE)
-        (folder / "othervendors-1.dist-info").mkdir()
-        (folder / "othervendors-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: othervendors\n"
-                                                                  "Version: 1\n")
-        (folder / "othervendors-1.dist-info/entry_points.txt").write_text(ENTRY_POINTS)
-        self.useFixture(fixtures.MockPatchObject(sys, "path", [str(folder), *sys.path]))
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        (directory / "othervendors.py").write_text(MODULE)
+        (directory / "othervendors-1.dist-info").mkdir()
+        (directory / "othervendors-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: othervendors\n"
+                                                                     "Version: 1\n")
+        (directory / "othervendors-1.dist-info/entry_points.txt").write_text(ENTRY_POINTS)
+        self.useFixture(fixtures.MockPatchObject(sys, "path", [str(directory), *sys.path]))
         self.addCleanup(sys.modules.pop, "othervendors", None)
         importlib.invalidate_caches()
         vendors.load.cache_clear()

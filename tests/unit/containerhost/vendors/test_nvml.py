@@ -145,9 +145,9 @@ class Concurrency(testtools.TestCase):
                 self.free.wait(60)
         self.library.before = before
 
-    def asking(self, limit=30.0):
+    def asking(self, timeout=30.0):
         found = queue.Queue()
-        threading.Thread(target=lambda: found.put(nvml.query(limit)), daemon=True).start()
+        threading.Thread(target=lambda: found.put(nvml.query(timeout)), daemon=True).start()
         return found
 
     def test_all_concurrent_callers_get_the_whole_answer(self):
@@ -182,7 +182,7 @@ class Concurrency(testtools.TestCase):
         self.hold("nvmlDeviceGetCount_v2")
         (complaint,) = nvmlhealth.health(nvml.query(0.05)[CUT].state).complaints
         self.assertIn("unknown", complaint)
-        self.assertIsNotNone(self.asking(limit=600).get(timeout=60)[CUT].state.unknown)
+        self.assertIsNotNone(self.asking(timeout=600).get(timeout=60)[CUT].state.unknown)
         self.assertEqual(1, self.library.calls.count("nvmlDeviceGetCount_v2"))
         self.free.set()
         for thread in threading.enumerate():
@@ -203,7 +203,7 @@ class Concurrency(testtools.TestCase):
         live = Host(shared("mixed").root)
         live.live = True
         self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml._bound", lambda: ("0000:3c:00.0",)))
-        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml.TIME_LIMIT", 0.05))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml.TIMEOUT", 0.05))
         self.library.failing = {"nvmlDeviceGetCount_v2": 0}
         with mock.patch.object(Host, "node_fault", return_value=None):
             inventory = scan(live)

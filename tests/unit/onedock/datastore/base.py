@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A datastore in a folder of its own, and its driver's actions as oned calls them."""
+"""A datastore in a directory of its own, and its driver's actions as oned calls them."""
 
 import os
 from pathlib import Path

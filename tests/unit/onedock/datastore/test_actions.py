@@ -17,8 +17,8 @@ import zstandard
 
 from onedock.datastore import actions, archives
 from onedock.datastore.content import WrongArchitecture
+from onedock.datastore.decompress import Corrupt
 from onedock.datastore.digests import DigestMismatch
-from onedock.datastore.plain import Corrupt
 from onedock.datastore.record import Record
 from onedock.datastore.room import RESERVE, TooLarge
 from onedock.datastore.store import OLD, Store
@@ -44,10 +44,10 @@ class ImagesTest(DatastoreTestCase):
             source = self.registered(path)
             record = Record.read(source)
             self.assertEqual((image.id, str(path)), (record.image, record.reference))
-            folder = self.base / ".images" / (record.folder or "")
-            self.assertEqual(image.config, (folder / "config.json").read_bytes())
+            directory = self.base / ".images" / (record.directory or "")
+            self.assertEqual(image.config, (directory / "config.json").read_bytes())
             for layer in image.layers:
-                self.assertEqual(layer, (folder / digest(layer).partition(":")[2]).read_bytes())
+                self.assertEqual(layer, (directory / digest(layer).partition(":")[2]).read_bytes())
             self.assertEqual({digest(layer): number + 1 for layer in image.layers}, self.layers())
 
     def test_a_layer_is_there_once_and_as_long_as_an_image_has_it(self) -> None:
@@ -114,16 +114,16 @@ class ImagesTest(DatastoreTestCase):
         config = f"{image.id.partition(':')[2]}.json"
         self.assert_refused(BadInput, "holds 2 images", self.file(image.saved(images=[{"Config": config}] * 2)))
 
-    def test_only_files_of_safe_folders(self) -> None:
+    def test_only_files_of_safe_directories(self) -> None:
         other = Path(self.useFixture(fixtures.TempDir()).path)
         (other / "archive").write_bytes(Image().saved())
         (self.files / "link").symlink_to(other / "archive")
-        (self.files / "folder").symlink_to(other)
+        (self.files / "directory").symlink_to(other)
         write(self.files / "layout", Image().layout())
         (self.files / "layout/index.json").unlink()
         (self.files / "layout/index.json").symlink_to(other / "archive")
         os.mkfifo(self.files / "pipe")
-        for path in (other / "archive", self.files / "link", self.files / "folder", f"{self.files}/../../etc/passwd",
+        for path in (other / "archive", self.files / "link", self.files / "directory", f"{self.files}/../../etc/passwd",
                      self.files / "layout"):
             self.assert_refused(BadInput, "SAFE_DIRS", path)
         self.assert_refused(BadInput, "no regular file", self.files / "pipe")
@@ -211,10 +211,10 @@ class ImagesTest(DatastoreTestCase):
         self.act("monitor")
         self.assertEqual([".images/young/config.json", ".partial/young/image"], sorted(set(self.left()) - set(before)))
         self.assertTrue(kept.exists())
-        with store.scratch() as folder:
-            os.utime(folder, (time.time() - 2 * OLD,) * 2)
+        with store.scratch() as directory:
+            os.utime(directory, (time.time() - 2 * OLD,) * 2)
             store.sweep()
-            self.assertTrue(folder.exists())
+            self.assertTrue(directory.exists())
 
 
 def sparse(size: int, form: bytes) -> bytes:

@@ -9,7 +9,7 @@ import tracemalloc
 import testtools
 
 from onedock.datastore.archives import Tarball
-from onedock.datastore.plain import Corrupt
+from onedock.datastore.decompress import Corrupt
 from tests.unit.containerhost.images.test_headers import END, extended, header, record
 
 

@@ -16,7 +16,7 @@ from onedock.datastore.limits import TooMuchMemory, TooSlow
 from tests.unit.onedock.datastore.base import DatastoreTestCase
 
 HEADERS = b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"
-PAUSE, LIMIT = 0.02, 0.5  # seconds
+POLL_INTERVAL, LIMIT = 0.02, 0.5  # seconds
 LATE = 20  # seconds; no limit by then
 
 
@@ -37,7 +37,7 @@ class SlowServer:
             with connection:
                 connection.sendall(self._first)
                 end = time.monotonic() + LATE
-                while time.monotonic() < end and not self._over.wait(PAUSE):
+                while time.monotonic() < end and not self._over.wait(POLL_INTERVAL):
                     connection.sendall(b"x")
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 import http.server
 import threading
 
-from onedock.datastore import options, origins, registry
+from onedock.datastore import image_sources, options, registry
 from tests.unit.onedock.datastore.base import DatastoreTestCase
 
 ENDLESS = 1 << 40  # bytes
@@ -54,7 +54,7 @@ class RedirectTest(DatastoreTestCase):
 
     def test_an_answer_that_sends_on_is_not_read(self) -> None:
         chosen = options.Options("amd64", True, frozenset(), frozenset({self.host}), None, None, (), 1 << 30)
-        with origins.asked(f"http://{self.host}/here", chosen) as response:
+        with image_sources.asked(f"http://{self.host}/here", chosen) as response:
             self.assertEqual(b'{"token": "abc"}', response.raw.read())
         self.assertLess(Handler.sent, MOST)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks of data, from a datastore to hosts and back. Both hosts are this machine, where each has its own folder, and
+"""Disks of data, from a datastore to hosts and back. Both hosts are this machine, where each has its own directory, and
 ssh is a stand-in that runs what it is told here; the engine is not there, as on a front-end."""
 
 import os
@@ -17,7 +17,7 @@ from onedock.transfer import actions
 from onedriver import template
 from onedriver.errors import BadInput, DriverError, NotSupported
 from tests.unit.onedock.messages import message
-from tests.unit.onedriver.test_places import METACHARACTERS
+from tests.unit.onedriver.test_disk_paths import METACHARACTERS
 
 ROOT = Path(__file__).parents[4]
 SSH = """#!/bin/sh
@@ -56,7 +56,7 @@ class TransferTestCase(testtools.TestCase):
     def place(self, name: str = "", host: str = "node1", vm: int = 1) -> str:
         return f"{host}:{self.base}//{host}/0/{vm}" + (f"/{name}" if name else "")
 
-    def folder(self, host: str = "node1") -> Path:
+    def directory(self, host: str = "node1") -> Path:
         """The VM's."""
         return self.base / host / "0/1"
 
@@ -65,13 +65,13 @@ class TransferTestCase(testtools.TestCase):
         made = datastore.act("mkfs", ["7"], message(self.datastore, {"TYPE": "2", "SIZE": str(size)}))
         return Path(str(made))
 
-    def left(self, folder: Path) -> list[str]:
-        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    def left(self, directory: Path) -> list[str]:
+        return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
 class DataTest(TransferTestCase):
     def test_a_persistent_image_goes_to_a_host_with_its_snapshots_and_comes_back(self) -> None:
-        source, disk = self.block(), self.folder() / "disk.1"
+        source, disk = self.block(), self.directory() / "disk.1"
         self.tm("ln", f"front-end:{source}", self.place("disk.1"))
         self.assertEqual(source.read_bytes(), disk.read_bytes())
         self.assertLess(disk.stat().st_blocks * 512, 1 << 20)
@@ -82,7 +82,7 @@ class DataTest(TransferTestCase):
         self.tm("mvds", self.place("disk.1"), source)
         self.assertEqual(("now", "then"), (source.read_text(), Path(f"{source}.snap/3").read_text()))
         self.tm("delete", self.place("disk.1"))
-        self.assertEqual([], self.left(self.folder()))
+        self.assertEqual([], self.left(self.directory()))
         self.tm("clone.ssh", f"front-end:{source}", self.place("disk.1"))
         self.tm("snap_revert", self.place("disk.1"), 3)
         self.assertEqual("then", disk.read_text())
@@ -94,10 +94,10 @@ class DataTest(TransferTestCase):
         self.tm("snap_create_live", self.place("disk.1"), 4)
         self.assertEqual("then", Path(f"{disk}.snap/4").read_text())
         self.refused("is not there", "snap_create_live", self.place("disk.7"), 4)
-        self.assertEqual(["disk.1", "disk.1.snap/4"], self.left(self.folder()))
+        self.assertEqual(["disk.1", "disk.1.snap/4"], self.left(self.directory()))
 
     def test_one_snapshot_is_saved_as_an_image(self) -> None:
-        source, target, disk = self.block(), self.block(), self.folder() / "disk.1"
+        source, target, disk = self.block(), self.block(), self.directory() / "disk.1"
         self.tm("clone", f"front-end:{source}", self.place("disk.1"))
         disk.write_text("then")
         self.tm("snap_create", self.place("disk.1"), 0)
@@ -108,7 +108,7 @@ class DataTest(TransferTestCase):
 
     def test_volatile_disks(self) -> None:
         self.tm("mkimage", 4, "raw", self.place("disk.2"))
-        disk = self.folder() / "disk.2"
+        disk = self.directory() / "disk.2"
         self.tm("resize", self.place("disk.2"), 16)
         blocks = subprocess.run(["dumpe2fs", "-h", disk], capture_output=True, text=True, check=True,
                                 env=os.environ | {"PATH": f"{os.environ['PATH']}:/usr/sbin"}).stdout
@@ -117,29 +117,29 @@ class DataTest(TransferTestCase):
         self.refused("plain files", "mkimage", 4, "qcow2", self.place("disk.4"), kind=NotSupported)
         self.refused("1 MiB or more", "mkimage", 0, "raw", self.place("disk.4"))
         self.refused("no swap space", "mkswap", 1, self.place("disk.3"), kind=NotSupported)
-        self.assertEqual(["disk.2"], self.left(self.folder()))
+        self.assertEqual(["disk.2"], self.left(self.directory()))
         self.tm("delete", self.place())
-        self.assertFalse(self.folder().exists())
+        self.assertFalse(self.directory().exists())
         self.tm("delete", self.place())
 
     def test_a_damaged_file_system_does_not_grow(self) -> None:
         self.tm("mkimage", 4, "raw", self.place("disk.2"))
-        disk = self.folder() / "disk.2"
+        disk = self.directory() / "disk.2"
         with disk.open("rb+") as file:
             file.seek(0x400)
             file.write(bytes(56) + b"\x53\xef" + b"\xff" * 900)
         self.refused("damaged", "resize", self.place("disk.2"), 8)
         self.assertEqual(4 << 20, disk.stat().st_size)
 
-    def test_a_vms_folder_moves(self) -> None:
+    def test_a_vms_directory_moves(self) -> None:
         self.tm("mkimage", 1, "raw", self.place("disk.1"))
-        (self.folder() / "disk.0").write_text("{}")
-        before = (self.folder() / "disk.1").read_bytes()
+        (self.directory() / "disk.0").write_text("{}")
+        before = (self.directory() / "disk.1").read_bytes()
         self.tm("mv", self.place("disk.1"), self.place("disk.1", "node2"))
-        self.assertEqual(["disk.0", "disk.1"], self.left(self.folder()))
+        self.assertEqual(["disk.0", "disk.1"], self.left(self.directory()))
         self.tm("mv", self.place(), self.place("", "node2"))
-        self.assertFalse(self.folder().exists())
-        self.assertEqual(before, (self.folder("node2") / "disk.1").read_bytes())
+        self.assertFalse(self.directory().exists())
+        self.assertEqual(before, (self.directory("node2") / "disk.1").read_bytes())
         # To another datastore of the same host; and to where it is.
         there = f"node2:{self.base}/node2/5/1"
         self.tm("mv", self.place("", "node2"), there)
@@ -147,55 +147,55 @@ class DataTest(TransferTestCase):
         self.assertEqual(["disk.0", "disk.1"], self.left(self.base / "node2/5/1"))
         self.refused("is not there", "mv", self.place("", "node2"), self.place())
 
-    def test_a_shared_folder_stays(self) -> None:
+    def test_a_shared_directory_stays(self) -> None:
         self.tm("mkimage", 1, "raw", self.place("disk.1"))
         self.tm("mv", self.place(), self.place().replace("node1:", "node2:"))
-        self.assertEqual(["disk.1"], self.left(self.folder()))
+        self.assertEqual(["disk.1"], self.left(self.directory()))
 
-    def test_a_shared_folder_stays_whatever_its_attributes_seem_to_be(self) -> None:
+    def test_a_shared_directory_stays_whatever_its_attributes_seem_to_be(self) -> None:
         """Network file systems cache them: a moment after a change two hosts are told different ones."""
         self.tm("mkimage", 1, "raw", self.place("disk.1"))
-        (self.folder() / "disk.0").write_text("{}")
-        before = (self.folder() / "disk.1").read_bytes()
+        (self.directory() / "disk.0").write_text("{}")
+        before = (self.directory() / "disk.1").read_bytes()
         ssh = self.base / "bin/ssh"
-        ssh.write_text(SSH.replace("case $2", f"touch {self.folder()} {self.folder().parent}\ncase $2", 1))
+        ssh.write_text(SSH.replace("case $2", f"touch {self.directory()} {self.directory().parent}\ncase $2", 1))
         for here, there in (("node1", "node2"), ("node2", "node1")):
             self.tm("mv", *(self.place().replace("node1:", f"{host}:") for host in (here, there)))
-            self.assertEqual(["disk.0", "disk.1"], self.left(self.folder()))
-        self.assertEqual(before, (self.folder() / "disk.1").read_bytes())
-        self.assertEqual([".monitor", "1"], sorted(os.listdir(self.folder().parent)))
+            self.assertEqual(["disk.0", "disk.1"], self.left(self.directory()))
+        self.assertEqual(before, (self.directory() / "disk.1").read_bytes())
+        self.assertEqual([".monitor", "1"], sorted(os.listdir(self.directory().parent)))
 
-    def test_a_folder_whose_copy_is_in_the_same_place_is_not_deleted(self) -> None:
+    def test_a_directory_whose_copy_is_in_the_same_place_is_not_deleted(self) -> None:
         self.tm("mkimage", 1, "raw", self.place("disk.1"))
-        before = (self.folder() / "disk.1").read_bytes()
+        before = (self.directory() / "disk.1").read_bytes()
         with mock.patch.object(actions, "is_shared", return_value=False):
-            self.refused("are one folder", "mv", self.place(), self.place().replace("node1:", "node2:"))
-        self.assertEqual(before, (self.folder() / "disk.1").read_bytes())
-        self.assertEqual(([".monitor", "1"], ["disk.1"]), (sorted(os.listdir(self.folder().parent)),
-                                                           sorted(os.listdir(self.folder()))))
+            self.refused("are one directory", "mv", self.place(), self.place().replace("node1:", "node2:"))
+        self.assertEqual(before, (self.directory() / "disk.1").read_bytes())
+        self.assertEqual(([".monitor", "1"], ["disk.1"]), (sorted(os.listdir(self.directory().parent)),
+                                                           sorted(os.listdir(self.directory()))))
 
     def test_a_move_that_was_interrupted_is_repeated(self) -> None:
         self.tm("mkimage", 1, "raw", self.place("disk.1"))
-        before = (self.folder() / "disk.1").read_bytes()
-        self.folder("node2").mkdir(parents=True)
-        (self.folder("node2") / "disk.9").write_text("of the first try")
+        before = (self.directory() / "disk.1").read_bytes()
+        self.directory("node2").mkdir(parents=True)
+        (self.directory("node2") / "disk.9").write_text("of the first try")
         self.tm("mv", self.place(), self.place("", "node2"))
-        self.assertEqual((False, ["disk.1"]), (self.folder().exists(), self.left(self.folder("node2"))))
-        self.assertEqual(before, (self.folder("node2") / "disk.1").read_bytes())
+        self.assertEqual((False, ["disk.1"]), (self.directory().exists(), self.left(self.directory("node2"))))
+        self.assertEqual(before, (self.directory("node2") / "disk.1").read_bytes())
 
     def test_a_context_is_left_to_the_deployment(self) -> None:
         self.tm("context", "/var/lib/one/vms/1/context.sh", self.place("disk.3"))
-        self.assertFalse(self.folder().exists())
+        self.assertFalse(self.directory().exists())
         self.refused("not files", "context", "/x/context.sh", "/x/y:'start.sh'", self.place("disk.3"),
                      kind=NotSupported)
 
     def test_usage(self) -> None:
         self.tm("mkimage", 1, "raw", self.place("disk.1"))
-        (self.folder() / "disk.1").write_bytes(b"x" * (2 << 20))
+        (self.directory() / "disk.1").write_bytes(b"x" * (2 << 20))
         self.tm("snap_create", self.place("disk.1"), 0)
         lines = ('DISK_SIZE=[ ID="1", SIZE="2" ]\nSNAPSHOT_SIZE=[ ID="0", DISK_ID="1", SIZE="2" ]')
         with mock.patch("sys.stdout") as out:
-            self.assertEqual(0, main(["usage", str(self.folder().parent)]))
+            self.assertEqual(0, main(["usage", str(self.directory().parent)]))
         self.assertIn(template.encoded({}, lines), "".join(call.args[0] for call in out.write.call_args_list))
 
 
@@ -221,8 +221,8 @@ class RefusalsTest(TransferTestCase):
         command.write_text(command.read_text().replace("#!/bin/sh\n", limit))
         self.refused("disk.1 cannot be received: tar ended", "clone", f"front-end:{source}",
                      self.place("disk.1"))
-        self.assertEqual([], self.left(self.folder()))
-        self.assertEqual([], [path.name for path in self.folder().iterdir()])
+        self.assertEqual([], self.left(self.directory()))
+        self.assertEqual([], [path.name for path in self.directory().iterdir()])
 
     def test_a_disk_that_is_not_there(self) -> None:
         self.refused("cannot be read", "cpds", self.place(), f"{self.datastore}/{'0' * 32}.image", "raw", -1)
@@ -237,12 +237,12 @@ class RefusalsTest(TransferTestCase):
         for source in (other / "passwd", other / "x.image", other / "x.raw", self.datastore / "none.raw",
                        f"{self.datastore}/../101/x"):
             self.refused("", "clone", f"front-end:{source}", self.place("disk.1"))
-        self.assertEqual(([], []), (self.left(self.folder()), list(other.iterdir())))
+        self.assertEqual(([], []), (self.left(self.directory()), list(other.iterdir())))
 
     def test_live_migration_at_its_first_step(self) -> None:
-        self.refused("--poff", "premigrate", "node1", "node2", self.folder(), kind=NotSupported)
+        self.refused("--poff", "premigrate", "node1", "node2", self.directory(), kind=NotSupported)
         for action in ("postmigrate", "failmigrate", "monitor"):
-            self.tm(action, "node1", "node2", self.folder())
+            self.tm(action, "node1", "node2", self.directory())
 
     def test_another_vms_disk(self) -> None:
         self.refused("of VM 2, not of VM 1", "delete", self.place(vm=2), kind=BadInput)

@@ -37,8 +37,8 @@ class CommandsTest(testtools.TestCase):
         commands.leave(self.state / "one-7", DONE)
         stdout, stderr = (base64.b64encode(part).decode() for part in (DONE.stdout, DONE.stderr))
         self.assertEqual(f'VM=[ ID="7", STATUS="DONE", RETURN_CODE="3", STDOUT="{stdout}", STDERR="{stderr}" ]',
-                         commands.told(self.state))
-        self.assertEqual("", commands.told(self.state))
+                         commands.unreported(self.state))
+        self.assertEqual("", commands.unreported(self.state))
         self.assertEqual([], list((self.state / "one-7").iterdir()))
 
     def test_outcomes_of_many(self) -> None:
@@ -46,7 +46,7 @@ class CommandsTest(testtools.TestCase):
             (self.state / name).mkdir()
             commands.leave(self.state / name, DONE)
         self.assertEqual(['VM=[ ID="1"', 'VM=[ ID="2"'],
-                         [line.partition(",")[0] for line in commands.told(self.state).splitlines()])
+                         [line.partition(",")[0] for line in commands.unreported(self.state).splitlines()])
 
     def test_of_a_vm_that_has_ended_nothing_is_left(self) -> None:
         commands.leave(self.state / "one-9", DONE)
@@ -56,4 +56,4 @@ class CommandsTest(testtools.TestCase):
         (self.state / "one-7").mkdir()
         commands.leave(self.state / "one-7", DONE)
         Commands(self.state, "x").cancel("one-7")
-        self.assertEqual("", commands.told(self.state))
+        self.assertEqual("", commands.unreported(self.state))

@@ -21,16 +21,16 @@ class ContextTest(testtools.TestCase):
         self.contexts = context.Contexts(self.state)
 
     def test_a_shell_reads_exactly_the_values(self) -> None:
-        folder = self.contexts.write("one-1", HOSTILE)
+        directory = self.contexts.write("one-1", HOSTILE)
         shown = "; ".join(f"printf '%s\\0' \"${key}\"" for key in HOSTILE)
-        command = ["sh", "-c", f". {folder / context.FILE}; {shown}"]
+        command = ["sh", "-c", f". {directory / context.FILE}; {shown}"]
         out = subprocess.run(command, capture_output=True, check=True).stdout
         self.assertEqual(list(HOSTILE.values()), out.decode().split("\0")[:-1])
 
     def test_the_container_may_read_it_and_nobody_else_on_the_host(self) -> None:
-        folder = self.contexts.write("one-1", {})
+        directory = self.contexts.write("one-1", {})
         self.assertEqual([0o700, 0o755, 0o644], [stat.S_IMODE(os.stat(path).st_mode)
-                                                 for path in (self.state, folder, folder / context.FILE)])
+                                                 for path in (self.state, directory, directory / context.FILE)])
 
     def test_password_never_readable_by_others_while_written(self) -> None:
         found, watched = [], [True]
@@ -46,15 +46,15 @@ class ContextTest(testtools.TestCase):
         before = os.umask(0)
         self.addCleanup(os.umask, before)
         for _ in range(2):
-            folder = self.contexts.write("one-1", {"PASSWORD": "secret"}, (os.getuid(), os.getgid()))
+            directory = self.contexts.write("one-1", {"PASSWORD": "secret"}, (os.getuid(), os.getgid()))
         self.assertEqual([], found)
-        self.assertEqual(0o600, stat.S_IMODE((folder / context.FILE).stat().st_mode))
+        self.assertEqual(0o600, stat.S_IMODE((directory / context.FILE).stat().st_mode))
 
     def test_written_again_and_removed_twice(self) -> None:
         for value in ("old", "new"):
-            folder = self.contexts.write("one-1", {"A": value})
-        self.assertEqual([context.FILE], os.listdir(folder))
-        self.assertIn("A='new'", (folder / context.FILE).read_text())
+            directory = self.contexts.write("one-1", {"A": value})
+        self.assertEqual([context.FILE], os.listdir(directory))
+        self.assertIn("A='new'", (directory / context.FILE).read_text())
         for _ in range(2):
             self.contexts.remove("one-1")
         self.assertEqual([], os.listdir(self.state))

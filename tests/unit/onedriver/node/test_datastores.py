@@ -35,7 +35,7 @@ class DatastoresTest(testtools.TestCase):
         return datastores.is_gone(self.store, MARK, None, "7", "disk.0")
 
     def give(self, owner: int) -> None:
-        """VM's folder and disk to another user, as oneadmin has them."""
+        """VM's directory and disk to another user, as oneadmin has them."""
         for path in (self.home, self.disk):
             os.chown(path, owner, owner, follow_symlinks=False)
 
@@ -67,7 +67,7 @@ class DatastoresTest(testtools.TestCase):
     def test_file_of_another_owner_is_refused_wherever_it_is(self) -> None:
         self.give(OTHER)
         os.chown(self.disk, 0, 0)
-        self.refused(f"belongs to user 0, but the VM's folder to user {OTHER}")
+        self.refused(f"belongs to user 0, but the VM's directory to user {OTHER}")
         self.disk.unlink()
         (self.root / "1").mkdir()
         (self.root / "1/of-root").write_text("")
@@ -80,7 +80,7 @@ class DatastoresTest(testtools.TestCase):
         os.link(self.secret, self.disk)
         self.refused("belongs to user 0")
 
-    def test_links_among_the_folders_are_refused(self) -> None:
+    def test_links_among_the_directories_are_refused(self) -> None:
         elsewhere = self.base / "elsewhere"
         for number, link in enumerate((self.home, self.store, self.root)):
             with self.subTest(link):

@@ -51,8 +51,8 @@ class MeasureTest(testtools.TestCase):
         self.assertEqual({}, measure.samples(file))
 
     def test_space_of_a_file_system(self) -> None:
-        folder = self.useFixture(fixtures.TempDir()).path
-        found, (total, used, free) = measure.space(Path(folder), 7), shutil.disk_usage(folder)
+        directory = self.useFixture(fixtures.TempDir()).path
+        found, (total, used, free) = measure.space(Path(directory), 7), shutil.disk_usage(directory)
         self.assertEqual((7, total), (found.datastore, found.total))
         self.assertAlmostEqual(used, found.used, delta=64 << 20)
         self.assertAlmostEqual(free, found.free, delta=64 << 20)

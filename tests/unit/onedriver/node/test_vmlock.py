@@ -8,7 +8,7 @@ import testtools
 
 from onedriver.node import vmlock
 
-#: Arguments: the folder, the VM's id. The lock is held until standard input ends.
+#: Arguments: the directory, the VM's id. The lock is held until standard input ends.
 HOLD = """
 import pathlib, sys
 from onedriver.node import vmlock

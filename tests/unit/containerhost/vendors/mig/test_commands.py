@@ -26,14 +26,15 @@ class MigCase(testtools.TestCase):
         super().setUp()
         self.nvml = self.useFixture(Nvml(GPUS))
         self.nvml.gpu(OLD).can_mig = False
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.store = AllocationStore(self.folder / "owners")
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.store = AllocationStore(self.directory / "owners")
         self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.mig.cli.scan", self.inventory))
 
     def inventory(self) -> Inventory:
         """As sysfs and /proc show it."""
         def device(address: str, **more: object) -> Device:
-            return Device(address, address, Kind.GPU, "10de", "20b0", "030200", "nvidia", **more)  # type: ignore[arg-type]
+            return Device(address, address, Kind.GPU, "10de", "20b0", "030200", "nvidia",
+                          **more)  # type: ignore[arg-type]
 
         parts = [Device(f"{gpu.address}/gi{gi}/ci{ci}", gpu.address, Kind.GPU_SLICE, "10de", "20b0", "030200", "nvidia",
                         parent=gpu.address, slice=Slice(gi, ci)) for gpu in self.nvml.gpus for gi, ci in gpu.pairs()]
@@ -44,10 +45,10 @@ class MigCase(testtools.TestCase):
         self.store.claim([inventory.get(name)], SERVER, inventory.related)
 
     def run_command(self, *words: str) -> Result:
-        return CliRunner().invoke(main, ["mig", *words, "--owners", str(self.folder / "owners")])
+        return CliRunner().invoke(main, ["mig", *words, "--owners", str(self.directory / "owners")])
 
     def apply(self, text: str, *options: str, status: int = 0) -> str:
-        file = self.folder / "gpus.yaml"
+        file = self.directory / "gpus.yaml"
         file.write_text(text)
         result = self.run_command("apply", str(file), *options)
         self.assertEqual(status, result.exit_code, result.output)
@@ -147,7 +148,7 @@ class ApplyTest(MigCase):
         self.assertGreater(failed, 8)
 
     def _file(self, text: str) -> Path:
-        file = self.folder / "gpus.yaml"
+        file = self.directory / "gpus.yaml"
         file.write_text(text)
         return file
 

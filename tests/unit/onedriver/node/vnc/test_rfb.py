@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onedriver.node.vnc import rfb
-from onedriver.node.vnc.rfb import Key, PixelFormat, Wanted
+from onedriver.node.vnc.rfb import Key, PixelFormat, UpdateRequest
 from tests import rfbclient
 
 
@@ -20,7 +20,7 @@ class RfbTest(testtools.TestCase):
     def test_messages(self) -> None:
         for data, expected in (
                 (struct.pack(">BBxxI", 4, 1, 0xFF0D), Key(0xFF0D, True)),
-                (struct.pack(">BBHHHH", 3, 0, 0, 0, 640, 408), Wanted(False)),
+                (struct.pack(">BBHHHH", 3, 0, 0, 0, 640, 408), UpdateRequest(False)),
                 (struct.pack(">BxHii", 2, 2, 0, -223), None),
                 (struct.pack(">BBHH", 5, 1, 10, 10), None),
                 (struct.pack(">BxxxI", 6, 3) + b"abc", None),

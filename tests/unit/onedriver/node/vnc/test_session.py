@@ -8,37 +8,37 @@ from collections.abc import Callable
 
 import testtools
 
-from onedriver.node.vnc import glyphs, picture, session
+from onedriver.node.vnc import framebuffer, glyphs, session
 from onedriver.node.vnc.rfb import NotRfb
 from tests.rfbclient import Refused, Viewer
 
-LIMIT = 10  # s
+TIMEOUT = 10  # s
 
 
 class SessionTest(testtools.TestCase):
     def begun(self, password: str | None = None) -> tuple[socket.socket, socket.socket]:
-        """:returns: the visitor's socket and the guest's"""
-        here, visitor = socket.socketpair()
+        """:returns: the client's socket and the guest's"""
+        here, client = socket.socketpair()
         guest, there = socket.socketpair()
-        guest.settimeout(LIMIT)
+        guest.settimeout(TIMEOUT)
         self.failed: list[Exception] = []
         self.places: list[str | None] = []
 
         def serve() -> None:
-            with visitor, there:
+            with client, there:
                 serve_both()
 
         def serve_both() -> None:
             try:
-                session.greet(visitor, password, "one-1", lambda: self.places.append(password))
+                session.greet(client, password, "one-1", lambda: self.places.append(password))
                 there.sendall(session.ADMITTED)
-                session.Session(visitor, there).run()
+                session.Session(client, there).run()
             except (NotRfb, OSError) as error:
                 self.failed.append(error)
 
         self.thread = threading.Thread(target=serve, daemon=True)
         self.thread.start()
-        self.addCleanup(self.thread.join, LIMIT)
+        self.addCleanup(self.thread.join, TIMEOUT)
         for end in (here, guest):
             self.addCleanup(end.close)
         return here, guest
@@ -53,7 +53,7 @@ class SessionTest(testtools.TestCase):
 
     def dots(self, viewer: Viewer, line: int, column: int) -> list[str]:
         """One letter, as a picture of signs."""
-        rows = viewer.picture[line * glyphs.HEIGHT:(line + 1) * glyphs.HEIGHT]
+        rows = viewer.framebuffer[line * glyphs.HEIGHT:(line + 1) * glyphs.HEIGHT]
         places = range(column * glyphs.WIDTH, (column + 1) * glyphs.WIDTH)
         return ["".join("#" if any(row[4 * place:4 * place + 3]) else "." for place in places) for row in rows]
 
@@ -95,7 +95,7 @@ class SessionTest(testtools.TestCase):
         viewer.set_format(16, True, (31, 63, 31), (11, 5, 0))
         viewer.ask(changes_only=False)
         self.assertEqual(24, len(viewer.update(size=2)))
-        self.assertEqual(b"\xad\x55", bytes(viewer.picture[0][:2]))
+        self.assertEqual(b"\xad\x55", bytes(viewer.framebuffer[0][:2]))
 
     def test_passwords(self) -> None:
         here, guest = self.begun("secret")
@@ -103,10 +103,10 @@ class SessionTest(testtools.TestCase):
         self.assertEqual(session.ADMITTED, guest.recv(1))
         here, guest = self.begun("secret")
         self.assertEqual("the password is wrong", str(self.assertRaises(Refused, Viewer, here, "secre")))
-        self.thread.join(LIMIT)
+        self.thread.join(TIMEOUT)
         self.assertEqual(b"", guest.recv(1))
 
-    def test_a_visitor_has_its_place_when_it_hears_that_it_is_admitted(self) -> None:
+    def test_a_client_has_its_place_when_it_hears_that_it_is_admitted(self) -> None:
         """Later would be too late: connections without a password would take it from the one that has just said it."""
         here, _ = self.begun("secret")
         Viewer(here, "secret")
@@ -119,7 +119,7 @@ class SessionTest(testtools.TestCase):
         for greeting in (b"RFB 003.003\n", b"GET / HTTP/1", b"RFB 003.008\n\x02", b"RFB 003.008\n\x10"):
             here, _ = self.begun()
             here.sendall(greeting)
-            self.thread.join(LIMIT)
+            self.thread.join(TIMEOUT)
             self.assertIsInstance(self.failed[0], NotRfb)
 
     def test_it_ends_with_either_end(self) -> None:
@@ -127,7 +127,7 @@ class SessionTest(testtools.TestCase):
             "viewer": lambda viewer, _: viewer.close(), "guest": lambda _, guest: guest.close()}
         for end, close in ends.items():
             close(*self.viewed())
-            self.thread.join(LIMIT)
+            self.thread.join(TIMEOUT)
             self.assertFalse(self.thread.is_alive(), end)
 
     def test_a_guest_that_does_not_read_holds_up_nobody(self) -> None:
@@ -155,7 +155,7 @@ class SessionTest(testtools.TestCase):
         self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 
     def test_letters_are_as_wide_as_a_cell(self) -> None:
-        self.assertEqual(picture.WIDTH, 80 * glyphs.WIDTH)
+        self.assertEqual(framebuffer.WIDTH, 80 * glyphs.WIDTH)
         self.assertEqual(bytes([255] * glyphs.HEIGHT), glyphs.dots("█", False))
         self.assertEqual(bytes(glyphs.HEIGHT), glyphs.dots(" ", False))
         self.assertEqual(255, glyphs.dots(" ", True)[glyphs.UNDERLINE])

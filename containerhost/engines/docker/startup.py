@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a program that was just started has begun well: until it waits for something, as far as the kernel tells.
+
+A program that cannot work mostly ends before that. So nobody needs to wait for a fixed time to see it fail.
+"""
+
+import os
+import select
+import time
+
+from containerhost.engines.docker import usage
+from containerhost.linux.files import closing
+from containerhost.sysfs import Host
+
+POLL_INTERVAL = 0.005  # s between two looks
+RUNTIMES = "runc:["  # begins the name of a container's first process until it becomes the program
+BUSY = frozenset("RD")  # states of proc(5): has work, or waits for a disk
+
+
+def wait_started(host: Host, container: str, pid: int, timeout: float) -> bool:
+    """Wait until the program has ended, or all of its container's processes wait and none has worked between two looks.
+
+    :param container: Docker's id
+    :param pid: of its first process
+    :param timeout: seconds after which it is held to have begun
+    :returns: whether it has ended
+    """
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    with closing(process):
+        return _wait_started(host, container, pid, process, time.monotonic() + timeout)
+
+
+def _wait_started(host: Host, container: str, pid: int, process: int, until: float) -> bool:
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    before = None
+    while True:
+        now = worked(host, container, pid)
+        if now is not None and now == before:
+            return bool(poll.poll(0))
+        before = now
+        left = until - time.monotonic()
+        if poll.poll(max(0, min(POLL_INTERVAL, left)) * 1000):
+            return True
+        if left <= 0:
+            return False
+
+
+def worked(host: Host, container: str, pid: int) -> int | None:
+    """Return how long the processes have worked, in ns, if all of them wait now; None if not, or if the kernel does not
+    tell."""
+    name = host.text(f"/proc/{pid}/comm") or RUNTIMES
+    group = usage.directory(host, "", container) or usage.directory(host, "/cpuacct", container)
+    if name.startswith(RUNTIMES) or group is None:
+        return None
+    processes = (host.text(f"{group}/cgroup.procs") or "").split()
+    states = {state(host, process) for process in processes}
+    return usage.cpu_time(host, group) if processes and not states & BUSY else None
+
+
+def state(host: Host, process: str) -> str:
+    """Return the state of a process, a letter of proc(5). The second field is the program's name in parentheses, which
+    may hold anything."""
+    fields = (host.text(f"/proc/{process}/stat") or "").rpartition(")")[2].split()
+    return fields[0] if fields else "X"

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remove stale devices: what a daemon that was killed in the middle of an attachment has put into a container and does
+not know of.
+
+LXD makes a device's nodes, allows them and moves its interface, and notes the device last. Killed in between, it does
+not take them away before the container ends, and refuses to make them again ("file exists"). Taking an interface away
+it forgets its name on the host first and the device last; killed in between, it refuses to take away the device
+("Device didn't provide a link property to use").
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from containerhost import errors
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.grants import Grant
+from containerhost.privileged import Privileged
+from containerhost.sysfs import Host
+
+DEFAULT = "default"
+Instance = Mapping[str, Any]
+
+
+class Engine(Protocol):
+    client: LxdClient
+
+    def pid(self, name: str) -> int | None: ...
+
+    def await_changes(self, name: str) -> None: ...
+
+
+class StaleDevices:
+    def __init__(self, engine: Engine, privileged: Privileged, host: Host) -> None:
+        self._engine = engine
+        self._privileged = privileged
+        self._host = host
+
+    def retry_after_cleanup(self, name: str, instance: Instance, act: Callable[[], None],
+                            absent: Sequence[Grant] = ()) -> None:
+        """Change a container; once more, where stale devices were in the way.
+
+        :param instance: as LXD describes it before
+        :param absent: grants that it does not have then
+        """
+        try:
+            act()
+        except (errors.EngineUnavailable, errors.EngineTimeout, errors.EngineConflict):
+            raise
+        except errors.EngineError:
+            if not self.clear(name, instance, absent):
+                raise
+            act()
+
+    def clear(self, name: str, instance: Instance, absent: Sequence[Grant] = ()) -> bool:
+        """Remove what a killed attachment or detachment left in a running container.
+
+        :returns: whether there was something
+        :raises EngineConflict: somebody else's change has ended since LXD described it
+        """
+        pid = self._engine.pid(name)
+        if pid is None:
+            return False
+        self._engine.await_changes(name)
+        if self._engine.client.instance(name).instance["devices"] != instance["devices"]:
+            raise errors.EngineConflict(f"a change of container {name} has just ended")
+        nodes = self._clear_nodes(name, pid, {*instance["devices"], *instance.get("expanded_devices", ())})
+        fetched = self._fetch_interfaces(pid, absent)
+        return self._name_interfaces(name, instance) or fetched or nodes
+
+    def _clear_nodes(self, name: str, pid: int, known: Collection[str]) -> bool:
+        client = self._engine.client
+        project = client.settings.project or DEFAULT
+        directory = name if project == DEFAULT else f"{project}_{name}"
+        server = client.server()["environment"]["server_pid"]
+        return self._privileged.forget_nodes(server, directory, pid, sorted(known)) > 0
+
+    def _fetch_interfaces(self, pid: int, absent: Sequence[Grant]) -> bool:
+        inside = self._privileged.inside(pid).netdevs
+        left = [grant.netdev for grant in absent if grant.netdev and grant.netdev.name in inside
+                and not self._host.is_directory(f"/sys/class/net/{grant.netdev.host_name}")]
+        for netdev in left:
+            self._privileged.fetch_netdev(pid, netdev.name, netdev.host_name)
+        return bool(left)
+
+    def _name_interfaces(self, name: str, instance: Instance) -> bool:
+        keys = {f"volatile.{key}.host_name": device["parent"] for key, device in instance["devices"].items()
+                if device.get("nictype") == "physical"}
+        forgotten = {key: parent for key, parent in keys.items() if not instance["config"].get(key)}
+        if forgotten:
+            self._engine.client.patch_instance(name, {"config": forgotten})
+        return bool(forgotten)

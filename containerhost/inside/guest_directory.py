@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read and write files in /run/containerhost of a running container, from the host, as root.
+
+All of it is the tenant's: every component is opened by itself and without following a link, and what is opened is a
+regular file of limited size. A file system may wait for a process of the tenant's (FUSE, or an overlay of one) or for
+a network, so only those that the kernel serves by itself are looked into. Files are made with the ids of the
+container's root: nobody else may make any there.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from containerhost.charnodes import require_container, root_of
+from containerhost.errors import HostActionFailed
+from containerhost.linux.files import Directory, closing
+from containerhost.process import namespaces
+
+DIRECTORY = ("run", "containerhost")
+FILE = re.compile(r"[a-z]{1,32}\.json")
+LIMIT = 64 << 10  # bytes of a file
+TIMEOUT = 10.0  # s; a file takes less than a millisecond
+LOCAL = frozenset({"tmpfs", "ramfs", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
+
+Result = TypeVar("Result")
+
+
+def read(pid: int, name: str) -> bytes | None:
+    """Read a file of the container.
+
+    :param pid: the container's first process
+    :returns: None if there is no such file
+    :raises HostActionFailed: something else has its name, it is too large, or its file system is not looked into
+    """
+    def act(directory: Directory) -> bytes:
+        return directory.read(name, LIMIT)
+
+    try:
+        return _within(pid, name, act, create=False)
+    except HostActionFailed as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+
+
+def write(pid: int, name: str, content: bytes) -> None:
+    """Create or replace a file, and its directory if it is missing; everybody in the container may read it.
+
+    :raises HostActionFailed: as :func:`read`
+    """
+    _within(pid, name, lambda directory: directory.write(name, content, 0o644), create=True)
+
+
+def _within(pid: int, name: str, act: Callable[[Directory], Result], *, create: bool) -> Result:
+    if not FILE.fullmatch(name):
+        raise HostActionFailed(f"{name!r} is not the name of a file that the host shares with a container")
+    results: list[Result] = []
+
+    def run() -> None:
+        user, group = root_of(pid)
+        with _opened_root(pid) as root:
+            namespaces.make_files_as(user, group)
+            with _directory(pid, root, create) as directory:
+                results.append(act(directory))
+
+    namespaces.apart(run, f"cannot use /{'/'.join(DIRECTORY)}/{name} of process {pid}", TIMEOUT)
+    return results[0]
+
+
+@contextlib.contextmanager
+def _opened_root(pid: int) -> Iterator[int]:
+    with closing(os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)) as root:
+        require_container(pid)
+        yield root
+
+
+@contextlib.contextmanager
+def _directory(pid: int, root: int, create: bool) -> Iterator[Directory]:
+    """Open the directory in the container.
+
+    :raises OSError: FileNotFoundError, or NotADirectoryError for a link
+    """
+    with contextlib.ExitStack() as stack:
+        fd, made = root, False
+        for step in DIRECTORY:
+            _require_local(pid, fd)
+            if create and step == DIRECTORY[-1]:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(step, 0o755, dir_fd=fd)
+                    made = True
+            # O_PATH asks nothing of the file system that is mounted there.
+            fd = os.open(step, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            stack.callback(os.close, fd)
+        _require_local(pid, fd)
+        directory = stack.enter_context(Directory(f"/proc/self/fd/{fd}"))
+        if made:
+            os.fchmod(directory.fd, 0o755)  # past the umask
+        yield directory
+
+
+def _require_local(pid: int, fd: int) -> None:
+    """Refuse a file system that may block its callers.
+
+    :raises HostActionFailed: the file is on a file system that may make its callers wait
+    """
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as table:
+        mount = next(line.split()[1] for line in table if line.startswith("mnt_id:"))
+    with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="replace") as table:
+        kinds = [line.rpartition(" - ")[2].split()[0] for line in table if line.partition(" ")[0] == mount]
+    if not kinds or kinds[0] not in LOCAL:
+        raise HostActionFailed(f"/{'/'.join(DIRECTORY)} of process {pid} is on a file system of type "
+                               f"{kinds[0] if kinds else 'unknown'}, which the host does not look into")

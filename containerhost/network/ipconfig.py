@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Define what an interface is set to. The module stands alone because the OCI runtime reads it, for which a container's
+start waits."""
+
+from typing import NamedTuple
+
+
+class IpConfig(NamedTuple):
+    """What the host sets on an interface in the container, before its first program runs.
+
+    :ivar addresses: with the length of their prefix: ``10.0.0.5/24``
+    :ivar gateways: default routers, at most one of each IP version
+    :ivar metric: of the routes to them; None is the kernel's
+    """
+
+    addresses: tuple[str, ...] = ()
+    gateways: tuple[str, ...] = ()
+    metric: int | None = None

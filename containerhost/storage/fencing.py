@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fence a block device of a running container, if nothing in the container uses it.
+
+What is fenced is recorded first, so that a killed process leaves nothing fenced: :func:`restore_all` reads the records.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from containerhost.errors import DeviceInUse, HostActionFailed
+from containerhost.linux import files, records
+from containerhost.privileged import Privileged
+from containerhost.process.processes import began
+from containerhost.spec import BlockDevice
+
+LOG = logging.getLogger(__name__)
+
+RECORD = ".fenced"
+VERSION = 2  # of the records
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """:ivar began: its start, in clock ticks since boot: another process may get the same number later
+    """
+
+    pid: int
+    began: int | None
+
+    @classmethod
+    def of(cls, pid: int) -> "Process":
+        return cls(pid, began(pid))
+
+    @property
+    def lives(self) -> bool:
+        return self.began is not None and began(self.pid) == self.began
+
+
+@dataclasses.dataclass(frozen=True)
+class Fenced:
+    """:ivar by: who fences it
+    :ivar container: the container's first process
+    :ivar number: major and minor of the device
+    :ivar mode: of the node before
+    """
+
+    by: Process
+    container: Process
+    path: str
+    number: tuple[int, int]
+    mode: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Fenced":
+        """Parse a record.
+
+        :raises ValueError, TypeError, KeyError: it is no such record
+        """
+        data = json.loads(text)
+        records.version(data)
+        major, minor = data["number"]
+        return cls(Process(**data["by"]), Process(**data["container"]), str(data["path"]), (int(major), int(minor)),
+                   int(data["mode"]))
+
+
+@contextlib.contextmanager
+def fenced(root: Privileged, directory: Path, pid: int, disk: BlockDevice, mode: int) -> Iterator[None]:
+    """Fence the device: while the block runs no process in the container can open it; afterwards, if it is still there,
+    its root can.
+
+    :param directory: keeps the records
+    :param pid: the container's first process
+    :param mode: of the node in the container
+    :raises DeviceInUse: a process has it open, mapped or mounted; nothing was changed
+    :raises HostActionFailed: the container has hidden the node
+    """
+    number = number_of(disk.source)
+    if number is None:
+        # The device is gone from the host: nothing can use it any more.
+        yield
+        return
+    with recorded(directory, Fenced(Process.of(os.getpid()), Process.of(pid), disk.path, number, mode)):
+        try:
+            root.fence_block(pid, disk.path, number)
+            users = root.block_users(pid, disk.path, number)
+            if users:
+                raise DeviceInUse(f"{disk.path} is in use by {', '.join(users)}: unmount it and end what uses it, then "
+                                  "try again")
+            yield
+        finally:
+            root.restore_block(pid, disk.path, number, mode)
+
+
+@contextlib.contextmanager
+def recorded(directory: Path, fenced: Fenced) -> Iterator[None]:
+    """Keep a record while the block runs, and after a failure until the node could be restored."""
+    name = hashlib.sha256(f"{fenced.container.pid} {fenced.path}".encode()).hexdigest()[:32]
+    directory.mkdir(parents=True, exist_ok=True)
+    record = directory / f"{name}{RECORD}"
+    files.atomic_write(record, records.replacing(record, dataclasses.asdict(fenced), VERSION).encode())
+    try:
+        yield
+    except HostActionFailed:
+        raise  # the node may still be fenced
+    except BaseException:
+        record.unlink(missing_ok=True)
+        raise
+    record.unlink(missing_ok=True)
+
+
+def restore_all(root: Privileged, directory: Path) -> tuple[str, ...]:
+    """Restore every node that a killed process left fenced. Idempotent; what a live process fences is left alone.
+
+    :returns: complaints, one for each record that could not be used
+    """
+    complaints = []
+    for record in sorted(directory.glob(f"*{RECORD}")):
+        try:
+            fenced = Fenced.parse(record.read_text(encoding="utf-8"))
+            if fenced.by.lives and fenced.by != Process.of(os.getpid()):
+                continue
+            if fenced.container.lives:
+                LOG.warning("%s was left fenced in the container of process %d: it is usable again", fenced.path,
+                            fenced.container.pid)
+                root.restore_block(fenced.container.pid, fenced.path, fenced.number, fenced.mode)
+            record.unlink(missing_ok=True)
+        except (HostActionFailed, OSError, ValueError, TypeError, KeyError) as error:
+            complaints.append(f"a block device may be unusable in its container until that restarts: {record}: {error}")
+    return tuple(complaints)
+
+
+def number_of(node: str) -> tuple[int, int] | None:
+    """Return the major and minor of a device node; None when it is gone."""
+    try:
+        device = os.stat(node).st_rdev
+    except FileNotFoundError:
+        return None
+    return os.major(device), os.minor(device)

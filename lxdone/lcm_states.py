@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell, by what OpenNebula is doing with the VM (LCM_STATE), what is removed with it, and what is unsupported, and why.
+Pure."""
+
+from lxdone import translate
+from onedriver.vm import Vm
+
+# LCM states (OpenNebula's VirtualMachine.h) in which the VM is to leave its host with what it has: stop; migrate;
+# undeploy.
+LEAVING = frozenset({5, 7, 29})
+RESTORING = 21  # … of one that was suspended and starts again
+# … in which the core ends it by force and removes its disks (onevm recover --delete or --recreate).
+CLEANUP = frozenset({15, 23})
+# … in which its disks, unless they are persistent, are of no use afterwards: a first boot that failed; terminate.
+LAST = frozenset({2, 12}) | CLEANUP
+
+
+def leaves(vm: Vm) -> bool:
+    return vm.lcm_state in LEAVING
+
+
+def keeps_root(vm: Vm) -> bool:
+    """Return whether what its root has is wanted after its end."""
+    return vm.lcm_state not in LAST or (translate.root(vm).save and vm.lcm_state not in CLEANUP)
+
+
+UNSUPPORTED = {
+    "migrate": "a running container cannot move with its memory to another host: that takes CRIU, which holds neither "
+               "devices nor what runs in most containers; use onevm migrate without --live, or onevm migrate --poff",
+}

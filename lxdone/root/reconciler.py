@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reconcile the node with OpenNebula, which sees a VM off only when the node is done with its disks; of a VM that it
+ended or moved without asking this node nothing stays here. Consoles that died are restarted.
+
+OpenNebula may end, move or copy a VM that it sees off or suspended, and asks no script before or then. What the node
+has to do may take long, so that a process of its own does it, and until then a VM that stopped is told to run.
+"""
+
+import dataclasses
+import functools
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
+from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.errors import ContainerHostError
+from containerhost.linux.run import detached
+from lxdone.disk.images import Images
+from lxdone.root.root_writeback import RootWriteback
+from onedriver.errors import DriverError
+from onedriver.node import names, vmlock
+from onedriver.node.consoles import Consoles
+from onedriver.node.context import Contexts
+from onedriver.node.names import LABEL
+
+LOG = logging.getLogger(__name__)
+AWAY = (Status.STOPPED, Status.FROZEN)
+FAILED = "reconcile_failed"  # in the VM's directory: when this failed last
+POLL_INTERVAL = 60  # s after that
+
+
+class Reconciler:
+    """:param state: the driver's directory
+    :param forget: removes what is here of a VM, by its id
+    """
+
+    def __init__(self, engine: LxdEngine, writeback: RootWriteback, disks: Images, contexts: Contexts,
+                 consoles: Consoles, state: Path, forget: Callable[[int], None]) -> None:
+        self._engine = engine
+        self._writeback = writeback
+        self._disks = disks
+        self._contexts = contexts
+        self._consoles = consoles
+        self._state = state
+        self._forget = forget
+
+    def pending(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
+        """Return the ids of the VMs that do not run and whose disks are not complete yet, or are still used here."""
+        return tuple(vm_id for vm_id, state in away(containers)
+                     if answered(vm_id, functools.partial(self._is_pending, vm_id, state)))
+
+    def _is_pending(self, vm_id: int, state: ContainerState) -> bool:
+        return self._writeback.is_unsaved(self._home(vm_id)) or (
+            state.status is Status.STOPPED and bool(self._disks.present(vm_id)))
+
+    def over(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
+        """Return the ids of the VMs that do not run and that OpenNebula ended, or has elsewhere."""
+        return tuple(vm_id for vm_id, _ in away(containers)
+                     if answered(vm_id, functools.partial(self._writeback.is_over, self._home(vm_id))))
+
+    def abandoned(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
+        """Return the ids of the VMs that OpenNebula ended and whose containers somebody else removed."""
+        present = {state.name for state in containers}
+        found = (directory.name.removeprefix(names.PREFIX) for directory in self._state.glob(f"{names.PREFIX}*")
+                 if directory.name not in present)
+        return tuple(vm_id for vm_id in map(int, filter(str.isdecimal, found))
+                     if answered(vm_id, functools.partial(self._writeback.is_ended, self._home(vm_id))))
+
+    def without_console(self, containers: Iterable[ContainerState]) -> tuple[str, ...]:
+        """Return the containers whose consoles died."""
+        return self._consoles.dead({state.name for state in containers if state.status is Status.RUNNING})
+
+    def reconcile(self) -> None:
+        """Do with each of the first what an action does that stops, suspends or ends a VM; give the others their
+        consoles back."""
+        containers = self._engine.containers()
+        self.clean(containers)
+        for name in self.without_console(containers):
+            self._revive(name)
+        for vm_id in self.pending(containers):
+            self._alone(vm_id, "the node is not done with its disks", self._save)
+
+    def _revive(self, name: str) -> None:
+        try:
+            with vmlock.held(self._state, int(self._engine.container(name).labels[LABEL]), 0):
+                self._consoles.revive(name)
+        except (ContainerHostError, DriverError) as error:
+            LOG.error("%s runs without its console: %s", name, error)
+
+    def _save(self, vm_id: int, state: ContainerState) -> None:
+        if not self._is_pending(vm_id, state):
+            return
+        if state.status is Status.FROZEN:
+            self._disks.hold_all(vm_id)
+        self._writeback.save(state.name, self._home(vm_id))
+        if state.status is Status.STOPPED:
+            self._disks.release_all(vm_id)
+
+    def clean(self, containers: Iterable[ContainerState] | None = None) -> None:
+        """Remove what is left of VMs that are over."""
+        seen = tuple(self._engine.containers() if containers is None else containers)
+        for vm_id in self.abandoned(seen):
+            self._clean_abandoned(vm_id)
+        for vm_id in self.over(seen):
+            self._alone(vm_id, "something of it is left here", self._forget_over)
+
+    def _forget_over(self, vm_id: int, state: ContainerState) -> None:
+        if self._writeback.is_over(self._home(vm_id)):
+            LOG.info("VM %s is over or elsewhere: what is left of it is removed", vm_id)
+            self._forget(vm_id)
+
+    def _clean_abandoned(self, vm_id: int) -> None:
+        """Clean up a VM that was abandoned. Two witnesses are required: LXD has no container of the VM, and its
+        directory is gone from a datastore that is there."""
+        try:
+            with vmlock.held(self._state, vm_id, 0):
+                if not self._engine.exists(names.name(vm_id)) and self._writeback.is_ended(self._home(vm_id)):
+                    LOG.info("VM %s is over and has no container: what is left of it is removed", vm_id)
+                    self._forget(vm_id)
+        except vmlock.Busy:
+            LOG.info("VM %s is worked on", vm_id)
+        except (ContainerHostError, DriverError) as error:
+            LOG.error("VM %s is over, but something of it is left here: %s", vm_id, error)
+            if self._home(vm_id).is_dir():
+                (self._home(vm_id) / FAILED).touch()
+
+    def _alone(self, vm_id: int, trouble: str, act: Callable[[int, ContainerState], None]) -> None:
+        """Act on a VM that does not run, while no action works on it; a failure is logged.
+
+        :param act: called with the container as it is under the VM's lock
+        """
+        try:
+            with vmlock.held(self._state, vm_id, 0):
+                state = self._engine.container(names.name(vm_id))
+                if state.status in AWAY and state.labels.get(LABEL) == str(vm_id):
+                    act(vm_id, state)
+        except vmlock.Busy:
+            LOG.info("VM %s is worked on", vm_id)
+        except (ContainerHostError, DriverError) as error:
+            LOG.error("VM %s does not run, but %s: %s", vm_id, trouble, error)
+            if self._home(vm_id).is_dir():
+                (self._home(vm_id) / FAILED).touch()
+
+    def is_due(self, vm_id: int) -> bool:
+        """Return whether to try again now: retries are spaced out, because they may be much work."""
+        file = self._home(vm_id) / FAILED
+        return not file.exists() or not 0 <= time.time() - file.stat().st_mtime < POLL_INTERVAL
+
+    def _home(self, vm_id: int) -> Path:
+        return self._contexts.home(names.name(vm_id))
+
+
+def away(containers: Iterable[ContainerState]) -> Iterator[tuple[int, ContainerState]]:
+    """Yield the containers of VMs that do not run, with the VMs' ids."""
+    for state in containers:
+        number = state.labels.get(LABEL, "")
+        if state.status in AWAY and number.isdecimal() and state.name == names.name(int(number)):
+            yield int(number), state
+
+
+def answered(vm_id: int, question: Callable[[], bool]) -> bool:
+    """Ask about one VM; if nothing is known about it, the others are not affected."""
+    try:
+        return question()
+    except DriverError as error:
+        LOG.error("VM %s: %s", vm_id, error)
+        return False
+
+
+class MonitoredEngine:
+    """The engine, as OpenNebula is to see it."""
+
+    name = LxdEngine.name
+
+    def __init__(self, engine: LxdEngine, reconciler: Reconciler) -> None:
+        self._engine = engine
+        self._reconciler = reconciler
+
+    def server(self) -> ServerInfo:
+        return self._engine.server()
+
+    def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
+        return self._engine.measured()
+
+    def containers(self) -> tuple[ContainerState, ...]:
+        found = self._engine.containers()
+        over = set(map(str, self._reconciler.over(found)))
+        busy = set(map(str, self._reconciler.pending(found))) - over
+        waiting = busy | over | set(map(str, self._reconciler.abandoned(found)))
+        if any(self._reconciler.is_due(int(number)) for number in waiting) or self._reconciler.without_console(found):
+            # Nobody waits for it; a second one beside it finds the VMs locked and leaves them.
+            detached([sys.executable, "-m", "lxdone", "reconcile"])
+        return tuple(dataclasses.replace(state, status=Status.RUNNING) if state.labels.get(LABEL) in busy else state
+                     for state in found if state.labels.get(LABEL) not in over)

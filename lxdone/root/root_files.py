@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open the disk that a VM's root is of: a file of a datastore, or an image of Ceph, which is a device while it is
+used."""
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from lxdone import translate
+from lxdone.disk import ceph, diskformat, filesystems
+from lxdone.disk.diskformat import Format
+from lxdone.root import root_state
+from onedriver.node import datastores
+from onedriver.vm import Vm
+
+
+@dataclasses.dataclass(frozen=True)
+class RootFile:
+    """:ivar file: its place in the datastore of files, whether it is there or not
+    :ivar image: of Ceph
+    :ivar user: of Ceph
+    """
+
+    file: Path
+    image: str | None = None
+    user: str | None = None
+
+
+def of(vm: Vm, file: Path) -> RootFile:
+    """Return the disk that a VM's root is of.
+
+    :param file: its place in the datastore of files
+    """
+    disk = translate.root(vm)
+    if disk.type != "RBD":
+        return RootFile(file)
+    return RootFile(file, ceph.image(vm.id, disk), disk.ceph.user if disk.ceph else None)
+
+
+@contextlib.contextmanager
+def opened(root: RootFile, *, read_only: bool = True) -> Iterator[Path]:
+    """Yield the path of its content, for as long as the block lasts."""
+    if root.image is None:
+        with datastores.opened(root.file) as disk:
+            yield disk.path
+        return
+    ceph.disconnect(root.image)  # what a killed command left
+    try:
+        yield ceph.connect(root.image, root.user, read_only=read_only)
+    finally:
+        ceph.disconnect(root.image)
+
+
+@contextlib.contextmanager
+def replaced(root: RootFile) -> Iterator[Path]:
+    """Yield the device of an image of Ceph, to be written. Unless the block ends, the image is restored: at once, or by
+    :func:`restore` if the process was killed."""
+    if root.image is None:
+        raise ValueError("a file is replaced by another file")
+    ceph.keep(root.image, root.user)
+    try:
+        with opened(root, read_only=False) as disk:
+            yield disk
+    except BaseException:
+        restore(root)
+        raise
+    ceph.forget(root.image, root.user)
+
+
+def restored(root: RootFile) -> RootFile:
+    restore(root)
+    return root
+
+
+def restore(root: RootFile) -> None:
+    """Undo what was begun with it and did not come to its end."""
+    if root.image and ceph.is_kept(root.image, root.user):
+        ceph.disconnect(root.image)
+        ceph.bring_back(root.image, root.user)
+        ceph.forget(root.image, root.user)
+
+
+def stamp(root: RootFile) -> str:
+    """Return a value that identifies its present content."""
+    with opened(root) as disk:
+        return digest(disk) if root.image else root_state.stamp(disk)
+
+
+def digest(disk: Path) -> str:
+    """Return a digest of what every write changes: the beginning of the disk and of its file system, where the times
+    are."""
+    first = filesystems.head(disk)
+    if diskformat.of(first) is Format.PARTITIONED:
+        first += filesystems.head(disk, filesystems.find(disk).start)
+    return hashlib.sha256(first).hexdigest()

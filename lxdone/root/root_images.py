@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep the content of a VM's disk file in LXD's image store for as long as a container of it lives.
+
+Whatever it is, its root file system is written anew first: LXD reads nothing that a tenant packed. The image has an
+alias that is the digest of the disk, so that the VMs of one image share it.
+"""
+
+import contextlib
+import hashlib
+import platform
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from containerhost.engines import ContainerState
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.images import Image, Images
+from containerhost.errors import EngineNotFound
+from containerhost.images import metadata
+from containerhost.images.errors import BadImage, TooLarge
+from containerhost.images.rebuild import rebuild
+from lxdone.disk import diskformat, filesystems, qcow2
+from lxdone.disk.diskformat import Format
+from lxdone.disk.qcow2 import Origin
+from lxdone.translate import IMAGE_LABEL
+from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.node.imagelocks import Busy, ImageLocks
+
+PREFIX = "lxdone-rebuilt-"  # images "lxdone-…" of earlier releases are as their tenants made them
+LOCKS = ".rootimages"  # whoever imports or removes an image holds its lock alone, who makes a container of it shares it
+REFUSED = {
+    Format.QCOW2: "is a qcow2 image within another",
+    Format.ISO: "is an ISO image, which has no root file system",
+    Format.UNKNOWN: "is nothing this driver knows: an LXD image (a tarball with metadata.yaml and rootfs/, plain or "
+                    "packed with gzip, xz, zstd or bzip2), a file system (ext2, ext3, ext4, xfs, squashfs), or a disk "
+                    "with partitions",
+}
+
+
+class RootImages:
+    """:param locks: a directory that every process of this driver on the host shares
+    :param timeout: seconds that each of the long steps may take
+    """
+
+    def __init__(self, client: LxdClient, locks: Path, timeout: int) -> None:
+        self._client = client
+        self._images = Images(client)
+        self._locks = ImageLocks(locks / LOCKS, timeout)
+        self._timeout = timeout
+
+    @contextlib.contextmanager
+    def held(self, disk: Path, origin: Origin, directory: Path, limit: int) -> Iterator[str]:
+        """Yield the fingerprint of the image with the disk's content, which LXD has for as long as the block lasts.
+
+        :param origin: what the disk may be made of
+        :param directory: this VM's own, for what is needed meanwhile
+        :param limit: bytes that the content may have unpacked
+        :raises BadInput, NotSupported: the file is missing or nothing to make a root of
+        :raises Busy: another one has imported or removed the image for long
+        :raises EngineNotFound: another one removed it before the block began
+        """
+        alias = self._ensure(disk, origin, directory, limit)
+        with self._locks.held(alias, shared=True):
+            image = self._images.find(alias)
+            if image is None:
+                raise EngineNotFound(f"the image {alias} of the root disk {disk} was removed when it had been imported")
+            yield image.fingerprint
+
+    def _ensure(self, disk: Path, origin: Origin, directory: Path, limit: int) -> str:
+        """Import the image unless it is there.
+
+        :returns: its alias
+        """
+        if diskformat.of(filesystems.head(disk)) is not Format.QCOW2:
+            return self._ensure_raw(disk, directory, limit)
+        raw = directory / "root.raw"
+        try:
+            qcow2.to_raw(disk, origin, raw, self._timeout)
+            return self._ensure_raw(raw, directory, limit)
+        finally:
+            raw.unlink(missing_ok=True)
+
+    def _ensure_raw(self, disk: Path, directory: Path, limit: int) -> str:
+        found = diskformat.of(filesystems.head(disk))
+        if found in REFUSED:
+            raise NotSupported(f"the root disk {disk} {REFUSED[found]}")
+        alias = PREFIX + digest(disk)[:32]
+        if not self._images.find(alias):
+            with self._locks.held(alias):
+                if not self._images.find(alias):
+                    self._import(disk, found, alias, directory, limit)
+        return alias
+
+    def _import(self, disk: Path, found: Format, alias: str, directory: Path, limit: int) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            target = cast(BinaryIO, file)
+            with self._content(disk, found, directory) as content:
+                try:
+                    rebuilt = rebuild(content, target, limit, self._timeout)
+                except TooLarge as error:
+                    raise BadInput(f"the root disk {disk} cannot be used: {error}; SIZE of the disk and unpacked_limit "
+                                   "of /etc/lxdone.toml decide how many") from error
+                except BadImage as error:
+                    raise BadInput(f"the root disk {disk} cannot be used: {error}") from error
+            architecture = rebuilt.architecture or platform.machine()
+            self._images.import_split(metadata.tarball(architecture), target, alias, {})
+
+    @contextlib.contextmanager
+    def _content(self, disk: Path, found: Format, directory: Path) -> Iterator[BinaryIO]:
+        """Open the disk's archive: its own, or that of its file system."""
+        if found in (Format.TARBALL, Format.SQUASHFS):
+            with disk.open("rb") as file:
+                yield file
+        else:
+            with filesystems.archived(disk, filesystems.find(disk), directory, self._timeout) as archive:
+                yield archive
+
+    def release(self, fingerprint: str | None, containers: Callable[[], Iterable[ContainerState]]) -> None:
+        """Remove this image, and those that an earlier call left, unless one of the host's containers was made of it.
+
+        One that is imported or used at this moment stays for a later call.
+        """
+        used = images_of(containers())
+        for image in self._images.all():
+            names = aliases(image)
+            if image.fingerprint in used or (not names and image.fingerprint != fingerprint):
+                continue
+            with contextlib.suppress(Busy), contextlib.ExitStack() as stack:
+                for alias in names:
+                    stack.enter_context(self._locks.held(alias, wait=False))
+                if image.fingerprint not in images_of(containers()):  # one may have come before the lock
+                    self._images.delete(image.fingerprint)
+
+
+def images_of(containers: Iterable[ContainerState]) -> frozenset[str | None]:
+    """Return the fingerprints of the images that containers were made of."""
+    return frozenset(state.labels.get(IMAGE_LABEL) for state in containers)
+
+
+def aliases(image: Image) -> tuple[str, ...]:
+    """Return the aliases that this driver gave an image, also that which a killed import did not come to give it."""
+    return tuple(sorted(name for name in {image.filename, *image.aliases} if name.startswith(PREFIX)))
+
+
+def digest(disk: Path) -> str:
+    try:
+        with disk.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DriverError(f"the root disk {disk} cannot be read: {error.strerror}") from error

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bring a container's root, packed by LXD, into a disk.
+
+LXD packs it as one of its images, with the ids that its files have inside. That is written as it is, or unpacked into a
+file system that is mounted in a mount namespace which only the unpacking command has: when the command ends, however it
+ends, mount and loop device go.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.exports import Exports, Packed, Reader
+from containerhost.storage import loops
+from lxdone.disk import filesystems, growth
+from onedriver.node.programs import beside
+
+MARGIN = 16 << 20  # bytes that a new file system has at least beside its content
+# No journal, which nobody would replay; a file needs a block and an inode.
+NEW = ("-m", "0", "-i", "4096", "-O", "^has_journal")
+
+# $1 type, $2 options, $3 block device, $4 directory. The archive comes in; what is below rootfs/ becomes all
+# that there is: root follows no link in it (nosymfollow), and writes nothing beside what could not be removed.
+UNPACK = """
+set -e
+mount -t "$1" -o "$2" -- "$3" "$4"
+find "$4" -mindepth 1 -maxdepth 1 -exec rm -rf --one-file-system -- '{}' +
+[ -z "$(ls -A "$4")" ] || { echo "what was on it cannot be removed" >&2; exit 1; }
+tar --extract --directory "$4" --strip-components=1 --numeric-owner --same-owner --same-permissions --xattrs \
+    --xattrs-include='*' --acls rootfs
+# Only this tells that a file behind a loop device had no room: what is written later fails silently.
+sync -f -- "$4" || { echo "not all of it reached the disk; is there room in the datastore?" >&2; exit 1; }
+umount -- "$4"
+"""
+
+
+@contextlib.contextmanager
+def packed(client: LxdClient, name: str, compression: str, home: Path, timeout: int) -> Iterator["PackedRoot"]:
+    """Pack a container's root.
+
+    :param name: a container; of one that is not stopped LXD packs a snapshot that it takes
+    :param home: the VM's directory on the node
+    :param timeout: seconds that each of the long steps may take
+    """
+    exports = Exports(client, compression, timeout)
+    exports.discard(name, name)  # what a killed command left
+    try:
+        yield PackedRoot(exports, exports.pack(exports.take(name, name), name, lambda percent: None), home, timeout)
+    finally:
+        exports.discard(name, name)
+
+
+def discard(client: LxdClient, name: str, timeout: int) -> None:
+    """Remove what a killed command left of packing a container that is gone."""
+    Exports(client, "none", timeout).discard("", name)
+
+
+class PackedRoot:
+    """:ivar home: the VM's directory on the node
+    """
+
+    def __init__(self, exports: Exports, found: Packed, home: Path, timeout: int) -> None:
+        self._exports = exports
+        self._found = found
+        self.home = home
+        self._timeout = timeout
+
+    @property
+    def size(self) -> int:
+        """Return the bytes as LXD packed it."""
+        return self._found.size
+
+    def write(self, file: Path) -> None:
+        """Write the archive as LXD packed it."""
+        with self._exports.reading(self._found) as reader, file.open("wb") as target:
+            shutil.copyfileobj(reader, target)
+
+    def fill(self, disk: Path, size: int | None, *, new: bool) -> None:
+        """Let a file system of a disk that nobody else uses have it, and nothing else.
+
+        :param size: bytes that OpenNebula wants the disk to have at least; None where it has the size it has
+        :param new: make one; else there is one, which grows with its disk
+        """
+        needed = self._found.size * 9 // 8 + MARGIN
+        if new:
+            if size is not None:
+                growth.lengthen(disk, max(size, needed))
+            growth.make_ext(disk, self._timeout, *NEW)
+        elif size is not None:
+            growth.lengthen(disk, size)
+        found = filesystems.find(disk)
+        if found.start and found.size < needed and growth.unstretchable(disk, found.start) is None:
+            growth.stretch(disk, found.start, self._timeout)
+            found = filesystems.find(disk)
+        growth.fill(disk, found, self._timeout)
+        point = self.home / "saved"
+        point.mkdir(exist_ok=True)
+        command = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", UNPACK, "sh", found.format.value,
+                   found.writable_options]
+        try:
+            with loops.over(disk, found.start, found.size, read_only=False) as node, self._exports.reading(
+                    self._found) as reader:
+                feed([*command, node, str(point)], reader, self._timeout, f"disk {disk}")
+        finally:
+            point.rmdir()
+
+
+def feed(command: list[str], reader: Reader, timeout: int, what: str) -> None:
+    """Run a command with what is read for its standard input.
+
+    :raises DriverError: it failed, or took longer than ``timeout`` seconds
+    """
+    out, end = os.pipe()
+    with beside(command, timeout, f"{what} cannot be written", stdin=out):
+        os.close(out)
+        # One that ended early says why by itself.
+        with contextlib.suppress(BrokenPipeError), open(end, "wb") as sink:
+            shutil.copyfileobj(reader, sink)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record the state of a VM's root on this node: which disk it is of, and which of both is newer.
+
+While a container runs, its root is newer than the disk in OpenNebula's datastore. The node's own record in the VM's
+directory says so, and a mark beside the disk tells the same to other nodes, which may see the datastore too.
+
+Root trusts its own record. The mark is a hint of the datastore's owner, who could also start the VM or remove its disk.
+
+A stamp tells one content of a disk from another. A disk with another stamp than the record's was changed by somebody
+else: OpenNebula moved, reverted or enlarged it, or the VM ran on another node.
+"""
+
+import dataclasses
+import os
+import re
+import secrets
+from pathlib import Path
+
+from containerhost.linux import records
+from containerhost.linux.files import Directory, atomic_write
+from onedriver.errors import DriverError
+from onedriver.node import datastores
+
+FILE = "root.json"  # in the VM's directory on the node
+VERSION = 2  # of that file
+RUNNING = "lxdone.running"  # in its directory in the datastore: which node has a newer root
+STORE = ".lxdone"  # in the datastore's own directory: who sees it sees the datastore, not the place where it is to be
+IDENTITY = re.compile(r"[0-9a-f]{32}")  # what it has; a place where none is mounted may have a file of that name too
+NODE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+@dataclasses.dataclass(frozen=True)
+class RootState:
+    """:ivar file: the disk's place in OpenNebula's datastore
+    :ivar size: bytes that OpenNebula wants it to have
+    :ivar persistent: it is to stay what it is, whatever was written
+    :ivar image: of Ceph, that it is instead of a file
+    :ivar user: of Ceph
+    :ivar stamp: of the disk as the root was made of it, or written to it
+    :ivar coming: of a disk that is about to take its place
+    :ivar unsaved: the root is newer than the disk
+    :ivar store: identity of the datastore; None in records of earlier releases
+    """
+
+    file: str
+    size: int
+    persistent: bool
+    image: str | None
+    user: str | None
+    stamp: str
+    coming: str | None = None
+    unsaved: bool = True
+    store: str | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Return the VM's directory in the datastore."""
+        return Path(self.file).parent
+
+    def is_of(self, stamp: str) -> bool:
+        return stamp in (self.stamp, self.coming)
+
+
+def read(home: Path) -> RootState | None:
+    """Read a VM's root state.
+
+    :param home: the VM's directory on the node
+    :raises DriverError: there is something else
+    """
+    file = home / FILE
+    try:
+        return records.parsed(RootState, file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise DriverError(f"{file} is no record of this driver ({error}): find out whether the container's root is "
+                          "newer than the VM's disk, keep what is needed, and remove the file") from error
+
+
+def write(home: Path, record: RootState) -> None:
+    file = home / FILE
+    atomic_write(file, records.replacing(file, dataclasses.asdict(record), VERSION).encode())
+
+
+def stamp(file: Path) -> str:
+    """Return the stamp of a disk that is a file; it is opened, because a network file system only then refreshes its
+    attributes.
+
+    :param file: by a path that is safe to open, see :mod:`onedriver.node.datastores`
+    :raises DriverError: it cannot be read
+    """
+    try:
+        with file.open("rb") as disk:
+            found = os.fstat(disk.fileno())
+    except OSError as error:
+        raise DriverError(f"the root disk {file} cannot be read: {error.strerror}") from error
+    return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+
+
+def mark(record: RootState) -> None:
+    """Tell other nodes that this one's root is newer.
+
+    :raises DriverError: root may not write there, or something else is there under the mark's name
+    """
+    try:
+        with datastores.open_directory(record.directory) as directory:
+            put(directory, RUNNING, f"{os.uname().nodename}\n".encode())
+    except OSError as error:
+        raise unwritable(error) from error
+
+
+def store_of(directory: Path) -> str:
+    """Return the identity of a datastore, which its mark has from its first VM on.
+
+    :param directory: a VM's in it, without which nothing is made: the datastore may not be mounted
+    :raises DriverError: root may not write there
+    """
+    try:
+        with datastores.open_directory(directory), datastores.open_directory(directory.parent) as store:
+            if identity(store) is None:
+                put(store, STORE, f"{secrets.token_hex(16)}\n".encode())
+            return identity(store) or ""
+    except OSError as error:
+        raise unwritable(error) from error
+
+
+def identity(store: Directory) -> str | None:
+    """Return None where the datastore has none yet, or something else under the mark's name."""
+    try:
+        found = store.read(STORE, datastores.MARK_LIMIT).decode(errors="replace").strip()
+    except OSError:
+        return None
+    return found if IDENTITY.fullmatch(found) else None
+
+
+def unwritable(error: OSError) -> DriverError:
+    return DriverError(f"the datastore cannot be written: {error}; the driver is root on the node: export shared "
+                       "datastores with no_root_squash")
+
+
+def put(directory: Directory, name: str, content: bytes) -> None:
+    """Write a file for the directory's owner; it replaces whatever has the name."""
+    found = os.fstat(directory.fd)
+    directory.write(name, content, 0o644, (found.st_uid, found.st_gid))
+
+
+def unmark(record: RootState) -> None:
+    try:
+        with datastores.open_directory(record.directory) as directory:
+            directory.unlink(RUNNING)
+    except FileNotFoundError:
+        return  # OpenNebula removed the directory
+    except OSError as error:
+        raise DriverError(f"the datastore cannot be written: {error}") from error
+
+
+def elsewhere(directory: Path, record: RootState | None) -> str | None:
+    """Return the node that has a newer root than the disk, if that is not this one.
+
+    :param directory: the VM's, in the datastore
+    """
+    if record and record.unsaved:
+        return None
+    try:
+        with datastores.open_directory(directory) as opened:
+            node = opened.read(RUNNING, datastores.MARK_LIMIT, owner=os.fstat(opened.fd).st_uid)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DriverError(f"{directory / RUNNING} cannot be read: {error.strerror}; it is to be a small file of the "
+                          "directory's owner: remove what is there") from error
+    found = node.decode(errors="replace").strip()
+    return found if NODE.fullmatch(found) else "another"
+
+
+def is_ended(record: RootState) -> bool:
+    """Return whether OpenNebula surely removed the VM's directory: nothing needs any more what the container wrote."""
+    try:
+        return datastores.is_gone(record.directory.parent, STORE, record.store, record.directory.name)
+    except DriverError:
+        return False
+
+
+def is_over(record: RootState) -> bool:
+    """Whether OpenNebula ended the VM, or moved it away, and nothing of it is needed here. Only certain when the
+    datastore is surely there and the root is in the disk that went."""
+    if record.unsaved or record.coming:
+        return False
+    try:
+        return datastores.is_gone(record.directory.parent, STORE, record.store, record.directory.name) or (
+            elsewhere(record.directory, record) is not None)
+    except DriverError:
+        return False

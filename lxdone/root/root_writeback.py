@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write roots back into the disks they came from, whenever their containers do not run.
+
+OpenNebula moves, copies and ends a VM that is off without asking a script: what it finds then is the VM's disk in its
+datastore. So that disk gets what the container wrote at every power-off, suspension and move, before the action ends.
+
+The disk stays of its format where the image is persistent, or an LXD image; else it becomes a new file system of its
+size. A new file takes the old one's place as a whole or not at all; an image of Ceph has a snapshot meanwhile.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from containerhost.engines.lxd.client import LxdClient
+from lxdone import translate
+from lxdone.disk import diskformat, filesystems, growth, qcow2
+from lxdone.disk.diskformat import Format
+from lxdone.root import root_files, root_packing, root_state
+from lxdone.root.root_files import RootFile
+from lxdone.root.root_packing import PackedRoot
+from lxdone.root.root_state import RootState
+from onedriver.errors import DriverError, NotSupported
+from onedriver.node import datastores, room, validation
+from onedriver.vm import Vm
+
+# How LXD is to pack what came packed so, by its first bytes.
+COMPRESSIONS = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"))
+KEPT = frozenset({Format.TARBALL, Format.PARTITIONED}) | diskformat.FILE_SYSTEMS  # formats that can be written
+
+
+class RootWriteback:
+    """:param datastores: OpenNebula's
+    :param timeout: seconds that each of the long steps may take
+    """
+
+    def __init__(self, client: LxdClient, datastores: Path, timeout: int) -> None:
+        self._client = client
+        self._datastores = datastores
+        self._timeout = timeout
+
+    # What is known of a root.
+
+    def require_possible(self, vm: Vm, file: Path, disk: Path) -> None:
+        """Refuse a root that could not be written back.
+
+        :param file: the root's place in the datastore
+        :param disk: where its content is
+        :raises NotSupported: what is written could not be kept
+        """
+        found = diskformat.of(filesystems.head(disk))
+        wanted = translate.root(vm)
+        if wanted.save and found not in KEPT | {Format.QCOW2}:
+            raise NotSupported(f"disk {file} is a persistent image of format {found.value}, which cannot be written; "
+                               "make the image non-persistent, or a file system")
+        if wanted.save and wanted.type == "RBD" and found in (Format.TARBALL, Format.QCOW2):
+            raise NotSupported(f"disk {wanted.id} is a persistent image of Ceph with a {found.value} in it, which "
+                               "cannot be written there; make it a file system, or non-persistent")
+        if wanted.save and found is Format.PARTITIONED:
+            reason = growth.too_small(disk, filesystems.find(disk).start, wanted.size or 0)
+            if reason:
+                raise NotSupported(f"disk {file} is a persistent image that {reason}: what the VM wrote could not be "
+                                   "kept; give the disk the image's own size")
+
+    def begin(self, home: Path, vm: Vm, file: Path) -> None:
+        """Record that the container is about to run, so that its root becomes newer than the disk.
+
+        :param home: the VM's directory on the node
+        """
+        before, wanted = root_state.read(home), root_files.of(vm, file)
+        same = before is not None and before.unsaved and before.file == str(file)
+        record = RootState(str(file), translate.root(vm).size or 0, translate.root(vm).save, wanted.image, wanted.user,
+                           before.stamp if same and before else root_files.stamp(wanted),
+                           before.coming if same and before else None, store=root_state.store_of(file.parent))
+        root_state.write(home, record)
+        root_state.mark(record)
+
+    @staticmethod
+    def reopen(home: Path) -> None:
+        """Record that a suspended container may write again."""
+        record = root_state.read(home)
+        if record and not record.unsaved:
+            root_state.write(home, dataclasses.replace(record, unsaved=True))
+            root_state.mark(record)
+
+    @staticmethod
+    def enlarge(home: Path, size: int) -> None:
+        """Record that the disk is to have ``size`` bytes when it is written next."""
+        record = root_state.read(home)
+        if record:
+            root_state.write(home, dataclasses.replace(record, size=size))
+
+    @staticmethod
+    def end(home: Path) -> None:
+        """Record that the container and its root are gone."""
+        record = root_state.read(home)
+        if record and record.unsaved:
+            root_state.unmark(record)
+        (home / root_state.FILE).unlink(missing_ok=True)
+
+    @staticmethod
+    def is_over(home: Path) -> bool:
+        """Whether OpenNebula ended the VM, or has it elsewhere."""
+        record = root_state.read(home)
+        return record is not None and root_state.is_over(record)
+
+    @staticmethod
+    def is_ended(home: Path) -> bool:
+        """Return whether OpenNebula ended the VM or moved it away, also where its disk does not have everything."""
+        record = root_state.read(home)
+        return record is not None and root_state.is_ended(record)
+
+    @staticmethod
+    def is_unsaved(home: Path) -> bool:
+        record = root_state.read(home)
+        return record is not None and record.unsaved
+
+    def is_current(self, home: Path, vm: Vm, file: Path) -> bool:
+        """Return whether the container may go on with the root it has; else the disk has something else by now.
+
+        :raises DriverError: both were written, and nobody but the administrator can say which is to be kept
+        """
+        record = root_state.read(home)
+        if record is None:
+            return True
+        if record.unsaved:
+            self._require_same(record)
+            return True
+        if root_state.elsewhere(file.parent, record):
+            return False
+        return record.is_of(root_files.stamp(root_files.of(vm, file)))
+
+    def require_whole(self, home: Path, vm: Vm, file: Path) -> None:
+        """Refuse a disk that lacks what the VM wrote, before a container is made of it.
+
+        :raises DriverError: the VM wrote something that is not in it
+        """
+        record = root_state.read(home)
+        node = root_state.elsewhere(file.parent, record)
+        if node:
+            raise DriverError(f"VM {vm.id} wrote what its disk does not have yet: it is in its container on node "
+                              f"{node}, which did not stop it in order; resume it there. To start it from its disk, "
+                              f"as it was when it was last off, remove {file.parent / root_state.RUNNING}")
+        validation.of_a_new_container(vm, kept=record is None or not record.unsaved)
+
+    # Saving.
+
+    def save(self, name: str, home: Path) -> None:
+        """Bring the root into its disk; done already when it is not newer.
+
+        :param name: a container that does not run, or is frozen
+        :param home: the VM's directory on the node
+        :raises DriverError, EngineError: the disk is as it was, and this can be repeated
+        """
+        record = root_state.read(home)
+        if record is None or not record.unsaved:
+            return
+        root = RootFile(Path(record.file), record.image, record.user)
+        root_files.restore(root)
+        self._require_same(record)
+        with root_files.opened(root) as disk:
+            first = filesystems.head(disk)
+        stamps: list[str] = []
+
+        def announce(stamp: str) -> None:
+            stamps.append(stamp)
+            root_state.write(home, dataclasses.replace(record, coming=stamp))
+
+        with root_packing.packed(self._client, name, compression(first, record), home, self._timeout) as packed:
+            self._replace(root, record, diskformat.of(first), packed, announce)
+        root_state.unmark(record)
+        root_state.write(home, dataclasses.replace(record, unsaved=False, stamp=stamps[-1], coming=None))
+
+    def _replace(self, root: RootFile, record: RootState, found: Format, packed: PackedRoot,
+                 announce: Callable[[str], None]) -> None:
+        """Replace the disk's content by the packed root.
+
+        :param announce: told the disk's new stamp before it is the disk
+        """
+        def ready(new: Path) -> None:
+            announce(root_state.stamp(new))
+
+        if root.image:
+            with root_files.replaced(root) as device:
+                packed.fill(device, None, new=not record.persistent)
+                announce(root_files.digest(device))
+        elif found is Format.QCOW2:
+            with self._filled(root.file, record, packed) as raw:
+                qcow2.from_raw(raw, root.file, self._datastores, self._timeout, ready)
+        else:
+            with datastores.opened(root.file) as disk, datastores.replaced(root.file, ready) as unfinished:
+                self._fill(disk.path, unfinished, record, found, packed)
+
+    @contextlib.contextmanager
+    def _filled(self, file: Path, record: RootState, packed: PackedRoot) -> Iterator[Path]:
+        """Yield a raw copy of a qcow2 disk that has the packed root."""
+        raw = packed.home / "saved.raw"
+        try:
+            with datastores.opened(file) as disk:
+                qcow2.to_raw(disk.path, qcow2.Origin(self._datastores, seen=True), raw, self._timeout)
+            packed.fill(raw, record.size, new=not record.persistent)
+            yield raw
+        finally:
+            raw.unlink(missing_ok=True)
+
+    def _fill(self, disk: Path, new: Path, record: RootState, found: Format, packed: PackedRoot) -> None:
+        """Let a new file of the disk's format have the packed root.
+
+        :param new: empty
+        """
+        if found is not Format.TARBALL and record.persistent:
+            filesystems.duplicate(disk, new, self._timeout)  # whose blocks are written anew
+        else:
+            room.require(new, packed.size)
+        if found is Format.TARBALL:
+            packed.write(new)
+            return
+        if not record.persistent:
+            os.truncate(new, disk.stat().st_size)
+        packed.fill(new, record.size, new=not record.persistent)
+
+    def copy(self, name: str, home: Path, target: Path) -> None:
+        """Write the root that a container has now into a new file, in the format of its disk, which stays as it is.
+
+        :param name: a container that may run: LXD takes a snapshot of it
+        :param home: the VM's directory on the node
+        :param target: a file of the VM's directory in the datastore
+        :raises NotSupported: the disk is an image of Ceph
+        :raises DriverError, EngineError: it cannot be copied; there is no such file
+        """
+        record = root_state.read(home)
+        if record is None:
+            raise DriverError(f"nothing on this node tells which disk the root of container {name} is of")
+        if record.image:
+            raise NotSupported(f"the root of container {name} is an image of Ceph, and cannot be copied while the VM "
+                               "runs: power it off first (onevm poweroff)")
+        file = Path(record.file)
+        with datastores.opened(file) as disk, datastores.created(target) as new:
+            first = filesystems.head(disk.path)
+            found = diskformat.of(first)
+            with root_packing.packed(self._client, name, compression(first, record), home, self._timeout) as packed:
+                if found is Format.QCOW2:
+                    with self._filled(file, record, packed) as raw:
+                        qcow2.write(raw, new, self._timeout)
+                else:
+                    self._fill(disk.path, new, record, found, packed)
+
+    def discard(self, name: str) -> None:
+        """Remove what a command that was killed left in LXD's image store of a container that is gone."""
+        root_packing.discard(self._client, name, self._timeout)
+
+    @staticmethod
+    def _require_same(record: RootState) -> None:
+        if not record.is_of(root_files.stamp(RootFile(Path(record.file), record.image, record.user))):
+            raise DriverError(f"disk {record.image or record.file} was changed after the container was made of it, by "
+                              "OpenNebula or another node, and the container wrote something too: nothing is "
+                              "overwritten. Keep what is needed of the container's content, then delete the container "
+                              "and start the VM from its disk")
+
+
+def compression(first: bytes, record: RootState) -> str:
+    """Return the program that packs the root.
+
+    :param first: bytes of the disk as it is
+    """
+    if not record.persistent:
+        return "none"
+    return next((program for magic, program in COMPRESSIONS if first.startswith(magic)), "none")

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reserve in Placement whole functions that nova must give to nobody now, with the reason as a trait. Pure, apart from
+nova's configuration.
+
+Nova's PCI tracker knows only what may be given away, and of what it does not know nova keeps nothing in Placement. So
+each card with such functions is a provider of this driver's below the host, beside the one that nova may keep for the
+card's other functions. It goes when nothing of the card is reserved any more; nobody can have anything of it.
+"""
+
+import collections
+from collections.abc import Iterable
+
+from nova.compute.pci_placement_translator import get_resource_class
+from nova.compute.provider_tree import ProviderTree
+
+from nova_lxd_ext import providertree
+from nova_lxd_ext.hardware import devicespec, onetimeuse
+from nova_lxd_ext.hardware.pci import Reserved
+
+
+def provider_name(nodename: str, card: str) -> str:
+    return f"{nodename}_reserved_{card}"
+
+
+def update(tree: ProviderTree, nodename: str, found: Iterable[Reserved]) -> None:
+    """Write into ``tree`` what of ``found`` nova would keep in Placement if it were not reserved."""
+    totals, traits = _by_provider(nodename, found)
+    for name, counts in totals.items():
+        if not tree.exists(name):
+            tree.new_child(name, nodename)
+        tree.update_inventory(name, {item: providertree.entry(total, reserved=total) for item, total in counts.items()})
+        tree.update_traits(name, traits[name])
+    for name in providertree.names(tree, nodename, provider_name(nodename, "")) - totals.keys():
+        tree.remove(name)
+
+
+def _by_provider(nodename: str, found: Iterable[Reserved],
+                 ) -> tuple[dict[str, collections.Counter[str]], dict[str, set[str]]]:
+    """Group functions by resource class, and traits, by provider."""
+    totals: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    traits: dict[str, set[str]] = collections.defaultdict(set)
+    for device, entry, reason in found:
+        tags = devicespec.tags(entry)
+        # Functions of a network are for Neutron's ports: nova does not count them in Placement. Those for one use stay
+        # reported, and nova keeps them there itself.
+        if tags is None or tags.get("physical_network") or onetimeuse.tagged(tags):
+            continue
+        name = provider_name(nodename, device.parent or device.address)
+        totals[name][get_resource_class(tags.get("resource_class"), device.vendor_id, device.product_id)] += 1
+        traits[name].add(str(reason))
+    return totals, traits

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attach everything that a container has beside its root disk before it starts, and release it after it is gone.
+
+Each kind of part has a provider, which alone knows where its parts come from. Whoever boots, starts, resizes, rescues
+or moves a server talks to the attachments, so that no kind is forgotten anywhere.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from nova import objects
+from oslo_log import log as logging
+
+from containerhost import errors
+from containerhost.devices.scan import HostView
+from containerhost.engines import ContainerState, Engine, first_process
+from containerhost.spec import Part, grants_of
+from nova_lxd_ext.server.requested import RequestedResources
+from nova_lxd_ext.storage import configdrive
+
+LOG = logging.getLogger(__name__)
+
+KILL_TIMEOUT = 30  # s to end a container that must not go on
+
+
+class AttachmentProvider:
+    """One kind of part. Every method may be repeated. The view is that of the operation which the call is a part of."""
+
+    def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
+        """Refuse, before anything changes, what can never be."""
+
+    def expecting(self, instance: objects.Instance, requested: RequestedResources) -> AbstractContextManager[None]:
+        """Encloses putting on: what others must confirm is waited for at the end of the block."""
+        return contextlib.nullcontext()
+
+    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                   view: HostView) -> tuple[Part, ...]:
+        """Prepare the parts on the host; what the server has already stays as it is."""
+        raise NotImplementedError(f"{type(self).__name__}.attach_all")
+
+    def release_unused(self, instance: objects.Instance, parts: Sequence[Part], container: int | None,
+                       view: HostView) -> None:
+        """Return what the server has beside ``parts``: its container, running or not, does not have it any more.
+
+        :param container: its first process; None when it does not run
+        """
+
+    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                    view: HostView) -> None:
+        """Return everything the server has on this host, also what ``requested`` does not name. Its container is
+        stopped or gone."""
+        raise NotImplementedError(f"{type(self).__name__}.release_all")
+
+    def revert_resize(self, instance: objects.Instance, requested: RequestedResources) -> None:
+        """Release what only the other size had. The size is reverted, and the container is stopped and has no parts."""
+
+    def reset_devices(self, instance: objects.Instance, view: HostView) -> None:
+        """Repair what is broken of the server's devices. Its container is stopped, and about to start again."""
+
+    def end(self, server: str) -> None:
+        """Remove what lives as long as the container, which is gone for good.
+
+        :param server: its uuid
+        """
+
+    def pause(self, instance: objects.Instance) -> None:
+        """Stop what would go on without the frozen container."""
+
+    def resume(self, instance: objects.Instance) -> None:
+        """Undo :meth:`pause`: the container is about to go on."""
+
+    def reconcile(self, alive: Collection[ContainerState]) -> None:
+        """Release, at the driver's start, what servers have that are not among ``alive``."""
+
+
+class DeviceAttachments:
+    """:param providers: in the order in which they attach
+    :param view: makes the view of a new operation; the caller passes it to every method that the operation calls
+    """
+
+    def __init__(self, engine: Engine, providers: Sequence[AttachmentProvider], view: Callable[[], HostView]) -> None:
+        self._engine = engine
+        self._providers = tuple(providers)
+        self.view = view
+
+    def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
+        for provider in self._providers:
+            provider.require_possible(instance, requested, view)
+
+    @contextlib.contextmanager
+    def expecting(self, instance: objects.Instance, requested: RequestedResources) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for provider in self._providers:
+                stack.enter_context(provider.expecting(instance, requested))
+            yield
+
+    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                   view: HostView) -> tuple[Part, ...]:
+        """Attach everything. On an error the caller releases what was attached."""
+        return tuple(part for provider in self._providers for part in provider.attach_all(context, instance, requested,
+                                                                                          view))
+
+    def update_devices(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                       view: HostView) -> tuple[Part, ...]:
+        """Bring a stopped container up to date with what its server is to have."""
+        with self.expecting(instance, requested):
+            parts = self.attach_all(context, instance, requested, view)
+            self._engine.update_devices(instance.name, parts)
+        self.release_unused(instance, parts, view)
+        return parts
+
+    def release_unused(self, instance: objects.Instance, parts: Sequence[Part], view: HostView) -> None:
+        container = first_process(self._engine, instance.name)
+        for provider in self._providers:
+            provider.release_unused(instance, parts, container, view)
+
+    def start(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
+        """Start the container; one that sees more or less than it was granted is ended again.
+
+        :raises NotAsGranted: and it does not run
+        """
+        name = instance.name
+        if configdrive.required(instance):
+            configdrive.let_read(instance.uuid, self._engine.root_ids(name)[0])
+        self._engine.start(name)
+        grants = grants_of(parts)
+        if not grants:
+            return
+        try:
+            self._engine.verify(name, grants)
+        except BaseException:
+            self._engine.stop(name, timeout=KILL_TIMEOUT, force=True)
+            raise
+
+    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                    view: HostView) -> None:
+        """Release everything. A provider that fails keeps no other from releasing; the first error is raised at the
+        end."""
+        failures = []
+        for provider in reversed(self._providers):
+            try:
+                provider.release_all(context, instance, requested, view)
+            except Exception as error:
+                LOG.exception("%s are not all returned", type(provider).__name__, instance=instance)
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def revert_resize(self, instance: objects.Instance, requested: RequestedResources) -> None:
+        for provider in self._providers:
+            provider.revert_resize(instance, requested)
+
+    def reset_devices(self, instance: objects.Instance, view: HostView) -> None:
+        for provider in self._providers:
+            provider.reset_devices(instance, view)
+
+    def end(self, server: str) -> None:
+        for provider in self._providers:
+            provider.end(server)
+
+    def pause(self, instance: objects.Instance) -> None:
+        for provider in self._providers:
+            provider.pause(instance)
+
+    def resume(self, instance: objects.Instance) -> None:
+        for provider in self._providers:
+            provider.resume(instance)
+
+    def reconcile(self, alive: Collection[ContainerState]) -> None:
+        """Reconcile every provider. One that fails keeps no server from being served."""
+        for provider in self._providers:
+            try:
+                provider.reconcile(alive)
+            except (errors.ContainerHostError, OSError):
+                LOG.exception("%s of servers that are gone could not all be returned", type(provider).__name__)

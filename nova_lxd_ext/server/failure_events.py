@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record why something failed where it can be read when nova does not tell.
+
+After a boot's failure that concerns one host nova tries the next one; the server's fault tells of one host at most, and
+of none if the others have no room any more (nova.conductor.manager: "Exhausted all hosts"). A resize whose claim fails
+leaves nothing of the reason. Of a port that cannot be attached or detached nova says
+no more than that (nova.compute.manager: InterfaceAttachFailed). So every failed attempt leaves an event on the server's
+action with the host and its reason: ``openstack server event show``. As for all of nova's events, reading ``details``
+takes microversion 2.84 and the policy ``os_compute_api:os-instance-actions:events:details``.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import nova.conf
+from nova import exception, objects
+from oslo_log import log as logging
+
+LOG = logging.getLogger(__name__)
+CLAIM, SPAWN, ATTACH, DETACH = "lxd_claim", "lxd_spawn", "lxd_attach_interface", "lxd_detach_interface"
+
+
+@contextlib.contextmanager
+def record_failure(context: Any, instance: objects.Instance, event: str) -> Iterator[None]:
+    """Record the error of the block; nothing is written when there is none.
+
+    :param event: what the block is, as nova's list of a server's events names it
+    """
+    try:
+        yield
+    except Exception as error:
+        _record(context, instance, event, error)
+        raise
+
+
+def _record(context: Any, instance: objects.Instance, name: str, error: Exception) -> None:
+    event = objects.InstanceActionEvent
+    try:
+        event.event_start(context, instance.uuid, name, want_result=False, host=nova.conf.CONF.host)
+        event.event_finish_with_failure(context, instance.uuid, name, exc_val=error, exc_tb=error.__traceback__,
+                                        want_result=False)
+    except exception.NovaException as failure:
+        # The server was deleted meanwhile, or the database is away: the error itself matters more.
+        LOG.warning("The reason of %s's failure could not be kept (%s): %s", name, failure, error, instance=instance)

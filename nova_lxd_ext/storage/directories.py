@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Manage the directory of the host that keeps what belongs to one server: its config drive, its console's output.
+
+It is ``<instances_path>/<server uuid>/lxd-<compute host>``, closed to everybody but nova-compute and root. The host is
+in its name because operators share ``instances_path`` between hosts, and no host may clear away another's.
+"""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import nova.conf
+
+CONF = nova.conf.CONF
+
+
+def of(uuid: str) -> Path:
+    return Path(CONF.instances_path) / uuid / _name()
+
+
+def make(uuid: str) -> Path:
+    """Create the server's directory.
+
+    :raises OSError: when it cannot be made
+    """
+    directory = of(uuid)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.chmod(0o700)
+    return directory
+
+
+def remove(uuid: str) -> None:
+    """Remove the directory if it is there, and the one above it when nobody else has anything in it."""
+    directory = of(uuid)
+    if directory.exists():
+        shutil.rmtree(directory)
+    if directory.parent.exists() and not any(directory.parent.iterdir()):
+        directory.parent.rmdir()
+
+
+def remove_all_but(uuids: Iterable[str]) -> tuple[str, ...]:
+    """Remove the directories of this host's servers that are not in ``uuids``.
+
+    :returns: the uuids whose directories were removed
+    """
+    leftover = tuple(sorted(all_uuids().difference(uuids)))
+    for uuid in leftover:
+        remove(uuid)
+    return leftover
+
+
+def all_uuids() -> set[str]:
+    """Return the servers that have a directory on this host."""
+    return {path.parent.name for path in Path(CONF.instances_path).glob(f"*/{_name()}")}
+
+
+def _name() -> str:
+    return f"lxd-{CONF.host}"

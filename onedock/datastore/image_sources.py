@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open the source of an image: what a tenant wrote as its PATH."""
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+from urllib.parse import urlsplit
+
+import requests
+
+from onedock.datastore import archives, decompress, reference
+from onedock.datastore.content import Content
+from onedock.datastore.options import Options
+from onedock.datastore.registry import Registry, failures, got, no_netrc
+from onedock.datastore.room import Room
+from onedock.datastore.safefiles import SafeFiles
+from onedriver.errors import BadInput
+
+WEB = ("http://", "https://")
+
+
+@contextlib.contextmanager
+def image(path: str, options: Options, scratch: Path, room: Room) -> Iterator[Content]:
+    """Open a container image; within the block its layers can be read.
+
+    :param scratch: a directory for what has to be unpacked or fetched first
+    :param room: for that
+    :raises BadInput: there is none, or not for this datastore
+    """
+    if path.startswith(reference.SCHEME):
+        yield of_registry(path, options)
+    elif not path.startswith(WEB) and SafeFiles(options.safe_directories).is_directory(full(path)):
+        directory = archives.Directory(Path(path), SafeFiles(options.safe_directories))
+        yield checked(archives.read(directory, options.architecture, path), options)
+    else:
+        with file(path, options, scratch, room) as packed, unpacked(packed, scratch, path, room) as tarball:
+            yield checked(archives.read(archives.Tarball(tarball, path), options.architecture, path), options)
+
+
+def of_registry(path: str, options: Options) -> Content:
+    wanted = reference.parse(path)
+    options.require_host(wanted.host, path)
+    registry = Registry(wanted.host, options.credentials_for(wanted.host), wanted.host in options.plain_hosts)
+    return checked(registry.content(wanted, options.architecture), options)
+
+
+def checked(found: Content, options: Options) -> Content:
+    found.require(options.architecture)
+    return found
+
+
+@contextlib.contextmanager
+def file(path: str, options: Options, scratch: Path, room: Room) -> Iterator[BinaryIO]:
+    """Open a file of the front-end or of the web, whatever is in it."""
+    if not path.startswith(WEB):
+        with SafeFiles(options.safe_directories).open(full(path)) as found:
+            yield found
+        return
+    fetched = scratch / "fetched"
+    fetch(path, options, fetched, room)
+    with fetched.open("rb") as found:
+        yield found
+
+
+def fetch(url: str, options: Options, target: Path, room: Room) -> None:
+    with asked(url, options) as response, target.open("xb") as file:
+        room.copy(cast(BinaryIO, response.raw), file)
+
+
+@contextlib.contextmanager
+def asked(url: str, options: Options) -> Iterator[requests.Response]:
+    host = urlsplit(url).netloc
+    if "@" in host:
+        raise BadInput("the address of an image must not have a user and a password in it: everybody who may see the "
+                       "image could read them")
+    options.require_host(host, url)
+    with failures(host), got(url, auth=no_netrc) as response:
+        if response.status_code != 200:
+            raise BadInput(f"{url} cannot be fetched: {host} answers with HTTP status {response.status_code}")
+        yield response
+
+
+def size(path: str, options: Options) -> int:
+    """Return the bytes of the source; of an image of a registry its layers. Only manifests are fetched."""
+    if path.startswith(reference.SCHEME):
+        return of_registry(path, options).size
+    if path.startswith(WEB):
+        with asked(path, options) as response:
+            length = response.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise BadInput(f"{path} cannot be used: its server does not say how large it is")
+        return int(length)
+    files = SafeFiles(options.safe_directories)
+    if files.is_directory(full(path)):
+        return checked(archives.read(archives.Directory(Path(path), files), options.architecture, path), options).size
+    with files.open(Path(path)) as found:
+        return os.fstat(found.fileno()).st_size
+
+
+def full(path: str) -> Path:
+    if not path.startswith("/"):
+        raise BadInput(f"{path[:120]!r} is neither docker://…, http://…, https://… nor the full path of a file")
+    return Path(path)
+
+
+@contextlib.contextmanager
+def unpacked(packed: BinaryIO, scratch: Path, name: str, room: Room) -> Iterator[BinaryIO]:
+    """Yield the tarball in a compressed one; random access must be possible."""
+    head = packed.read(16)
+    packed.seek(0)
+    if decompress.of(head) is None:
+        yield packed
+        return
+    with (scratch / "unpacked").open("xb+") as tarball:
+        with archives.damage(name):
+            room.copy(decompress.reader(cast(io.RawIOBase, packed)), tarball)
+        tarball.seek(0)
+        yield tarball

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell, by what OpenNebula is doing with the VM (LCM_STATE), what is unsupported, and why. Pure.
+
+A container's root follows its VM as an image; its memory cannot.
+"""
+
+from onedriver.errors import NotSupported
+from onedriver.vm import Vm
+
+# LCM states (OpenNebula's VirtualMachine.h).
+SHUTDOWN = 12  # the VM ends; what a persistent image is to keep is saved
+WITH_MEMORY = {5: "stopped (onevm stop)", 7: "migrated with its memory"}
+LEAVING = frozenset({7, 29})  # a shut-down VM goes to another host, or is undeployed
+
+UNSUPPORTED = {
+    "migrate": "a running container cannot move to another host; migrate it powered off (onevm migrate --poff)",
+}
+RESUMED = frozenset({19, 20, 21})  # a VM that was unknown, off or suspended was to run, and a later step failed
+
+
+def of_taking_memory_along(vm: Vm) -> None:
+    what = WITH_MEMORY.get(vm.lcm_state)
+    if what:
+        raise NotSupported(f"VM {vm.id} cannot be {what}: the memory of a container cannot follow it; undeploy it, or "
+                           "migrate it powered off (onevm undeploy, onevm migrate --poff)")
+
+
+def resumed(vm: Vm) -> bool:
+    """Return whether the VM goes back to what it was before it was to run; then its container is still needed."""
+    return vm.lcm_state in RESUMED
+
+
+def keeps(vm: Vm, persistent: bool) -> bool:
+    """Return whether what the VM wrote is needed after its container."""
+    return vm.lcm_state in LEAVING or (persistent and vm.lcm_state == SHUTDOWN)

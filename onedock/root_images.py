@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Manage root disks: the images that containers are made of, and the images that are made of containers.
+
+Every image that a VM needs has a name of the VM's in Docker (``onedock/one-12:…``) for as long as the VM is on this
+host. An image that has no other name goes with the last of them.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from containerhost.engines.docker.images import Images
+from containerhost.linux.lock import FileLock
+from containerhost.rollback import Rollback
+from onedock import imageref, translate
+from onedock.imageref import ImageRef
+from onedriver.errors import BadInput, DriverError
+from onedriver.node import datastores
+from onedriver.node.imagelocks import ImageLocks, naming
+from onedriver.node.names import name
+from onedriver.node.vmm import SNAPSHOT
+from onedriver.vm import Vm
+
+ROOT = "root"
+KEPT = "kept"
+DISK = "disk."  # the transfer driver's, see nodeimages.py
+LOCK = ".images"  # whoever names or unnames an image holds it, for no longer than that takes
+LOADS = ".loads"  # whoever loads an image holds its lock
+TRIES = 3  # another VM's end may remove an image between its loading and its naming
+#: Machines as Go, and so Docker, calls them, by the kernel's names.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+class RootImages:
+    """:param datastores: OpenNebula's
+    :param locks: a directory that every process of this driver on the host shares
+    :param timeout: seconds to wait for others that load the same image, or name images
+    """
+
+    def __init__(self, images: Images, datastores: Path, locks: Path, timeout: int) -> None:
+        self._images = images
+        self._datastores = datastores
+        self._lock = FileLock(locks / LOCK, timeout)
+        self._loads = ImageLocks(locks / LOADS, timeout)
+
+    def file(self, vm: Vm) -> Path:
+        """Return the root disk's file, in the VM's system datastore on this node."""
+        return self.file_in(vm.id, vm.system_ds, translate.root(vm).id)
+
+    def file_in(self, vm_id: int, system_ds: int | None, disk: int = 0) -> Path:
+        return self._datastores / str(system_ds) / str(vm_id) / f"disk.{disk}"
+
+    def ref(self, vm: Vm) -> ImageRef:
+        """Return the reference of a VM's root disk.
+
+        :raises BadInput: the disk is missing, or names no image
+        """
+        return read(self.file(vm))
+
+    def ensure(self, vm: Vm) -> str:
+        """Return the image for the VM's container, after loading it into Docker if needed.
+
+        :raises BadInput: it is nowhere, or for another kind of machine
+        :raises Busy: another one has loaded it for long
+        """
+        ref, file = self.ref(vm), self.file(vm)
+        tries = 0
+        while not named(self._images, self._lock, ref.image, repository(vm.id), ROOT):
+            if tries == TRIES:
+                raise DriverError(f"the image {ref.image} ({ref.reference}) of {file} was loaded, but removed at once, "
+                                  f"{TRIES} times: does something on this host remove unused images (docker image "
+                                  "prune)?")
+            tries += 1
+            self._load(ref, file)
+        found, own = self._images.architecture(ref.image), ARCHITECTURES.get(os.uname().machine, os.uname().machine)
+        if found not in ("", own):
+            self.release(vm.id)
+            raise BadInput(f"the image {ref.image} ({ref.reference}) is for {found}, but this host is {own}")
+        return ref.image
+
+    def _load(self, ref: ImageRef, file: Path) -> None:
+        if ref.archive is None:
+            raise BadInput(f"the image {ref.image} ({ref.reference}) of {file} is not on this host, and no archive of "
+                           "it is beside the disk")
+        path = file.with_name(ref.archive)
+        with self._loads.held(ref.image):
+            if not self._images.has(ref.image):  # which another one may just have loaded
+                with datastores.opened(path) as disk, disk.path.open("rb") as archive:
+                    self._images.load(archive, str(path), ref.image)
+
+    def keep(self, vm_id: int, file: Path) -> None:
+        """Let the VM's root disk be what its container wrote: an image, as an archive beside the disk."""
+        archive, kept = f"{file.name}.tar", f"{repository(vm_id)}:{KEPT}"
+        self._images.remove(kept)  # of a try that was killed
+        with Rollback(f"keeping what VM {vm_id} wrote") as undo:
+            undo.on_error("its image", self._images.remove, kept)
+            image = self._images.commit(name(vm_id), repository(vm_id), KEPT)
+            ref = dataclasses.replace(read(file), image=image, archive=archive, vm=vm_id)
+            with datastores.created(file.with_name(archive)) as new:
+                self._images.save(image, new)
+            with datastores.created(file) as new:
+                new.write_text(imageref.text(ref), encoding="utf-8")
+
+    def is_kept(self, vm: Vm) -> bool:
+        """Return whether the disk is what the VM wrote when it left a host."""
+        return self.ref(vm).vm == vm.id
+
+    def release(self, vm_id: int) -> None:
+        """Remove what the VM alone needed, but what its disks name: that goes with them, by the transfer driver."""
+        with naming(self._lock):
+            for tag in sorted(self._images.names(repository(vm_id))):
+                if tag.startswith(DISK):
+                    continue
+                self._images.remove(f"{repository(vm_id)}:{tag}")
+
+    def hold(self, vm_id: int, image: str) -> None:
+        """Record that the VM's container is made of this image now."""
+        self._images.tag(image, repository(vm_id), ROOT)
+
+
+class Snapshots:
+    """Of containers' roots, each an image beside that of its VM's container."""
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+
+    def images(self, container: str) -> dict[str, str]:
+        """Name -> image."""
+        tags = self._images.names(repository_of(container))
+        return {tag: image for tag, image in tags.items() if tag.startswith(SNAPSHOT)}
+
+    def names(self, container: str) -> frozenset[str]:
+        return frozenset(self.images(container))
+
+    def create(self, container: str, name: str) -> None:
+        self._images.commit(container, repository_of(container), name)
+
+    def delete(self, container: str, name: str) -> None:
+        self._images.remove(f"{repository_of(container)}:{name}")
+
+
+def read(file: Path) -> ImageRef:
+    """Read the reference of a disk in a directory of another user's."""
+    with datastores.opened(file) as disk:
+        return imageref.read(disk.path)
+
+
+def named(images: Images, lock: FileLock, image: str, place: str, tag: str) -> bool:
+    """Give an image a name, by which it stays.
+
+    :param lock: the one that all who name and unname images hold
+    :param place: the repository of the name
+    :returns: False when Docker does not have the image
+    """
+    with naming(lock):
+        if not images.has(image):
+            return False
+        images.tag(image, place, tag)
+        return True
+
+
+def repository(vm_id: int) -> str:
+    return repository_of(name(vm_id))
+
+
+def repository_of(container: str) -> str:
+    return f"onedock/{container}"

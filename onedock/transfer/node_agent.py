@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the transfer driver's requests on a node, as the user oneadmin: the front-end runs ``onedock node`` there over
+ssh.
+
+Its command line says nothing; all is in a line of JSON on standard input, which content may follow: so nothing that
+anybody named passes through a shell. The answer is a line of JSON, or content, on standard output.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from containerhost.linux.files import replacing
+from containerhost.linux.run import not_run
+from onedock import conf, datafiles, imageref
+from onedock.imageref import ImageRef
+from onedock.transfer import streams
+from onedriver import disk_paths
+from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.program import reason
+
+REQUEST_LIMIT = 64 << 10  # bytes
+MARK = ".monitor"  # tells OpenNebula's probe of datastores whose driver to ask
+DRIVER = "onedock"
+TOKEN = re.compile(r"[0-9a-f]{32}")
+NOT_THERE = 4  # exit status of `onedock image` when there is no such image or container
+
+Request = Mapping[str, Any]
+
+SNAPSHOT_ACTIONS: Mapping[str, Callable[[Path, int], None]] = {
+    "create": datafiles.create_snapshot, "revert": datafiles.revert_to, "delete": datafiles.delete_snapshot}
+
+
+def serve(source: BinaryIO, out: BinaryIO) -> None:
+    """Serve one request.
+
+    :raises DriverError: it could not be done
+    """
+    line = source.readline(REQUEST_LIMIT)
+    try:
+        request = json.loads(line)
+        act, path = ACTIONS[request["do"]], request["path"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput("standard input does not begin with a request of the front-end's; do both have the same version "
+                       "of this driver?") from error
+    directory, disk, _ = disk_paths.inside(str(path))
+    answer = act(directory / disk if disk else directory, request, source, out)
+    if answer is not None:
+        out.write(json.dumps(answer).encode() + b"\n")
+    out.flush()
+
+
+def prepared(path: Path) -> Path:
+    """Create the VM's directory with its first disk, and mark the datastore as this driver's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mark = disk_paths.inside(str(path))[0].parent / MARK
+    if not mark.exists():
+        mark.write_text(f"{DRIVER}\n", encoding="ascii")
+    return path
+
+
+def make(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    datafiles.make(prepared(path), int(request["size"]), None)
+    return {}
+
+
+def write(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    imageref.write(prepared(path), ImageRef(**request["ref"]))
+    return {}
+
+
+def read(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    found = imageref.read(path)
+    return {"image": found.image, "reference": found.reference, "archive": found.archive, "vm": found.vm}
+
+
+def receive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    name = str(request["name"])
+    if Path(name).name != name:
+        raise BadInput(f"{name[:80]!r} is no name of a file")
+    streams.receive(source, name, prepared(path))
+    return {}
+
+
+def send(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
+    """Send a disk with its snapshots, or a directory; of a disk that a container has mounted, a copy of the disk alone
+    if the request says that it is to be frozen."""
+    if not request.get("frozen") or not path.is_file():
+        with locked(path) as lock:
+            streams.send(path, out, lock.fds)
+        return
+    with streams.incoming(path.parent) as directory:
+        with locked(path, frozen=True) as lock:
+            if not lock.used:
+                streams.send(path, out, lock.fds)
+                return
+            datafiles.duplicate(path, directory / path.name, lock.fds)
+        streams.send(directory / path.name, out)  # which may take longer than writers can wait
+
+
+def send_archive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
+    """Send the archive of the image that a root disk names."""
+    found = imageref.read(path)
+    if found.archive is None:
+        raise BadInput(f"{path} names an image without an archive")
+    with path.with_name(found.archive).open("rb") as file:
+        shutil.copyfileobj(file, out)
+
+
+def send_root(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
+    """Send the present content of a VM's container, as an archive; of a VM that has none here, as it was when it left a
+    host."""
+    if not engine_is_there() or as_root(["save", str(request["vm"])], out=out) == NOT_THERE:
+        send_archive(path, request, source, out)
+
+
+def marks(path: Path, request: Request) -> tuple[Path, ...]:
+    """Return where a move's mark is: in the datastore's directory, and in the VM's if there is one."""
+    token = str(request["token"])
+    if not TOKEN.fullmatch(token):
+        raise BadInput(f"{token[:80]!r} is no token of a move")
+    return path.parent / f".move-{token}", path / f".move-{token}"
+
+
+def mark(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    """Make a file that another host looks for."""
+    prepared(path)
+    for file in marks(path, request):
+        if file.parent.is_dir():
+            with file.open("xb") as made:
+                os.fsync(made.fileno())
+    return {}
+
+
+def look(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    """Look for another host's mark.
+
+    :returns: whether this host sees a file that another one made
+    """
+    seen = False
+    for file in marks(path, request):
+        with contextlib.suppress(FileNotFoundError):  # opened, because a file system may cache what stat tells
+            os.close(os.open(file, os.O_RDONLY | os.O_NOFOLLOW))
+            seen = True
+    return {"seen": seen}
+
+
+def unmark(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    for file in marks(path, request):
+        file.unlink(missing_ok=True)
+    return {}
+
+
+def leave(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    """Save what a stopped VM wrote into its directory, and remove it from the engine."""
+    directory, _, vm = disk_paths.inside(str(path))
+    if not directory.exists():
+        raise BadInput(f"{directory} is not there")
+    if engine_is_there():
+        as_root(["leave", str(vm), directory.parent.name])
+    return {}
+
+
+def move(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    """Move a disk to another datastore of the same host."""
+    directory, _, _ = disk_paths.inside(str(request["to"]))
+    if directory.exists():
+        raise BadInput(f"{path} cannot be moved: there is {directory} already")
+    shutil.move(path, prepared(directory))
+    return {}
+
+
+def delete(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    _, disk, vm = disk_paths.inside(str(path))
+    if disk is None:
+        if engine_is_there():
+            as_root(["drop", str(vm)])
+        release(path, request, source, out)
+        datafiles.remove(path)
+        return {}
+    archive = archive_of(path)
+    if engine_is_there():
+        release_disk(path, vm)
+    for one in (path, datafiles.snapshots(path), *([archive] if archive else [])):
+        datafiles.remove(one)
+    return {}
+
+
+def release(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    """Release this host's names of the images that a VM's disks need; the directory stays, perhaps for another host."""
+    _, _, vm = disk_paths.inside(str(path))
+    if engine_is_there():
+        for disk in sorted(found for found in path.glob("disk.*") if found.suffix[1:].isdecimal()):
+            release_disk(disk, vm)
+    return {}
+
+
+def release_disk(disk: Path, vm: int) -> None:
+    """Release the engine's name of a disk's image. What is longer than a reference is data, which has none."""
+    if not disk.exists() or disk.stat().st_size <= imageref.LIMIT:
+        as_root(["release", str(vm), disk.name])
+
+
+def archive_of(path: Path) -> Path | None:
+    if not path.is_file():
+        return None
+    try:
+        found = imageref.read(path).archive
+    except BadInput:
+        return None  # a disk of data
+    return path.with_name(found) if found else None
+
+
+def grow(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    """Grow a disk. Of one that a running container has mounted, only check the size: oned calls the driver's
+    resize_disk next."""
+    size = int(request["size"])
+    if is_root(path):
+        raise NotSupported(f"{path.name} is the root of a container, whose size Docker fixes when it makes the "
+                           "container; keep data on a volatile disk, which can grow")
+    with locked(path) as lock:
+        if lock.used:
+            datafiles.require_growth(path, size)
+        else:
+            datafiles.grow(path, size, lock.fds)
+    return {}
+
+
+def snapshot(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    do, number = request["act"], int(request["number"])
+    if do != "delete" and is_root(path):
+        raise NotSupported("the root of a container has no disk snapshots, but those of its VM (onevm snapshot-create)")
+    if request.get("live"):
+        create_live_snapshot(path, number)
+        return {}
+    with locked(path) as lock:
+        if lock.used and do != "delete":
+            raise NotSupported(f"{path.name} is mounted for a container that is suspended or runs: power the VM off "
+                               "first (onevm poweroff)")
+        SNAPSHOT_ACTIONS[do](path, number)
+    return {}
+
+
+def create_live_snapshot(disk: Path, number: int) -> None:
+    """Copy a disk that the VM's container may have mounted."""
+    if not disk.is_file():
+        raise BadInput(f"{disk} is not there")
+    datafiles.snapshots(disk).mkdir(exist_ok=True)
+    with replacing(datafiles.snapshots(disk) / str(number)) as unfinished, locked(disk, frozen=True) as lock:
+        datafiles.duplicate(disk, unfinished, lock.fds)
+
+
+class Lock(NamedTuple):
+    """:ivar used: whether the VM's container has the disk mounted
+    :ivar fds: a program that inherits them keeps the lock until it ends, also where this process is killed
+    """
+
+    used: bool
+    fds: tuple[int, ...] = ()
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, frozen: bool = False) -> Iterator[Lock]:
+    """Keep the actions of a disk's VM on this node waiting; the disks of a VM that is off are unmounted before.
+
+    :param frozen: also keep the file system from being written to, if the VM's container has it mounted
+    :raises DriverError: something else uses it
+    """
+    directory, disk, vm = disk_paths.inside(str(path))
+    if disk is None or not engine_is_there():
+        yield Lock(used=False)
+        return
+    command = root_command(["lock", str(vm), directory.parent.name, disk.partition(".")[2],
+                            *(["frozen"] if frozen else [])])
+    with tempfile.TemporaryFile() as complaints, subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints) as holder:
+        answer = cast("BinaryIO", holder.stdout).readline(REQUEST_LIMIT)
+        if not answer:
+            holder.wait()
+            complaints.seek(0)
+            raise DriverError(reason(complaints.read()) or f"`{' '.join(command)}` failed with status "
+                              f"{holder.returncode}")
+        yield Lock(bool(json.loads(answer)["used"]), (cast("BinaryIO", holder.stdin).fileno(),))
+        cast("BinaryIO", holder.stdin).close()
+        if holder.wait():
+            raise DriverError(f"{path} may have been used meanwhile, so that what was done with it is not to be relied "
+                              f"on: `{' '.join(command)}` did not last as long")
+
+
+def is_root(path: Path) -> bool:
+    """Return whether a disk is the root of a container, which is a reference to an image of the engine."""
+    try:
+        imageref.read(path)
+    except BadInput:
+        return False
+    return True
+
+
+# Images of the engine, for which one must be root.
+
+
+def hold(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    """Hold an image for a disk.
+
+    :returns: whether the engine has the image, which then stays as long as the VM has the disk
+    """
+    return {"held": as_root(["hold", str(request["vm"]), path.name, str(request["image"])]) != NOT_THERE}
+
+
+def load(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    as_root(["load", str(request["vm"]), path.name, str(request["image"])], source)
+    return {}
+
+
+def pull(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+    """Pull an image; reference and credentials follow on standard input."""
+    as_root(["pull", str(request["vm"]), path.name, str(request["image"])], source)
+    return {}
+
+
+def as_root(words: list[str], source: BinaryIO | int = subprocess.DEVNULL,
+            out: BinaryIO | int = subprocess.DEVNULL) -> int:
+    command = root_command(words if words[0] in ("drop", "leave") else ["image", *words])
+    try:
+        done = subprocess.run(command, stdin=source, stdout=out, stderr=subprocess.PIPE, check=False)
+    except OSError as error:
+        raise DriverError(f"`{' '.join(command)}`: {not_run(command[0], error)}") from error
+    if done.returncode not in (0, NOT_THERE):
+        raise DriverError(reason(done.stderr) or f"`{' '.join(command)}` failed with status {done.returncode}")
+    return done.returncode
+
+
+def root_command(words: list[str]) -> list[str]:
+    """Name the command by its path: with OpenNebula's packages sudo does not look for names in /usr/local."""
+    return [*([] if os.geteuid() == 0 else ["sudo", "-n"]), shutil.which("onedock") or "onedock", *words]
+
+
+def engine_is_there() -> bool:
+    """Return whether this host is a node. Not on a front-end, which has nothing of a VM but files. A node has the
+    driver's directory also where Docker is down: what needs Docker fails there, because its containers may run on and
+    have what the VMs wrote."""
+    options = conf.load()
+    return any(Path(path).exists() for path in (options.endpoint.removeprefix("unix://"), options.state))
+
+
+ACTIONS: Mapping[str, Callable[[Path, Request, BinaryIO, BinaryIO], Request | None]] = {
+    "make": make, "write": write, "read": read, "receive": receive, "send": send, "send_root": send_root,
+    "send_archive": send_archive, "mark": mark, "look": look, "unmark": unmark, "leave": leave, "move": move,
+    "release": release, "delete": delete, "grow": grow, "snapshot": snapshot, "hold": hold, "load": load, "pull": pull}

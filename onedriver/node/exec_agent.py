@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run beside a command in a container: start it, wait for its end, and leave its outcome.
+
+Called with the container's name and the file descriptor of a socket that holds the place of the container's one
+command; who connects to it ends the command. Standard input is the command and its input as JSON: neither is for the
+eyes of others on the host. On standard output it tells that the command has begun, or why not.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from containerhost import engines
+from containerhost.errors import ContainerHostError
+from onedriver.errors import DriverError
+from onedriver.node import commands, single_instance
+from onedriver.node.commands import BEGUN, Outcome
+from onedriver.node.options import NodeOptions
+
+Options = TypeVar("Options", bound=NodeOptions)
+
+
+def run(name: str, fd: str, load: Callable[[], Options],
+        begin: Callable[[Options, str, Sequence[str]], engines.Command]) -> int:
+    """Run a command in a container until it ends.
+
+    :param load: reads the node's options
+    :param begin: begins a command in a container of that name
+    :returns: the exit status
+    """
+    task = json.load(sys.stdin)
+    with socket.socket(fileno=int(fd)) as listener:
+        try:
+            options = load()
+            begun = begin(options, name, task["command"])
+        except (ContainerHostError, DriverError) as error:
+            print(error)
+            return 1
+        with contextlib.closing(begun):
+            tell_and_hang_up()
+            stay(begun, task, options, listener, name)
+    return 0
+
+
+def tell_and_hang_up() -> None:
+    """Write the answer and close it: its reader waits until nobody can add to it."""
+    print(BEGUN, end="", flush=True)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def stay(begun: engines.Command, task: dict[str, Any], options: NodeOptions, listener: socket.socket,
+         name: str) -> None:
+    """Wait until the command ends, or another process asks this one to end."""
+    over, found = threading.Event(), list[Outcome]()
+
+    def finish() -> None:
+        found.append(outcome(begun, base64.b64decode(task["stdin"]), options.exec_timeout))
+        over.set()
+
+    def await_end() -> None:
+        # Not even the interpreter's own end closes it, only the kernel after it: then nothing of this is left.
+        single_instance.await_end(listener).detach()
+        over.set()
+
+    for work in (finish, await_end):
+        threading.Thread(target=work, daemon=True).start()
+    over.wait()
+    if not found:
+        begun.kill()
+        return
+    commands.leave(Path(options.state) / name, found[0])
+    # At once: who sees the outcome may begin the next command, and the interpreter would take its time to let go.
+    os._exit(0)
+
+
+def outcome(begun: engines.Command, stdin: bytes, timeout: int) -> Outcome:
+    try:
+        done = begun.finish(stdin, timeout)
+    except ContainerHostError as error:
+        return Outcome("ERROR", 1, b"", str(error).encode())
+    return Outcome("DONE", done.status, done.stdout, done.stderr)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the rounds of monitoring: every directory of probes on its own period, its message sent, until the end."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from onedriver.errors import DriverError
+from onedriver.monitor import Type
+from onedriver.monitorconfig import DIRECTORIES, MonitorConfig
+from onedriver.node import probe_directory
+from onedriver.node.probe_directory import Found
+
+LOG = logging.getLogger(__name__)
+FIRST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.STATE_VM, Type.MONITOR_VM)  # of the answer to the start
+OF_HOST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.BEACON_HOST)
+LAST_ROUND = 10  # seconds for probes that run when the end comes
+WATCH_INTERVAL = 2.0  # s
+
+Send = Callable[[Type, bool, str], None]
+
+
+class ProbeFailed(DriverError):
+    """A probe of the host failed."""
+
+
+class PollLoop:
+    """:param directory: of the driver's probes
+    :param argv: every probe's arguments
+    :param stdin: every probe's input
+    :param allocations: directory of the records of this host's allocations
+    """
+
+    def __init__(self, directory: Path, argv: Sequence[str], stdin: bytes, allocations: Path) -> None:
+        self._directory = directory
+        self._allocations = allocations
+        self._argv = argv
+        self._stdin = stdin
+
+    def found(self, kind: Type) -> Found:
+        return probe_directory.run(self._directory / DIRECTORIES[kind], self._argv, self._stdin)
+
+    def first(self) -> list[tuple[str, str]]:
+        """Return the answer to the start. Probes of VMs that fail are left out here, and reported later.
+
+        :raises ProbeFailed: the host cannot be measured
+        """
+        found = [(kind, self.found(kind)) for kind in FIRST]
+        for kind, result in found:
+            if kind in OF_HOST and not result.success:
+                raise ProbeFailed(result.text)
+        return [(kind.value, result.text) for kind, result in found if result.success]
+
+    def run(self, config: MonitorConfig, send: Send, ended: threading.Event) -> None:
+        """Run all rounds, until ``ended``."""
+        threads = [threading.Thread(target=self._repeat, args=(kind, config.periods[kind], send, ended), name=kind,
+                                    daemon=True) for kind in DIRECTORIES]
+        threads.append(threading.Thread(target=self._watch, args=(modified(self._allocations), send, ended),
+                                        name="allocations", daemon=True))
+        for thread in threads:
+            thread.start()
+        ended.wait()
+        deadline = time.monotonic() + LAST_ROUND
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _repeat(self, kind: Type, period: int, send: Send, ended: threading.Event) -> None:
+        while not ended.is_set():
+            self.once(kind, send)
+            ended.wait(period)
+
+    def _watch(self, seen: int | None, send: Send, ended: threading.Event) -> None:
+        """Report the host's devices when an allocation changes: oned does not know of those of the other driver."""
+        while not ended.wait(WATCH_INTERVAL):
+            now = modified(self._allocations)
+            if now != seen:
+                seen = now
+                self.once(Type.SYSTEM_HOST, send)
+
+    def once(self, kind: Type, send: Send) -> None:
+        """Run the probes of one directory, and send what they print, if anything; a front-end that is away is tried
+        again in the next round."""
+        found = self.found(kind)
+        if found.success and not found.text:
+            return
+        try:
+            send(kind, found.success, found.text)
+        except OSError as error:
+            LOG.warning("%s cannot be sent: %s", kind.value, error)
+
+
+def modified(directory: Path) -> int | None:
+    """Return when an entry of a directory came, went or was replaced, in ns; None if the directory cannot be read."""
+    try:
+        return directory.stat().st_mtime_ns
+    except OSError:
+        return None

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ensure one process of a name: the holder listens on a socket in a directory that only its user can enter.
+
+Root's is in /run, and that of another user in the user's home, so that nobody else can take a name first; each has one
+for every network namespace. The kernel closes the socket with the process. Its file may stay, and tells nothing: who
+takes the name removes it. A file with the process's number would also do to find it, but not to end it: another process
+may have the number by then, and only the socket tells when all that it held is closed.
+"""
+
+import contextlib
+import os
+import pwd
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from containerhost.linux import lock
+from containerhost.linux.files import Directory
+from onedriver.errors import DriverError
+
+RUN, HOME = Path("/run/onedriver"), ".onedriver"
+NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
+LONGEST = 107  # bytes of a socket's path, see unix(7)
+END = b"e"  # asks the holder to end; who only looks whether it is there sends nothing
+TIMEOUT = 5.0  # s in which a process that connects says what it wants
+LOCK_TIMEOUT = 30.0  # s; others hold it while they ask one process
+
+
+class AlreadyRunning(DriverError):
+    """Another process has the name and keeps it."""
+
+
+def take(name: str) -> socket.socket:
+    """Take the name, for as long as the socket is open.
+
+    :raises AlreadyRunning: another process has it
+    :raises DriverError: there is no directory for it
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with locked() as directory:
+            connection = connected(name)
+            if connection is not None:
+                connection.close()
+                raise AlreadyRunning(f"{name} runs already")
+            path = path_of(name)
+            directory.unlink(path.name)
+            listener.bind(str(path))
+            listener.listen()
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def await_end(listener: socket.socket) -> socket.socket:
+    """Wait until another process wants this one to end.
+
+    :returns: what it waits at: it is to stay open until this process has ended
+    """
+    while True:
+        connection = asked_to_end(listener)
+        if connection:
+            return connection
+
+
+def asked_to_end(listener: socket.socket) -> socket.socket | None:
+    """Return the next connection of :func:`await_end` that asks to end; None for one that only looked."""
+    connection, _ = listener.accept()
+    try:
+        connection.settimeout(TIMEOUT)
+        if connection.recv(len(END)) == END:
+            connection.settimeout(None)
+            return connection
+    except OSError:
+        pass  # it went without a word, which is to ask for nothing
+    connection.close()
+    return None
+
+
+def end(name: str, timeout: float) -> bool:
+    """End the process that has the name, and whoever takes it meanwhile, until nobody has it.
+
+    :param timeout: seconds for it to end
+    :returns: whether there was one
+    :raises AlreadyRunning: it goes on
+    """
+    until, found = time.monotonic() + timeout, False
+    # The kernel may close a connection of a process that ends before it closes what that listens at.
+    while (connection := connected(name)) is not None:
+        found = True
+        with connection:
+            try:
+                connection.settimeout(max(0.001, until - time.monotonic()))
+                connection.sendall(END)
+                connection.recv(1)
+            except TimeoutError as error:
+                raise AlreadyRunning(f"{name} did not end within {timeout:g} s") from error
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # it ended without a look at who waits
+    if found:
+        forget(name)
+    return found
+
+
+def forget(name: str) -> None:
+    """Remove the file of a socket that nobody listens at."""
+    with locked() as directory:
+        connection = connected(name)
+        if connection is None:
+            directory.unlink(path_of(name).name)
+        else:
+            connection.close()
+
+
+def connected(name: str) -> socket.socket | None:
+    """Connect to the process that has the name.
+
+    :raises AlreadyRunning: so many wait for the holder that it cannot be asked
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(TIMEOUT)
+    try:
+        connection.connect(str(path_of(name)))
+    except (ConnectionRefusedError, FileNotFoundError):
+        connection.close()
+        return None
+    except TimeoutError as error:
+        connection.close()
+        raise AlreadyRunning(f"{name} does not answer") from error
+    return connection
+
+
+def names() -> frozenset[str]:
+    """Return all names that are held now by processes of this user."""
+    with locked() as directory:
+        found = [name.replace(":", "/") for name in directory.names()]
+    return frozenset(filter(is_held, found))
+
+
+def is_held(name: str) -> bool:
+    connection = connected(name)
+    if connection is None:
+        return False
+    connection.close()
+    return True
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[Directory]:
+    """Open the directory, with the lock of those who take and remove names.
+
+    :raises DriverError: it cannot be made, or is not this user's alone
+    """
+    place = directory()
+    base = place.parents[1] if os.getuid() == 0 else place.parents[2]
+    try:
+        with Directory(base) as parent, parent.child(*place.relative_to(base).parts, create=True) as found, Directory(
+                f"/proc/self/fd/{found.fd}", owner=os.getuid()) as checked:
+            lock.acquire(checked.fd, LOCK_TIMEOUT, place)
+            yield checked
+    except OSError as error:
+        raise DriverError(f"{place}, where processes of this user find one another, cannot be used: {error}") from error
+
+
+def directory() -> Path:
+    """Return the directory of this user, this network namespace and, as a home may be on several hosts, this host."""
+    network = str(os.stat("/proc/self/ns/net").st_ino)
+    if os.getuid() == 0:
+        return RUN / network
+    try:
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError as error:
+        raise DriverError(f"user {os.getuid()} is none of the host's users (getent passwd) and has no home") from error
+    return Path(home) / HOME / os.uname().nodename / network
+
+
+def path_of(name: str) -> Path:
+    """Return the path of the name's socket.
+
+    :raises DriverError: the name is none that a socket can have
+    """
+    path = directory() / name.replace("/", ":")
+    if not NAME.fullmatch(name) or len(os.fsencode(path)) > LONGEST:
+        raise DriverError(f"{name[:120]!r} is no name of a process, or too long for the path of a socket, {path}")
+    return path

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serve a client of a console. This process has the console and knows nothing of the client but a socket's bytes; the
+process that talks with the client can reach nothing but that socket.
+
+A console has one client: whoever comes last, and knows the password, since a browser that was closed may be noticed
+late.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+
+from containerhost import consolebridge
+from containerhost.engines import Console
+from containerhost.errors import ContainerHostError
+from onedriver.node import single_instance
+from onedriver.node.vnc import session
+
+HANDOVER_TIMEOUT = 20  # s in which the client before must have let go, and the engine of him
+KEPT = 8192  # bytes: more than a screen
+REFUSED = b"\r\nThe console cannot be had now: the container does not run, or somebody else has its console.\r\n"
+
+
+def holder(name: str) -> str:
+    return f"one-console-client/{name}"
+
+
+def main(client: socket.socket, name: str, password: str | None, attach: Callable[[], Console],
+         printed: Callable[[], bytes]) -> None:
+    """Serve one client of a console.
+
+    :param attach: to the container's console
+    :param printed: what it printed so far
+    """
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        try:
+            ours.close()
+            session.main(client, theirs, password, name, hold_console)
+        finally:
+            os._exit(0)  # whatever happens, it never goes on as this process does
+    client.close()
+    theirs.close()
+    with ours:
+        if ours.recv(len(session.ADMITTED)) == session.ADMITTED:
+            try:
+                serve(ours, name, attach, printed)
+            except (ContainerHostError, single_instance.AlreadyRunning):
+                ours.sendall(REFUSED)
+                while ours.recv(KEPT):  # it is to be read before the client goes
+                    pass
+
+
+def hold_console() -> None:
+    """Tell the process that has the port."""
+    os.write(sys.stdout.fileno(), session.ADMITTED)
+
+
+def serve(ours: socket.socket, name: str, attach: Callable[[], Console], printed: Callable[[], bytes]) -> None:
+    """Serve the console to one client.
+
+    :raises AlreadyRunning, ContainerHostError: the console cannot be had
+    """
+    single_instance.end(holder(name), HANDOVER_TIMEOUT)
+    place = single_instance.take(holder(name))  # until this process ends
+    with contextlib.closing(attach()) as console:
+        threading.Thread(target=give_way, args=(place, ours), daemon=True).start()
+        ours.sendall(printed()[-KEPT:])
+        consolebridge.bridge(ours, console)
+
+
+def give_way(place: socket.socket, ours: socket.socket) -> None:
+    """End the session for the next client, or at the end of the VM."""
+    single_instance.await_end(place).detach()  # the kernel closes it once nothing of this process is left
+    consolebridge.hang_up(ours)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+
+import testtools
+
+from lxdone import lcm_states
+from onedriver import actions
+from onedriver.errors import DriverError, NotSupported
+from onedriver.node import validation
+from tests.unit.lxdone.machines import machine
+
+
+def in_state(lcm: int):
+    return machine(("<LCM_STATE>2</LCM_STATE>", f"<LCM_STATE>{lcm}</LCM_STATE>"))
+
+
+class RefusalsTest(testtools.TestCase):
+    def test_it_leaves_its_host_to_be_stopped_migrated_or_undeployed(self) -> None:
+        self.assertEqual({5, 7, 29}, {lcm for lcm in range(80) if lcm_states.leaves(in_state(lcm))})
+
+    def test_its_root_is_wanted_unless_its_disk_goes_too(self) -> None:
+        self.assertEqual({2, 12, 15, 23}, {lcm for lcm in range(80) if not lcm_states.keeps_root(in_state(lcm))})
+        persistent = machine(("<SAVE><![CDATA[NO]]>", "<SAVE>YES"))
+        self.assertTrue(persistent.disks[0].save)
+        for lcm, kept in ((2, True), (12, True), (15, False), (23, False)):
+            self.assertEqual(kept, lcm_states.keeps_root(dataclasses.replace(persistent, lcm_state=lcm)))
+
+    def test_it_stays_for_poweroff_and_suspend_only(self) -> None:
+        self.assertEqual({6, 18}, {lcm for lcm in range(80) if validation.stays(in_state(lcm))})
+
+    def test_a_lost_disk_is_not_silently_a_new_one(self) -> None:
+        for lcm in (19, 20, 21, 22, 32, 35):
+            self.assertRaises(DriverError, validation.of_a_new_container, in_state(lcm))
+        validation.of_a_new_container(in_state(2))
+
+    def test_what_is_not_supported_is_an_action(self) -> None:
+        self.assertLess(set(lcm_states.UNSUPPORTED), set(actions.ARGUMENTS))
+        self.assertRaises(NotSupported, validation.of_action, "migrate", lcm_states.UNSUPPORTED)
+        validation.of_action("deploy", lcm_states.UNSUPPORTED)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A VM that an action has locked, or whose container is gone, delays no other VM."""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import fixtures
+import testtools
+
+from containerhost.engines import ContainerState, Status
+from containerhost.errors import EngineNotFound
+from lxdone.root.reconciler import Reconciler
+from onedriver.node import names
+from onedriver.node.names import LABEL
+from tests.unit.onedriver.node.test_vmlock import HOLD
+
+
+class ReconcilerTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.state = Path(self.useFixture(fixtures.TempDir()).path)
+        self.calls = mock.MagicMock()
+        self.containers = {number: ContainerState(names.name(number), Status.STOPPED, labels={LABEL: str(number)})
+                           for number in (1, 2)}
+        self.calls.engine.containers.return_value = tuple(self.containers.values())
+        self.calls.engine.container.side_effect = lambda name: self.containers[int(name.removeprefix(names.PREFIX))]
+        self.calls.contexts.home.side_effect = lambda name: self.state / name
+        self.calls.writeback.is_over.return_value = False
+        self.calls.consoles.dead.return_value = ()
+        self.reconciler = Reconciler(*(getattr(self.calls, part) for part in (
+            "engine", "writeback", "disks", "contexts", "consoles")), self.state, self.calls.forget)
+
+    @contextlib.contextmanager
+    def worked_on(self, vm_id: int) -> Iterator[None]:
+        """Let an action, which is another process, work on a VM."""
+        with subprocess.Popen([sys.executable, "-c", HOLD, str(self.state), str(vm_id)], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]) as action:
+            self.assertEqual(b"held\n", action.stdout.readline())
+            yield
+            action.communicate()
+
+    def saved(self) -> list[str]:
+        self.reconciler.reconcile()
+        return [call.args[0] for call in self.calls.writeback.save.call_args_list]
+
+    def test_vm_that_an_action_works_on_is_left_to_it(self) -> None:
+        with self.worked_on(1):
+            self.assertEqual(["one-2"], self.saved())
+
+    def test_container_that_was_removed_meanwhile_keeps_nothing_from_the_others(self) -> None:
+        first = self.containers.pop(1)
+        self.calls.engine.containers.return_value = (first, *self.containers.values())
+        self.calls.engine.container.side_effect = [EngineNotFound("one-1"), self.containers[2]]
+        self.assertEqual(["one-2"], self.saved())
+
+    def test_what_vms_left_that_are_over_goes_where_no_action_works_on_them(self) -> None:
+        self.calls.writeback.is_over.return_value = True
+        with self.worked_on(1):
+            self.reconciler.clean()
+        self.assertEqual([mock.call(2)], self.calls.forget.call_args_list)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from unittest import mock
+
+import fixtures
+import testtools
+
+from onedock import datafiles, imageref
+from onedock.imageref import ImageRef
+from onedock.transfer import node_agent
+from onedriver.errors import DriverError, NotSupported
+from tests.commands import script
+from tests.waiting import await_that
+
+DISK = Path("/datastores/0/1/disk.1")
+
+
+class GrowthTest(testtools.TestCase):
+    def test_an_xfs_that_this_host_could_not_grow_is_refused_unchanged(self) -> None:
+        disk = Path(self.useFixture(fixtures.TempDir()).path) / "disk.1"
+        disk.write_bytes(b"XFSB".ljust(1 << 20, b"\0"))
+        self.useFixture(fixtures.MockPatch("shutil.which", return_value=None))
+        self.assertIn("install xfsprogs", str(self.assertRaises(NotSupported, datafiles.grow, disk, 8)))
+        self.assertEqual(1 << 20, disk.stat().st_size)
+        self.useFixture(fixtures.MockPatch("shutil.which", return_value="/usr/sbin/xfs_growfs"))
+        datafiles.grow(disk, 8)
+        self.assertEqual(8 << 20, disk.stat().st_size)
+
+
+class LockTest(testtools.TestCase):
+    """With a program in the place of ``onedock lock``, whose half hour is too long for a test."""
+
+    def holder(self, script: str) -> None:
+        self.useFixture(fixtures.MockPatchObject(node_agent, "engine_is_there", return_value=True))
+        self.command = self.useFixture(fixtures.MockPatchObject(node_agent, "root_command",
+                                                                return_value=["sh", "-c", script])).mock
+
+    def test_what_was_done_without_the_lock_has_failed(self) -> None:
+        done = mock.Mock()
+        self.holder("echo '{\"used\": false}'; exit 1")
+
+        def act() -> None:
+            with node_agent.locked(DISK):
+                done()
+
+        self.assertIn("may have been used meanwhile", str(self.assertRaises(DriverError, act)))
+        done.assert_called_once_with()
+
+    def test_the_lock_ends_with_what_it_was_for(self) -> None:
+        self.holder("echo '{\"used\": true}'; read line; exit 0")
+        with node_agent.locked(DISK) as lock:
+            self.assertTrue(lock.used)
+        with testtools.ExpectedException(ZeroDivisionError), node_agent.locked(DISK):
+            raise ZeroDivisionError
+
+    def test_disk_in_use_is_copied_while_it_is_frozen(self) -> None:
+        disk, out = self.disk(), io.BytesIO()
+        self.holder("echo '{\"used\": true}'; read line; exit 0")
+        node_agent.snapshot(disk, {"act": "create", "number": 3, "live": True}, io.BytesIO(), out)
+        self.assertEqual(["lock", "1", "0", "1", "frozen"], self.command.call_args.args[0])
+        self.assertEqual(b"content", (disk.parent / "disk.1.snap/3").read_bytes())
+        stream = disk.parent / "stream"
+        with stream.open("wb") as file:
+            node_agent.send(disk, {"frozen": True}, io.BytesIO(), file)
+        with tarfile.open(stream) as archive:
+            self.assertEqual(["disk.1"], archive.getnames())
+        self.assertEqual(["disk.1", "disk.1.snap", "stream"], sorted(os.listdir(disk.parent)))
+
+    def test_copy_of_a_disk_that_was_thawed_meanwhile_is_none(self) -> None:
+        disk = self.disk()
+        for status in (1, 0):
+            self.holder(f"echo '{{\"used\": true}}'; exit {status}" if status else "exit 1")
+            for act in (lambda: node_agent.snapshot(disk, {"act": "create", "number": 3, "live": True}, io.BytesIO(),
+                                                    io.BytesIO()),
+                        lambda: node_agent.send(disk, {"frozen": True}, io.BytesIO(), io.BytesIO())):
+                self.assertRaises(DriverError, act)
+        self.assertEqual(["disk.1"], [path.name for path in disk.parent.rglob("*") if path.is_file()])
+
+    def test_copy_for_which_there_is_no_room_leaves_nothing(self) -> None:
+        disk = self.disk()
+        self.holder("echo '{\"used\": true}'; read line; exit 0")
+        directory = disk.parent / "bin"
+        directory.mkdir()
+        script(directory / "cp", "echo No space left on device >&2; exit 1;")
+        self.useFixture(fixtures.EnvironmentVariable("PATH", f"{directory}:{os.environ['PATH']}"))
+        for act in (lambda: node_agent.snapshot(disk, {"act": "create", "number": 3, "live": True}, io.BytesIO(),
+                                                io.BytesIO()),
+                    lambda: node_agent.send(disk, {"frozen": True}, io.BytesIO(), io.BytesIO())):
+            self.assertIn("No space left", str(self.assertRaises(DriverError, act)))
+        self.assertEqual(["cp", "disk.1"], sorted(path.name for path in disk.parent.rglob("*") if path.is_file()))
+
+    def test_root_has_no_disk_snapshots(self) -> None:
+        disk = self.disk()
+        imageref.write(disk, ImageRef("sha256:" + "0" * 64, "docker://x"))
+        self.assertRaises(NotSupported, node_agent.snapshot, disk, {"act": "create", "number": 3, "live": True},
+                          io.BytesIO(), io.BytesIO())
+
+    def disk(self) -> Path:
+        disk = Path(self.useFixture(fixtures.TempDir()).path) / "0/1/disk.1"
+        disk.parent.mkdir(parents=True)
+        disk.write_text("content")
+        return disk
+
+    def test_the_lock_stays_as_long_as_a_program_that_a_killed_command_leaves(self) -> None:
+        """Else a second command would change the file system that e2fsck still works on."""
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        disk, gate, free = base / "0/1/disk.1", base / "gate", base / "free"
+        disk.parent.mkdir(parents=True)
+        offset, magic = datafiles.EXT_MAGIC
+        disk.write_bytes(bytes(offset) + magic)
+        os.mkfifo(gate)
+        script(base / "e2fsck", f"read line < {gate}; true")
+        script(base / "onedock", f"echo '{{\"used\": false}}'; cat; touch {free}; true")
+        (base / "onedock.toml").write_text(f'state = "{base}"\n')
+        begin = "import sys; from onedock.transfer.node_agent import serve; serve(sys.stdin.buffer, sys.stdout.buffer)"
+        environment = os.environ | {"PATH": f"{base}:{os.environ['PATH']}", "ONEDOCK_CONF": f"{base}/onedock.toml"}
+        script(base / "sudo", 'shift; exec "$@";:')
+        with subprocess.Popen([sys.executable, "-c", begin], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                              env=environment) as node:
+            assert node.stdin
+            node.stdin.write(json.dumps({"do": "grow", "path": str(disk), "size": 8}).encode() + b"\n")
+            node.stdin.flush()
+            with gate.open("w") as program:  # it runs
+                node.send_signal(signal.SIGKILL)
+                node.wait()
+                time.sleep(0.5)
+                self.assertFalse(free.exists())
+                program.write("end\n")
+        await_that(free.exists, "the lock is free again")
