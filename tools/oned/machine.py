@@ -31,8 +31,9 @@ case $python in /root/*)
 esac
 for directory; do
     mkdir -p "$home$directory/upper" "$home$directory/work"
-    mount -t overlay overlay -o "lowerdir=$directory,upperdir=$home$directory/upper,workdir=$home$directory/work"
-"$directory" done
+    layer=$home$directory
+    mount -t overlay overlay -o "lowerdir=$directory,upperdir=$layer/upper,workdir=$layer/work" "$directory"
+done
 rm -rf /var/lib/onedock /var/lib/lxdone /var/lib/containerhost
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=1777 tmpfs /tmp
