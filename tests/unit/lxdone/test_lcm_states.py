@@ -14,7 +14,7 @@ def in_state(lcm: int):
     return machine(("<LCM_STATE>2</LCM_STATE>", f"<LCM_STATE>{lcm}</LCM_STATE>"))
 
 
-class RefusalsTest(testtools.TestCase):
+class LcmStatesTest(testtools.TestCase):
     def test_it_leaves_its_host_to_be_stopped_migrated_or_undeployed(self) -> None:
         self.assertEqual({5, 7, 29}, {lcm for lcm in range(80) if lcm_states.leaves(in_state(lcm))})
 

@@ -10,7 +10,7 @@ from nova_lxd_ext.unsupported import UnsupportedMethods
 EXPECTED = (NotImplementedError, exception.NovaException)
 
 
-class RefusalsTest(testtools.TestCase):
+class UnsupportedTest(testtools.TestCase):
     def test_each_is_refused_with_words_of_its_own(self) -> None:
         driver = UnsupportedMethods(None)
         refused = [name for name, _ in inspect.getmembers(UnsupportedMethods, inspect.isfunction) if name
