@@ -9,6 +9,9 @@ from tools import supportmatrix
 supportmatrix.write()
 
 project = "nova-lxd-ext"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "openstackdocstheme", "oslo_config.sphinxext"]
 myst_heading_anchors = 3
-html_theme = "alabaster"
+html_theme = "openstackdocs"
+# Without a name the theme would look for the repository on opendev.org.
+openstackdocs_auto_name = False
+openstackdocs_use_storyboard = False
