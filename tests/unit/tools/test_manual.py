@@ -16,7 +16,7 @@ NAME = re.compile(rf"`({MODULE})`")
 # A row of a table whose first column names modules, and names of modules in parentheses after what they do.
 ROW = re.compile(r"^\| *(`[^|]*?) *\|", re.M)
 LISTED = re.compile(rf"\((`{MODULE}`(?:, `{MODULE}`)*)\)")
-DOTTED = re.compile(rf"\b(?:{'|'.join(PACKAGES)})(?:\.[a-z_]+)+\b(?!\()")
+DOTTED = re.compile(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})(?:\.[a-z_]+)+\b(?!\()")
 PATH = re.compile(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})(?:/[a-z_]+)+(?:\.py)?\b")
 
 
