@@ -63,7 +63,7 @@ class RescueTest(RescueCase):
         self.assertEqual("repaired\n", self.shell(server, f"cat {TARGET}/etc/state"))
         self._unrescue_server(server)
         self.assertEqual({name: Status.RUNNING}, self.containers())
-        self.assertEqual("mine\nmended\nnew\n1000:100\n0:0\n", self.shell(
+        self.assertEqual("mine\nrepaired\nnew\n1000:100\n0:0\n", self.shell(
             server, "cat /root/letter /etc/state /root/new; stat -c %u:%g /root/letter /root/new"))
         self.assertEqual(devices, self.shell(server, "ls /dev /sys/class/net"))
         self.assertNotEqual("for-rescue", self.drive(server).get("admin_pass"))
