@@ -134,16 +134,21 @@ class One:
 
     # What is waited for.
 
-    def await_state(self, vm: str, wanted: str, timeout: float = TIMEOUT) -> None:
+    def await_state(self, vm: str, wanted: str, timeout: float = TIMEOUT, former: str = "") -> None:
         """Wait until a VM is in a state.
 
+        :param former: the state that it leaves, which may be a failed one
         :raises MachineFailed: it is in another after that many seconds, or in a failed one
         """
         end = time.monotonic() + timeout
         while (state := self.state(vm)) != wanted:
-            if time.monotonic() > end or FAILED.search(state):
+            if time.monotonic() > end or (state != former and FAILED.search(state)):
                 raise MachineFailed(f"VM {vm} is {state}, not {wanted}: {self.error(vm)}")
             time.sleep(POLL_INTERVAL)
+
+    def over(self, vm: str, timeout: float = TIMEOUT) -> None:
+        """Wait until a VM has ended: oned answers the command before the VM leaves the state that it was in."""
+        self.await_state(vm, "DONE LCM_INIT", timeout, former=self.state(vm))
 
     def running(self, vm: str) -> None:
         self.await_state(vm, "ACTIVE RUNNING")

@@ -187,7 +187,7 @@ class Stage:
         for vm in vms:
             self.one("onevm", "terminate", "--hard", vm)
         for vm in vms:
-            self.one.await_state(vm, "DONE LCM_INIT")
+            self.one.over(vm)
 
     def hot(self, vm: str, text: str) -> None:
         """Attach what a template of ``nic-attach --file`` says."""
@@ -254,7 +254,7 @@ class Stage:
             for words in (("terminate", "--hard"), ("recover", "--delete")):
                 try:
                     self.one("onevm", words[0], vm, *words[1:])
-                    self.one.await_state(vm, "DONE LCM_INIT", 60)
+                    self.one.over(vm, 60)
                     break
                 except MachineFailed:
                     continue

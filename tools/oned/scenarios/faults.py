@@ -32,7 +32,7 @@ def removed_behind_oneds_back(stage: Stage, driver: Driver) -> str:
     stage.engine(stage.node(vm), driver, "delete" if driver is LXDONE else "rm", "--force", f"one-{vm}")
     stage.one.await_state(vm, "POWEROFF LCM_INIT")
     stage.one("onevm", "terminate", "--hard", vm)
-    stage.one.await_state(vm, "DONE LCM_INIT")
+    stage.one.over(vm)
     stage.end(stage.vm(driver, "next", GPU * 2))
     return "POWEROFF, terminated, its GPU is free"
 

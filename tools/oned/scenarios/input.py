@@ -59,7 +59,7 @@ def bad_values(stage: Stage, driver: Driver) -> str:
         require("mistake" not in error and NAMED.get(attribute, attribute) in error, f"{bad!r} fails with {error!r}")
         seen.append(attribute)
         stage.one("onevm", "terminate", "--hard", vm)
-        stage.one.await_state(vm, "DONE LCM_INIT")
+        stage.one.over(vm)
     return ", ".join(seen)
 
 
@@ -76,7 +76,7 @@ def line_that_ends_a_message(stage: Stage, driver: Driver) -> str:
     state = stage.await_that(lambda: stage.one.state(vm) in ENDS and stage.one.state(vm), "it ends", TIMEOUT)
     require(state != "ACTIVE RUNNING", "it runs")
     stage.one("onevm", "recover", "--delete", vm)
-    stage.one.await_state(vm, "DONE LCM_INIT")
+    stage.one.over(vm)
     for machine in stage.cloud.machines:
         machine.run("rm", "-f", BROKEN)
     return f"{state}; what followed the line was run on: {', '.join(ran) or 'no machine'}"
@@ -103,7 +103,7 @@ def sample_goes_to_its_own_driver(stage: Stage) -> str:
     finally:
         stage.await_that(lambda: stage.one.state(vm) in ENDS, "its deployment ends")  # the image has no nginx
         stage.one("onevm", "recover", "--delete", vm)
-        stage.one.await_state(vm, "DONE LCM_INIT")
+        stage.one.over(vm)
         stage.one("onetemplate", "delete", "web")
         stage.one("oneimage", "delete", "nginx")
     return f"on {stage.one.host(vm)}, datastore {datastore}"
