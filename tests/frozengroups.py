@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import itertools
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -90,7 +91,10 @@ class Container(fixtures.Fixture):
 
     def _kill(self) -> None:
         self.thaw()
-        self._process.kill()
+        # Its first process may wait in the kernel for a lock of another one, and would end the others only at its end.
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
 
     def is_frozen(self) -> bool:
@@ -104,9 +108,14 @@ class Container(fixtures.Fixture):
         with contextlib.suppress(FileNotFoundError):
             self.freeze.write_text("THAWED" if self.freeze.name == "freezer.state" else "0")
 
+    def _pids(self) -> list[int]:
+        """Return the group's processes; none of a group that was removed."""
+        file = self._below / "cgroup.procs"
+        return [int(pid) for pid in file.read_text().split()] if file.exists() else []
+
     def _remove(self) -> None:
         if self._below.exists():
-            await_that(lambda: not (self._below / "cgroup.procs").read_text(), "the container has ended")
+            await_that(lambda: not self._pids(), "the container has ended")
             for directory in sorted({self._below, *self._below.parents} - {*self.group.parents}, reverse=True):
                 directory.rmdir()
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Users of devices in containers that are made of namespaces and real control groups."""
 
-import contextlib
 import os
 import signal
 import socket
@@ -276,13 +275,9 @@ class UninterruptibleTest(UsersTest):
     def test_process_that_waits_in_the_kernel_does_not_hang_the_look(self) -> None:
         """It waits for the lock of a directory, held by one that waits for a file system's process."""
         self.useFixture(fixtures.MockPatchObject(freezer, "FREEZE_TIMEOUT", 0.5))
+        directory = self.useFixture(SilentFuse()).directory
         for kind in hierarchies():
-            # The mount ends first: a process whose request the file system has read ends no sooner, even if killed.
-            with contextlib.ExitStack() as stack:
-                fuse = SilentFuse()
-                fuse.setUp()
-                container = stack.enter_context(Container(kind, WAITING, fuse.directory))
-                stack.callback(fuse.cleanUp)
+            with Container(kind, WAITING, directory) as container:
                 await_that(lambda pid=container.pid: waiting(pid) == 2, "they wait in the kernel")
                 start = time.monotonic()
                 error = self.assertRaises(HostActionFailed, self.users, container.pid)
