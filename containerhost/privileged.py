@@ -293,12 +293,12 @@ def by_bytes(guid: str) -> str:
     return ":".join(re.findall("..", guid.replace(":", "")))
 
 
-def run(command: list[str], limit: int = COMMAND_TIMEOUT) -> None:
+def run(command: list[str], timeout: int = COMMAND_TIMEOUT) -> None:
     """Run a command.
 
     :raises HostActionFailed: it cannot be run, failed, or did not end within ``timeout`` seconds
     """
-    programs.check(command, limit, f"`{' '.join(command)}` failed")
+    programs.check(command, timeout, f"`{' '.join(command)}` failed")
 
 
 def write(path: str, text: str) -> None:

@@ -119,8 +119,8 @@ def _try_byte(fd: int, offset: int, shared: bool) -> bool:
 def adopt(fd: int, directory: Directory) -> None:
     """Give the directory's owner an empty file that root made with an earlier release."""
     found = os.fstat(fd)
-    if os.geteuid() == 0 and (found.st_uid,
-                              found.st_gid) != directory.owner and found.st_nlink == 1 and not found.st_size:
+    owner = found.st_uid, found.st_gid
+    if os.geteuid() == 0 and owner != directory.owner and found.st_nlink == 1 and not found.st_size:
         os.fchown(fd, *directory.owner)
 
 

@@ -8,18 +8,19 @@ one that has ended since. A program that hides from all three, which a tenant ma
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.files import closing
-from containerhost.linux.poll import wait_until, wait_while
+from containerhost.linux.poll import wait_while
 from containerhost.process.processes import namespace, pids
 
 MARK = "CONTAINERHOST_COMMAND"  # the environment variable whose value is the mark
 TIMEOUT = 5.0  # s until they are gone
-STARTING = 0.01  # s that the kernel takes to start a program
+STARTING = 0.02  # s that the kernel takes to start a program
 GONE = frozenset("ZX")  # states of processes that have ended (proc(5))
 
 
@@ -78,15 +79,12 @@ def place(pid: int) -> Place | None:
 def environment(pid: int) -> frozenset[bytes]:
     """Return a process's environment as it began. While the kernel starts a program (execve(2)), it shows none for a
     moment: an empty one is read again."""
-    found = b""
-
-    def read() -> bytes:
-        nonlocal found
-        found = Path(f"/proc/{pid}/environ").read_bytes()
-        return found
-
+    file = Path(f"/proc/{pid}/environ")
     try:
-        wait_until(read, STARTING)
+        found = file.read_bytes()
+        if not found:
+            time.sleep(STARTING)
+            found = file.read_bytes()
     except OSError:
         return frozenset()
     return frozenset(found.split(b"\0"))
