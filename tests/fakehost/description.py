@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an emulated host is made of: a YAML file read into frozen records, with errors that name the line to repair.
+"""Describe what an emulated host is made of: a YAML file read into frozen records, with errors that name the line
+to repair.
 
 Every key is explained in ``hosts/small.yaml``. Sizes are bytes inside the records and ``40GiB`` in the file; addresses
 are written as the kernel writes them (``0000:3b:00.0``).
@@ -27,7 +28,7 @@ class DescriptionError(ValueError):
 
 
 class Kind(enum.StrEnum):
-    """What runs on a card's wire, and with it which directories its functions have."""
+    """Name what runs on a card's wire; it decides which directories the card's functions have."""
 
     INFINIBAND = "infiniband"
     ROCE = "roce"

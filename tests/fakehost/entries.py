@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tree is made of: files, links and nodes as plain values, and how to put them under a root directory.
+"""Describe what a tree is made of: files, links and nodes as plain values, and how to put them under a root directory.
 
 Paths are relative to the root (``sys/bus/pci/devices/...``). Because entries are values, the difference between two
 states of a host is a set difference: what went is removed, what came is written.

@@ -33,8 +33,8 @@ PLACE = ("/var/lib/one//datastores/0/1/disk.1", "sdb", "1")
 
 
 def rbd(directory: Path) -> str:
-    """What does with files below a directory what ``rbd`` does with images: map, list and unmap them, keep
-    snapshots."""
+    """Return a script that does with files below a directory what ``rbd`` does with images: map, list and unmap them,
+    keep snapshots."""
     return f"""exec {sys.executable} - "$@" << 'END'
 import json, pathlib, shutil, sys
 directory = pathlib.Path({str(directory)!r})

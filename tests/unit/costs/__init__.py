@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often each operation of the drivers asks the host, the vendors' libraries, the records and the engine."""
+"""Count how often each operation of the drivers asks the host, the vendors' libraries, the records and the engine."""
 
 from nova import objects
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operations of Nova's driver cost."""
+"""Measure the cost of the operations of Nova's driver."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the actions and probes of OpenNebula's drivers cost, on LXD and on Docker."""
+"""Measure the cost of the actions and probes of OpenNebula's drivers, on LXD and on Docker."""
 
 import dataclasses
 from pathlib import Path
@@ -32,7 +32,7 @@ from tests.unit.onedock import machines as docker_machines
 
 
 class NodeEngine(fakes.FakeEngine):
-    """What OpenNebula's drivers ask beside."""
+    """Answer also what only OpenNebula's drivers ask of an engine."""
 
     client = mock.Mock()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a root, without LXD; the saving itself is tried on a real one."""
+"""Test the state of a root, without LXD; the functional tests write back on a real one."""
 
 import dataclasses
 import os

@@ -61,7 +61,7 @@ class ProvidersTest(testtools.TestCase):
         self.config.config(group="pci", device_spec=[json.dumps(spec) for spec in specs])
 
     def update(self, *devices: Device) -> dict[str, tuple[dict[str, tuple[int, int]], set[str]]]:
-        """What is reserved, and why, by card."""
+        """Return what is reserved, and why, by card."""
         reserved.update(self.tree, NODE, pci.reserved(host(*devices), {}))
         found = {}
         for uuid in self.tree.get_provider_uuids(NODE)[1:]:
