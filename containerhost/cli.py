@@ -18,8 +18,8 @@ from containerhost.devices.model import Device
 from containerhost.devices.scan import HostView, scan
 from containerhost.errors import AllocationsUnreadable, ContainerHostError
 from containerhost.privileged import Privileged
+from containerhost.reports import allocations, rdmareport, report
 from containerhost.reports import doctor as diagnosis
-from containerhost.reports import rdmareport, report
 from containerhost.sysfs import Host
 
 _root = click.option("--root", default="/", metavar="DIR",
@@ -61,7 +61,8 @@ def main() -> None:
 @_root
 @_owners
 def list_devices(as_json: bool, root: Path, owners_directory: Path | None) -> None:
-    """Show every GPU, GPU slice and network function, its health and who holds it."""
+    """Show every GPU, GPU slice and network function, its health, its allocation's state, who holds it and since when.
+    Of a blocked one, show the reason and what to do about it."""
     inventory = scan(Host(root))
     records = _records(root, owners_directory)
     if as_json:
@@ -97,7 +98,7 @@ def show_rdma(as_json: bool, root: Path, owners_directory: Path | None) -> None:
     """Show every RDMA function: ports, partition keys, GIDs, nodes, the nearest GPUs and who holds it."""
     host = Host(root)
     inventory = scan(host)
-    rows = rdmareport.rows(inventory, host, _records(root, owners_directory))
+    rows = rdmareport.rows(inventory, host, _records(root, owners_directory) or {})
     mode, manager = rdmaports.namespace_mode(host), rdmareport.has_manager(inventory.devices)
     if as_json:
         click.echo(json.dumps({"network_namespaces": mode, "rdma_cm": manager, "devices": rows}, indent=1))
@@ -152,16 +153,14 @@ def _directory(root: Path, given: Path | None) -> Path:
     return given or root / DIRECTORY.relative_to("/")
 
 
-def _records(root: Path, given: Path | None) -> dict[str, Allocation]:
-    """Return the allocations, or none if they cannot be read: a list without them is better than none."""
+def _records(root: Path, given: Path | None) -> dict[str, Allocation] | None:
+    """Return the allocations, or None if they cannot be read: a list without them is better than none."""
     try:
         return AllocationStore(_directory(root, given)).records()
     except AllocationsUnreadable as error:
         click.echo(f"owners are not shown: {error}", err=True)
-        return {}
+        return None
 
 
-def _row(device: Device, records: dict[str, Allocation]) -> dict[str, Any]:
-    record = records.get(device.id)
-    return device.to_dict() | {"owner": dataclasses.asdict(record.consumer) if record else None,
-                               "blocked": record.blocked if record else None}
+def _row(device: Device, records: dict[str, Allocation] | None) -> dict[str, Any]:
+    return device.to_dict() | allocations.row(device.id, records)

@@ -9,6 +9,7 @@ closed). Fields and versions of other releases: :mod:`containerhost.linux.record
 
 import contextlib
 import dataclasses
+import datetime
 import json
 import os
 import re
@@ -58,6 +59,7 @@ class Allocation:
     :ivar blocked: why nobody may have the device, not even its last consumer; None when it is not blocked. It stays
         while the device is cleaned once more
     :ivar boot_id: the host's boot in which the state was written; None if unknown
+    :ivar since: when the device came into its state, in UTC as ISO 8601; None if unknown
     :ivar rest: what other releases wrote of it
     """
 
@@ -67,6 +69,7 @@ class Allocation:
     blocked: str | None = None
     state: State = State.CLAIMED
     boot_id: str | None = dataclasses.field(default=None, compare=False)
+    since: str | None = dataclasses.field(default=None, compare=False)
     rest: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
 
@@ -99,7 +102,7 @@ class AllocationStore:
             _file_name(device.id)  # an id that cannot be a file's name is refused before anything changes
         with self._locked():
             held = self._claimable(devices, consumer, related)
-            wanted = {device.id: Allocation(device.id, consumer, boot_id=self._host.boot_id)
+            wanted = {device.id: Allocation(device.id, consumer, boot_id=self._host.boot_id, since=now())
                       for device in devices if device.id not in held}
             self._add(list(wanted.values()))
 
@@ -277,7 +280,8 @@ class AllocationStore:
         if not self.in_this_boot(record):
             kept = {name: value for name, value in record.restore.items() if name not in OF_BOOT}
             record = dataclasses.replace(record, restore=kept)
-        return dataclasses.replace(record, state=state, boot_id=self._host.boot_id, **more)
+        since = record.since if state is record.state else now()
+        return dataclasses.replace(record, state=state, boot_id=self._host.boot_id, since=since, **more)
 
     def _write(self, record: Allocation) -> None:
         self._put(_file_name(record.device_id), json.dumps(_content(record), indent=1))
@@ -335,6 +339,10 @@ class AllocationStore:
         sync(self._root)
 
 
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
 def _refuse_if_taken(records: Mapping[str, Allocation], device: Device, consumer: Consumer, related: Iterable[Device]
                      ) -> None:
     concerned = dict.fromkeys([device.id, *(other.id for other in related)])
@@ -367,6 +375,7 @@ def _content(record: Allocation) -> dict[str, Any]:
     return records.content({
         "device_id": record.device_id, "owner": {**record.rest.get("owner", {}), **dataclasses.asdict(record.consumer)},
         "restore": dict(record.restore), "blocked": record.blocked, "state": record.state, "boot_id": record.boot_id,
+        "since": record.since,
     }, VERSION, record.rest)
 
 
@@ -377,15 +386,16 @@ def _parse(path: Path) -> Allocation:
     """
     data = _load(path)
     try:
-        rest = records.unknown(data, ("device_id", "owner", "restore", "blocked", "state", "boot_id"))
+        rest = records.unknown(data, ("device_id", "owner", "restore", "blocked", "state", "boot_id", "since"))
         consumer = Consumer(**{field.name: data["owner"][field.name] for field in dataclasses.fields(Consumer)})
         more = {name: value for name, value in data["owner"].items() if name not in dataclasses.asdict(consumer)}
         record = Allocation(
             device_id=data["device_id"], consumer=consumer, restore=data["restore"], blocked=data["blocked"],
-            state=_state(data), boot_id=data.get("boot_id"), rest=rest | ({"owner": more} if more else {}))
+            state=_state(data), boot_id=data.get("boot_id"), since=data.get("since"),
+            rest=rest | ({"owner": more} if more else {}))
         texts = [record.device_id, *dataclasses.astuple(consumer), *record.restore, *record.restore.values()]
         sound = all(isinstance(text, str) for text in texts)
-        sound = sound and isinstance(record.blocked, str | None) and isinstance(record.boot_id, str | None)
+        sound = sound and all(isinstance(text, str | None) for text in (record.blocked, record.boot_id, record.since))
         sound = sound and (record.state is not State.BLOCKED or record.blocked is not None)
         sound = sound and _file_name(record.device_id) == path.name
     except (KeyError, TypeError, ValueError, AttributeError, DeviceNotFound) as error:

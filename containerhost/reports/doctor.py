@@ -7,6 +7,7 @@ from pathlib import Path
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import Inventory
 from containerhost.errors import AllocationsUnreadable
+from containerhost.reports.allocations import remedy
 from containerhost.sysfs import Host
 from containerhost.topology import Topology
 
@@ -34,7 +35,8 @@ def complaints(inventory: Inventory, found: Topology, directory: Path) -> Sequen
     except AllocationsUnreadable as error:
         return [*wrong, str(error)]
     known = {device.id for device in inventory.devices}
-    wrong += [f"{record.device_id}: blocked: {record.blocked}" for record in records.values() if record.blocked]
+    wrong += [f"{record.device_id}: blocked: {record.blocked}; {remedy(record, record.device_id in known)}"
+              for record in records.values() if record.blocked]
     wrong += [f"{record.device_id}: held by {record.consumer}, but this host has no such device"
               for record in records.values() if record.device_id not in known]
     return wrong

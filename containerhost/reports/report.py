@@ -11,16 +11,20 @@ from containerhost.devices.rdmaports import NamespaceMode
 from containerhost.devices.scan import Inventory
 from containerhost.idlist import id_runs
 from containerhost.pci_topology import Connection, cards
+from containerhost.reports import allocations
 from containerhost.topology import Topology
 
 _COLUMNS = ("device", "kind", "role", "link", "pci id", "class", "driver", "numa", "model", "uuid", "parent", "netdev",
-            "guids (node port)", "port", "nodes", "health", "notes", "owner")
+            "guids (node port)", "port", "nodes", "health", "notes", "state", "owner", "since", "blocked", "remedy")
 _GIBIBYTE = 1 << 30
 
 
-def devices(inventory: Inventory, records: Mapping[str, Allocation]) -> str:
-    """Return a table with one device a line; nodes that devices share are listed once, below it."""
-    shown = table(_COLUMNS, [_row(device, records.get(device.id)) for device in inventory.devices])
+def devices(inventory: Inventory, records: Mapping[str, Allocation] | None) -> str:
+    """Return a table with one device a line; nodes that devices share are listed once, below it.
+
+    :param records: None if they cannot be read: then no device is shown as free
+    """
+    shown = table(_COLUMNS, [_row(device, records) for device in inventory.devices])
     shared = {node for device in inventory.devices for node in device.nodes if node.use is NodeUse.SHARED}
     own = {node.path for device in inventory.devices for node in device.nodes if node.use is NodeUse.OWN}
     common = _nodes(sorted(node for node in shared if node.path not in own))
@@ -32,7 +36,7 @@ def _summary(inventory: Inventory) -> str:
     return f"{len(inventory.devices)} devices, {unwell} of them not healthy"
 
 
-def _row(device: Device, record: Allocation | None) -> tuple[str, ...]:
+def _row(device: Device, records: Mapping[str, Allocation] | None) -> tuple[str, ...]:
     rdma = device.rdma
     numa = "" if device.numa_node is None else str(device.numa_node)
     guids = f"{rdma.node_guid or '-'} {rdma.port_guid or '-'}" if rdma else ""
@@ -41,7 +45,7 @@ def _row(device: Device, record: Allocation | None) -> tuple[str, ...]:
             device.class_code, device.driver or "", numa, model, device.uuid or "", device.parent or "",
             device.netdev or "", guids, (rdma.port_state or "") if rdma else "",
             _nodes(node for node in device.nodes if node.use is not NodeUse.SHARED), _health(device),
-            "; ".join(device.notes), _owner(device, record))
+            "; ".join(device.notes), *_allocation(device, records))
 
 
 def _health(device: Device) -> str:
@@ -50,10 +54,12 @@ def _health(device: Device) -> str:
     return "ok; netdev in another namespace" if device.netdev_away else "ok"
 
 
-def _owner(device: Device, record: Allocation | None) -> str:
-    if record:
-        return f"{record.consumer}; blocked: {record.blocked}" if record.blocked else str(record.consumer)
-    return f"the host: {'; '.join(device.host_use)}" if device.host_use else ""
+def _allocation(device: Device, records: Mapping[str, Allocation] | None) -> tuple[str, ...]:
+    row = allocations.row(device.id, records)
+    record = (records or {}).get(device.id)
+    host = f"the host: {'; '.join(device.host_use)}" if device.host_use else ""
+    return ((row["state"] or "unknown").upper(), str(record.consumer) if record else host, row["since"] or "",
+            row["blocked"] or "", row["remedy"] or "")
 
 
 def _nodes(nodes: Iterable[CharNode]) -> str:

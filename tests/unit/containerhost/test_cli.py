@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import testtools
 from click.testing import CliRunner
 
 from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.cli import main
 from containerhost.devices.scan import scan
@@ -42,8 +45,8 @@ class List(testtools.TestCase):
         self.assertEqual(
             {"id", "address", "kind", "vendor_id", "product_id", "class_code", "plugin", "role", "driver", "numa_node",
              "model", "uuid", "parent", "vf_index", "total_vfs", "netdev", "netdev_away", "link_layer", "mac", "rdma",
-             "slice", "memory", "nodes", "health", "outside", "notes", "host_use", "owner", "blocked"},
-            set(devices["0000:5e:00.1"]))
+             "slice", "memory", "nodes", "health", "outside", "notes", "host_use", "state", "owner", "since", "blocked",
+             "remedy"}, set(devices["0000:5e:00.1"]))
         self.assertEqual("instance-00000001", devices["0000:5e:00.1"]["owner"]["container"])
         self.assertIsNone(devices["0000:5e:00.2"]["owner"])
         self.assertEqual(result.output, run("list", "--json", "--root", self.root).output)
@@ -55,19 +58,68 @@ class List(testtools.TestCase):
         header, gpu = lines[0], next(line for line in lines if line.startswith("0000:3b:00.0"))
         for column, value in (("KIND", "gpu"), ("PCI ID", "10de:20b0"), ("CLASS", "030200"), ("DRIVER", "nvidia"),
                               ("NUMA", "0"), ("NODES", "nvidia0=195:0 dri/card0=226:0"), ("HEALTH", "ok"),
-                              ("OWNER", "lxd container instance-00000001")):
+                              ("STATE", "BLOCKED  "), ("OWNER", "lxd container instance-00000001"),
+                              ("SINCE", self.since("0000:3b:00.0")), ("BLOCKED  ", "not clean  ")):
             self.assertTrue(gpu[header.index(column):].startswith(value), (column, gpu))
-        self.assertIn("blocked: not clean", gpu)
         self.assertIn("infiniband/rdma_cm=10:58 kfd=510:0", lines[-2])
         self.assertEqual("22 devices, 0 of them not healthy", lines[-1])
 
+    def since(self, name: str) -> str:
+        return str(self.store.records()[name].since)
+
+    def shown(self, name: str) -> dict[str, Any]:
+        devices = json.loads(run("list", "--json", "--root", self.root).stdout)
+        return next(device for device in devices if device["id"] == name)
+
+    def test_every_state_is_shown_with_its_time(self):
+        name = "0000:3b:00.0"
+        steps = ((State.FREE, lambda: None), (State.CLAIMED, lambda: self.claim(name)),
+                 (State.PREPARED, lambda: self.store.prepare(name, OWNER, {})),
+                 (State.ATTACHED, lambda: self.store.attach([name], OWNER)),
+                 (State.CLEANING, lambda: self.store.begin_cleaning(name)),
+                 (State.BLOCKED, lambda: self.store.block(name, "not clean")),
+                 (State.CLEANING, lambda: self.store.begin_cleaning(name)))
+        for hour, (state, step) in enumerate(steps):
+            time = f"2026-11-24T{hour:02}:00:00+00:00"
+            with mock.patch("containerhost.allocation.store.now", return_value=time):
+                step()
+            shown = self.shown(name)
+            self.assertEqual((state, None if state is State.FREE else time), (shown["state"], shown["since"]))
+            lines = run("list", "--root", self.root).stdout.splitlines()
+            gpu = next(line for line in lines if line.startswith(name))
+            self.assertTrue(gpu[lines[0].index("STATE"):].startswith(state.upper()), gpu)
+            self.assertEqual(state is State.BLOCKED, "containerhost scrub" in gpu)
+            self.assertEqual(state is State.BLOCKED, shown["remedy"] is not None)
+
+    def test_state_written_again_keeps_its_time(self):
+        self.claim("0000:5e:00.1")
+        self.store.attach(["0000:5e:00.1"], OWNER)
+        before = self.since("0000:5e:00.1")
+        with mock.patch("containerhost.allocation.store.now", return_value="later"):
+            self.store.attach(["0000:5e:00.1"], OWNER)
+            self.store.prepare("0000:5e:00.1", OWNER, {"link": "auto"})
+        self.assertEqual(before, self.since("0000:5e:00.1"))
+
+    def test_remedies_of_blocked_device_work(self):
+        for name in ("0000:3b:00.0", "0000:5e:00.1"):
+            self.claim(name)
+            self.store.block(name, "not clean")
+            shown = self.shown(name)
+            self.assertEqual("not clean", shown["blocked"])
+            commands = re.findall(r"`containerhost ([a-z]+) ([^`]+)`", shown["remedy"])
+            self.assertEqual([("scrub", name), ("unblock", name)], commands)
+            self.assertLessEqual({command for command, _ in commands}, set(main.commands))
+
     def test_owners_that_cannot_be_read_do_not_hide_the_devices(self):
+        """Nor is a device shown as free then."""
         self.claim("0000:3b:00.0")
         next((self.tree.root / "var/lib/containerhost/owners").glob("*.json")).write_text("{")
         result = run("list", "--root", self.root)
         self.assertEqual(0, result.exit_code)
         self.assertIn("owners are not shown", result.stderr)
         self.assertIn("0000:3b:00.0", result.stdout)
+        self.assertEqual((0, 22), (result.stdout.count("FREE"), result.stdout.count("UNKNOWN")))
+        self.assertIsNone(self.shown("0000:3b:00.0")["state"])
 
     def test_what_a_card_says_cannot_steer_the_terminal(self):
         (self.tree.function("0000:83:00.0") / "product_name").write_text("evil\x1b[2J\x07\n")
@@ -113,7 +165,8 @@ class Doctor(testtools.TestCase):
         tree.path(f"/sys/bus/pci/devices/{name}").unlink()
         arguments = ("doctor", "--root", str(tree.root), "--owners", str(tree.root / "records"))
         output = run(*arguments).output
-        self.assertIn(f"{name}: blocked: its memory could not be cleared", output)
+        self.assertIn(f"{name}: blocked: its memory could not be cleared; if it does not come back, or was cleaned "
+                      f"elsewhere, free it: `containerhost unblock {name}`", output)
         self.assertIn("this host has no such device", output)
         next((tree.root / "records").glob("*.json")).write_text("{")
         self.assertIn("cannot be trusted", run(*arguments).output)

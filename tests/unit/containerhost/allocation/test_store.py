@@ -180,6 +180,7 @@ class FailClosed(StoreTestCase):
             json.dumps(sound | {"version": "2"}).encode(), json.dumps(sound | {"version": 0}).encode(),
             json.dumps(sound | {"version": True}).encode(), json.dumps(sound | {"state": 1}).encode(),
             json.dumps(sound | {"state": "blocked"}).encode(), json.dumps(sound | {"boot_id": 1}).encode(),
+            json.dumps(sound | {"since": 1}).encode(),
             json.dumps({key: sound[key] for key in sound if key != "restore"}).encode(),
         ):
             self.file.write_bytes(content)
