@@ -29,7 +29,7 @@ from typing import Any
 from emulated import enter, installed
 from opennebula import AIM_RATIO, AIM_START, compared, is_near, starts, timed
 
-from containerhost.allocation.allocator import Request
+from containerhost.allocation.choice import Request
 from containerhost.devices.model import Device, Kind, Role
 from containerhost.devices.scan import scan
 from onedock import backend, conf

@@ -142,7 +142,7 @@ def scrub(device: str, as_json: bool, owners_directory: Path | None) -> None:
     be cleaned, or one that is free and sick. Needs root. One that a container has is refused."""
     store = AllocationStore(_directory(Path("/"), owners_directory))
     before = store.records().get(device.lower())
-    done = DeviceAllocator(store, HostView, Privileged()).clean(device)
+    done = DeviceAllocator(store, HostView, Privileged()).repair.clean(device)
     if as_json:
         click.echo(json.dumps({"device": device, "done": done, "was_blocked": before.blocked if before else None}))
     else:

@@ -200,9 +200,14 @@ class AllocationStore:
                 require_transition(device_id, record.state, State.FREE)
                 self._remove([device_id])
 
-    def held_by(self, consumer: Consumer) -> tuple[Allocation, ...]:
+    def held_by(self, consumer: Consumer) -> dict[str, Allocation]:
         """Return the consumer's records by device id, blocked ones included."""
-        return tuple(record for record in self.records().values() if record.consumer == consumer)
+        return {name: record for name, record in self.records().items() if record.consumer == consumer}
+
+    def consumers_of(self, driver: str, engine: str) -> frozenset[Consumer]:
+        """Return the containers of this driver and engine that have devices."""
+        consumers = {record.consumer for record in self.records().values()}
+        return frozenset(consumer for consumer in consumers if (consumer.driver, consumer.engine) == (driver, engine))
 
     def records(self) -> dict[str, Allocation]:
         """Every record by device id, in that order. Takes no lock, so that anybody may look.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nova import objects
 
-from containerhost.allocation.allocator import Request
+from containerhost.allocation.choice import Request
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import Inventory
 from containerhost.grants import GrantOptions

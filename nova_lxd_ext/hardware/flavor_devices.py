@@ -9,7 +9,8 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.choice import Request
 from containerhost.allocation.store import Consumer
 from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState
@@ -94,12 +95,12 @@ class FlavorDevices(AttachmentProvider):
     def reset_devices(self, instance: objects.Instance, view: HostView) -> None:
         """Reset the server's unhealthy GPUs. One that cannot be reset is refused at the start that follows, with its
         own reason."""
-        for complaint in self._allocator.reset_devices(consumer(instance), view):
+        for complaint in self._allocator.repair.reset_devices(consumer(instance), view):
             LOG.error("A broken GPU is not reset: %s", complaint, instance=instance)
 
     def rebind_driver(self, instance: objects.Instance, view: HostView) -> None:
         """Bring back what somebody was cleaning when it was killed."""
-        self._allocator.rebind_driver(consumer(instance), view)
+        self._allocator.repair.rebind_driver(consumer(instance), view)
 
     def preview(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Grant, ...]:
         """Return the grants of :meth:`attach_all`, as far as they are known in advance; changes nothing."""
@@ -149,7 +150,7 @@ class FlavorDevices(AttachmentProvider):
         served.
         """
         try:
-            complaints = self._allocator.reconcile(DRIVER, ENGINE, [state.name for state in alive])
+            complaints = self._allocator.reconciler.reconcile(DRIVER, ENGINE, [state.name for state in alive])
         except errors.AllocationsUnreadable as error:
             complaints = (str(error),)
         for complaint in complaints:

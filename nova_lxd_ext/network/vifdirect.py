@@ -13,7 +13,8 @@ from nova.network import model
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.choice import Request
 from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceNotFound
 from containerhost.grants import Grant, GrantOptions
@@ -81,7 +82,7 @@ class DirectPorts:
 
     def set_link_state(self, instance: objects.Instance, up: bool, view: HostView) -> None:
         """Take the link from all virtual functions of the server, those of its flavor too, or give it back."""
-        for complaint in self._allocator.set_link_state(consumer(instance), up, view):
+        for complaint in self._allocator.repair.set_link_state(consumer(instance), up, view):
             LOG.warning("A function %s: %s", "did not get its link back" if up else "goes on answering while paused",
                         complaint, instance=instance)
 

@@ -7,7 +7,7 @@ not have, or names another device than was asked for, is refused.
 
 from collections.abc import Iterable
 
-from containerhost.allocation.allocator import Request
+from containerhost.allocation.choice import Request
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import Inventory
 from containerhost.grants import GrantOptions

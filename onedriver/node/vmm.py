@@ -97,7 +97,7 @@ class BaseVmm(abc.ABC):
         self._stop(own, force=force)
         view = self._allocator.view()
         if force:
-            complain(self._allocator.reset_devices(self._consumer(call.vm_id), view))
+            complain(self._allocator.repair.reset_devices(self._consumer(call.vm_id), view))
         self._restart(call.vm, spec, view)
 
     def save(self, call: Call) -> None:
@@ -150,7 +150,7 @@ class BaseVmm(abc.ABC):
             complain(self._release(call.vm_id, device_id, view))
             return
         consumer = self._consumer(call.vm_id)
-        self._allocator.rebind_driver(consumer, view)  # an attachment may have been killed at work on a function
+        self._allocator.repair.rebind_driver(consumer, view)  # an attachment may have been killed at work on a function
         (grant,) = self._allocator.grants(requests, consumer, view)
         self._allocator.require_unused([grant], self._engine.pid(name(call.vm_id)))
         self._take_back(call.vm_id, grant, self._others(call.vm_id, grant, view), view)

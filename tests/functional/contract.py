@@ -20,7 +20,8 @@ import testtools
 from testtools.matchers import Contains
 
 from containerhost import errors
-from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.choice import Request
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import CharNode, Device, Kind, Role
 from containerhost.devices.scan import HostView, scan

@@ -184,7 +184,7 @@ class DirectPortTest(DirectPortServers):
         store = AllocationStore(self.state / "owners")
         self.assertIn("this host has no device", store.records()[held].blocked or "")
         control.set_num_vfs(PF, VFS)
-        DeviceAllocator(store, HostView, Privileged()).clean(held)
+        DeviceAllocator(store, HostView, Privileged()).repair.clean(held)
         self.assertEqual({}, self.held())
         self.assertEqual([FREE, FREE], self.of_physical_function())
         self.assertEqual([(vf.id, vf.netdev, ()) for vf in before_vfs],

@@ -5,7 +5,7 @@ from tests.functional.nova.test_live_resize import LiveServers  # isort: skip (d
 
 from typing import Any, ClassVar
 
-from containerhost.allocation.allocator import Request
+from containerhost.allocation.choice import Request
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan

@@ -10,7 +10,7 @@ import fixtures
 import testtools
 from click.testing import CliRunner
 
-from containerhost.allocation.allocator import Request
+from containerhost.allocation.choice import Request
 from containerhost.cli import main
 from containerhost.devices.scan import scan
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid

@@ -8,7 +8,7 @@ from typing import Any
 import testtools
 
 from containerhost import errors
-from containerhost.allocation.allocator import Request
+from containerhost.allocation.choice import Request
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan

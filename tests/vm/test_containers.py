@@ -7,7 +7,8 @@ import fixtures
 from testtools.matchers import Contains
 
 from containerhost import errors
-from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.choice import Request
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.scan import HostView, scan
 from containerhost.engines import Status

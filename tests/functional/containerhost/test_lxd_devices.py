@@ -10,7 +10,8 @@ import fixtures
 from testtools.matchers import Contains
 
 from containerhost import errors
-from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.choice import Request
 from containerhost.devices.scan import HostView, scan
 from containerhost.engines import Status
 from containerhost.linux.poll import wait_until
@@ -86,7 +87,7 @@ class TestPossession(DeviceTestCase):
             (errors.DeviceHeld, Request(self.vfs[0].parent)),
         ):
             self.assertRaises(wanted, self.allocator.acquire, (Request(free), request), self.consumer("c2"))
-            self.assertEqual((), self.store.held_by(self.consumer("c2")))
+            self.assertEqual({}, self.store.held_by(self.consumer("c2")))
         self.assertRaises(errors.SpecError, self.allocator.acquire, (Request(free), Request(free)), self.consumer("c2"))
 
     def test_an_unhealthy_device_is_refused(self):
@@ -175,14 +176,14 @@ class TestPossession(DeviceTestCase):
         finally:
             self.control.restore(gpu.address)
         self.assertRaises(errors.DeviceHeld, self.allocator.acquire, (Request(gpu.id),), self.consumer("c2"))
-        self.assertEqual((), self.allocator.reconcile("test", "lxd", alive=()))
+        self.assertEqual((), self.allocator.reconciler.reconcile("test", "lxd", alive=()))
         self.assertEqual({}, self.store.records())
 
     def test_reconcile_returns_only_what_the_dead_had(self):
         self.acquired("c1", self.requests(0))
         self.allocator.acquire(self.requests(1), self.consumer("c2"))
-        self.assertEqual((), self.allocator.reconcile("test", "docker", alive=()))
-        self.assertEqual((), self.allocator.reconcile("test", "lxd", alive=("c1",)))
+        self.assertEqual((), self.allocator.reconciler.reconcile("test", "docker", alive=()))
+        self.assertEqual((), self.allocator.reconciler.reconcile("test", "lxd", alive=("c1",)))
         self.assertEqual({"c1"}, {record.consumer.container for record in self.store.records().values()})
         self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
         self.assertRaises(AssertionError, self.assertEqual, self.before, picture())

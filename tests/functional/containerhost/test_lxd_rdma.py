@@ -9,7 +9,7 @@ from pathlib import Path
 from testtools.matchers import Contains
 
 from containerhost import errors
-from containerhost.allocation.allocator import Request
+from containerhost.allocation.choice import Request
 from containerhost.devices.scan import scan
 from containerhost.grants import GrantOptions
 from containerhost.process import processlimits

@@ -9,7 +9,7 @@ from unittest import mock
 import testtools
 from click.testing import CliRunner
 
-from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.repair import DeviceRepair
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.cli import main
@@ -204,7 +204,7 @@ class Scrub(testtools.TestCase):
         self.directory = self.useFixture(Broken("small")).root / "records"
 
     def allocator(self, outcome):
-        return mock.patch.object(DeviceAllocator, "clean", autospec=True, side_effect=outcome)
+        return mock.patch.object(DeviceRepair, "clean", autospec=True, side_effect=outcome)
 
     def test_what_was_done_is_told(self):
         with self.allocator([("it was reset",), ("it was reset",)]):

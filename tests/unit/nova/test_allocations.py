@@ -168,14 +168,14 @@ class PutOnTest(SlicesTest):
     def test_when_others_took_all_it_is_refused(self) -> None:
         self.rivals = [(FIRST, ONE_D), (SECOND, ONE_D)]
         self.assertRaises(DeviceHeld, self.attach_all, self.server, **{SMALL: 1})
-        self.assertEqual((), self.store.held_by(self.me))
+        self.assertEqual({}, self.store.held_by(self.me))
 
     def test_the_other_flavors_slice_goes_back_when_the_container_has_it_no_more(self) -> None:
         self.attach_all(self.server, **{SMALL: 1})
         requested = RequestedResources.of(allocations=given(**{LARGE: 1}))
         parts = self.flavor_devices.attach_all(None, self.asking(LARGE), requested, VIEW)
-        self.assertEqual([FIRST, BIG], [record.device_id for record in self.store.held_by(self.me)])
+        self.assertEqual([FIRST, BIG], list(self.store.held_by(self.me)))
         self.flavor_devices.release_unused(self.server, parts, None, VIEW)
-        self.assertEqual([BIG], [record.device_id for record in self.store.held_by(self.me)])
+        self.assertEqual([BIG], list(self.store.held_by(self.me)))
         self.flavor_devices.release_unused(self.server, (), None, VIEW)
-        self.assertEqual((), self.store.held_by(self.me))
+        self.assertEqual({}, self.store.held_by(self.me))

@@ -60,8 +60,8 @@ class Cutter:
                         self._carry_out(each, undo)
                     self._require_as_wanted(changes, lists)
             finally:
-                for record in self._store.held_by(OPERATOR):
-                    self._store.release(record.device_id, OPERATOR)
+                for device_id in self._store.held_by(OPERATOR):
+                    self._store.release(device_id, OPERATOR)
             return plans
 
     def _alone(self) -> AbstractContextManager[int]:

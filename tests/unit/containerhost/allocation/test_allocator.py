@@ -12,7 +12,9 @@ import fixtures
 import testtools
 
 from containerhost import errors
-from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.choice import Request
+from containerhost.allocation.cleaning import require_well
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.health import kernellog
 from containerhost.devices.model import Kind, Role
@@ -130,7 +132,7 @@ class TestSilence(AllocatorTestCase):
 
     def set_link_state(self, privileged, up):
         allocator = DeviceAllocator(self.store, lambda: HostView(self.host), privileged, host=self.host)
-        return allocator.set_link_state(consumer("c1"), up)
+        return allocator.repair.set_link_state(consumer("c1"), up)
 
     def test_only_functions_of_the_owner_lose_their_link(self):
         privileged = Linked()
@@ -155,7 +157,7 @@ class TestAcquire(AllocatorTestCase):
         ids = [self.vfs[1].id, self.gpus[0].id, self.vfs[0].id]
         grants = self.acquire("c1", *ids)
         self.assertEqual(ids, [grant.device.id for grant in grants])
-        self.assertEqual(set(ids), {record.device_id for record in self.store.held_by(consumer("c1"))})
+        self.assertEqual(set(ids), set(self.store.held_by(consumer("c1"))))
 
     def test_refused_before_anything_changes(self):
         gpu, vf = self.gpus[0].id, self.vfs[0].id
@@ -229,7 +231,7 @@ class TestGiveBack(AllocatorTestCase):
             ("other", "lxd", (), 2), ("test", "docker", (), 2), ("test", "lxd", ("c1", "c2"), 2),
             ("test", "lxd", ("c2",), 1), ("test", "lxd", (), 0),
         ):
-            self.assertEqual((), self.allocator.reconcile(driver, engine, alive))
+            self.assertEqual((), self.allocator.reconciler.reconcile(driver, engine, alive))
             self.assertEqual(left, len(self.store.records()))
 
 
@@ -258,7 +260,7 @@ class TestSickDevices(testtools.TestCase):
     def test_a_free_one_is_refused_and_cleaned_for_the_operator(self):
         self.say(xid(48))
         self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, [Request(self.gpu)], consumer("c1"))
-        self.assertEqual(("no process has it", "it was reset"), self.allocator.clean(self.gpu))
+        self.assertEqual(("no process has it", "it was reset"), self.allocator.repair.clean(self.gpu))
         self.assertEqual((True, {}), (self.healthy(), self.store.records()))
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
 
@@ -271,7 +273,7 @@ class TestSickDevices(testtools.TestCase):
         self.assertFalse(view.inventory.get(self.gpu).healthy)
         view = self.allocator.view()
         self.assertFalse(view.inventory.get(self.gpu).healthy)
-        self.allocator.clean(self.gpu)
+        self.allocator.repair.clean(self.gpu)
         self.allocator.acquire([Request(self.gpu)], consumer("c1"), view)
         self.tree.path(f"/sys/bus/pci/devices/{self.other}").unlink()
         self.assertRaises(errors.DeviceNotFound, self.allocator.acquire, [Request(self.other)], consumer("c1"), view)
@@ -288,7 +290,7 @@ class TestSickDevices(testtools.TestCase):
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.say(xid(48))
         view = self.allocator.view()
-        self.assertEqual((), self.allocator.reset_devices(consumer("c1"), view))
+        self.assertEqual((), self.allocator.repair.reset_devices(consumer("c1"), view))
         self.assertTrue(view.inventory.get(self.gpu).healthy)
         self.assertEqual((), self.allocator.release(consumer("c1"), view))
         self.assertEqual({}, self.store.records())
@@ -306,11 +308,11 @@ class TestSickDevices(testtools.TestCase):
     def test_a_held_one_is_reset_and_stays_its_owners(self):
         self.allocator.acquire([Request(self.gpu), Request(self.other)], consumer("c1"))
         self.say(xid(48))
-        self.assertEqual((), self.allocator.reset_devices(consumer("c1")))
+        self.assertEqual((), self.allocator.repair.reset_devices(consumer("c1")))
         self.assertEqual({self.gpu: None, self.other: None}, self.blocked())
         self.assertTrue(self.healthy())
         log = self.root.log.read_bytes()
-        self.assertEqual((), self.allocator.reset_devices(consumer("c1")))
+        self.assertEqual((), self.allocator.repair.reset_devices(consumer("c1")))
         self.assertEqual(log, self.root.log.read_bytes())  # what is well is left alone
         self.assertEqual((), self.allocator.release(consumer("c1")))
         self.assertEqual(log, self.root.log.read_bytes())
@@ -327,10 +329,10 @@ class TestSickDevices(testtools.TestCase):
         self.root.able = False
         (complaint,) = self.allocator.release(consumer("c1"))
         self.assertIn("came back, but is not healthy: Xid 48", complaint)
-        error = self.assertRaises(errors.DeviceUnhealthy, self.allocator.clean, self.gpu)
+        error = self.assertRaises(errors.DeviceUnhealthy, self.allocator.repair.clean, self.gpu)
         self.assertEqual({self.gpu: str(error)}, self.blocked())
         self.root.able = True
-        self.allocator.clean(self.gpu)
+        self.allocator.repair.clean(self.gpu)
         self.assertEqual({}, self.blocked())
 
     def test_a_pulled_cable_keeps_a_function_from_others_and_not_from_its_owner(self):
@@ -344,7 +346,7 @@ class TestSickDevices(testtools.TestCase):
         self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, [Request(beside.id)], consumer("c2"))
         self.assertIn("no link to its switch", self.allocator.faults(consumer("c1"))[0])
         self.allocator.acquire([Request(vf.id)], consumer("c1"))
-        self.allocator._require_well(vf.id, self.allocator.view())
+        require_well(vf.id, self.allocator.view())
 
     def test_the_container_that_had_it_is_looked_at_whole_and_where_nobody_knows_it_all_are(self):
         for release, looked_at in ((lambda: self.allocator.release_device(self.gpu, consumer("c1"), 7), (7,)),
@@ -355,18 +357,18 @@ class TestSickDevices(testtools.TestCase):
             self.assertEqual((9,), self.root.holders)
             self.assertEqual((), release())
             self.assertEqual(looked_at, self.root.holders)
-        self.allocator.clean(self.gpu)
+        self.allocator.repair.clean(self.gpu)
         self.assertIsNone(self.root.holders)
 
     def test_a_process_that_has_it_keeps_it_from_everybody(self):
         self.root.using = ("process 7 (python3)",)
         for _ in range(2):
-            error = self.assertRaises(errors.ScrubFailed, self.allocator.clean, self.gpu)
+            error = self.assertRaises(errors.ScrubFailed, self.allocator.repair.clean, self.gpu)
             self.assertIn("process 7 (python3)", str(error))
             self.assertEqual({self.gpu: str(error)}, self.blocked())
         self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.gpu)], consumer("c1"))
         self.root.using = ()
-        self.allocator.clean(self.gpu)
+        self.allocator.repair.clean(self.gpu)
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         (grant,) = self.allocator.held(consumer("c1"))
         self.allocator.require_unused([grant])
@@ -384,12 +386,12 @@ class TestSickDevices(testtools.TestCase):
         for name, wanted in ((self.gpu, errors.DeviceHeld), (self.other, errors.DeviceHeld),
                              (vf.id, errors.DeviceHeld), (vf.parent, errors.DeviceHeld),
                              ("0000:00:00.0", errors.DeviceNotFound), ("../x", errors.DeviceNotFound)):
-            self.assertRaises(wanted, allocator.clean, name)
+            self.assertRaises(wanted, allocator.repair.clean, name)
             self.assertEqual(before, self.store.records())
 
     def test_whoever_was_killed_while_cleaning_leaves_it_blocked(self):
-        self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.allocator.scrub", lambda *arguments: 1 // 0))
-        self.assertRaises(ZeroDivisionError, self.allocator.clean, self.gpu)
+        self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.cleaning.scrub", lambda *arguments: 1 // 0))
+        self.assertRaises(ZeroDivisionError, self.allocator.repair.clean, self.gpu)
         self.assertIn("has begun to clean it", self.blocked()[self.gpu])
         self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.gpu)], consumer("c1"))
 
@@ -415,8 +417,8 @@ class MendTest(AllocatorTestCase):
         self.store.attach([vf.id, other.id], consumer("c"))
         devices = [dataclasses.replace(device, driver=None) if device.id == vf.id else device
                    for device in scan(self.host).devices]
-        for repair in (lambda allocator: allocator.rebind_driver(consumer("c")),
-                       lambda allocator: self.assertEqual((), allocator.reconcile("test", "lxd", ["c"]))):
+        for repair in (lambda allocator: allocator.repair.rebind_driver(consumer("c")),
+                       lambda allocator: self.assertEqual((), allocator.reconciler.reconcile("test", "lxd", ["c"]))):
             binding, view = Binding(), FixedView(Inventory(tuple(devices)))
             repair(DeviceAllocator(self.store, lambda view=view: view, binding, lambda wanted: {}, self.host))
             self.assertEqual({vfs[vf.id].address: vf.driver}, binding.bound)

@@ -16,7 +16,8 @@ import fixtures
 import testtools
 
 from containerhost import errors
-from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.choice import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Kind
@@ -74,9 +75,10 @@ def race(root: str, directory: str, name: str) -> None:
         act = chance.choice((
             functools.partial(allocator.acquire, [Request(gpu)], consumer),
             functools.partial(allocator.release, consumer),
-            functools.partial(allocator.release_device, gpu, consumer, None), functools.partial(allocator.clean, gpu),
-            functools.partial(allocator.reset_devices, consumer),
-            functools.partial(allocator.reconcile, "test", "lxd",
+            functools.partial(allocator.release_device, gpu, consumer, None),
+            functools.partial(allocator.repair.clean, gpu),
+            functools.partial(allocator.repair.reset_devices, consumer),
+            functools.partial(allocator.reconciler.reconcile, "test", "lxd",
                               [each.container for each in chance.sample(names, 2)])))
         try:
             act()
@@ -146,7 +148,7 @@ class Waiting(testtools.TestCase):
         before = self.store.records()
         (complaint,) = other.release(self.owner)
         self.assertIn("another process", complaint)
-        self.assertRaises(errors.DeviceBusy, other.clean, self.gpu)
+        self.assertRaises(errors.DeviceBusy, other.repair.clean, self.gpu)
         self.assertEqual(before, self.store.records())
         self.free.set()
         cleaning.join(60)

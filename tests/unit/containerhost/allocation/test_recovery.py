@@ -11,7 +11,8 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.choice import Request
 from containerhost.allocation.states import Action, State, recovery
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, Role
@@ -119,7 +120,7 @@ class TestEveryState(RecoveryTestCase):
         self.root.log.write_text("")
         store = self.store(name, boot)
         before = store.records()
-        complaints = self.allocator(store).reconcile("test", "lxd", ["c1"] if exists else [])
+        complaints = self.allocator(store).reconciler.reconcile("test", "lxd", ["c1"] if exists else [])
         action = recovery(state, same_boot=boot == "boot-1", exists=exists, configured=configured)
         kept = action in (Action.KEEP, Action.REBIND)
         self.assertEqual(before if kept else {}, store.records(), name)
@@ -131,9 +132,9 @@ class TestEveryState(RecoveryTestCase):
             self.in_state(str(state), state)
             store = self.store(str(state))
             with mock.patch.object(Logged, "reset_gpu", return_value=False), \
-                    mock.patch("containerhost.allocation.allocator.DeviceAllocator._require_well",
+                    mock.patch("containerhost.allocation.cleaning.require_well",
                                side_effect=self.unhealthy):
-                (complaint,) = self.allocator(store).reconcile("test", "lxd", [])
+                (complaint,) = self.allocator(store).reconciler.reconcile("test", "lxd", [])
             record = store.records()[self.gpu.id]
             self.assertEqual((State.BLOCKED, complaint), (record.state, record.blocked))
 
@@ -172,7 +173,7 @@ class TestOperator(RecoveryTestCase):
         store.claim([self.gpu], consumer("c1"), lambda device: ())
         store.attach([self.gpu.id], consumer("c1"))
         store.begin_cleaning(self.gpu.id)
-        self.allocator(store).clean(self.gpu.id)
+        self.allocator(store).repair.clean(self.gpu.id)
         self.assertEqual(({}, [f"reset {self.gpu.id}"]), (store.records(), self.root.steps()))
 
 
@@ -235,7 +236,7 @@ class TestKilled(RecoveryTestCase):
         granted = "granted" in self.root.steps()
         before = store.records()
         allocator = self.allocator(store)
-        self.assertEqual((), allocator.reconcile("test", "lxd", ["c1"] if exists else []), name)
+        self.assertEqual((), allocator.reconciler.reconcile("test", "lxd", ["c1"] if exists else []), name)
         self.assertEqual({device_id for device_id, record in before.items()
                           if exists and record.state is State.ATTACHED}, set(store.records()), name)
         self.assertEqual((), allocator.release(consumer("c1")))

@@ -7,7 +7,7 @@ import fixtures
 import testtools
 
 from containerhost.allocation import sharing
-from containerhost.allocation.allocator import require_distinct
+from containerhost.allocation.choice import require_distinct
 from containerhost.allocation.store import AllocationStore, Consumer, excludes
 from containerhost.devices.model import Kind, NodeUse
 from containerhost.devices.scan import Inventory, scan

@@ -52,8 +52,9 @@ class Claims(StoreTestCase):
     def test_claim_and_release(self):
         self.store.claim([GPU, OTHER], ANNA, related)
         self.assertEqual({GPU.id: Allocation(GPU.id, ANNA), OTHER.id: Allocation(OTHER.id, ANNA)}, self.store.records())
-        self.assertEqual((Allocation(GPU.id, ANNA), Allocation(OTHER.id, ANNA)), self.store.held_by(ANNA))
-        self.assertEqual((), self.store.held_by(BERT))
+        self.assertEqual({GPU.id: Allocation(GPU.id, ANNA), OTHER.id: Allocation(OTHER.id, ANNA)},
+                         self.store.held_by(ANNA))
+        self.assertEqual({}, self.store.held_by(BERT))
         self.store.release(GPU.id, ANNA)
         self.assertEqual({OTHER.id: ANNA.container}, self.held())
 
@@ -147,7 +148,7 @@ class Restoring(StoreTestCase):
                         lambda: self.store.claim([SLICES[0]], BERT, related),
                         lambda: self.store.release(GPU.id, ANNA)):
             self.assertIn("could not be cleared", str(self.assertRaises(DeviceHeld, attempt)))
-        self.assertEqual({"guid": "first"}, self.store.held_by(ANNA)[0].restore)
+        self.assertEqual({"guid": "first"}, self.store.held_by(ANNA)[GPU.id].restore)
         self.store.begin_cleaning(GPU.id)
         self.store.release(GPU.id, ANNA)
         self.store.claim([GPU], BERT, related)
@@ -227,8 +228,8 @@ class FailClosed(StoreTestCase):
                 self.store.claim([OTHER, device("0000:3d:00.0")], BERT, related)
             self.assertIn(len(self.held()), (1, 3))
             self.assertEqual([], list(self.root.glob(".claim")))
-            for record in self.store.held_by(BERT):
-                self.store.release(record.device_id, BERT)
+            for device_id in self.store.held_by(BERT):
+                self.store.release(device_id, BERT)
 
 
 # One process that claims what its arguments say; KILL is the number of the system call before which it kills itself.
@@ -293,7 +294,7 @@ for _ in range(int(rounds)):
         time.sleep(0.001)
         continue
     marker.touch(exist_ok=False)  # fails if another process is between its claim and its release
-    assert {record.device_id for record in store.held_by(consumer)} == set(ids)
+    assert set(store.held_by(consumer)) == set(ids)
     marker.unlink()
     for one in ids:
         store.release(one, consumer)

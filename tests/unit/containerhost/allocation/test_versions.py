@@ -9,7 +9,8 @@ from typing import Any
 import fixtures
 import testtools
 
-from containerhost.allocation.allocator import DeviceAllocator, Request
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.choice import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import VERSION, AllocationStore
 from containerhost.devices.scan import HostView
@@ -43,14 +44,14 @@ class VersionsTestCase(testtools.TestCase):
         for device_id in (GPU, VF, BLOCKED):
             self.assertRaises(DeviceHeld, self.allocator.acquire, [Request(device_id)], consumer("c3"))
         self.assertRaises(DeviceHeld, self.allocator.acquire, [Request(BLOCKED)], consumer("c2"))
-        self.assertEqual((), self.allocator.reconcile("test", "lxd", ["c1", "c2"]))
+        self.assertEqual((), self.allocator.reconciler.reconcile("test", "lxd", ["c1", "c2"]))
         grants = self.allocator.acquire([Request(GPU), Request(VF)], consumer("c1"))
         self.assertEqual([GPU, VF], [grant.device.id for grant in grants])
         self.assertEqual({GPU, VF, BLOCKED}, set(self.store.records()))
 
     def assert_releases(self) -> None:
         self.assertEqual((), self.allocator.release(consumer("c1")))
-        self.assertEqual((), self.allocator.reconcile("test", "lxd", []))
+        self.assertEqual((), self.allocator.reconciler.reconcile("test", "lxd", []))
         self.assertEqual({}, self.store.records())
         for device_id in (GPU, VF, BLOCKED):
             self.assertIn(f"reset {device_id}", self.root.steps())

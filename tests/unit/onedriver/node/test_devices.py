@@ -3,7 +3,7 @@ import dataclasses
 
 import testtools
 
-from containerhost.allocation.allocator import Request
+from containerhost.allocation.choice import Request
 from containerhost.devices.model import Device, Kind, LinkLayer, Role, Slice
 from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceNotFound

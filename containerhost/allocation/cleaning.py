@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clean devices that were detached from their containers, and free them, or block them. Under each device's lock."""
+
+from collections.abc import Collection, Mapping
+
+from containerhost.allocation.functions import Functions
+from containerhost.allocation.states import State
+from containerhost.allocation.store import Allocation, AllocationStore
+from containerhost.devices.model import Device
+from containerhost.devices.scan import HostView
+from containerhost.errors import DeviceNotFound, DeviceUnhealthy, ScrubFailed
+from containerhost.privileged import Privileged
+from containerhost.scrub import scrub
+from containerhost.sysfs import Host
+
+
+class Cleaner:
+    def __init__(self, store: AllocationStore, functions: Functions, privileged: Privileged, host: Host) -> None:
+        self._store = store
+        self._functions = functions
+        self._privileged = privileged
+        self._host = host
+
+    def free(self, record: Allocation, container: int | None, view: HostView) -> str | None:
+        """Clean a device and free it, or block it. One that is only claimed was not changed.
+
+        :param container: first process of the container that had it; None when that does not run
+        :returns: why it is blocked; None when it is free
+        """
+        if record.state is not State.CLAIMED:
+            record = self._store.begin_cleaning(record.device_id)
+            try:
+                self.clean(record, holders_of(container), view)
+            except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
+                return str(error)
+        self._store.release(record.device_id, record.consumer)
+        return None
+
+    def clean(self, record: Allocation, holders: Collection[int] | None, view: HostView) -> tuple[str, ...]:
+        """Clean a device whose record says that it is being cleaned.
+
+        :param holders: of :meth:`Privileged.users`
+        :returns: what was done, in words
+        :raises ScrubFailed, DeviceNotFound, DeviceUnhealthy: it is blocked for that reason
+        """
+        try:
+            done = self.scrub(view.inventory.get(record.device_id), record.restore, holders)
+            require_well(record.device_id, view)
+        except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
+            self._store.block(record.device_id, str(error))
+            raise
+        return done
+
+    def scrub(self, device: Device, restore: Mapping[str, str], holders: Collection[int] | None) -> tuple[str, ...]:
+        return scrub(device, restore, self._functions.of(device), self._privileged, self._host, holders)
+
+
+def require_well(device_id: str, view: HostView) -> None:
+    device = view.refresh([device_id]).get(device_id)
+    if not device.sound:
+        raise DeviceUnhealthy(f"device {device_id} came back, but is not healthy: {'; '.join(device.health)}")
+
+
+def holders_of(container: int | None) -> tuple[int, ...]:
+    """Return the processes whose containers may use the devices.
+
+    :param container: the first process of the one that has the devices; None when it does not run
+    """
+    return () if container is None else (container,)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepare the network functions of consumers: their names, GUIDs, MACs, drivers and links. Under each one's lock."""
+
+from collections.abc import Mapping
+
+from containerhost.allocation.store import Allocation, AllocationStore, Consumer
+from containerhost.devices import pci
+from containerhost.devices.model import Device, Kind, Role
+from containerhost.devices.netdev import Netdevs
+from containerhost.devices.scan import HostView
+from containerhost.grants import GrantOptions
+from containerhost.network.netfunction import NO_MAC, NetFunction
+from containerhost.privileged import Privileged
+from containerhost.sysfs import Host
+
+
+class Functions:
+    def __init__(self, store: AllocationStore, privileged: Privileged, host: Host) -> None:
+        self._store = store
+        self._privileged = privileged
+        self._host = host
+
+    def of(self, device: Device) -> NetFunction:
+        parent = device.parent if device.role is Role.VF else None
+        netdev = Netdevs(self._host).of(pci.directory(self._host, parent)).netdev if parent else None
+        return NetFunction(device, netdev.name if netdev else None, self._privileged, self._host)
+
+    def prepare(self, device: Device, options: GrantOptions, consumer: Consumer, former: Allocation | None) -> bool:
+        """Give an interface its own name, and a VF its GUIDs, or its MAC and VLAN; whether anything was changed.
+
+        :param former: the consumer's record, if it had the device before
+        """
+        if device.kind is not Kind.NET:
+            return False
+        function = self.of(device)
+        if former and "link" in former.restore:
+            function.set_link(True)  # its container ended while it was frozen
+        if device.netdev_away:
+            return False
+        # By what it is called now: udev may have renamed it since the lock was taken.
+        restore = {"netdev": function.netdev() or device.netdev or "", "driver": device.driver or ""}
+        now = function.guids()
+        guids = (options.node_guid or now[0], options.port_guid or now[1])
+        if guids != now:
+            restore |= {"node_guid": now[0], "port_guid": now[1]}
+        restore |= port_before(options, function)
+        name = self._store.prepare(device.id, consumer, restore).restore["netdev"]
+        changed = guids != now
+        if changed:
+            function.set_guids(*guids)
+            function.rebind()
+            function.await_guids(*guids)
+        if options.mac is not None:
+            function.set_port(options.mac, options.vlan, options.spoof_check, options.trust)
+            if function.mac() != options.mac:
+                changed = True
+                function.rebind()
+                function.await_mac(options.mac)
+        if function.netdev() != name:
+            function.rename(name)
+            changed = True
+        return changed
+
+    def set_link(self, device: Device, consumer: Consumer, up: bool) -> None:
+        """Take the link from a VF of the consumer, or restore it."""
+        self._store.prepare(device.id, consumer, {"link": "auto"})
+        self.of(device).set_link(up)
+
+    def rebind(self, record: Allocation, view: HostView) -> None:
+        """Bind the function's driver if a killed process unbound it.
+
+        :raises HostActionFailed: it does not come back
+        """
+        for device in unbound({record.device_id: record}, view):
+            self.of(device).rebind(driver=record.restore.get("driver"))
+            view.refresh([device.id])
+
+
+def unbound(records: Mapping[str, Allocation], view: HostView) -> tuple[Device, ...]:
+    """Return the network functions that no driver is bound to, without blocked ones."""
+    if not records:
+        return ()
+    return tuple(device for device in view.inventory.devices
+                 if device.kind is Kind.NET and not device.driver
+                 and device.id in records and not records[device.id].blocked)
+
+
+def port_before(options: GrantOptions, function: NetFunction) -> dict[str, str]:
+    """Return the settings of a VF's port to restore after ``options``."""
+    if options.mac is None:
+        return {}
+    checked = {} if options.spoof_check is None else {"spoof_check": "on" if function.spoof_check() else "off"}
+    return {"mac": NO_MAC} | checked | ({} if options.trust is None else {"trust": "off"})

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finish or undo what a crash interrupted, from the records: see :data:`containerhost.allocation.states.RECOVERY`."""
+
+from collections.abc import Collection
+
+from containerhost.allocation.choice import Foreign, View, concerned
+from containerhost.allocation.cleaning import Cleaner
+from containerhost.allocation.functions import Functions, unbound
+from containerhost.allocation.states import Action, recovery
+from containerhost.allocation.store import Allocation, AllocationStore, Consumer
+from containerhost.devices.scan import HostView, Inventory
+from containerhost.errors import DeviceBusy, HostActionFailed
+from containerhost.privileged import Privileged
+
+
+class Reconciler:
+    """:param view, foreign: of :class:`containerhost.allocation.allocator.DeviceAllocator`
+    """
+
+    def __init__(self, store: AllocationStore, view: View, functions: Functions, cleaner: Cleaner, foreign: Foreign,
+                 privileged: Privileged) -> None:
+        self._store = store
+        self._view = view
+        self._functions = functions
+        self._cleaner = cleaner
+        self._foreign = foreign
+        self._privileged = privileged
+
+    def reconcile(self, driver: str, engine: str, alive: Collection[str]) -> tuple[str, ...]:
+        """Finish or undo what a crash interrupted, of this driver and engine only. A container that a look left frozen
+        is thawed.
+
+        :param alive: containers that are known to exist. The caller has made sure by a second source that all others
+            are gone; here the engine's configurations are asked as well
+        :returns: complaints
+        """
+        complaints: list[str] = []
+        try:
+            self._privileged.thaw_left()
+        except HostActionFailed as error:
+            complaints.append(f"a container may be frozen: {error}")
+        view = self._view()
+        for consumer in sorted(self._store.consumers_of(driver, engine), key=str):
+            complaints += self.reconcile_one(consumer, exists=consumer.container in alive, view=view)
+        return tuple(complaints)
+
+    def reconcile_one(self, consumer: Consumer, *, exists: bool, view: HostView | None = None) -> tuple[str, ...]:
+        """Finish or undo what a crash interrupted, of one consumer. No process may be acquiring its devices.
+
+        :param exists: its container is known to exist. The caller has made sure by two sources that it does not
+        :returns: complaints
+        """
+        complaints, view = list[str](), view or self._view()
+        for device_id, record in self._store.held_by(consumer).items():
+            action = self._action(record, exists, None)
+            if action is Action.KEEP or (action is Action.REBIND and not unbound({device_id: record}, view)):
+                continue
+            try:
+                complaints += self._recover(device_id, consumer, exists, view)
+            except (HostActionFailed, DeviceBusy) as error:
+                complaints.append(f"a device of {consumer} does not come back: {error}")
+        return tuple(complaints)
+
+    def _recover(self, device_id: str, consumer: Consumer, exists: bool, view: HostView) -> tuple[str, ...]:
+        """Finish or undo the allocation of one device after a crash.
+
+        :returns: complaints
+        """
+        with self._store.working([device_id]):
+            record = self._store.held_by(consumer).get(device_id)
+            if record is None:
+                return ()
+            user = self._configured(device_id, view.refresh([device_id]))
+            action = self._action(record, exists, user)
+            if action in (Action.DROP, Action.CLEAN):
+                complaint = self._cleaner.free(record, None, view)
+                return (complaint,) if complaint else ()
+            if action is Action.REBIND:
+                self._functions.rebind(record, view)
+            if not exists:
+                return (f"device {device_id} is kept for {consumer}, which is gone: the configuration of container "
+                        f"{user} has it",)
+        return ()
+
+    def _action(self, record: Allocation, exists: bool, user: str | None) -> Action:
+        """Return what to do about one allocation.
+
+        :param user: the container whose configuration has the device
+        """
+        return recovery(record.state, same_boot=self._store.in_this_boot(record), exists=exists,
+                        configured=user is not None)
+
+    def _configured(self, device_id: str, inventory: Inventory) -> str | None:
+        """Return the container whose configuration has the device; None also for one that left the host."""
+        device = next((device for device in inventory.devices if device.id == device_id), None)
+        return self._foreign(concerned(device, inventory)).get(device_id) if device else None
