@@ -21,6 +21,7 @@ from lxdone.vmm import Vmm
 from onedriver.node.commands import Commands
 from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
+from onedriver.node.device_recovery import DeviceRecovery
 
 if TYPE_CHECKING:
     from onedriver.node.measure import Measure
@@ -34,12 +35,15 @@ def engine(options: Options) -> LxdEngine:
 
 def vmm(options: Options) -> Vmm:
     lxd, host = engine(options), Host()
-
-    allocator = DeviceAllocator(AllocationStore(Path(options.owners)), lambda: HostView(host), Privileged(), lxd.held)
+    allocator = allocator_of(options, lxd)
     state, disks = Path(options.state), disks_of(options, lxd)
     root_images = RootImages(lxd.client, state, options.operation_timeout)
     return Vmm(options, lxd, allocator, root_images, writeback_of(options, lxd), disks, Contexts(state),
                Commands(state, Vmm.driver), consoles_of(options, lxd), host)
+
+
+def allocator_of(options: Options, lxd: LxdEngine) -> DeviceAllocator:
+    return DeviceAllocator(AllocationStore(Path(options.owners)), HostView, Privileged(), lxd.held)
 
 
 def disks_of(options: Options, lxd: LxdEngine) -> Images:
@@ -55,10 +59,16 @@ def consoles_of(options: Options, lxd: LxdEngine) -> Consoles:
     return Consoles(Path(options.state), "lxdone.console_client", lambda name: lxd.metrics(name).pid)
 
 
+def devices_of(options: Options, lxd: LxdEngine) -> DeviceRecovery:
+    return DeviceRecovery(Vmm.driver, lxd.name, lambda vm_id: vmm(options).has_container(vm_id),
+                          allocator_of(options, lxd), Path(options.state))
+
+
 def reconciler(options: Options) -> Reconciler:
     lxd, state = engine(options), Path(options.state)
     return Reconciler(lxd, writeback_of(options, lxd), disks_of(options, lxd), Contexts(state),
-                      consoles_of(options, lxd), state, lambda vm_id: vmm(options).forget(vm_id))
+                      consoles_of(options, lxd), devices_of(options, lxd), state,
+                      lambda vm_id: vmm(options).forget(vm_id))
 
 
 def measure(options: Options) -> "Measure":

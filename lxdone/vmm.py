@@ -388,6 +388,10 @@ class Vmm(BaseVmm):
                 undo.on_error("stop it", self._stop, name, force=True)
                 self._engine.verify(name, grants)
 
+    def has_container(self, vm_id: int) -> bool:
+        own = translate.name(vm_id)
+        return self._engine.exists(own) or self._writeback.is_begun(self._contexts.home(own))
+
     def remove(self, vm_id: int) -> None:
         """End the container and return what it had; from every state, also when parts of it are gone."""
         self._remove(vm_id, self._disks.release_all)

@@ -10,6 +10,7 @@
     onedock probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor,
                                      vm/execution
     onedock command NAME FD          begins a command of onevm exec in a container and stays with it
+    onedock reconcile                what the node does by itself after an action was killed: free its devices
     onedock leave VM DATASTORE       let a VM that is off leave this node, with what it wrote beside its disk: for the
                                      transfer driver, with the system datastore's number
     onedock drop VM                  remove what a VM has on this node, apart from its disks: likewise
@@ -41,8 +42,8 @@ def main(words: Sequence[str]) -> int:
             return run("a step of the transfer driver", serve)
         case ["usage", directory]:
             return run("usage", lambda: usage(directory))
-        case (["vmm" | "probe" | "drop" | "image", _, *_] | ["leave" | "command", _, _] | ["lock", _, _, _]
-              | ["lock", _, _, _, "frozen"]):
+        case (["reconcile"] | ["vmm" | "probe" | "drop" | "image", _, *_] | ["leave" | "command", _, _]
+              | ["lock", _, _, _] | ["lock", _, _, _, "frozen"]):
             return on_node(words)
         case _:
             asked = list(words) == ["--help"]
@@ -99,14 +100,15 @@ def on_node(words: Sequence[str]) -> int:
 
     from onedock import node
 
-    kind, name, *rest = words
+    kind, *rest = words
     acts: dict[str, Callable[[], int]] = {
-        "vmm": lambda: node.vmm(name, rest, sys.stdin.buffer),
-        "image": lambda: node.image(words[1:]),
-        "probe": lambda: node.probe(name),
-        "command": lambda: node.command(name, rest[0]),
-        "leave": lambda: node.leave(name, rest[0]),
-        "drop": lambda: node.drop(name),
-        "lock": lambda: node.lock(name, *rest),
+        "vmm": lambda: node.vmm(rest[0], rest[1:], sys.stdin.buffer),
+        "image": lambda: node.image(rest),
+        "probe": lambda: node.probe(*rest[:1]),
+        "command": lambda: node.command(*rest),
+        "leave": lambda: node.leave(*rest),
+        "drop": lambda: node.drop(*rest[:1]),
+        "reconcile": node.reconcile,
+        "lock": lambda: node.lock(*rest),
     }
     return acts[kind]()

@@ -29,6 +29,8 @@ def vmm(script: str, argv: list[str], stdin: BinaryIO, out: TextIO | None = None
     def act() -> str | None:
         call = actions.call(script, argv, document.read(stdin), attributes.PREFIX)
         validation.of_action(call.action, lcm_states.UNSUPPORTED)
+        if call.action == "deploy" and call.vm.pcis:
+            backend.recover_devices(conf.load())  # a killed action may have left the devices to another VM
         with alone(call.vm_id) as options:
             return getattr(backend.vmm(options), call.action)(call)
 
@@ -63,6 +65,10 @@ def probe(name: str) -> int:
         return measure.probe(name, lambda: backend.measure(options))
 
     return run(name, act)
+
+
+def reconcile() -> int:
+    return run("reconcile", lambda: backend.recover_devices(conf.load()))
 
 
 def drop(vm: str) -> int:

@@ -259,6 +259,11 @@ class Vmm(BaseVmm):
             raise DriverError(f"container {own} started, but its program ended at once with status {status}; its last "
                               f"words: {last or 'none'}")
 
+    def has_container(self, vm_id: int) -> bool:
+        own = name(vm_id)
+        return any(self._engine.exists(each) or self._engine.has_record(each)
+                   for each in (own, f"{own}-{OLD}", f"{own}-{ANEW}"))
+
     def remove(self, vm_id: int) -> None:
         """End the container and return what the VM had; from every state, also when parts of it are gone."""
         own = name(vm_id)

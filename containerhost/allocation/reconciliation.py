@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finish or undo what a crash interrupted, from the records: see :data:`containerhost.allocation.states.RECOVERY`."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from containerhost.allocation.choice import Foreign, View, concerned
 from containerhost.allocation.cleaning import Cleaner
 from containerhost.allocation.functions import Functions, unbound
-from containerhost.allocation.states import Action, recovery
+from containerhost.allocation.states import Action, is_interrupted, recovery
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices.scan import HostView, Inventory
 from containerhost.errors import DeviceBusy, HostActionFailed
@@ -60,6 +60,19 @@ class Reconciler:
             except (HostActionFailed, DeviceBusy) as error:
                 complaints.append(f"a device of {consumer} does not come back: {error}")
         return tuple(complaints)
+
+    def interrupted(self, driver: str, engine: str, exists: Callable[[Consumer], bool]) -> frozenset[Consumer]:
+        """Return the consumers of which :meth:`reconcile_one` would free a device, by the records alone.
+
+        :param exists: asked only about consumers whose devices are freed if they do not exist
+        """
+        def is_due(record: Allocation) -> bool:
+            same_boot = self._store.in_this_boot(record)
+            return is_interrupted(record.state, same_boot=same_boot, exists=True) or (
+                is_interrupted(record.state, same_boot=same_boot, exists=False) and not exists(record.consumer))
+
+        return frozenset(record.consumer for record in self._store.records().values()
+                         if (record.consumer.driver, record.consumer.engine) == (driver, engine) and is_due(record))
 
     def _recover(self, device_id: str, consumer: Consumer, exists: bool, view: HostView) -> tuple[str, ...]:
         """Finish or undo the allocation of one device after a crash.

@@ -108,3 +108,14 @@ def recovery(state: State, *, same_boot: bool, exists: bool, configured: bool = 
     if configured:
         return Action.KEEP if state is State.BLOCKED else RECOVERY[State.ATTACHED, same_boot, True]
     return RECOVERY[state, same_boot, exists]
+
+
+def is_interrupted(state: State, *, same_boot: bool, exists: bool) -> bool:
+    """Return whether an allocation that no process is working on is to be freed.
+
+    One that was blocked in this boot is not: it would be cleaned again in every round of monitoring, to be blocked
+    again. The parameters are those of :func:`recovery`.
+    """
+    if state is State.BLOCKED and same_boot:
+        return False
+    return recovery(state, same_boot=same_boot, exists=exists) in (Action.DROP, Action.CLEAN)

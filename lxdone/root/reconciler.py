@@ -11,7 +11,7 @@ import functools
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
@@ -24,6 +24,7 @@ from onedriver.errors import DriverError
 from onedriver.node import names, vmlock
 from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
+from onedriver.node.device_recovery import DeviceRecovery
 from onedriver.node.names import LABEL
 
 LOG = logging.getLogger(__name__)
@@ -38,12 +39,13 @@ class Reconciler:
     """
 
     def __init__(self, engine: LxdEngine, writeback: RootWriteback, disks: Images, contexts: Contexts,
-                 consoles: Consoles, state: Path, forget: Callable[[int], None]) -> None:
+                 consoles: Consoles, devices: DeviceRecovery, state: Path, forget: Callable[[int], None]) -> None:
         self._engine = engine
         self._writeback = writeback
         self._disks = disks
         self._contexts = contexts
         self._consoles = consoles
+        self._devices = devices
         self._state = state
         self._forget = forget
 
@@ -100,12 +102,21 @@ class Reconciler:
             self._disks.release_all(vm_id)
 
     def clean(self, containers: Iterable[ContainerState] | None = None) -> None:
-        """Remove what is left of VMs that are over."""
+        """Remove what is left of VMs that are over, and free devices that killed actions left."""
         seen = tuple(self._engine.containers() if containers is None else containers)
         for vm_id in self.abandoned(seen):
             self._clean_abandoned(vm_id)
         for vm_id in self.over(seen):
             self._alone(vm_id, "something of it is left here", self._forget_over)
+        self._devices.recover(seen)
+
+    def has_work(self, containers: Collection[ContainerState], waiting: Iterable[int]) -> bool:
+        """Return whether :meth:`reconcile` is to run now.
+
+        :param waiting: ids of VMs that are over, abandoned or not saved yet
+        """
+        return (any(map(self.is_due, waiting)) or bool(self.without_console(containers))
+                or bool(self._devices.pending(containers)))
 
     def _forget_over(self, vm_id: int, state: ContainerState) -> None:
         if self._writeback.is_over(self._home(vm_id)):
@@ -190,7 +201,7 @@ class MonitoredEngine:
         over = set(map(str, self._reconciler.over(found)))
         busy = set(map(str, self._reconciler.pending(found))) - over
         waiting = busy | over | set(map(str, self._reconciler.abandoned(found)))
-        if any(self._reconciler.is_due(int(number)) for number in waiting) or self._reconciler.without_console(found):
+        if self._reconciler.has_work(found, map(int, waiting)):
             # Nobody waits for it; a second one beside it finds the VMs locked and leaves them.
             detached([sys.executable, "-m", "lxdone", "reconcile"])
         return tuple(dataclasses.replace(state, status=Status.RUNNING) if state.labels.get(LABEL) in busy else state

@@ -113,6 +113,14 @@ class RootWriteback:
         return record is not None and root_state.is_ended(record)
 
     @staticmethod
+    def is_begun(home: Path) -> bool:
+        """Return whether the VM's container was started here and not removed by this driver.
+
+        :raises DriverError: the record cannot be read
+        """
+        return root_state.read(home) is not None
+
+    @staticmethod
     def is_unsaved(home: Path) -> bool:
         record = root_state.read(home)
         return record is not None and record.unsaved

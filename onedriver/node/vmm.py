@@ -203,6 +203,14 @@ class BaseVmm(abc.ABC):
     # What the engine alone has.
 
     @abc.abstractmethod
+    def has_container(self, vm_id: int) -> bool:
+        """Return whether the VM has a container, or had one that this driver did not remove by its own records: an
+        engine without its storage tells of none. Changes nothing.
+
+        :raises DriverError, EngineError: this is not known
+        """
+
+    @abc.abstractmethod
     def _spec(self, vm: Vm) -> ContainerSpec:
         """Return the VM's spec. What can be refused without a look at the host's containers is refused here."""
 

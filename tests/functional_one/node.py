@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,9 +163,9 @@ class Node(fixtures.Fixture):
     @contextlib.contextmanager
     def begun(self, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> Iterator[subprocess.Popen[bytes]]:
         """An action that runs; its processes are a group."""
-        argv = [machine.name, *(arguments or ["node1"]), str(machine.id), "node1"]
+        argv, xml = self._call(action, machine, arguments, lcm)
         with tempfile.TemporaryFile() as message:
-            message.write(machine.message(lcm).encode())
+            message.write(xml.encode())
             message.seek(0)
             process = subprocess.Popen([self.remotes / "vmm" / self.driver / action, *argv], stdin=message,
                                        env=self.environment, start_new_session=True)
@@ -174,6 +174,10 @@ class Node(fixtures.Fixture):
 
     def act(self, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> Result:
         """An action with the arguments that oned gives it for this VM."""
+        return self.run(action, *self._call(action, machine, arguments, lcm))
+
+    def _call(self, action: str, machine: Machine, arguments: Sequence[str], lcm: int) -> tuple[list[str], str]:
+        """Return the arguments that oned gives an action for this VM, and its standard input."""
         deploy_id = machine.name
         before = {
             "deploy": [f"{self.datastores}//0/{machine.id}/deployment.0", "node1"],
@@ -182,7 +186,7 @@ class Node(fixtures.Fixture):
             **{name: [deploy_id, "node1"] for name in ("shutdown", "cancel", "reboot", "reset")},
         }.get(action, [deploy_id, *arguments])
         xml = machine.deployment(lcm) if action == "deploy" else machine.message(lcm)
-        return self.run(action, [*before, str(machine.id), "node1"], xml)
+        return [*before, str(machine.id), "node1"], xml
 
 
 class SecondNode(Node):

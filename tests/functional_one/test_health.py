@@ -18,7 +18,7 @@ from containerhost.devices.model import Device, NodeUse
 from containerhost.engines import Status
 from onedriver.pciaddress import from_device_id
 from tests.fakehost.control import FakeHostControl
-from tests.functional import kmsg
+from tests.functional import kmsg, leftdevicescontract
 from tests.functional.holder import Holder
 from tests.functional_one.test_actions import ActionsCase
 from tests.functional_one.vms import Machine
@@ -94,6 +94,10 @@ class SickTest(HealthCase):
         holder.end()
         self.ok("detach_nic", more, ATTACH[0])
         self.assertEqual(set(), self.holders())
+
+
+class LeftDevicesTest(leftdevicescontract.LeftDevicesContract, ActionsCase):
+    pass
 
 
 class InterruptedTest(HealthCase):

@@ -6,7 +6,7 @@ import subprocess
 from containerhost import charnodes
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.sysfs import Host
-from tests.functional import lostgpucontract
+from tests.functional import leftdevicescontract, lostgpucontract
 from tests.functional.contract import ENXIO, EPERM
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESUME, OnedockCase
@@ -107,6 +107,10 @@ class DevicesTest(OnedockCase):
         self.assertEqual({self.gpus[0].id}, set(AllocationStore(self.node.owners).records()))
         self.assertEqual({}, self.engine.container("one-1").interfaces)
         self.assertNotIn("one-1", subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout)
+
+
+class LeftDevicesTest(leftdevicescontract.LeftDevicesContract, OnedockCase):
+    pass
 
 
 class LibrariesTest(OnedockCase):

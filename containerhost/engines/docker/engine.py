@@ -242,6 +242,15 @@ class DockerEngine:
             return
         self._records.remove(container)
 
+    def has_record(self, name: str) -> bool:
+        """Return whether a container of the name has a record, also one that Docker does not have (any more).
+
+        :raises EngineError: a record cannot be read
+        """
+        # Records of earlier versions name no container: they may be of any that Docker does not have.
+        return any(record.container == name or (not record.container and not self.exists(container))
+                   for container in self._records.ids() if (record := self._record_or_none(container)))
+
     def _forget(self, name: str) -> None:
         """Remove the records of containers that had the name and that Docker has not."""
         for container in self._records.ids():

@@ -32,7 +32,7 @@ class ReconcilerTest(testtools.TestCase):
         self.calls.writeback.is_over.return_value = False
         self.calls.consoles.dead.return_value = ()
         self.reconciler = Reconciler(*(getattr(self.calls, part) for part in (
-            "engine", "writeback", "disks", "contexts", "consoles")), self.state, self.calls.forget)
+            "engine", "writeback", "disks", "contexts", "consoles", "devices")), self.state, self.calls.forget)
 
     @contextlib.contextmanager
     def worked_on(self, vm_id: int) -> Iterator[None]:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finish or undo what killed actions began with devices of VMs, without an operator.
+
+An action holds its VM's lock, so what a record says of a VM whose lock is free was left by a process that ended. Only
+records of this driver and engine are looked at: those of the other driver, and of other clouds, are not touched.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import Consumer
+from containerhost.engines import ContainerState
+from containerhost.errors import AllocationsUnreadable, ContainerHostError
+from onedriver.errors import DriverError
+from onedriver.node import vmlock
+from onedriver.node.vm_ids import complain, consumer
+
+LOG = logging.getLogger(__name__)
+
+
+class DeviceRecovery:
+    """:param driver, engine: of the VMs, as the allocation records name them
+    :param has_container: whether a VM has a container, or had one by this driver's own records, whatever the engine
+        says: the second witness
+    :param state: the driver's directory
+    """
+
+    def __init__(self, driver: str, engine: str, has_container: Callable[[int], bool], allocator: DeviceAllocator,
+                 state: Path) -> None:
+        self._driver = driver
+        self._engine = engine
+        self._has_container = has_container
+        self._allocator = allocator
+        self._state = state
+
+    def pending(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
+        """Return the ids of the VMs for which :meth:`recover` has something to do. Reads no device.
+
+        :param containers: all that the engine has
+        """
+        present = {state.name for state in containers}
+        try:
+            found = self._allocator.reconciler.interrupted(
+                self._driver, self._engine, lambda vm: vm.container in present or self._may_exist(vm))
+        except AllocationsUnreadable as error:
+            LOG.error("Devices that a killed action left are not looked for: %s", error)
+            return ()
+        return tuple(vm_id for vm_id in sorted(int(vm.uuid) for vm in found)
+                     if not vmlock.is_held(self._state, vm_id))
+
+    def _may_exist(self, vm: Consumer) -> bool:
+        try:
+            return self._has_container(int(vm.uuid))
+        except (ContainerHostError, DriverError) as error:
+            LOG.error("%s keeps its devices, because it is not known whether it exists: %s", vm, error)
+            return True
+
+    def recover(self, containers: Iterable[ContainerState]) -> None:
+        """Finish or undo what is pending. A VM that an action works on is left to that; an error is logged, and keeps
+        no other VM from it.
+
+        :param containers: all that the engine has
+        """
+        for vm_id in self.pending(containers):
+            try:
+                with vmlock.held(self._state, vm_id, 0):
+                    LOG.info("An action on VM %s was killed: what it began with devices is finished or undone", vm_id)
+                    complain(self._allocator.reconciler.reconcile_one(consumer(self._driver, self._engine, vm_id),
+                                                                      exists=self._has_container(vm_id)))
+            except vmlock.Busy:
+                LOG.info("VM %s is worked on", vm_id)
+            except (ContainerHostError, DriverError) as error:
+                LOG.error("What a killed action left of the devices of VM %s stays: %s", vm_id, error)
