@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finish or undo resizes, migrations and evacuations that nova-compute did not finish."""
+
+from collections.abc import Callable
+from typing import Any
+
+from nova import exception, objects, utils
+from nova.compute import power_state, task_states, vm_states
+from oslo_log import log as logging
+
+from nova_lxd_ext.server import lostrequests
+from nova_lxd_ext.server.incoming import is_at_home
+from nova_lxd_ext.server.lifecycle import Lifecycle
+from nova_lxd_ext.server.lostrequests import Lost
+from nova_lxd_ext.server.recoveryrecords import (
+    fail,
+    is_under_way,
+    record_outcome,
+    request_spec,
+    resize_request_spec,
+    save,
+    set_flavor,
+    set_status,
+)
+from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step
+
+LOG = logging.getLogger(__name__)
+
+OVER = ("confirmed", "reverted", "error", "failed", "completed", "cancelled", "done")  # nova's last states of a move
+ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
+
+
+class MoveRecovery:
+    """:param requests, placement: of :class:`nova_lxd_ext.server.recovery.Recovery`
+    """
+
+    def __init__(self, lifecycle: Lifecycle, requests: Callable[[], Any], placement: Callable[[], Any]) -> None:
+        self._lifecycle = lifecycle
+        self._requests = requests
+        self._placement = placement
+
+    def recover(self, context: Any, step: Step, instance: objects.Instance, move: objects.Migration, lost: Lost
+                ) -> None:
+        match step:
+            case Step.FORGET_MOVE:
+                where = "" if is_at_home(move) else " and host"
+                record_outcome(context, instance, lost, f"the server keeps its old size{where}")
+                self._forget(context, instance, move)
+            case Step.UNDO_MOVE:
+                self._undo(context, instance, move, lost)
+            case Step.FINISH_MOVE:
+                self._finish(instance, move, lost)
+            case Step.REVERT_MOVE:
+                self._revert(instance, move, lost)
+            case Step.CONFIRM_MOVE:
+                self._confirm(context, instance, move, lost)
+
+    @staticmethod
+    def unbegun(context: Any, host: str, uuid: str, move: objects.Migration) -> tuple[objects.Instance, Lost] | None:
+        """Return the server whose move waits for a second request on this host that has not begun; None where none
+        does."""
+        try:
+            instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
+        except exception.InstanceNotFound:
+            return None
+        second = SECOND_REQUESTS.get(instance.task_state)
+        if second is None or getattr(move, second.host) != host or not is_under_way(instance, move):
+            return None
+        lost = lostrequests.of(context, uuid, host)
+        begun = lost.methods | lost.others
+        return (instance, lost) if second.first in lost.ended and second.method not in begun else None
+
+    def send_second(self, instance: objects.Instance, lost: Lost, move: objects.Migration) -> None:
+        LOG.warning("A request was lost (task state %s): it is sent once more", instance.task_state, instance=instance)
+        if instance.task_state == task_states.RESIZE_MIGRATED:
+            self._finish(instance, move, lost)
+        else:
+            self._requests().finish_revert_resize(lost.context(instance), instance, move, move.source_compute,
+                                                  request_spec(lost.context(instance), instance))
+
+    def _undo(self, context: Any, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
+        """Let nova revert the move as a user would: both hosts release what they have claimed for the new size."""
+        record_outcome(context, instance, lost, "the server keeps its old size and host")
+        if instance.migration_context is None or (instance.task_state == task_states.RESIZE_PREP
+                                                  and is_at_home(move)):
+            self._forget(context, instance, move)
+            return
+        save(instance, old_flavor=instance.flavor, task_state=task_states.RESIZE_REVERTING)
+        set_status(move, "reverting")
+        self._requests().revert_resize(lost.context(instance), instance, move, move.dest_compute,
+                                       resize_request_spec(context, instance))
+
+    def _forget(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
+        """Drop a migration that has changed nothing of the server yet."""
+        resize_request_spec(context, instance)
+        self._give_allocations_back(context, instance.uuid, move)
+        set_status(move, "failed")
+        instance.drop_migration_context()
+        save(instance, new_flavor=None, task_state=None)
+
+    def _give_allocations_back(self, context: Any, uuid: str, move: objects.Migration) -> None:
+        """Let the server have what the move holds: the resources of its old size."""
+        client = self._placement()
+        if client.get_allocations_for_consumer(context, move.uuid):
+            client.move_allocations(context, move.uuid, uuid)
+
+    def _finish(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
+        """Finish a migration. Nova's method begins with the server of the old size."""
+        if instance.old_flavor is not None:
+            set_flavor(instance, instance.old_flavor)
+        save(instance, task_state=task_states.RESIZE_MIGRATED)
+        set_status(move, "post-migrating")
+        context = lost.context(instance)
+        image = utils.get_image_from_system_metadata(instance.system_metadata)
+        self._requests().finish_resize(context, instance, move, image, "[]", move.dest_compute,
+                                       request_spec(context, instance))
+
+    def _revert(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
+        context = lost.context(instance)
+        if "finish_revert_resize" in lost.methods:
+            if instance.host != move.source_compute:
+                # Nova called it reverted already, and would free the devices that the server has here.
+                set_status(move, "reverting")
+            # Its allocations may be back already, so nova could not look up a port's part of them.
+            self._requests().finish_revert_resize(context, instance, move, move.source_compute, None)
+        elif "finish_revert_resize" not in lost.others:
+            self._requests().revert_resize(context, instance, move, move.dest_compute, request_spec(context, instance))
+
+    def _confirm(self, context: Any, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
+        if instance.vm_state == vm_states.RESIZED and instance.migration_context is not None:
+            set_status(move, "confirming")
+            self._requests().confirm_resize(lost.context(instance), instance, move, move.source_compute)
+            return
+        # All but nova's records was done.
+        if instance.vm_state == vm_states.RESIZED:
+            off = instance.power_state == power_state.SHUTDOWN
+            instance.vm_state = vm_states.STOPPED if off else vm_states.ACTIVE
+        set_status(move, "confirmed")
+        self._placement().delete_allocation_for_instance(context, move.uuid, consumer_type="migration", force=True)
+        instance.system_metadata.pop("old_vm_state", None)
+        save(instance, old_flavor=None, new_flavor=None)
+
+    def undo_evacuation(self, context: Any, host: str, instance: objects.Instance, move: objects.Migration, lost: Lost
+                        ) -> None:
+        if move.status in OVER:
+            return
+        self._lifecycle.remove(context, instance)
+        if instance.migration_context is not None and instance.migration_context.migration_id == move.id:
+            instance.drop_migration_context()
+        for node in objects.ComputeNodeList.get_all_by_host(context, host):
+            self._placement().remove_provider_tree_from_instance_allocation(context, instance.uuid, node.uuid)
+        set_status(move, "failed")
+        fail(context, instance, lost, "it is still on its old host; evacuate it again")

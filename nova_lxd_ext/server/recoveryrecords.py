@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read and write nova's records of servers whose requests were not finished."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import oslo_messaging as messaging
+from keystoneauth1 import exceptions as keystone
+from nova import exception, objects
+from nova.compute import utils as compute_utils
+from nova.compute import vm_states
+from nova.virt import hardware
+from oslo_log import log as logging
+
+from containerhost import errors
+from nova_lxd_ext.server import known, lostrequests
+from nova_lxd_ext.server.lostrequests import Lost
+
+LOG = logging.getLogger(__name__)
+
+
+class Killed(exception.NovaException):
+    """What a server's owner is told of a request that nova-compute did not finish."""
+
+    msg_fmt = "nova-compute on %(host)s was killed during this request: %(outcome)s"
+
+
+@contextlib.contextmanager
+def log_errors(uuid: str) -> Iterator[None]:
+    """Log an error of the block, so that nova-compute serves the other servers.
+
+    :param uuid: the server that the block is about
+    """
+    try:
+        yield
+    except (exception.NovaException, errors.ContainerHostError, keystone.ClientException, messaging.MessagingException,
+            OSError):
+        LOG.exception("What was interrupted could not be finished or undone, and is tried again at the next start of "
+                      "nova-compute", instance_uuid=uuid)
+
+
+def record_outcome(context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
+    """Record the outcome as the server's fault and as the end of the action that was lost."""
+    error = Killed(host=known.host(), outcome=outcome)
+    LOG.warning("%s", error, instance=instance)
+    compute_utils.add_instance_fault_from_exc(context, instance, error)
+    for method in lost.methods:
+        objects.InstanceActionEvent.event_finish_with_failure(
+            lost.context(instance), instance.uuid, f"{lostrequests.PREFIX}{method}", exc_val=error,
+            exc_tb=str(error), want_result=False)
+
+
+def fail(context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
+    record_outcome(context, instance, lost, outcome)
+    save(instance, vm_state=vm_states.ERROR, task_state=None)
+
+
+def leave_host(instance: objects.Instance) -> None:
+    save(instance, host=None, node=None, compute_id=None)
+
+
+def save(instance: objects.Instance, **changes: Any) -> None:
+    for name, value in changes.items():
+        setattr(instance, name, value)
+    instance.save()
+
+
+def set_status(move: objects.Migration, status: str) -> None:
+    move.status = status
+    move.save()
+
+
+def set_flavor(instance: objects.Instance, flavor: objects.Flavor) -> None:
+    """Set the server's flavor as nova does: some of the flavor's values are the server's own columns."""
+    instance.instance_type_id = flavor.id
+    instance.memory_mb, instance.vcpus = flavor.memory_mb, flavor.vcpus
+    instance.root_gb, instance.ephemeral_gb = flavor.root_gb, flavor.ephemeral_gb
+    instance.flavor = flavor
+
+
+def is_under_way(instance: objects.Instance, move: objects.Migration) -> bool:
+    """Return whether it is this move that nova has not ended yet, and not one that was before."""
+    context = instance.migration_context
+    return context is not None and context.migration_id == move.id
+
+
+def is_in_flight(context: Any, uuid: str) -> bool:
+    """Return whether nova is doing something with the server; not if it is deleted."""
+    try:
+        return objects.Instance.get_by_uuid(context, uuid, expected_attrs=[]).task_state is not None
+    except exception.InstanceNotFound:
+        return False
+
+
+def request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpec | None:
+    """Return the server's request spec, where nova's API database is reachable: only ports with a guaranteed bandwidth
+    need it."""
+    try:
+        return objects.RequestSpec.get_by_instance_uuid(context, instance.uuid)
+    except exception.NovaException as error:
+        LOG.warning("The server's scheduling cannot be read: %s", error, instance=instance)
+        return None
+
+
+def resize_request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpec | None:
+    """Return the request spec after giving it the server's flavor, as nova's API does at a revert: an unshelving or an
+    evacuation would schedule the size that the server did not get."""
+    spec = request_spec(context, instance)
+    if spec is not None and spec.flavor.flavorid != instance.flavor.flavorid:
+        spec.flavor = instance.flavor
+        spec.numa_topology = hardware.numa_get_constraints(instance.flavor, instance.image_meta)
+        spec.save()
+    return spec

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decide what to do about requests that nova-compute did not finish. Pure."""
+
+import enum
+from collections.abc import Collection
+from typing import NamedTuple
+
+from nova.compute import task_states, vm_states
+
+REBUILDS = frozenset({task_states.REBUILDING, task_states.REBUILD_BLOCK_DEVICE_MAPPING, task_states.REBUILD_SPAWNING})
+SHELVINGS = frozenset({task_states.SHELVING, task_states.SHELVING_IMAGE_PENDING_UPLOAD,
+                       task_states.SHELVING_IMAGE_UPLOADING})
+UNSHELVINGS = frozenset({task_states.UNSHELVING, task_states.SPAWNING})
+REVERTS = frozenset({"revert_resize", "finish_revert_resize"})
+NOTHING_DONE = frozenset({task_states.IMAGE_BACKUP, task_states.UPDATING_PASSWORD})
+FROZEN = {task_states.PAUSING: vm_states.PAUSED, task_states.SUSPENDING: vm_states.SUSPENDED}
+
+
+class Second(NamedTuple):
+    """The second request of a move, which the first one sends as its last step.
+
+    :ivar host: whether it goes to the move's ``source_compute`` or ``dest_compute``
+    """
+
+    first: str
+    method: str
+    host: str
+
+
+SECOND_REQUESTS = {task_states.RESIZE_MIGRATED: Second("resize_instance", "finish_resize", "dest_compute"),
+                   task_states.RESIZE_REVERTING: Second("revert_resize", "finish_revert_resize", "source_compute")}
+
+
+class Step(enum.Enum):
+    """What to do about a server."""
+
+    NOTHING = enum.auto()
+    FORGET_MOVE = enum.auto()
+    UNDO_MOVE = enum.auto()
+    FINISH_MOVE = enum.auto()
+    REVERT_MOVE = enum.auto()
+    CONFIRM_MOVE = enum.auto()
+    UNDO_EVACUATION = enum.auto()
+    RECOVER_TASK = enum.auto()
+    LEAVE_HOST = enum.auto()
+
+
+MOVES = {task_states.RESIZE_PREP: Step.UNDO_MOVE, task_states.RESIZE_MIGRATING: Step.UNDO_MOVE,
+         task_states.RESIZE_MIGRATED: Step.FINISH_MOVE, task_states.RESIZE_FINISH: Step.FINISH_MOVE,
+         task_states.RESIZE_REVERTING: Step.REVERT_MOVE}
+
+
+def here(task_state: str | None, vm_state: str, methods: Collection[str], *, moves: bool, unbegun_at_home: bool
+         ) -> Step:
+    """Return what to do about a server that nova places on this host.
+
+    :param methods: requests that this host did not finish
+    :param moves: nova has a migration of it
+    :param unbegun_at_home: that migration stays on this host, and its second request has not begun
+    """
+    if not methods:
+        # The second request of a resize was taken and not begun. Nova would clear the task state alone.
+        return Step.FORGET_MOVE if unbegun_at_home and task_state in (None, task_states.RESIZE_PREP) else Step.NOTHING
+    if moves and task_state in MOVES:
+        return MOVES[task_state]
+    if moves and "confirm_resize" in methods:
+        return Step.CONFIRM_MOVE
+    if task_state is not None:
+        return Step.RECOVER_TASK
+    return Step.LEAVE_HOST if vm_state == vm_states.SHELVED_OFFLOADED else Step.NOTHING
+
+
+def elsewhere(task_state: str | None, methods: Collection[str], others: Collection[str], *, evacuates: bool) -> Step:
+    """Return what to do about a server that moved away from this host, or was about to come.
+
+    :param methods: requests that this host did not finish
+    :param others: requests that another host has begun since
+    """
+    candidates = (
+        (Step.UNDO_EVACUATION, "rebuild_instance" in methods and evacuates),
+        (Step.FORGET_MOVE, "prep_resize" in methods and task_state == task_states.RESIZE_PREP),
+        (Step.FINISH_MOVE, "resize_instance" in methods and task_state == task_states.RESIZE_MIGRATED
+         and "finish_resize" not in others),
+        (Step.REVERT_MOVE, bool(REVERTS.intersection(methods)) and task_state == task_states.RESIZE_REVERTING),
+        (Step.CONFIRM_MOVE, "confirm_resize" in methods))
+    return next((step for step, applies in candidates if applies), Step.NOTHING)

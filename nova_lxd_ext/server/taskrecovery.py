@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finish or undo requests that change a server in its place: rescue, shelving, rebuild, power."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nova import exception, objects
+from nova.compute import power_state, task_states, vm_states
+from nova.compute import utils as compute_utils
+from oslo_log import log as logging
+
+from nova_lxd_ext.server import known, lostrequests
+from nova_lxd_ext.server.lifecycle import WHOLE, Lifecycle
+from nova_lxd_ext.server.lostrequests import Lost
+from nova_lxd_ext.server.power import Power
+from nova_lxd_ext.server.recoveryrecords import fail, leave_host, record_outcome, save
+from nova_lxd_ext.server.recoverysteps import FROZEN, NOTHING_DONE, REBUILDS, SHELVINGS, UNSHELVINGS
+from nova_lxd_ext.server.states import States
+
+LOG = logging.getLogger(__name__)
+
+SENT_AGAIN: Mapping[str, Callable[[Any, Any, objects.Instance], None]] = {
+    task_states.UNRESCUING: lambda requests, context, instance: requests.unrescue_instance(context, instance),
+    task_states.RESUMING: lambda requests, context, instance: requests.resume_instance(context, instance),
+    task_states.SOFT_DELETING: lambda requests, context, instance: requests.soft_delete_instance(context, instance),
+    task_states.RESTORING: lambda requests, context, instance: requests.restore_instance(context, instance),
+    task_states.SHELVING_OFFLOADING: lambda requests, context, instance: requests.shelve_offload_instance(
+        context, instance, clean_shutdown=False),
+}
+
+
+class TaskRecovery:
+    """:param requests, placement: of :class:`nova_lxd_ext.server.recovery.Recovery`
+    """
+
+    def __init__(self, states: States, lifecycle: Lifecycle, power: Power, requests: Callable[[], Any],
+                 placement: Callable[[], Any]) -> None:
+        self._states = states
+        self._lifecycle = lifecycle
+        self._power = power
+        self._requests = requests
+        self._placement = placement
+
+    def recover(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
+        state = instance.task_state
+        if state in SENT_AGAIN:
+            SENT_AGAIN[state](self._requests(), lost.context(instance), instance)
+        elif state == task_states.REBOOT_STARTED:
+            # Nova asks again for a reboot that is pending. One that was begun it takes for done where the guest runs:
+            # it may have been asked to shut down.
+            save(instance, task_state=task_states.REBOOT_PENDING)
+        elif state in FROZEN:
+            self._sync_state(instance, FROZEN[state])
+        elif instance.vm_state == vm_states.SHELVED_OFFLOADED and state in UNSHELVINGS:
+            self._end_unshelving(context, instance, lost)
+        else:
+            self._undo(context, instance, lost)
+
+    def _undo(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
+        state = instance.task_state
+        if state == task_states.RESCUING:
+            self._start_again(context, instance, lost, "it is not rescued; it was started again from its own root")
+        elif state in SHELVINGS:
+            self._start_again(context, instance, lost, "it is not shelved, and was started again; its image may be "
+                              "incomplete, delete that")
+        elif state in REBUILDS:
+            self._lifecycle.remove(context, instance, known.requested(context, instance))
+            fail(context, instance, lost, "its root disk may be gone; rebuild it again")
+        elif state in NOTHING_DONE:
+            record_outcome(context, instance, lost, "ask for it again")
+            save(instance, task_state=None)
+
+    def _start_again(self, context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
+        """Start a server that was stopped for an operation that is undone. A running guest may have been asked to shut
+        down, and would do so later."""
+        record_outcome(context, instance, lost, outcome)
+        if instance.vm_state == vm_states.ACTIVE:
+            self._power.reboot(context, instance, known.requested(context, instance), soft=True)
+        save(instance, task_state=None)
+
+    def _sync_state(self, instance: objects.Instance, done: str) -> None:
+        """Let nova know what the container does."""
+        frozen = self._states.info(instance).state == power_state.PAUSED
+        save(instance, task_state=None, **{"vm_state": done, "power_state": power_state.PAUSED} if frozen else {})
+
+    def _end_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
+        """Finish an unshelving. Once the server runs nova deletes its image: then the container alone has the data."""
+        if instance.progress == WHOLE and self._states.find(instance) is not None:
+            LOG.warning("The server was unshelved already; if image %s is still there it can be deleted",
+                        instance.system_metadata.get("shelved_image_id"), instance=instance)
+            restore_unshelved(instance)
+            compute_utils.remove_shelved_keys_from_system_metadata(instance)
+            save(instance, vm_state=vm_states.ACTIVE, power_state=self._states.info(instance).state, task_state=None)
+        else:
+            self._undo_unshelving(context, instance, lost)
+
+    def _undo_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
+        self._lifecycle.remove(context, instance, known.requested(context, instance))
+        self._placement().delete_allocation_for_instance(context, instance.uuid, force=True)
+        record_outcome(context, instance, lost, "it is still shelved; unshelve it again")
+        restore_unshelved(instance)
+        instance.task_state = None
+        leave_host(instance)
+
+    def recover_unplaced(self, context: Any, host: str, uuid: str) -> None:
+        """Recover a server that was about to be unshelved here: until the claim nova places it nowhere.
+
+        :param uuid: of a consumer in Placement, which may be something else
+        """
+        try:
+            instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["metadata", "system_metadata",
+                                                                                   "flavor", "info_cache"])
+        except exception.InstanceNotFound:
+            return
+        if instance.host is None and instance.vm_state == vm_states.SHELVED_OFFLOADED \
+                and instance.task_state in UNSHELVINGS:
+            lost = lostrequests.of(context, uuid, host)
+            if "unshelve_instance" in lost.methods:
+                self._undo_unshelving(context, instance, lost)
+
+
+def restore_unshelved(instance: objects.Instance) -> None:
+    """Set what nova replaces for the time of an unshelving."""
+    if instance.image_ref == instance.system_metadata.get("shelved_image_id"):
+        instance.image_ref = instance.system_metadata.get("image_base_image_ref") or instance.image_ref
+    if instance.key_name and not instance.key_data and instance.keypairs:
+        instance.key_data = instance.keypairs[0].public_key
