@@ -77,6 +77,11 @@ def make_grant(device: Device, options: GrantOptions) -> Grant:
     return of(device).grant(device, options)
 
 
+def pci_vendor(device: Device) -> str:
+    """Return what the PCI database calls the device's vendor, or the vendor's id if its plug-in does not know."""
+    return of(device).pci_vendors.get(device.vendor_id, device.vendor_id)
+
+
 def usage() -> dict[str, Use]:
     """Return how each of this host's GPUs is used now, by PCI address, where its vendor tells."""
     return {address: use for vendor in load() for address, use in vendor.usage().items()}

@@ -60,6 +60,7 @@ class Vendor(abc.ABC):
     :cvar nodes: which nodes below /dev are those of its hardware, as patterns of fnmatch: ``dri/*``, ``kfd``. Only the
         last component may have wildcards. A container must see none of these that it was not granted
     :cvar label: what people call the vendor; of one that has libraries
+    :cvar pci_vendors: what the PCI database (pci.ids) calls the vendors of its hardware, by PCI vendor id
     :cvar driver_log: reads what the hardware's driver says in the kernel's log, if that tells of its health
     :cvar lxd_gpu_nodes: those of ``nodes`` that LXD's ``gpu`` device brings by itself
     :cvar cdi_vendor: the vendor in the names that CDI has for its devices, such as ``vendor.com``
@@ -69,6 +70,7 @@ class Vendor(abc.ABC):
     name: ClassVar[str]
     nodes: ClassVar[tuple[str, ...]] = ()
     label: ClassVar[str] = ""
+    pci_vendors: ClassVar[Mapping[str, str]] = {}
     driver_log: ClassVar[type[DriverLog] | None] = None
     lxd_gpu_nodes: ClassVar[tuple[str, ...]] = ()
     cdi_vendor: ClassVar[str | None] = None

@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from containerhost import vendors
 from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import Inventory
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
@@ -26,8 +27,6 @@ KIB, MIB = 1 << 10, 1 << 20
 SECOND = 1_000_000_000  # ns
 CLASS_NAMES = {"0200": "Ethernet controller", "0207": "Infiniband controller", "0300": "VGA compatible controller",
                "0302": "3D controller", "0380": "Display controller", "1200": "Processing accelerators"}
-VENDOR_NAMES = {"10de": "NVIDIA Corporation", "1002": "Advanced Micro Devices, Inc. [AMD/ATI]",
-                "8086": "Intel Corporation", "15b3": "Mellanox Technologies"}
 STATES = {Status.RUNNING: "RUNNING", Status.STARTING: "RUNNING", Status.STOPPING: "RUNNING", Status.FROZEN: "SUSPENDED",
           Status.STOPPED: "POWEROFF", Status.ERROR: "FAILURE"}
 
@@ -157,7 +156,7 @@ def pci_attributes(device: Device) -> dict[str, str | int | None]:
     return {
         "ADDRESS": address.address, "SHORT_ADDRESS": address.short, "DOMAIN": address.domain, "BUS": address.bus,
         "SLOT": address.slot, "FUNCTION": address.function, "VENDOR": device.vendor_id, "DEVICE": product(device),
-        "CLASS": class_code, "TYPE": kind(device), "VENDOR_NAME": VENDOR_NAMES.get(device.vendor_id, device.vendor_id),
+        "CLASS": class_code, "TYPE": kind(device), "VENDOR_NAME": vendors.pci_vendor(device),
         "DEVICE_NAME": device_name(device), "CLASS_NAME": CLASS_NAMES.get(class_code, class_code),
         "NUMA_NODE": "-" if device.numa_node is None else device.numa_node, "UUID": device.uuid}
 

@@ -6,6 +6,7 @@ Source: Documentation/gpu/amdgpu/driver-misc.rst (unique_id, product_name, mem_i
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import ClassVar
 
 from containerhost.devices import health
@@ -18,6 +19,7 @@ class Amd(base.GpuVendor):
     nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.nodes, "kfd")
     cdi_vendor: ClassVar[str | None] = "amd.com"
     vendor_id: ClassVar[str] = "1002"
+    pci_vendors: ClassVar[Mapping[str, str]] = {"1002": "Advanced Micro Devices, Inc. [AMD/ATI]"}
     drivers: ClassVar[frozenset[str]] = frozenset({"amdgpu"})
 
     def describe(self, function: PciFunction) -> tuple[Device, ...]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Support Intel GPUs under i915 or xe: their DRM nodes are all a container needs."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from containerhost.devices.model import Device, Kind, PciFunction
@@ -10,6 +11,7 @@ from containerhost.vendors import base
 class Intel(base.GpuVendor):
     name: ClassVar[str] = "intel"
     vendor_id: ClassVar[str] = "8086"
+    pci_vendors: ClassVar[Mapping[str, str]] = {"8086": "Intel Corporation"}
     drivers: ClassVar[frozenset[str]] = frozenset({"i915", "xe"})
 
     @classmethod

@@ -6,7 +6,7 @@ physical function is the host's own unless it is down, unused and has no virtual
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from containerhost.devices import pci
@@ -29,6 +29,7 @@ _NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,15}")
 class Net(base.Vendor):
     name: ClassVar[str] = "net"
     nodes: ClassVar[tuple[str, ...]] = ("infiniband/*",)
+    pci_vendors: ClassVar[Mapping[str, str]] = {"8086": "Intel Corporation", "15b3": "Mellanox Technologies"}
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)

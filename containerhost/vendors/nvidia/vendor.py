@@ -8,7 +8,7 @@ nodes and capabilities".
 import dataclasses
 import functools
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from containerhost.devices import health
@@ -45,6 +45,7 @@ class Nvidia(base.GpuVendor):
     cdi_vendor: ClassVar[str | None] = cdi.VENDOR
     by_gpu_request: ClassVar[bool] = True
     vendor_id: ClassVar[str] = "10de"
+    pci_vendors: ClassVar[Mapping[str, str]] = {"10de": "NVIDIA Corporation"}
     drivers: ClassVar[frozenset[str]] = frozenset({"nvidia"})
     driver_log: ClassVar[type[DriverLog] | None] = XidLog
     needs_render: ClassVar[bool] = False  # it is nvidia-drm's; computing does without

@@ -70,6 +70,16 @@ class PciTest(testtools.TestCase):
         self.assertIn("0000:3b:00:0", self.reported("small"))
         self.assertNotIn("0000:5e:00:0", self.reported("small"))
 
+    def test_vendor_is_named_by_its_plugin(self) -> None:
+        inventory = scan(hosts.shared("mixed"))
+        expected = {"10de": "NVIDIA Corporation", "1002": "Advanced Micro Devices, Inc. [AMD/ATI]",
+                    "8086": "Intel Corporation", "15b3": "Mellanox Technologies"}
+        unknown = dataclasses.replace(inventory.devices[0], vendor_id="abcd")
+        self.assertEqual({device.vendor_id for device in inventory.devices}, set(expected))
+        for device in (*inventory.devices, unknown):
+            self.assertEqual(expected.get(device.vendor_id, "abcd"),
+                             probes.pci_attributes(device)["VENDOR_NAME"])
+
     def test_slices_instead_of_their_gpu(self) -> None:
         found = self.reported("mixed")
         slices = [address for address in found if ":mig" in address]
