@@ -9,7 +9,8 @@
     lxdone probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor,
                                     vm/execution
     lxdone command NAME FD          begins a command of onevm exec in a container and stays with it
-    lxdone reconcile                what the node does by itself for VMs whose containers stopped by themselves
+    lxdone reconcile                what the node does by itself: for VMs whose containers stopped by themselves, and
+                                    for devices of actions that were killed
 
 What a short call does not need is not imported: most of its time would be that.
 """

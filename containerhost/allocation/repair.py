@@ -81,7 +81,8 @@ class DeviceRepair:
 
         :returns: what was done, one text each
         :raises DeviceNotFound, DeviceHeld, AllocationsUnreadable: nothing was changed
-        :raises ScrubFailed, DeviceUnhealthy: it is blocked for that reason
+        :raises ScrubFailed, DeviceUnhealthy: it is blocked for that reason; so it is where DeviceNotFound tells that it
+            left the host meanwhile
         """
         view = self._view()
         device_id = view.inventory.get(device_id).id
