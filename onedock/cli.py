@@ -27,8 +27,8 @@ from pathlib import Path
 
 from onedriver import program
 
-USAGE = ("usage: onedock datastore|tm|node|image|usage|vmm|probe|leave|drop|lock … (see the manual: OpenNebula on "
-         "Docker)")
+USAGE = ("usage: onedock datastore|tm|node|image|usage|vmm|probe|reconcile|leave|drop|lock … (see the manual: "
+         "OpenNebula on Docker)")
 
 
 def main(words: Sequence[str]) -> int:

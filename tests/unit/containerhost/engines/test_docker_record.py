@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 import testtools
 
 from containerhost import recordfiles
+from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.record import Netdev, Node, Record, Records
 from containerhost.errors import EngineError, EngineNotFound
 from containerhost.spec import IpConfig
@@ -41,6 +43,19 @@ class RecordsTest(testtools.TestCase):
         self.records.write(ID, Record(container="c1"))
         self.assertEqual((9, [1]), lease(file))
         self.assertEqual(Record(container="c1"), self.records.read(ID))
+
+    def test_record_outlives_the_container_that_docker_has_not(self):
+        client = mock.Mock(container=mock.Mock(side_effect=EngineNotFound("gone")))
+        engine = DockerEngine(client, mock.Mock(), self.directory)
+        self.assertFalse(engine.has_record("c1"))
+        self.records.write(ID, Record(container="c1"))
+        self.assertEqual((True, False), (engine.has_record("c1"), engine.has_record("c2")))
+        self.records.write(ID, Record())  # of an earlier version: whose it was is not known
+        self.assertTrue(engine.has_record("c2"))
+        client.container.side_effect = None
+        self.assertFalse(engine.has_record("c2"))
+        (self.directory / f"{ID}.json").write_text("{")
+        self.assertRaises(EngineError, engine.has_record, "c1")
 
     def test_of_two_setups_of_one_interface_the_newer_counts(self):
         old, new = (Record(netdevs=frozenset({Netdev("a", "b", setup)})) for setup in (None, SETUP))
