@@ -9,7 +9,10 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import HostView
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.exports import Exports
 from containerhost.engines.lxd.idmap import idmap
+from containerhost.engines.lxd.images import Images as ImageStore
+from containerhost.engines.lxd.snapshots import Snapshots
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 from lxdone.conf import Options
@@ -37,9 +40,9 @@ def vmm(options: Options) -> Vmm:
     lxd, host = engine(options), Host()
     allocator = allocator_of(options, lxd)
     state, disks = Path(options.state), disks_of(options, lxd)
-    root_images = RootImages(lxd.client, state, options.operation_timeout)
-    return Vmm(options, lxd, allocator, root_images, writeback_of(options, lxd), disks, Contexts(state),
-               Commands(state, Vmm.driver), consoles_of(options, lxd), host)
+    root_images = RootImages(ImageStore(lxd.client), state, options.operation_timeout)
+    return Vmm(options, lxd, allocator, Snapshots(lxd.client), root_images, writeback_of(options, lxd), disks,
+               Contexts(state), Commands(state, Vmm.driver), consoles_of(options, lxd), host)
 
 
 def allocator_of(options: Options, lxd: LxdEngine) -> DeviceAllocator:
@@ -52,7 +55,8 @@ def disks_of(options: Options, lxd: LxdEngine) -> Images:
 
 
 def writeback_of(options: Options, lxd: LxdEngine) -> RootWriteback:
-    return RootWriteback(lxd.client, Path(options.datastores), options.operation_timeout)
+    limit = options.operation_timeout
+    return RootWriteback(lambda compression: Exports(lxd.client, compression, limit), Path(options.datastores), limit)
 
 
 def consoles_of(options: Options, lxd: LxdEngine) -> Consoles:

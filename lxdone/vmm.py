@@ -11,9 +11,8 @@ from typing import cast
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.devices.scan import HostView
-from containerhost.engines import Status
-from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.engines.lxd.snapshots import Snapshots
+from containerhost.engines import Engine, Status
+from containerhost.engines.capabilities import RestorableSnapshots
 from containerhost.errors import EngineBusy, EngineConflict, EngineError, EngineNotFound, EngineTimeout
 from containerhost.linux.poll import retry
 from containerhost.network import openvswitch
@@ -52,13 +51,13 @@ IMAGE_TRIES = 3  # an image may be removed between its import and its use
 class Vmm(BaseVmm):
     driver = "lxdone"
     _options: Options
-    _engine: LxdEngine
-    _snapshots: Snapshots
+    _engine: Engine
+    _snapshots: RestorableSnapshots
 
-    def __init__(self, options: Options, engine: LxdEngine, allocator: DeviceAllocator, root_images: RootImages,
-                 writeback: RootWriteback, disks: Images, contexts: Contexts, commands: Commands, consoles: Consoles,
-                 host: Host) -> None:
-        super().__init__(options, engine, allocator, Snapshots(engine.client), commands, host)
+    def __init__(self, options: Options, engine: Engine, allocator: DeviceAllocator, snapshots: RestorableSnapshots,
+                 root_images: RootImages, writeback: RootWriteback, disks: Images, contexts: Contexts,
+                 commands: Commands, consoles: Consoles, host: Host) -> None:
+        super().__init__(options, engine, allocator, snapshots, commands, host)
         self._root_images = root_images
         self._writeback = writeback
         self._disks = disks

@@ -47,7 +47,11 @@ class ContainerState:
 
 @dataclasses.dataclass(frozen=True)
 class InterfaceMetrics:
-    """Counters since the interface is in the container; ``host_name`` is the host's end where there is one."""
+    """Counters since the interface is in the container.
+
+    :ivar mac: "" where the engine cannot tell
+    :ivar host_name: the host's end where there is one
+    """
 
     name: str
     mac: str
@@ -191,6 +195,10 @@ class Containers(Protocol):
     def containers(self) -> tuple[ContainerState, ...]:
         """Return all containers of this engine's project (one request)."""
 
+    def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
+        """Return the metrics of all running containers, perhaps of others too (one request). One that ends meanwhile is
+        left out."""
+
     def container(self, name: str) -> ContainerState:
         """Return the state of one container.
 
@@ -272,6 +280,10 @@ class Engine(Containers, Protocol):
     """What LXD does with its containers."""
 
     def pool(self, name: str) -> PoolUsage: ...
+
+    def set_limits(self, name: str, spec: ContainerSpec) -> None:
+        """Let a container, stopped or running, have the CPUs, the memory and the root disk's size and speed of
+        ``spec``. Its devices, and the kernel limits that they need, stay as they are."""
 
     def root_ids(self, name: str) -> tuple[int, int]:
         """Return the user and group on this host of the container's root."""

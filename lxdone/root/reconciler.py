@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
-from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines import Containers, ContainerState, Metrics, ServerInfo, Status
 from containerhost.errors import ContainerHostError
 from containerhost.linux.run import detached
 from lxdone.disk.images import Images
@@ -38,7 +37,7 @@ class Reconciler:
     :param forget: removes what is here of a VM, by its id
     """
 
-    def __init__(self, engine: LxdEngine, writeback: RootWriteback, disks: Images, contexts: Contexts,
+    def __init__(self, engine: Containers, writeback: RootWriteback, disks: Images, contexts: Contexts,
                  consoles: Consoles, devices: DeviceRecovery, state: Path, forget: Callable[[int], None]) -> None:
         self._engine = engine
         self._writeback = writeback
@@ -184,9 +183,8 @@ def answered(vm_id: int, question: Callable[[], bool]) -> bool:
 class MonitoredEngine:
     """The engine, as OpenNebula is to see it."""
 
-    name = LxdEngine.name
-
-    def __init__(self, engine: LxdEngine, reconciler: Reconciler) -> None:
+    def __init__(self, engine: Containers, reconciler: Reconciler) -> None:
+        self.name = engine.name
         self._engine = engine
         self._reconciler = reconciler
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from containerhost.engines import ContainerState
-from containerhost.engines.lxd.client import LxdClient
-from containerhost.engines.lxd.images import Image, Images
+from containerhost.engines.capabilities import Image, ImageStore
 from containerhost.errors import EngineNotFound
 from containerhost.images import metadata
 from containerhost.images.errors import BadImage, TooLarge
@@ -43,9 +42,8 @@ class RootImages:
     :param timeout: seconds that each of the long steps may take
     """
 
-    def __init__(self, client: LxdClient, locks: Path, timeout: int) -> None:
-        self._client = client
-        self._images = Images(client)
+    def __init__(self, images: ImageStore, locks: Path, timeout: int) -> None:
+        self._images = images
         self._locks = ImageLocks(locks / LOCKS, timeout)
         self._timeout = timeout
 

@@ -12,8 +12,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from containerhost.engines.lxd.client import LxdClient
-from containerhost.engines.lxd.exports import Exports, Packed, Reader
+from containerhost.engines.capabilities import Exports, Packed, Reader
 from containerhost.storage import loops
 from lxdone.disk import filesystems, growth
 from onedriver.node.programs import beside
@@ -38,24 +37,18 @@ umount -- "$4"
 
 
 @contextlib.contextmanager
-def packed(client: LxdClient, name: str, compression: str, home: Path, timeout: int) -> Iterator["PackedRoot"]:
+def packed(exports: Exports, name: str, home: Path, timeout: int) -> Iterator["PackedRoot"]:
     """Pack a container's root.
 
     :param name: a container; of one that is not stopped LXD packs a snapshot that it takes
     :param home: the VM's directory on the node
     :param timeout: seconds that each of the long steps may take
     """
-    exports = Exports(client, compression, timeout)
     exports.discard(name, name)  # what a killed command left
     try:
         yield PackedRoot(exports, exports.pack(exports.take(name, name), name, lambda percent: None), home, timeout)
     finally:
         exports.discard(name, name)
-
-
-def discard(client: LxdClient, name: str, timeout: int) -> None:
-    """Remove what a killed command left of packing a container that is gone."""
-    Exports(client, "none", timeout).discard("", name)
 
 
 class PackedRoot:

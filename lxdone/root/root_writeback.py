@@ -12,9 +12,10 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.capabilities import Exports
 from lxdone import translate
 from lxdone.disk import diskformat, filesystems, growth, qcow2
 from lxdone.disk.diskformat import Format
@@ -28,16 +29,18 @@ from onedriver.vm import Vm
 
 # How LXD is to pack what came packed so, by its first bytes.
 COMPRESSIONS = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"))
+UNPACKED = "none"
 KEPT = frozenset({Format.TARBALL, Format.PARTITIONED}) | diskformat.FILE_SYSTEMS  # formats that can be written
 
 
 class RootWriteback:
-    """:param datastores: OpenNebula's
+    """:param exports: makes those that pack with a program, by its name
+    :param datastores: OpenNebula's
     :param timeout: seconds that each of the long steps may take
     """
 
-    def __init__(self, client: LxdClient, datastores: Path, timeout: int) -> None:
-        self._client = client
+    def __init__(self, exports: Callable[[str], Exports], datastores: Path, timeout: int) -> None:
+        self._exports = exports
         self._datastores = datastores
         self._timeout = timeout
 
@@ -176,7 +179,7 @@ class RootWriteback:
             stamps.append(stamp)
             root_state.write(home, dataclasses.replace(record, coming=stamp))
 
-        with root_packing.packed(self._client, name, compression(first, record), home, self._timeout) as packed:
+        with self._packed(name, first, record, home) as packed:
             self._replace(root, record, diskformat.of(first), packed, announce)
         root_state.unmark(record)
         root_state.write(home, dataclasses.replace(record, unsaved=False, stamp=stamps[-1], coming=None))
@@ -248,7 +251,7 @@ class RootWriteback:
         with datastores.opened(file) as disk, datastores.created(target) as new:
             first = filesystems.head(disk.path)
             found = diskformat.of(first)
-            with root_packing.packed(self._client, name, compression(first, record), home, self._timeout) as packed:
+            with self._packed(name, first, record, home) as packed:
                 if found is Format.QCOW2:
                     with self._filled(file, record, packed) as raw:
                         qcow2.write(raw, new, self._timeout)
@@ -257,7 +260,14 @@ class RootWriteback:
 
     def discard(self, name: str) -> None:
         """Remove what a command that was killed left in LXD's image store of a container that is gone."""
-        root_packing.discard(self._client, name, self._timeout)
+        self._exports(UNPACKED).discard("", name)
+
+    def _packed(self, name: str, first: bytes, record: RootState, home: Path) -> AbstractContextManager[PackedRoot]:
+        """Pack a container's root.
+
+        :param first: bytes of the disk as it is
+        """
+        return root_packing.packed(self._exports(compression(first, record)), name, home, self._timeout)
 
     @staticmethod
     def _require_same(record: RootState) -> None:
@@ -274,5 +284,5 @@ def compression(first: bytes, record: RootState) -> str:
     :param first: bytes of the disk as it is
     """
     if not record.persistent:
-        return "none"
-    return next((program for magic, program in COMPRESSIONS if first.startswith(magic)), "none")
+        return UNPACKED
+    return next((program for magic, program in COMPRESSIONS if first.startswith(magic)), UNPACKED)

@@ -10,7 +10,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.engines.lxd.images import Image
+from containerhost.engines.capabilities import Image
 from nova_lxd_ext.image.images import Cache, ids_of
 
 LOG = logging.getLogger(__name__)

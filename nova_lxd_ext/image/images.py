@@ -22,7 +22,7 @@ from oslo_concurrency import lockutils
 from oslo_log import log as logging
 from oslo_utils import units, uuidutils
 
-from containerhost.engines.lxd.images import Image, Images
+from containerhost.engines.capabilities import Image, ImageStore
 from containerhost.errors import EngineError, EngineTimeout
 from containerhost.images import metadata
 from containerhost.images.errors import BadImage, TooLarge
@@ -62,7 +62,7 @@ class Cache:
     :param clock: seconds that never run backwards
     """
 
-    def __init__(self, store: Images, glance: Glance, directory: Path,
+    def __init__(self, store: ImageStore, glance: Glance, directory: Path,
                  architectures: Callable[[], Sequence[str]], clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._glance = glance

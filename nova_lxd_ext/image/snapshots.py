@@ -12,7 +12,7 @@ from oslo_log import log as logging
 from oslo_utils import excutils
 
 from containerhost import errors
-from containerhost.engines.lxd.exports import Exports, Packed, Reader
+from containerhost.engines.capabilities import Exports, Packed, Reader
 from nova_lxd_ext.errors import LXDError
 from nova_lxd_ext.host.architectures import canonical
 from nova_lxd_ext.server.states import States

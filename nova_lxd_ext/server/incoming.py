@@ -14,8 +14,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost.engines import Engine
-from containerhost.engines.lxd.disktransfers import DiskOffer
-from containerhost.engines.lxd.migration import Offer, Transfers
+from containerhost.engines.capabilities import DiskOffer, Offer, Transfers
 from containerhost.rollback import Rollback
 from containerhost.spec import Mount
 from nova_lxd_ext.host import startup

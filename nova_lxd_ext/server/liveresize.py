@@ -20,8 +20,7 @@ from oslo_utils import units
 from containerhost import errors
 from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Engine, Status
-from containerhost.engines.lxd.client import VersionedInstance
-from containerhost.engines.lxd.live import Live
+from containerhost.engines.capabilities import Labelled, LiveChanges
 from containerhost.grants import Grant
 from containerhost.inside import resources
 from containerhost.inside.guestnotice import GuestNotice
@@ -42,8 +41,9 @@ LOG = logging.getLogger(__name__)
 
 
 class LiveResize:
-    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, live: Live, notice: GuestNotice, states: States,
-                 attachments: DeviceAttachments, flavor_devices: FlavorDevices, lifecycle: Lifecycle) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, live: LiveChanges[Any], notice: GuestNotice,
+                 states: States, attachments: DeviceAttachments, flavor_devices: FlavorDevices,
+                 lifecycle: Lifecycle) -> None:
         self._conf = conf
         self._engine = engine
         self._live = live
@@ -156,7 +156,7 @@ class LiveResize:
         users = self._flavor_devices.users_of_others(server, spec.grants, self._engine.pid(server.name), view)
         return (f"a device it would lose is in use by {', '.join(users)}",) if users else ()
 
-    def _spec(self, server: objects.Instance, requested: RequestedResources, current: VersionedInstance,
+    def _spec(self, server: objects.Instance, requested: RequestedResources, current: Labelled,
               view: HostView) -> ContainerSpec:
         """Return the spec of the server, with its grants as far as they are known in advance."""
         return with_grants(self._lifecycle.spec(server), self._flavor_devices.preview(server, requested, view), current)
@@ -174,7 +174,7 @@ class LiveResize:
                 f"{size}",) if used > size * units.Mi else ()
 
     def _converge(self, context: Any, server: objects.Instance, requested: RequestedResources, spec: ContainerSpec,
-                  current: VersionedInstance, view: HostView) -> None:
+                  current: Labelled, view: HostView) -> None:
         """Bring the running container to the spec. Idempotent. Resources that the server gives up are released after
         its container does not have them any more.
 
@@ -198,12 +198,12 @@ class LiveResize:
             self._converge(context, instance, requested, spec, self._live.look(instance.name), view)
 
 
-def notified(current: VersionedInstance) -> str | None:
+def notified(current: Labelled) -> str | None:
     """Return the document of its resources that the container has."""
     return current.label(resources.LABEL)
 
 
-def with_grants(spec: ContainerSpec, grants: tuple[Grant, ...], current: VersionedInstance) -> ContainerSpec:
+def with_grants(spec: ContainerSpec, grants: tuple[Grant, ...], current: Labelled) -> ContainerSpec:
     """Return the spec with grants, and with the document of all resources of the ``current`` container."""
     return resources.with_document(dataclasses.replace(spec, parts=grants), notified(current))
 

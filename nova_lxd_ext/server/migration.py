@@ -22,7 +22,7 @@ from oslo_utils import units
 
 from containerhost.devices.scan import HostView
 from containerhost.engines import Engine, Status
-from containerhost.engines.lxd.migration import Transfers
+from containerhost.engines.capabilities import Transfers
 from containerhost.inside import resources
 from containerhost.rollback import Rollback
 from nova_lxd_ext.errors import as_nova

@@ -16,8 +16,7 @@ from oslo_utils import units
 from containerhost import errors
 from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState
-from containerhost.engines.lxd.disktransfers import DiskOffer, DiskTransfers
-from containerhost.engines.lxd.pooldisks import Disk, PoolDisks
+from containerhost.engines.capabilities import Disk, DiskOffer, DiskTransfers, PoolDisks
 from containerhost.spec import PoolDisk
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.attachments import AttachmentProvider

@@ -8,14 +8,15 @@ context.
 
 import abc
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import Consumer
 from containerhost.devices.scan import HostView
 from containerhost.engines import Containers, ContainerState, Status, first_process
+from containerhost.engines.capabilities import Snapshots
 from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound
 from containerhost.grants import Grant
 from containerhost.rollback import Rollback
@@ -33,17 +34,6 @@ from onedriver.vm import Nic, Pci, Vm
 LOG = logging.getLogger(__name__)
 
 SNAPSHOT = "snap-"
-
-
-class Snapshots(Protocol):
-    """Of containers' root disks, by the containers' names."""
-
-    def names(self, container: str) -> Collection[str]: ...
-
-    def create(self, container: str, name: str) -> None: ...
-
-    def delete(self, container: str, name: str) -> None:
-        """Delete a snapshot. Idempotent."""
 
 
 class BaseVmm(abc.ABC):

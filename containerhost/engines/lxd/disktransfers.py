@@ -6,10 +6,10 @@ Formats: LXD's rest-api document, ``POST /1.0/storage-pools/<pool>/volumes/custo
 ``POST …/volumes/custom`` with a source of type ``migration``.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from containerhost.engines.capabilities import DiskOffer
 from containerhost.engines.lxd.client import LxdClient, document
 from containerhost.engines.lxd.migration import end
 
@@ -17,23 +17,6 @@ SENDING = "Migrating storage volume"  # LXD's description of the sender's operat
 
 # What the receiver's LXD must know of the disk beside its files: which host ids they belong to.
 CARRIED = ("size", "volatile.idmap.last")
-
-
-@dataclasses.dataclass(frozen=True)
-class DiskOffer:
-    """All that a receiver needs to fetch one disk once.
-
-    :ivar operation: URL of the sender's operation
-    :ivar certificate: of the sender, in PEM
-    :ivar config: keys of the disk that go with its files
-    :ivar secrets: by channel; whoever has them can read the disk, so they are shown nowhere
-    """
-
-    name: str
-    operation: str
-    certificate: str
-    config: Mapping[str, str]
-    secrets: Mapping[str, str] = dataclasses.field(repr=False)
 
 
 class DiskTransfers:
@@ -45,10 +28,6 @@ class DiskTransfers:
         self._pool = pool
 
     def offer(self, name: str, address: str) -> DiskOffer:
-        """Begin to send a disk that nobody writes to whoever takes the offer; it stays here as it is.
-
-        :param address: ``https://host:port`` at which receivers reach this daemon
-        """
         asked = f"offer disk {name} to another host"
         config = self._client.get(*self._path(), name, asked=asked)["config"]
         certificate = self._client.server()["environment"]["certificate"]
@@ -59,15 +38,9 @@ class DiskTransfers:
                          config={key: config[key] for key in CARRIED if key in config}, secrets=operation["metadata"])
 
     def withdraw(self, name: str) -> None:
-        """End every transfer of the disk that is going on."""
         end(self._client, f"disk {name}", lambda operation: sends(operation, name))
 
     def fetch(self, offer: DiskOffer, labels: Mapping[str, str], timeout: int) -> None:
-        """Make a disk with the offered one's name, size and files.
-
-        :param labels: its marks here
-        :param timeout: seconds until it is there
-        """
         asked = f"fetch disk {offer.name} into storage pool {self._pool}"
         self._client.finish(self._client.request("post", *self._path(), asked=asked, json=body(offer, labels)), asked,
                             timeout)

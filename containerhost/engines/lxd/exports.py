@@ -7,7 +7,6 @@ file name (LXD's rest-api document, ``POST /1.0/images``).
 """
 
 import contextlib
-import dataclasses
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import requests
 
 from containerhost import errors
+from containerhost.engines.capabilities import Packed, Source
 from containerhost.engines.lxd.client import LxdClient, error_for, translated
 from containerhost.linux.poll import retry
 
@@ -26,26 +26,6 @@ PIECE = 1 << 16  # bytes read at once
 POLL_INTERVAL = 1  # s between two looks at LXD's progress
 BUSY_TIMEOUT = 30  # s that somebody else may be at work on a snapshot
 STOPPED = 102  # LXD's status code
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """:ivar kind: ``container`` or ``snapshot``, as LXD calls what it can pack
-    :ivar architecture: the container's, as the kernel names it
-    """
-
-    kind: str
-    name: str
-    architecture: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Packed:
-    """:ivar size: bytes of the file
-    """
-
-    fingerprint: str
-    size: int
 
 
 class Reader:
@@ -60,7 +40,6 @@ class Reader:
         self.done = 0
 
     def read(self, size: int = PIECE) -> bytes:
-        """Return the next piece, of the reader's own size whatever is asked for; empty at the end."""
         with translated("read the packed container", self._endpoint):
             piece = next(self._pieces, b"")
         self.done += len(piece)
@@ -78,10 +57,6 @@ class Exports:
         self._timeout = timeout
 
     def take(self, name: str, key: str) -> Source:
-        """Hold the container's root as it is now.
-
-        :param key: tells this export from all others
-        """
         instance, _ = self._client.instance(name)
         if instance["status_code"] == STOPPED:
             # LXD packs a stopped container as it is: on many pools a snapshot would be one copy more.
@@ -93,12 +68,6 @@ class Exports:
         return Source("snapshot", f"{name}/{PREFIX}{key}", instance["architecture"])
 
     def pack(self, source: Source, key: str, progress: Callable[[int], None]) -> Packed:
-        """Let LXD write the root into one file of its image store.
-
-        :param progress: told the percentage from time to time; what it raises ends the waiting
-        :raises StorageFull: LXD's disk has no room for the file
-        :raises EngineTimeout: not done within the limit
-        """
         asked = f"pack container {source.name.partition('/')[0]}"
         # The property makes every file another one: LXD refuses a second image of the same content.
         body = {"source": {"type": source.kind, "name": source.name}, "public": False, "filename": f"{PREFIX}{key}",
@@ -149,12 +118,6 @@ class Exports:
         self._delete_snapshot(name, f"{PREFIX}{key}")
 
     def purge(self, names: Collection[str], running: Collection[str]) -> tuple[str, ...]:
-        """Remove what interrupted exports left of containers.
-
-        :param names: the containers
-        :param running: keys of exports that are not over
-        :returns: keys of those removed
-        """
         found = {image["filename"].removeprefix(PREFIX): "" for image in self._client.images()
                  if image.get("filename", "").startswith(PREFIX)}
         for name in names:

@@ -5,36 +5,18 @@ Formats: LXD's image-format document (split: a metadata tarball, and a root file
 for ``POST /1.0/images``. What is imported was written by :mod:`containerhost.images`, never by a tenant.
 """
 
-import dataclasses
-import datetime
 import hashlib
 import io
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
+from containerhost.engines.capabilities import Image
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.states import moment
 from containerhost.errors import EngineConflict, EngineNotFound
 from containerhost.rollback import Rollback
 
 PIECE = 1 << 20  # bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class Image:
-    """:ivar fingerprint: SHA-256 of its file, or of metadata and root file system one after the other
-    :ivar filename: what the file was called when it was imported; here the alias it was meant for
-    :ivar size: bytes, compressed as imported
-    :ivar used: when a container was last made of it, else when it was imported
-    """
-
-    fingerprint: str
-    properties: Mapping[str, str]
-    aliases: tuple[str, ...] = ()
-    filename: str = ""
-    size: int = 0
-    architecture: str = ""
-    used: datetime.datetime | None = None
 
 
 class Images:
@@ -48,16 +30,12 @@ class Images:
             return None
 
     def all(self) -> tuple[Image, ...]:
-        """Return all images, by fingerprint."""
         return tuple(sorted(map(described, self._client.images()), key=lambda image: image.fingerprint))
 
     def having(self, name: str) -> tuple[Image, ...]:
-        """Return all images with a property ``name``, by fingerprint."""
         return tuple(image for image in self.all() if name in image.properties)
 
     def unnamed(self, prefix: str) -> tuple[Image, ...]:
-        """Return the images without an alias that were meant for one that begins with ``prefix``: what killed imports
-        left."""
         return tuple(image for image in self.all() if image.filename.startswith(prefix) and not image.aliases)
 
     def import_split(self, metadata: bytes, rootfs: BinaryIO, alias: str, properties: Mapping[str, str]) -> str:
@@ -84,7 +62,6 @@ class Images:
         return found
 
     def delete(self, fingerprint: str) -> None:
-        """Delete an image. Idempotent; containers made from it stay."""
         try:
             self._client.delete_image(fingerprint)
         except EngineNotFound:

@@ -64,11 +64,6 @@ class Live:
         return self._client.instance(name)
 
     def obstacles(self, current: VersionedInstance, spec: ContainerSpec) -> tuple[str, ...]:
-        """Return why the running container cannot become what ``spec`` says without a restart, in words; empty when it
-        can.
-
-        :param spec: of its parts only the grants count: all others stay as they are
-        """
         self._engine.require_cores(spec)
         instance, extensions = current.instance, self._client.extensions
         found = obstacles(instance["config"], config.instance_config(spec, extensions))
@@ -86,13 +81,11 @@ class Live:
         self._engine.await_changes(name)
 
     def differs(self, current: VersionedInstance, spec: ContainerSpec) -> bool:
-        """Return whether the running container is not what ``spec`` says."""
         wanted = self._target(spec)
         fixed = obstacles(current.instance["config"], config.instance_config(spec, self._client.extensions))
         return bool(fixed) or bool(steps(current.instance, wanted, kept=wanted.granted))
 
     def memory_in_use(self, name: str) -> int:
-        """Return the bytes that its processes cannot do without."""
         metrics = self._engine.metrics(name)
         found = memoryuse.needed(self._host, metrics.pid) if metrics.pid else 0
         return metrics.memory if found is None else found

@@ -8,12 +8,12 @@ no other. Formats: LXD's rest-api document, ``POST /1.0/instances/<name>`` with 
 daemons agree on.
 """
 
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from containerhost import errors
+from containerhost.engines.capabilities import Offer
 from containerhost.engines.lxd import config
 from containerhost.engines.lxd.client import LxdClient, document
 from containerhost.spec import ContainerSpec
@@ -29,26 +29,6 @@ TEMPLATE = "volatile.apply_template"
 Create = Callable[[Mapping[str, Any], int], None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Offer:
-    """All that a receiver needs to fetch one container once.
-
-    :ivar name: of the container
-    :ivar operation: URL of the sender's operation
-    :ivar certificate: of the sender, in PEM
-    :ivar architecture: of the container, as LXD names it
-    :ivar config: keys of the container that go with its files
-    :ivar secrets: by channel; whoever has them can read the container, so they are shown nowhere
-    """
-
-    name: str
-    operation: str
-    certificate: str
-    architecture: str
-    config: Mapping[str, str]
-    secrets: Mapping[str, str] = dataclasses.field(repr=False)
-
-
 class Transfers:
     """:param create: makes a container from the body of ``POST /1.0/instances`` within so many seconds
     """
@@ -58,10 +38,6 @@ class Transfers:
         self._create = create
 
     def offer(self, name: str, address: str) -> Offer:
-        """Begin to send a stopped container to whoever takes the offer; it stays here as it is.
-
-        :param address: ``https://host:port`` at which receivers reach this daemon
-        """
         asked = f"offer container {name} to another host"
         instance, _ = self._client.instance(name)
         certificate = self._client.server()["environment"]["certificate"]
@@ -72,14 +48,9 @@ class Transfers:
                      secrets=operation["metadata"])
 
     def withdraw(self, name: str) -> None:
-        """End every transfer of the container that is going on; its receiver is left with nothing."""
         end(self._client, f"container {name}", lambda operation: sends(operation, name))
 
     def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
-        """Make the container ``spec`` with the offered one's files; it is stopped.
-
-        :param timeout: seconds until it is there
-        """
         self._create(instance(spec, offer, self._client.extensions), timeout)
         self._keep_files(spec.name)
 

@@ -1,25 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manage further disks of a storage pool: LXD's custom volumes, each a file system with a size."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from containerhost import errors
+from containerhost.engines.capabilities import Disk
 from containerhost.engines.lxd.client import LxdClient
-
-
-@dataclasses.dataclass(frozen=True)
-class Disk:
-    """:ivar size: bytes; 0 where none was asked for
-    :ivar labels: the marks it was made with
-    :ivar used: a container has it in its configuration
-    """
-
-    name: str
-    size: int
-    labels: Mapping[str, str]
-    used: bool
 
 
 class PoolDisks:
@@ -33,12 +20,6 @@ class PoolDisks:
         return tuple(disk(volume) for volume in found)
 
     def ensure(self, name: str, size: int, labels: Mapping[str, str]) -> None:
-        """Make the disk; one with the same labels that is there already keeps its content, and grows if it is smaller.
-
-        :param size: bytes
-        :raises StorageFull:
-        :raises EngineConflict: there is one of that name with other labels
-        """
         present = next((disk for disk in self.all() if disk.name == name), None)
         if present is None:
             self._create(name, size, labels)
@@ -48,11 +29,6 @@ class PoolDisks:
             self.resize(name, size)
 
     def resize(self, name: str, size: int) -> None:
-        """Give the disk another size; its content stays.
-
-        :param size: bytes
-        :raises EngineError: the pool's type cannot, or there is more on the disk
-        """
         self._write("patch", {"config": {"size": str(size)}}, f"change the size of disk {name} to {size} bytes", name)
 
     def _create(self, name: str, size: int, labels: Mapping[str, str]) -> None:
@@ -60,10 +36,6 @@ class PoolDisks:
         self._write("post", {"name": name, "config": config}, f"make disk {name} of {size} bytes")
 
     def delete(self, name: str) -> None:
-        """Delete a disk. Idempotent.
-
-        :raises EngineError: a container has it
-        """
         asked = f"delete disk {name}"
         try:
             self._client.finish(self._client.request("delete", *self._path(), name, asked=asked), asked)

@@ -18,20 +18,17 @@ class Snapshots:
         return tuple(sorted(url.partition("?")[0].rpartition("/")[2] for url in urls))
 
     def create(self, container: str, name: str) -> None:
-        """Create a snapshot of the disk as it is; a running container is not stopped, and its memory is not kept."""
         asked = f"make snapshot {name} of container {container}"
         body = {"name": name, "stateful": False}
         self._client.finish(self._client.request("post", "instances", container, "snapshots", asked=asked, json=body),
                             asked)
 
     def restore(self, container: str, name: str) -> None:
-        """Let a stopped container's disk be what it was."""
         asked = f"restore snapshot {name} of container {container}"
         self._client.finish(self._client.request("put", "instances", container, asked=asked, json={"restore": name}),
                             asked)
 
     def delete(self, container: str, name: str) -> None:
-        """Delete a snapshot. Idempotent."""
         asked = f"delete snapshot {name} of container {container}"
         try:
             self._client.finish(self._client.request("delete", "instances", container, "snapshots", name, asked=asked),

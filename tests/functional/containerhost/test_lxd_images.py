@@ -7,7 +7,7 @@ import threading
 
 from containerhost import errors
 from containerhost.engines import Status
-from containerhost.engines.lxd.images import Image
+from containerhost.engines.capabilities import Image
 from containerhost.images import metadata
 from tests.functional.containerhost.base import LxdTestCase
 

@@ -16,8 +16,8 @@ import fixtures
 
 from containerhost.allocation.store import AllocationStore
 from containerhost.engines import ContainerState
+from containerhost.engines.capabilities import Disk
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.engines.lxd.pooldisks import Disk
 from nova_lxd_ext.driver import LXDDriver
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.incoming import IncomingMigrations

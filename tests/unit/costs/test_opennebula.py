@@ -119,7 +119,7 @@ class LxdoneTest(Operations, CostCase):
         self.useFixture(fixtures.MockPatchObject(lxdone.vmm.Vmm, "_is_packed", return_value=False))
         options = lxdone.conf.Options(state=str(self.directory), owners=str(self.directory / "owners"))
         played = SimpleNamespace(**{name: mock.MagicMock() for name in (
-            "root_images", "writeback", "disks", "contexts", "commands", "consoles")})
+            "snapshots", "root_images", "writeback", "disks", "contexts", "commands", "consoles")})
         played.disks.provide.return_value = played.disks.parts.return_value = ()
         self.vmm = lxdone.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host)
 

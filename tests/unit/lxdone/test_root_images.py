@@ -12,8 +12,7 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost.engines.lxd.client import LxdClient
-from containerhost.engines.lxd.images import Image
+from containerhost.engines.capabilities import Image
 from containerhost.errors import EngineError, EngineNotFound
 from lxdone.disk.qcow2 import Origin
 from lxdone.root import root_images
@@ -51,7 +50,6 @@ class RootImagesTest(testtools.TestCase):
         super().setUp()
         self.base = Path(self.useFixture(fixtures.TempDir()).path)
         self.images = FakeImages()
-        self.useFixture(fixtures.MonkeyPatch("lxdone.root.root_images.Images", lambda client: self.images))
         self.useFixture(fixtures.MonkeyPatch("lxdone.root.root_images.rebuild", self.rebuild))
         self.begun, self.end = threading.Event(), threading.Event()
         self.addCleanup(self.end.set)
@@ -59,7 +57,7 @@ class RootImagesTest(testtools.TestCase):
         self.root_images = self.of_timeout(SECONDS)
 
     def of_timeout(self, timeout: float) -> RootImages:
-        return RootImages(LxdClient(), self.base / "state", timeout)  # type: ignore[arg-type]  # the client is a fake
+        return RootImages(self.images, self.base / "state", timeout)  # type: ignore[arg-type]  # a fake
 
     def rebuild(self, content: BinaryIO, target: BinaryIO, limit: int, timeout: int) -> Any:
         if content.read(8).endswith(b"slow"):
@@ -138,8 +136,8 @@ class RemovalTest(testtools.TestCase):
         super().setUp()
         self.calls = mock.MagicMock()
         self.vmm = Vmm(*(getattr(self.calls, part) for part in (
-            "options", "engine", "allocator", "root_images", "writeback", "disks", "contexts", "commands", "consoles",
-            "host")))
+            "options", "engine", "allocator", "snapshots", "root_images", "writeback", "disks", "contexts", "commands",
+            "consoles", "host")))
         self.calls.allocator.release.return_value = ()
 
     def test_the_image_is_the_last_that_a_vm_lets_go(self) -> None:

@@ -4,11 +4,11 @@
 import dataclasses
 import os
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 import testtools
 
-from containerhost.engines.lxd.client import LxdClient
 from lxdone.root import root_state, root_writeback
 from lxdone.root.root_writeback import RootWriteback
 from onedriver.errors import DriverError, NotSupported
@@ -32,7 +32,7 @@ class RootWritebackTest(testtools.TestCase):
         self.directory.mkdir(parents=True)
         self.file = self.directory / "disk.0"
         self.file.write_bytes(EXT)
-        self.writeback = RootWriteback(LxdClient(), base / "datastores", 30)
+        self.writeback = RootWriteback(mock.Mock(side_effect=AssertionError), base / "datastores", 30)
         self.vm = machine()
 
     def saved(self) -> None:

@@ -18,9 +18,8 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device
 from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
+from containerhost.engines.capabilities import Disk, DiskOffer
 from containerhost.engines.lxd.client import VersionedInstance
-from containerhost.engines.lxd.disktransfers import DiskOffer
-from containerhost.engines.lxd.pooldisks import Disk
 from containerhost.grants import Grant
 from containerhost.inside.guestnotice import GuestNotice
 from containerhost.network.veth import Veths

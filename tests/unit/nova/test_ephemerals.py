@@ -6,7 +6,7 @@ from oslo_utils import units
 
 from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Status
-from containerhost.engines.lxd.pooldisks import Disk
+from containerhost.engines.capabilities import Disk
 from containerhost.errors import SpecError
 from containerhost.spec import PoolDisk
 from nova_lxd_ext.server import labels

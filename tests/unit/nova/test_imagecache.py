@@ -10,7 +10,7 @@ import testtools
 from oslo_config import fixture as config_fixture
 
 from containerhost import errors
-from containerhost.engines.lxd.images import Image
+from containerhost.engines.capabilities import Image
 from nova_lxd_ext.image.imagecache import ImageCache, unused
 from nova_lxd_ext.image.images import BOOTING, IMAGE_ID, Cache
 from tests.unit.containerhost.images import imagekit

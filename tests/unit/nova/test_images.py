@@ -16,7 +16,7 @@ from nova import exception
 from nova.objects.image_meta import ImageMeta
 from oslo_utils import units
 
-from containerhost.engines.lxd.images import Image
+from containerhost.engines.capabilities import Image
 from containerhost.errors import StorageFull
 from nova_lxd_ext.image import images
 from tests.unit.containerhost.images import imagekit

@@ -14,7 +14,7 @@ from oslo_utils import units
 
 from containerhost import errors
 from containerhost.engines import Status
-from containerhost.engines.lxd.migration import Offer
+from containerhost.engines.capabilities import Offer
 from containerhost.inside import resources
 from containerhost.spec import ContainerSpec, PoolDisk
 from nova_lxd_ext import conf

@@ -11,7 +11,7 @@ from nova import exception, objects
 from nova.compute import task_states
 
 from containerhost import errors
-from containerhost.engines.lxd.exports import Packed, Source
+from containerhost.engines.capabilities import Packed, Source
 from nova_lxd_ext import conf
 from nova_lxd_ext.errors import LXDError
 from nova_lxd_ext.image.snapshots import Snapshots

@@ -5,8 +5,9 @@ from unittest import mock
 
 import testtools
 
+from containerhost.engines.capabilities import DiskOffer
 from containerhost.engines.lxd import disktransfers
-from containerhost.engines.lxd.disktransfers import DiskOffer, DiskTransfers
+from containerhost.engines.lxd.disktransfers import DiskTransfers
 
 NAME = "instance-0000002a-ephemeral0"
 OFFER = DiskOffer(NAME, "https://one:8443/1.0/operations/x", "PEM", {"size": "5", "volatile.idmap.last": "[]"},

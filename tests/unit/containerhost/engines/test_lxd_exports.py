@@ -8,7 +8,8 @@ import fixtures
 import testtools
 
 from containerhost import errors
-from containerhost.engines.lxd.exports import PREFIX, Exports, Packed, failed
+from containerhost.engines.capabilities import Packed
+from containerhost.engines.lxd.exports import PREFIX, Exports, failed
 
 RUNNING, STOPPED = 103, 102
 

@@ -7,8 +7,9 @@ from unittest import mock
 import testtools
 
 from containerhost import errors
+from containerhost.engines.capabilities import Offer
 from containerhost.engines.lxd import migration
-from containerhost.engines.lxd.migration import Offer, Transfers
+from containerhost.engines.lxd.migration import Transfers
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 
 NAME = "instance-0000002a"

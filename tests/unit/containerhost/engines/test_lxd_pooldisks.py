@@ -4,7 +4,8 @@ from typing import Any
 import testtools
 
 from containerhost import errors
-from containerhost.engines.lxd.pooldisks import Disk, PoolDisks
+from containerhost.engines.capabilities import Disk
+from containerhost.engines.lxd.pooldisks import PoolDisks
 
 
 class FakeClient:

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Define what some engines offer beside containers: an image store, disks of a pool, transfers to another host,
+exports, snapshots and changes of running containers.
+
+A driver receives these from its ``backend``, the one module that names an engine's package.
+"""
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import BinaryIO, Protocol, TypeVar
+
+from containerhost.spec import ContainerSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """:ivar fingerprint: SHA-256 of its file, or of metadata and root file system one after the other
+    :ivar filename: what the file was called when it was imported; here the alias it was meant for
+    :ivar size: bytes, compressed as imported
+    :ivar used: when a container was last made of it, else when it was imported
+    """
+
+    fingerprint: str
+    properties: Mapping[str, str]
+    aliases: tuple[str, ...] = ()
+    filename: str = ""
+    size: int = 0
+    architecture: str = ""
+    used: datetime.datetime | None = None
+
+
+class ImageStore(Protocol):
+    """Images that containers are made of."""
+
+    def find(self, alias: str) -> Image | None: ...
+
+    def all(self) -> tuple[Image, ...]:
+        """Return all images, by fingerprint."""
+
+    def having(self, name: str) -> tuple[Image, ...]:
+        """Return all images with a property ``name``, by fingerprint."""
+
+    def unnamed(self, prefix: str) -> tuple[Image, ...]:
+        """Return the images without an alias that were meant for one that begins with ``prefix``: what killed imports
+        left."""
+
+    def import_split(self, metadata: bytes, rootfs: BinaryIO, alias: str, properties: Mapping[str, str]) -> str:
+        """Import a root file system with its metadata tarball, and return the fingerprint of both.
+
+        :param rootfs: a file; read from its beginning, perhaps twice
+        """
+
+    def delete(self, fingerprint: str) -> None:
+        """Delete an image. Idempotent; containers made from it stay."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Disk:
+    """:ivar size: bytes; 0 where none was asked for
+    :ivar labels: the marks it was made with
+    :ivar used: a container has it in its configuration
+    """
+
+    name: str
+    size: int
+    labels: Mapping[str, str]
+    used: bool
+
+
+class PoolDisks(Protocol):
+    """Further disks of one storage pool, each a file system with a size."""
+
+    pool: str
+
+    def all(self) -> tuple[Disk, ...]: ...
+
+    def ensure(self, name: str, size: int, labels: Mapping[str, str]) -> None:
+        """Make the disk; one with the same labels that is there already keeps its content, and grows if it is smaller.
+
+        :param size: bytes
+        :raises StorageFull:
+        :raises EngineConflict: there is one of that name with other labels
+        """
+
+    def resize(self, name: str, size: int) -> None:
+        """Give the disk another size; its content stays.
+
+        :param size: bytes
+        :raises EngineError: the pool's type cannot, or there is more on the disk
+        """
+
+    def delete(self, name: str) -> None:
+        """Delete a disk. Idempotent.
+
+        :raises EngineError: a container has it
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """All that a receiver needs to fetch one container once.
+
+    :ivar name: of the container
+    :ivar operation: URL of the sender's operation
+    :ivar certificate: of the sender, in PEM
+    :ivar architecture: of the container, as the engine names it
+    :ivar config: keys of the container that go with its files
+    :ivar secrets: by channel; whoever has them can read the container, so they are shown nowhere
+    """
+
+    name: str
+    operation: str
+    certificate: str
+    architecture: str
+    config: Mapping[str, str]
+    secrets: Mapping[str, str] = dataclasses.field(repr=False)
+
+
+class Transfers(Protocol):
+    """Move containers from one daemon to another; the receiver fetches."""
+
+    def offer(self, name: str, address: str) -> Offer:
+        """Begin to send a stopped container to whoever takes the offer; it stays here as it is.
+
+        :param address: ``https://host:port`` at which receivers reach this daemon
+        """
+
+    def withdraw(self, name: str) -> None:
+        """End every transfer of the container that is going on; its receiver is left with nothing."""
+
+    def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
+        """Make the container ``spec`` with the offered one's files; it is stopped.
+
+        :param timeout: seconds until it is there
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class DiskOffer:
+    """All that a receiver needs to fetch one disk once.
+
+    :ivar operation: URL of the sender's operation
+    :ivar certificate: of the sender, in PEM
+    :ivar config: keys of the disk that go with its files
+    :ivar secrets: by channel; whoever has them can read the disk, so they are shown nowhere
+    """
+
+    name: str
+    operation: str
+    certificate: str
+    config: Mapping[str, str]
+    secrets: Mapping[str, str] = dataclasses.field(repr=False)
+
+
+class DiskTransfers(Protocol):
+    """Move further disks of a storage pool from one daemon to another, as containers."""
+
+    def offer(self, name: str, address: str) -> DiskOffer:
+        """Begin to send a disk that nobody writes to whoever takes the offer; it stays here as it is.
+
+        :param address: ``https://host:port`` at which receivers reach this daemon
+        """
+
+    def withdraw(self, name: str) -> None:
+        """End every transfer of the disk that is going on."""
+
+    def fetch(self, offer: DiskOffer, labels: Mapping[str, str], timeout: int) -> None:
+        """Make a disk with the offered one's name, size and files.
+
+        :param labels: its marks here
+        :param timeout: seconds until it is there
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """:ivar kind: ``container`` or ``snapshot``, as the engine calls what it can pack
+    :ivar architecture: the container's, as the kernel names it
+    """
+
+    kind: str
+    name: str
+    architecture: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """:ivar size: bytes of the file
+    """
+
+    fingerprint: str
+    size: int
+
+
+class Reader(Protocol):
+    """A file that is read once, from its beginning to its end.
+
+    :ivar done: bytes read
+    """
+
+    done: int
+
+    def read(self, size: int = ...) -> bytes:
+        """Return the next piece, of the reader's own size whatever is asked for; empty at the end."""
+
+
+class Exports(Protocol):
+    """Export a container's root as one file."""
+
+    def take(self, name: str, key: str) -> Source:
+        """Hold the container's root as it is now.
+
+        :param key: tells this export from all others
+        """
+
+    def pack(self, source: Source, key: str, progress: Callable[[int], None]) -> Packed:
+        """Let the engine write the root into one file of its image store.
+
+        :param progress: told the percentage from time to time; what it raises ends the waiting
+        :raises StorageFull: the engine's disk has no room for the file
+        :raises EngineTimeout: not done within the limit
+        """
+
+    def reading(self, packed: Packed) -> AbstractContextManager[Reader]: ...
+
+    def discard(self, name: str, key: str) -> None:
+        """Remove all that an export made. Idempotent.
+
+        :param name: the container; "" where it is gone
+        """
+
+    def purge(self, names: Collection[str], running: Collection[str]) -> tuple[str, ...]:
+        """Remove what interrupted exports left of containers.
+
+        :param names: the containers
+        :param running: keys of exports that are not over
+        :returns: keys of those removed
+        """
+
+
+class Snapshots(Protocol):
+    """Snapshots of containers' root disks, by the containers' names."""
+
+    def names(self, container: str) -> Collection[str]: ...
+
+    def create(self, container: str, name: str) -> None:
+        """Create a snapshot of the disk as it is; a running container is not stopped, and its memory is not kept."""
+
+    def delete(self, container: str, name: str) -> None:
+        """Delete a snapshot. Idempotent."""
+
+
+class RestorableSnapshots(Snapshots, Protocol):
+    def restore(self, container: str, name: str) -> None:
+        """Let a stopped container's disk be what it was."""
+
+
+class Labelled(Protocol):
+    """A container as one request told of it."""
+
+    def label(self, key: str) -> str | None:
+        """Return one of the driver's own labels."""
+
+
+Current = TypeVar("Current", bound=Labelled)
+
+
+class LiveChanges(Protocol[Current]):
+    """Change CPUs, memory, root disk and devices of a container while its processes go on.
+
+    A caller looks at the container once; what it saw tells what is to be done, and is what the first step changes.
+    """
+
+    def look(self, name: str) -> Current: ...
+
+    def obstacles(self, current: Current, spec: ContainerSpec) -> tuple[str, ...]:
+        """Return why the running container cannot become what ``spec`` says without a restart, in words; empty when it
+        can.
+
+        :param spec: of its parts only the grants count: all others stay as they are
+        """
+
+    def await_changes(self, name: str) -> None:
+        """Wait for changes of the container that a caller which is gone began."""
+
+    def differs(self, current: Current, spec: ContainerSpec) -> bool:
+        """Return whether the running container is not what ``spec`` says."""
+
+    def memory_in_use(self, name: str) -> int:
+        """Return the bytes that its processes cannot do without."""
+
+    def adapt(self, current: Current, spec: ContainerSpec) -> None:
+        """Let the running container be what ``spec`` says; it has no :meth:`obstacles`. May be repeated; on an error
+        some steps are done and some are not."""
+
+    def replace_devices(self, current: Current, spec: ContainerSpec) -> None:
+        """Take everything granted from the running container and give it the grants of ``spec``."""
