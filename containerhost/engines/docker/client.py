@@ -125,12 +125,6 @@ class DockerClient:
         """Remove a container with its anonymous volumes; a running one is killed."""
         self._act(f"delete container {name}", "DELETE", f"/containers/{quoted(name)}", query={"v": 1, "force": 1})
 
-    def stats(self, name: str) -> Mapping[str, Any]:
-        """Return the current use in one shot: by default Docker samples twice, one second apart."""
-        path = f"/containers/{quoted(name)}/stats"
-        return self._ask(f"read what container {name} uses", "GET", path,
-                         query={"stream": 0, "one-shot": 1})
-
     def update(self, name: str, body: Mapping[str, Any]) -> None:
         self._act(f"change the limits of container {name}", "POST", f"/containers/{quoted(name)}/update", body)
 

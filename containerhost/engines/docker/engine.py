@@ -128,8 +128,9 @@ class DockerEngine:
 
     def metrics(self, name: str) -> Metrics:
         container = self.client.container(name)
-        pid = container["State"]["Pid"] or None
-        return metrics(status_of(container), pid, self.client.stats(name) if pid else {})
+        status, pid = status_of(container), container["State"]["Pid"] or None
+        used = usage.read(self._host, container["Id"], status) if pid else None
+        return dataclasses.replace(used or usage.NOTHING, status=status, pid=pid)
 
     def pid(self, name: str) -> int | None:
         return self._pid(self.client.container(name))
@@ -473,16 +474,3 @@ def moment(text: str) -> datetime.datetime | None:
     if seconds.startswith("0001-"):
         return None
     return datetime.datetime.fromisoformat(f"{seconds}.{fraction[:6].ljust(6, '0')}+00:00")
-
-
-def metrics(status: Status, pid: int | None, stats: Mapping[str, Any]) -> Metrics:
-    """Return Docker's statistics of one moment. They lack interfaces that Docker did not make."""
-    memory = stats.get("memory_stats") or {}
-    parts = memory.get("stats") or {}
-    # What the kernel keeps of files and can let go at once does not count.
-    kept = parts.get("total_inactive_file", parts.get("inactive_file", 0))
-    return Metrics(
-        status=status, pid=pid, processes=(stats.get("pids_stats") or {}).get("current", 0),
-        cpu_time=((stats.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage", 0),
-        memory=max(0, memory.get("usage", 0) - kept), memory_peak=memory.get("max_usage", 0),
-        swap=parts.get("swap", 0), disks={}, interfaces=())

@@ -11,6 +11,7 @@ from containerhost.sysfs import Host
 ROOT = "/sys/fs/cgroup"
 MICROSECOND = 1000  # ns
 COLUMNS = 16  # of /proc/<pid>/net/dev, after the name
+NOTHING = Metrics(Status.STOPPED, None, 0, 0, 0, 0, 0, {}, ())
 
 
 def read(host: Host, container: str, status: Status) -> Metrics | None:
