@@ -283,14 +283,20 @@ class DockerEngine:
                 self._records.write(container["Id"], record | wanted)
                 undo.on_error("its record", self._records.write, container["Id"], record)
                 if pid is not None:
-                    self._give(pid, wanted - record, undo)
+                    self._give(pid, wanted, record, undo)
                     self._set_up(pid, wanted, record)
 
-    def _give(self, pid: int, what: Record, undo: Rollback) -> None:
-        for node in sorted(what.nodes):
+    def _give(self, pid: int, wanted: Record, before: Record, undo: Rollback) -> None:
+        """Give a running container what it is to have, also what its record has already: the process that wrote it may
+        have been killed before it gave it."""
+        for node in sorted(wanted.nodes):
             self._privileged.give_node(pid, node.path, node.number)
-            undo.on_error(node.path, self._privileged.take_node, pid, node.path, node.number)
-        for netdev in sorted(what.netdevs):
+            if node not in before.nodes:
+                undo.on_error(node.path, self._privileged.take_node, pid, node.path, node.number)
+        seen = self._privileged.inside(pid).netdevs if wanted.netdevs & before.netdevs else ()
+        for netdev in sorted(wanted.netdevs):
+            if netdev in before.netdevs and netdev.name in seen:
+                continue
             self._privileged.move_in_netdev(pid, netdev.host_name, netdev.name)
             undo.on_error(netdev.name, self._privileged.fetch_netdev, pid, netdev.name, netdev.host_name)
 
