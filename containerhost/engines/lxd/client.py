@@ -36,6 +36,7 @@ TEXTS: tuple[tuple[re.Pattern[str], type[errors.EngineError]], ...] = (
      errors.StorageFull),
     (re.compile(r"(image|alias|instance|container|storage pool|project|profile|network|operation)( \S+)? not found\s*$",
                 re.I), errors.EngineNotFound),
+    (re.compile(r"image not provided for instance creation", re.I), errors.EngineNotFound),  # Incus 6.0: no such alias
     (re.compile(r"is busy running|non-reusable operation", re.I), errors.EngineBusy),
     (re.compile(r"already exists|UNIQUE constraint failed|etag doesn't match|is running\s*$", re.I),
      errors.EngineConflict),
@@ -127,12 +128,19 @@ def words(response: requests.Response) -> str:
 
 
 def document(response: requests.Response, asked: str) -> dict[str, Any]:
-    """Return an answer of LXD: a JSON object with ``type`` and ``metadata``."""
+    """Return an answer of LXD: a JSON object with ``type`` and ``metadata``.
+
+    :raises EngineError: it tells of a failure, as Incus does, with HTTP status 200, of the end of an operation
+    """
     try:
         answer = response.json()
-        return {"type": answer["type"], "metadata": answer["metadata"]}
+        found = {"type": answer["type"], "metadata": answer["metadata"]}
+        failure = (int(answer["error_code"]), str(answer["error"])) if found["type"] == "error" else None
     except (ValueError, KeyError, TypeError) as error:
         raise errors.EngineError(f"{asked}: the answer is not LXD's ({error!r}): {response.text[:200]!r}") from error
+    if failure:
+        raise error_for(asked, *failure)
+    return found
 
 
 @contextlib.contextmanager
@@ -207,14 +215,15 @@ class LxdClient:
         """
         limit = self.settings.operation_timeout if timeout is None else timeout
         try:
-            done = self.get("operations", operation["id"], "wait", asked=asked, params={"timeout": str(limit)},
-                             timeout=limit + self.settings.request_timeout)
+            response = self.request("get", "operations", operation["id"], "wait", asked=asked,
+                                    params={"timeout": str(limit)}, timeout=limit + self.settings.request_timeout)
         except errors.EngineNotFound as error:
             raise errors.OperationForgotten(f"{asked}: how it ended is unknown, because LXD does not know the "
                                             "operation any more: it restarted, or answers very slowly") from error
         except errors.EngineTimeout as error:
             self._cancel(operation)
             raise errors.EngineTimeout(f"{asked}: not done within {limit} s") from error
+        done = document(response, asked)["metadata"]
         if done["status_code"] < 200:
             self._cancel(operation)
             raise errors.EngineTimeout(f"{asked}: not done within {limit} s (LXD: {done['status']})")

@@ -23,6 +23,7 @@ class TestRefusals(testtools.TestCase):
             (500, "write /x: no space left on device", errors.StorageFull),
             (400, "Failed to run: tar: Disk quota exceeded", errors.StorageFull),
             (400, "Image not found", errors.EngineNotFound),
+            (500, "Image not provided for instance creation", errors.EngineNotFound),
             (400, "Failed loading: Storage pool not found", errors.EngineNotFound),
             (400, 'Failed to run: forkstart: "sh" not found: exit status 1', errors.EngineError),
             (400, "Instance is busy running a \"stop\" operation", errors.EngineBusy),
@@ -124,6 +125,15 @@ class TestBrokenDaemons(testtools.TestCase):
             answer = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
             error = self.assertRaises(errors.EngineNotFound, self._client(answer).server)
             self.assertEqual("read the server's description: LXD says: no such thing", str(error))
+
+    def test_end_of_an_operation_told_as_incus_does(self):
+        """With HTTP status 200, also where the container is not found: the operation itself is known."""
+        for code, text, expected in ((500, "The instance is already running", errors.EngineError),
+                                     (404, "Instance not found", errors.EngineNotFound)):
+            body = b'{"type":"error","error_code":%d,"error":"%s","metadata":null}' % (code, text.encode())
+            answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+            error = self.assertRaises(errors.EngineError, self._client(answer).wait, {"id": "1"}, "start container c1")
+            self.assertEqual((expected, f"start container c1: LXD says: {text}"), (type(error), str(error)))
 
 
 class TestSessions(testtools.TestCase):
