@@ -25,6 +25,7 @@ REAL_SYS = f"{HOME}/sys"
 REAL_PROC = f"{HOME}/proc"
 CONTROL = f"{HOME}/control"
 BIN = f"{HOME}/bin"
+REAL_IP = "/dev/fakehost-ip"  # Incus calls ip where a new sysfs covers /sys
 ATTRIBUTES = f"{HOME}/attributes"
 SCRATCH = f"{HOME}/scratch"
 
@@ -240,7 +241,7 @@ def _find_ip() -> tuple[str, bytes]:
     found = shutil.which("ip", path="/usr/sbin:/usr/bin:/sbin:/bin")
     if found is None:
         raise FileNotFoundError("the ip command is missing; install iproute2")
-    outer = pathlib.Path(f"{BIN}/real-ip")
+    outer = pathlib.Path(REAL_IP)
     real = os.path.realpath(found)
     return real, (outer if outer.exists() else pathlib.Path(real)).read_bytes()
 
@@ -248,9 +249,10 @@ def _find_ip() -> tuple[str, bytes]:
 def _build_bin(ip_path: str, ip_program: bytes) -> None:
     """Put the commands in place that answer for hardware which the kernel does not have."""
     os.makedirs(BIN)
-    real = pathlib.Path(f"{BIN}/real-ip")
-    real.write_bytes(ip_program)
-    real.chmod(0o755)
+    real = pathlib.Path(REAL_IP)
+    if not real.exists():  # shown by the outer host
+        real.write_bytes(ip_program)
+        real.chmod(0o755)
     linux.bind(str(_SHIM / "ip"), ip_path)
     shims = {name: name for name in ("ip.py", "nvidia-container-cli", "rdma", "rdma.py")}
     for name, shim in (shims | {"nvidia-smi": "host-nvidia-smi"}).items():

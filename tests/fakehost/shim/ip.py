@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.abspath(f"{os.path.realpath(__file__)}/../../../.."))
 
 from tests.fakehost.control import FakeHostControl
 
-REAL = "/sys/fakehost/bin/real-ip"
+REAL = "/dev/fakehost-ip"
 CONTROL = "/sys/fakehost/control"
 SETTINGS = (
     *("mac", "vlan", "qos", "proto", "node_guid", "port_guid", "state", "trust", "spoofchk", "query_rss"),
