@@ -7,13 +7,13 @@ from typing import Any
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
-from tests.functional import contract
-from tests.functional.contract import MiB
+from tests.conformance.engine import frame
+from tests.conformance.engine.frame import MiB
 from tests.functional_docker.dockerd import Daemon, Docker, leftovers
 from tests.waiting import await_that
 
 
-class DockerTestCase(contract.EngineFrame):
+class DockerTestCase(frame.EngineFrame):
     """:ivar own: a daemon of this test's own; None is the one that all tests share"""
 
     label = "one.id"
@@ -22,7 +22,10 @@ class DockerTestCase(contract.EngineFrame):
     def setUp(self) -> None:
         super().setUp()
         self.docker = self.useFixture(Docker(self.own))
-        self.engine: DockerEngine = self.docker.engine
+        self.daemon, self.engine = self.docker.daemon, self.docker.engine
+
+    def another(self) -> DockerEngine:
+        return self.daemon.engine()
 
     def spec(self, name: str = "c1", **more: Any) -> ContainerSpec:
         parts: dict[str, Any] = {"image": "polite", "cpu": Cpu(1), "memory": Memory(64 * MiB), "root": RootDisk("any"),
@@ -42,9 +45,6 @@ class DockerTestCase(contract.EngineFrame):
     def directory(self) -> Path:
         return self.docker.daemon.base
 
-    def inside(self, name: str, *command: str) -> tuple[int, str]:
-        return self.docker.inside(name, *command)
 
-
-class DockerDeviceCase(contract.DeviceFrame, DockerTestCase):
+class DockerDeviceCase(frame.DeviceFrame, DockerTestCase):
     privileged = DockerPrivileged

@@ -10,26 +10,20 @@ from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.images import Images
 from containerhost.spec import CloudInit, Cpu, Memory, Security
 from containerhost.sysfs import Host
-from tests.functional import contract
 from tests.functional_docker.base import DockerTestCase, MiB
 from tests.waiting import await_that
 
 
-class TestLife(contract.LifeContract, DockerTestCase):
-    last_words = b"asked to end"
-    still_runs = "did not end within 1 s"
-
-    def deaf(self):
-        self.running(image="deaf")
-        self.up()
-
-    def impossible(self):
-        return (
+class TestLife(DockerTestCase):
+    def test_what_cannot_be_is_told_apart(self):
+        for wanted, action in (
             (errors.EngineError, lambda: self.engine.create(self.spec("c2", cpu=Cpu(1, cores=frozenset({4095}))))),
             (errors.SpecError, lambda: self.engine.create(self.spec("c2", security=Security(privileged=True)))),
             (errors.SpecError, lambda: self.engine.create(self.spec("c2", cloud_init=CloudInit(user_data="x")))),
             (errors.EngineUnavailable, lambda: DockerEngine(DockerClient(Settings("unix:///nowhere"))).containers()),
-        )
+        ):
+            self.assertRaises(wanted, action)
+        self.assertEqual((), self.engine.containers())
 
     def test_containers_of_others_and_their_labels_are_not_taken_for_ours(self):
         api = self.docker.daemon.api()
@@ -37,16 +31,6 @@ class TestLife(contract.LifeContract, DockerTestCase):
         (state,) = self.engine.containers()
         self.assertEqual(("someones", Status.STOPPED, {}), (state.name, state.status, dict(state.labels)))
         self.assertRaises(errors.EngineNotFound, self.engine.update_devices, "someones", ())
-
-    def test_the_daemon_restarts_while_a_container_runs(self):
-        self.running()
-        before = self.engine.metrics("c1").pid
-        self.docker.daemon.stop()
-        try:
-            self.assertRaises(errors.EngineUnavailable, self.engine.containers)
-        finally:
-            self.docker.daemon.start()
-        self.assertEqual(before, self.engine.metrics("c1").pid)
 
     def test_frozen_by_a_daemon_that_was_killed_before_it_wrote_that_down(self):
         """Docker says that the container runs, and refuses to pause and to unpause it."""
@@ -95,7 +79,7 @@ class TestLife(contract.LifeContract, DockerTestCase):
         self.engine.start("c1")
 
 
-class TestLimits(contract.LimitContract, DockerTestCase):
+class TestLimits(DockerTestCase):
     def test_limits_hold_inside_together(self):
         self.running(cpu=Cpu(1, cores=frozenset({0}), nodes=frozenset({0}), share=50), memory=Memory(48 * MiB),
                      limits={"nofile": "1024"}, environment={"GREETING": "a b; $(c)"})

@@ -19,9 +19,9 @@ from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.errors import EngineBusy, EngineConflict, EngineTimeout
 from lxdone import backend, conf
 from onedriver import actions
+from tests.conformance.engine.frame import picture
 from tests.functional import lostgpucontract
 from tests.functional.containerhost.base import leftovers
-from tests.functional.contract import picture
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Node, Result
 from tests.functional_one.vms import Machine

@@ -11,7 +11,7 @@ from containerhost.devices.model import Kind, Role
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
 from containerhost.sysfs import Host
-from tests.functional.contract import picture
+from tests.conformance.engine.frame import picture
 from tests.functional.lxd import mounts_below
 from tests.functional_docker.dockerd import Daemon, leftovers
 from tests.functional_one.diskfiles import loops

@@ -6,8 +6,8 @@ import subprocess
 from containerhost import charnodes
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.sysfs import Host
+from tests.conformance.engine.frame import ENXIO, EPERM
 from tests.functional import leftdevicescontract, lostgpucontract
-from tests.functional.contract import ENXIO, EPERM
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESUME, OnedockCase
 from tests.waiting import await_that

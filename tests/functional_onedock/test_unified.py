@@ -5,7 +5,7 @@ import subprocess
 
 import fixtures
 
-from tests.functional.contract import ENXIO, EPERM
+from tests.conformance.engine.frame import ENXIO, EPERM
 from tests.functional_docker.dockerd import Daemon
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import OnedockCase

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from containerhost.allocation.store import AllocationStore
-from tests.functional.contract import ENXIO, EPERM
+from tests.conformance.engine.frame import ENXIO, EPERM
 from tests.functional_docker import userids
 from tests.functional_docker.dockerd import Daemon
 from tests.functional_docker.userids import FIRST

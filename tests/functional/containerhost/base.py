@@ -2,25 +2,26 @@
 """What the functional tests of containerhost share: the daemon, and a small container's spec."""
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
-from tests.functional import contract
-from tests.functional.contract import MiB
+from tests.conformance.engine import frame
+from tests.conformance.engine.frame import MiB
 from tests.functional.lxd import POOL, Lxd
 
 
-class LxdTestCase(contract.EngineFrame):
+class LxdTestCase(frame.EngineFrame):
     label = "nova.uuid"
 
     def setUp(self) -> None:
         super().setUp()
         self.lxd = self.useFixture(Lxd())
-        self.engine: LxdEngine = self.lxd.engine
+        self.daemon, self.engine = self.lxd.daemon, self.lxd.engine
+
+    def another(self) -> LxdEngine:
+        return LxdEngine(self.daemon.client(), locks=self.daemon.base)
 
     def spec(self, name: str = "c1", **more: Any) -> ContainerSpec:
         parts: dict[str, Any] = {
@@ -36,13 +37,6 @@ class LxdTestCase(contract.EngineFrame):
 
     def directory(self) -> Path:
         return self.lxd.daemon.base
-
-    def inside(self, name: str, *command: str) -> tuple[int, str]:
-        """Exit status and output of a command in the container."""
-        client = shutil.which("lxc") or shutil.which("incus") or "lxc"
-        done = subprocess.run([client, "exec", name, "--", *command], capture_output=True, text=True, timeout=30,
-                              check=False, env=self.lxd.daemon.environment, stdin=subprocess.DEVNULL)
-        return done.returncode, done.stdout + done.stderr
 
 
 def leftovers(lxd: Lxd, name: str) -> list[str]:

@@ -17,11 +17,10 @@ from containerhost.engines import Status
 from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
+from tests.conformance.engine import frame
+from tests.conformance.engine.frame import picture
 from tests.fakehost.control import FakeHostControl
-from tests.functional import contract
 from tests.functional.containerhost.base import LxdTestCase
-from tests.functional.contract import picture
-from tests.functional.lxd import memlock
 
 NODE_GUID, PORT_GUID = "0200:0000:0000:0001", "0200:0000:0000:0002"
 
@@ -41,20 +40,10 @@ libc.pthread_exit(None)
 """
 
 
-class DeviceTestCase(contract.DeviceFrame, LxdTestCase):
+class DeviceTestCase(frame.DeviceFrame, LxdTestCase):
     def setUp(self):
         super().setUp()
         self.control = FakeHostControl.from_environment()
-
-    def ready(self, name="c1", number=0):
-        self.running(name, limits={"memlock": memlock()})
-        return self.taken(number, name)
-
-
-class TestGrants(contract.DeviceContract, DeviceTestCase):
-    def someones(self, gpu):
-        self.engine.create(self.spec("someone"))
-        self.engine.client.patch_instance("someone", {"devices": {"g": {"type": "gpu", "gputype": "physical"}}})
 
 
 class TestPossession(DeviceTestCase):

@@ -24,17 +24,6 @@ FORGOTTEN = 7.0  # s after an operation's end; LXD knows it for 5
 
 
 class TestDaemonTrouble(LxdTestCase):
-    def test_down_then_up_again(self):
-        self.running()
-        self.lxd.daemon.stop()
-        try:
-            error = self.assertRaises(errors.EngineUnavailable, self.engine.containers)
-            self.assertIn(self.lxd.socket, str(error).replace("%2F", "/"))
-            self.assertRaises(errors.EngineUnavailable, self.engine.delete, "c1")
-        finally:
-            self.lxd.daemon.start()
-        self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
-
     def test_one_that_ends_by_itself_fails_its_test_and_is_there_for_the_next(self):
         fixture = Lxd()
         fixture.setUp()
@@ -47,7 +36,7 @@ class TestDaemonTrouble(LxdTestCase):
 
     def test_never_there(self):
         engine = LxdEngine(LxdClient(Settings(endpoint="/nonexistent/unix.socket")))
-        self.assertRaises(errors.EngineUnavailable, engine.server)
+        self.assertIn("/nonexistent/unix.socket", str(self.assertRaises(errors.EngineUnavailable, engine.server)))
 
     def test_no_daemon_behind_an_address(self):
         engine = LxdEngine(LxdClient(Settings(endpoint="https://127.0.0.1:1", request_timeout=5)))
