@@ -158,7 +158,7 @@ class LxdoneWitnessTest(SecondWitness, testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.engine, self.parts = mock.Mock(), {part: mock.Mock() for part in (
-            "allocator", "root_images", "writeback", "disks", "contexts", "commands", "consoles", "host")}
+            "allocator", "snapshots", "root_images", "writeback", "disks", "contexts", "commands", "consoles", "host")}
         self.vmm = lxdone.vmm.Vmm(lxdone.conf.Options(), self.engine, **self.parts)
         self.tell(False, False)
 
