@@ -4,7 +4,6 @@
 import shutil
 import subprocess
 import tarfile
-import time
 from collections.abc import Callable
 from unittest import mock
 
@@ -88,11 +87,8 @@ class ActionsCase(testtools.TestCase):
                               text=True, timeout=TIMEOUT, check=False, env={"PATH": "/bin:/sbin:/usr/bin:/usr/sbin"})
         return done.stdout + done.stderr
 
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + TIMEOUT
-        while not condition():
-            self.assertLess(time.monotonic(), end, "it did not come to be")
-            time.sleep(0.1)
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        await_that(condition, "it comes to be")
 
 
 class LifeTest(ActionsCase):

@@ -22,6 +22,7 @@ from tests.functional import kmsg, leftdevicescontract
 from tests.functional.holder import Holder
 from tests.functional_one.test_actions import ActionsCase
 from tests.functional_one.vms import Machine
+from tests.waiting import await_that
 
 MOMENTS = (0.03, 0.06, 0.1, 0.14, 0.2, 0.3, 0.5, 1.0)  # s after which an action is killed
 ATTACH = ("02:00:0a:63:01:09", "-", "-", "dummy", "one-1-9")
@@ -186,10 +187,7 @@ class InterruptedTest(HealthCase):
         self.assertEqual(before, self.pid(machine))
 
     def await_part_of(self, device: Device, pid: int) -> None:
-        limit = time.monotonic() + 30
-        while not self.is_part_inside(device, pid):
-            self.assertLess(time.monotonic(), limit, "it does not arrive")
-            time.sleep(0.001)
+        await_that(lambda: self.is_part_inside(device, pid), "the device is inside", pause=0.001)
 
     def is_part_inside(self, device: Device, pid: int) -> bool:
         interfaces = Path(f"/proc/{pid}/net/dev").read_text().count("ib")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fixtures
-from testtools.matchers import LessThan, MatchesRegex
+from testtools.matchers import MatchesRegex
 
 from containerhost import errors
 from containerhost.engines import Status
@@ -47,9 +47,7 @@ class TestDaemonTrouble(LxdTestCase):
         engine.server()
         self.lxd.daemon.pause(True)
         try:
-            began = time.monotonic()
             self.assertRaises(errors.EngineTimeout, engine.containers)
-            self.assertThat(time.monotonic() - began, LessThan(5))
             # A new thread has a connection of its own to make.
             fresh = LxdEngine(self.lxd.daemon.client(request_timeout=1))
             self.assertRaises(errors.EngineTimeout, fresh.containers)
@@ -62,10 +60,8 @@ class TestDaemonTrouble(LxdTestCase):
         engine = LxdEngine(self.lxd.daemon.client(operation_timeout=1))
         operation = engine.client.request("put", "instances", "c1", "state", asked="stop", json={
             "action": "stop", "timeout": 30, "force": False}).json()["metadata"]
-        began = time.monotonic()
         # busybox needs more than a second to end its processes.
         self.assertRaises(errors.EngineTimeout, engine.client.wait, operation, "stop container c1")
-        self.assertThat(time.monotonic() - began, LessThan(5))
 
     def kill_during(self, action: Callable[[], None], pause: float) -> None:
         """Kill the daemon ``pause`` seconds into ``action``; whatever that had come to, its caller hears of it, and

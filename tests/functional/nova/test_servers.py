@@ -6,7 +6,6 @@ import email
 import json
 import os
 import time
-from collections.abc import Callable
 from typing import ClassVar
 
 import yaml
@@ -19,6 +18,7 @@ from containerhost.engines import Status
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests.functional.lxd import POOL
 from tests.functional.nova import base
+from tests.waiting import await_that
 
 MIB = 2**20
 NOVA = 64060  # Debian's user of nova-compute
@@ -196,7 +196,7 @@ class LifeTest(base.LxdServers):
         server = self.server()
         self.inside(server, "sh", "-c", "for n in 1 2 3; do echo line $n; done > /dev/console")
         # The daemon passes on what was printed a moment later.
-        self.await_that(lambda: "line 3" in self.console(server), "the console's output")
+        await_that(lambda: "line 3" in self.console(server), "the console's output")
         everything = ["line 1", "line 2", "line 3"]
         for length, expected in (({}, everything), ({"length": 2}, ["line 3"]), ({}, everything)):
             self.assertEqual(expected, [line for line in self.console(server, **length).splitlines() if "line" in line])
@@ -226,15 +226,9 @@ class LifeTest(base.LxdServers):
     def test_a_guest_that_powers_itself_off_is_noticed(self) -> None:
         server = self.server()
         self.inside(server, "poweroff")
-        self.await_that(lambda: self.container(server).status is Status.STOPPED, "poweroff")
+        await_that(lambda: self.container(server).status is Status.STOPPED, "poweroff")
         self.computes[base.HOST].manager._sync_power_states(base.nova_context.get_admin_context())
         self._wait_for_state_change(server, "SHUTOFF")
-
-    def await_that(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + 20
-        while not condition():
-            self.assertLess(time.monotonic(), end, f"{what}: not within 20 s")
-            time.sleep(0.1)
 
     def test_periodic_power_states_cost_one_request(self) -> None:
         servers = [self.server() for _ in range(3)]
