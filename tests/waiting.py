@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waiting for a condition: tests never sleep for a time that is hoped to suffice."""
 
+import time
 from collections.abc import Callable
-
-from containerhost.linux.poll import wait_until
 
 TIMEOUT = 60.0  # s; generous, because a condition that holds ends the wait at once
 POLL_INTERVAL = 0.05  # s
+SHARE = 0.1  # of a processor, at most, that looking takes: what is waited for needs the rest
 
 
 def await_that(condition: Callable[[], object], what: str, limit: float = TIMEOUT,
                pause: float = POLL_INTERVAL) -> None:
-    """:raises AssertionError: it did not hold within ``timeout`` seconds
+    """Look every ``pause`` seconds, and less often where looking takes long.
+
+    :raises AssertionError: it did not hold within ``limit`` seconds
     """
-    if not wait_until(condition, limit, pause):
-        raise AssertionError(f"{what}: not within {limit:g} s")
+    end = time.monotonic() + limit
+    while True:
+        began = time.thread_time()
+        if condition():
+            return
+        if time.monotonic() >= end:
+            raise AssertionError(f"{what}: not within {limit:g} s")
+        time.sleep(max(pause, (time.thread_time() - began) / SHARE))
