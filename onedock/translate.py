@@ -2,7 +2,6 @@
 """Translate a VM of OpenNebula to the spec of a container on Docker. Pure: the same VM, options and host give the same
 spec."""
 
-import dataclasses
 import re
 from collections.abc import Mapping
 
@@ -107,7 +106,3 @@ def mounts(context: str, resolv: str, media: str) -> tuple[Mount, ...]:
     """
     return (Mount("context", context, "/context"), Mount("resolv", resolv, "/etc/resolv.conf"),
             Mount("media", media, MEDIA, read_only=False, follows=True))
-
-
-def with_image(wanted: ContainerSpec, image: str) -> ContainerSpec:
-    return dataclasses.replace(wanted, image=image)
