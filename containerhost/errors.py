@@ -54,6 +54,10 @@ class UnsupportedOnHost(SpecError):
     """This host cannot give what a container specification asks for; another host may. Nothing was changed."""
 
 
+class NoPlacement(SpecError):
+    """The hosts have no room for all members of a job, so none is placed. The message shows the arithmetic."""
+
+
 class EngineError(ContainerHostError):
     """A container engine refused or failed a request. Its own words are in the message."""
 

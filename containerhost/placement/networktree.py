@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Select hosts that are near each other in the network, and order them along its tree.
+
+A host's path names the parts of the network above it, from the root: ``("rack 1", "switch 2")``. The nearest hosts are
+those below the lowest common part.
+"""
+
+import collections
+import heapq
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+class Leaf(NamedTuple):
+    """A host that may be selected. ``cost`` orders hosts of one switch, the smallest first."""
+
+    name: str
+    path: tuple[str, ...] = ()
+    cost: float = 0.0
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key by which "node2" comes before "node10"."""
+    return tuple((0, int(part), part) if part.isdigit() and part.isascii() else (1, 0, part)
+                 for part in _DIGITS.split(text))
+
+
+def order(leaf: Leaf) -> tuple[tuple[tuple[tuple[int, int, str], ...], ...], tuple[tuple[int, int, str], ...]]:
+    """Return a sort key by which hosts of one rack, and in it of one switch, follow each other."""
+    return tuple(map(natural, leaf.path)), natural(leaf.name)
+
+
+def nearest(leaves: Iterable[Leaf], count: int) -> list[Leaf]:
+    """Return ``count`` leaves, or all if there are fewer, in the order of the tree.
+
+    Prefers the smallest part of the network that has enough of them, so that larger ones stay whole for larger jobs;
+    takes few parts where no single one suffices; below one switch takes the lowest cost. Deterministic: the order of
+    ``leaves`` does not matter. Time is linear in the number of leaves, apart from sorting.
+    """
+    return sorted(_select(list(leaves), count), key=order)
+
+
+def _select(leaves: Sequence[Leaf], count: int) -> list[Leaf]:
+    if count >= len(leaves):
+        return list(leaves)
+    sizes = collections.Counter(leaf.path[:depth] for leaf in leaves for depth in range(len(leaf.path) + 1))
+    top = min((prefix for prefix, size in sizes.items() if size >= count),
+              key=lambda prefix: (sizes[prefix], -len(prefix), tuple(map(natural, prefix))))
+    below = [leaf for leaf in leaves if leaf.path[:len(top)] == top]
+    if all(leaf.path == top for leaf in below):
+        return heapq.nsmallest(count, below, key=lambda leaf: (leaf.cost, order(leaf)))
+    parts: dict[tuple[str, ...], list[Leaf]] = {}
+    for leaf in below:
+        parts.setdefault(leaf.path[:len(top) + 1], []).append(leaf)
+    by_size = sorted(parts.items(), key=lambda item: (len(item[1]), tuple(map(natural, item[0]))))
+    selected: list[Leaf] = []
+    while len(by_size[-1][1]) < count:
+        _, largest = by_size.pop()
+        selected += largest
+        count -= len(largest)
+    return selected + _select([leaf for _, part in by_size if len(part) >= count for leaf in part], count)
