@@ -127,6 +127,16 @@ SCHEDULER = [
 For nova-scheduler with ``nova_lxd_ext.scheduler.OwnHostWeigher`` among its ``[filter_scheduler] weight_classes``: how
 much more a server's own host weighs than others when it is resized. A negative number prefers the others.
 """),
+    cfg.FloatOpt("task_group_weight_multiplier", default=10000000.0, min=0, help="""
+For nova-scheduler with ``nova_lxd_ext.scheduler.TaskGroupWeigher`` among its ``[filter_scheduler] weight_classes``: how
+much more the host weighs that a job's server is placed on. Keep it above the sum of all others, of which
+``build_failure_weight_multiplier`` has 1000000 by default: a server on another host breaks the placement of its job.
+"""),
+    cfg.ListOpt("network_tree_keys", default=["rack", "switch"], help="""
+For nova-scheduler with ``nova_lxd_ext.scheduler.TaskGroupFilter`` among its ``[filter_scheduler] available_filters``:
+metadata keys of host aggregates that say where in the network a host is, from the root of the tree. Servers of a job
+are placed below the lowest common part, and their ranks follow the tree.
+"""),
 ]
 
 ALL = ENGINE + LIMITS + SNAPSHOTS + MIGRATION + RESIZE + VOLUMES + DEVICES + SECURITY + PROCESSES + SCHEDULER

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weigh hosts for nova-scheduler: a resized server stays on its host where that has room, so that it can be resized
-while it runs.
-
-    [filter_scheduler]
-    weight_classes = nova.scheduler.weights.all_weighers,nova_lxd_ext.scheduler.OwnHostWeigher
-"""
+while it runs."""
 
 from nova import objects
 from nova.scheduler import host_manager, utils, weights

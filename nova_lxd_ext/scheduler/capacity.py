@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Count how many servers of one request a host has room for, as nova-scheduler knows the host.
+
+Nova's filters tell whether one fits. Resources that only Placement knows (custom classes, what is reserved on hosts
+with an allocation ratio above 1) are not counted: nova claims them for each server afterwards, and releases all if one
+claim fails.
+"""
+
+import copy
+
+from nova import exception, objects
+from nova.scheduler.host_manager import HostState
+from nova.virt import hardware
+
+_UNBOUNDED = 1 << 30
+
+
+def upper(host: HostState, spec: objects.RequestSpec, placed: int) -> int:
+    """Return how many servers fit by cores, memory and disk.
+
+    :param placed: servers of this request that the host has already; nova subtracts their disks from ``free_disk_mb``
+        alone, which is what the daemon has free, while Placement counts what flavors were promised
+    """
+    disk_mb = (0 if "is_bfv" in spec and spec.is_bfv else spec.root_gb * 1024) + spec.ephemeral_gb * 1024 + spec.swap
+    disk_free_mb = host.total_usable_disk_gb * 1024 * _ratio(host.disk_allocation_ratio) - host.disk_mb_used
+    ram_free_mb = host.free_ram_mb + host.total_usable_ram_mb * (_ratio(host.ram_allocation_ratio) - 1)
+    cores_free = host.vcpus_total * _ratio(host.cpu_allocation_ratio) - host.vcpus_used
+    return max(0, min(_count(cores_free, spec.vcpus), _count(ram_free_mb, spec.memory_mb),
+                      _count(disk_free_mb, disk_mb) - (placed if disk_mb else 0)))
+
+
+def _ratio(value: float | None) -> float:
+    return value or 1.0
+
+
+def _count(free: float, each: int) -> int:
+    return int(free // each) if each else _UNBOUNDED
+
+
+def needs_devices_or_numa(spec: objects.RequestSpec) -> bool:
+    """Tell whether ``upper`` is more than ``exact`` may be."""
+    return bool(_pci_requests(spec)) or bool(spec.numa_topology)
+
+
+def exact(host: HostState, spec: objects.RequestSpec, most: int) -> int:
+    """Return how many servers, but at most ``most``, get their PCI devices and NUMA nodes on the host.
+
+    Changes nothing: works on copies, as ``HostState.consume_from_request`` does on the host itself.
+    """
+    requests, numa, host_numa = _pci_requests(spec), spec.numa_topology, host.numa_topology
+    if (numa and not host_numa) or (requests and not host.pci_stats):
+        return 0
+    pci = copy.deepcopy(host.pci_stats)
+    limits = objects.NUMATopologyLimits(cpu_allocation_ratio=_ratio(host.cpu_allocation_ratio),
+                                        ram_allocation_ratio=_ratio(host.ram_allocation_ratio))
+    for count in range(most):
+        cells = None
+        if numa:
+            fitted = hardware.numa_fit_instance_to_host(host_numa, numa.obj_clone(), limits=limits,
+                                                        pci_requests=requests, pci_stats=pci, provider_mapping=None)
+            if fitted is None:
+                return count
+            host_numa = hardware.numa_usage_from_instance_numa(host_numa, fitted)
+            cells = fitted.cells
+        try:
+            if requests:
+                pci.apply_requests(requests, None, cells)
+        except exception.PciDeviceRequestFailed:
+            return count
+    return most
+
+
+def _pci_requests(spec: objects.RequestSpec) -> list[objects.InstancePCIRequest]:
+    return list(spec.pci_requests.requests) if spec.pci_requests else []

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the task groups of a job from a request to nova-scheduler.
+
+The tenant makes a server group for the job and gives scheduler hints:
+
+``task_groups``   into how many groups the servers of the job are divided, each of which is to be on a host of its own
+``task_members``  how many servers the job has; not needed when one request makes all of them (``--min 16 --max 16``)
+``task_rank``     the server's rank, from 0, when they are made one after the other, in the order of their ranks
+
+Flavors have no key for this: the size of a job belongs to the job, and tenants make no flavors. Nova's API accepts any
+hint (``additionalProperties`` of its schema), so hints are validated here, and the server's fault has the reason.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+from nova import objects
+from nova.scheduler import utils
+
+from containerhost.errors import SpecError
+from containerhost.placement import taskgroups
+
+GROUPS, MEMBERS, RANK = "task_groups", "task_members", "task_rank"
+REQUEST: taskgroups.Resources = {"servers": 1}
+"""What a server of the job needs: all have one flavor, so hosts are measured in how many of them they have room for."""
+
+MOST_MEMBERS = 100_000
+_EARLIER = -1  # a group that the request cannot name: its servers were made before
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The servers that have no host yet, and how many others of the job each host has, by group.
+
+    :ivar rank: of the server that is to be scheduled now, the lowest of the pending ones
+    :ivar claimed: whether servers of this very request have been given hosts already
+    :ivar strict: whether groups may neither share a host nor be split
+    """
+
+    members: int
+    groups: int
+    rank: int
+    pending: Sequence[taskgroups.Member]
+    held: Mapping[str, Mapping[int, int]]
+    claimed: bool
+    strict: bool
+
+
+@functools.lru_cache(maxsize=64)
+def divide(members: int, groups: int) -> tuple[int, ...]:
+    """Return the group of each rank."""
+    return tuple(taskgroups.divide([REQUEST] * members, groups))
+
+
+def is_requested(spec: objects.RequestSpec) -> bool:
+    """Tell whether the request has one of the hints."""
+    return any(spec.get_scheduler_hint(hint) is not None for hint in (GROUPS, MEMBERS, RANK))
+
+
+def is_move(spec: objects.RequestSpec) -> bool:
+    """Tell whether the server exists already: nova restricts migration, evacuation and unshelving to the server's cell,
+    and nothing else (nova/conductor, ``requested_destination.cell``)."""
+    destination = spec.requested_destination if "requested_destination" in spec else None
+    return destination is not None and "cell" in destination
+
+
+def read(spec: objects.RequestSpec) -> Job | None:
+    """Return the job that a new server belongs to, or None if it has no task groups or all of its servers have hosts.
+
+    :raises SpecError: the hints contradict themselves, the server group or the request; the tenant is to read why
+    """
+    if not is_requested(spec):
+        return None
+    members, groups, rank = numbers(spec)
+    group = _server_group(spec, members, groups)
+    strict = group.policy == "anti-affinity"
+    if members == spec.num_instances:
+        return _of_one_request(spec, group, members, groups, strict)
+    return _one_by_one(spec, group, members, groups, rank, strict)
+
+
+def numbers(spec: objects.RequestSpec) -> tuple[int, int, int]:
+    """Return the number of servers and of groups, and the rank from the hints.
+
+    :raises SpecError: they contradict each other or the request
+    """
+    groups = _number(spec, GROUPS, 1)
+    if groups is None:
+        raise SpecError(f"scheduler hint {GROUPS} is missing: it says into how many groups the servers are divided")
+    members = _number(spec, MEMBERS, 1) or spec.num_instances
+    rank = _number(spec, RANK, 0)
+    if groups > members:
+        raise SpecError(f"{GROUPS}={groups} is more than the job's {members} servers: ask for 1 to {members} groups")
+    if members == spec.num_instances:
+        if rank:
+            raise SpecError(f"{RANK}={rank}, but this request makes all {members} servers: leave {RANK} out")
+    elif spec.num_instances > 1:
+        raise SpecError(f"the request makes {spec.num_instances} of {MEMBERS}={members} servers: make all in one "
+                        f"request, or one after the other with {RANK}")
+    elif rank is None:
+        raise SpecError(f"the request makes one of {MEMBERS}={members} servers and does not say which: give {RANK}, "
+                        f"0 to {members - 1}")
+    elif rank >= members:
+        raise SpecError(f"{RANK}={rank} is not below {MEMBERS}={members}: ranks count from 0")
+    return members, groups, rank or 0
+
+
+def _number(spec: objects.RequestSpec, hint: str, least: int) -> int | None:
+    value = spec.get_scheduler_hint(hint)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not (value.isascii() and value.isdigit() and len(value) <= 6):
+        raise SpecError(f"scheduler hint {hint}={value!r} is no number: give one from {least} to {MOST_MEMBERS}")
+    if not least <= int(value) <= MOST_MEMBERS:
+        raise SpecError(f"scheduler hint {hint}={value} is not from {least} to {MOST_MEMBERS}")
+    return int(value)
+
+
+def _server_group(spec: objects.RequestSpec, members: int, groups: int) -> objects.InstanceGroup:
+    group = spec.instance_group
+    if group is None:
+        raise SpecError(f"scheduler hint {GROUPS} needs a server group, by which nova knows the job's other servers: "
+                        f"make one of policy soft-anti-affinity and give its id as hint group")
+    largest = -(-members // groups)
+    if group.policy == "affinity" and groups > 1:
+        raise SpecError(f"{GROUPS}={groups}, but the server group's policy affinity puts all servers on one host: use "
+                        f"soft-anti-affinity, or {GROUPS}=1")
+    most = (group.rules or {}).get("max_server_per_host", 1)
+    if group.policy == "anti-affinity" and most < largest:
+        raise SpecError(f"{members} servers in {groups} groups are {largest} on a host, but the server group's policy "
+                        f"anti-affinity allows {most}: set its rule max_server_per_host={largest}, or use "
+                        f"soft-anti-affinity")
+    return group
+
+
+def _members(members: int, groups: int, first: int) -> list[taskgroups.Member]:
+    divided = divide(members, groups)
+    return [taskgroups.Member(rank, divided[rank], REQUEST) for rank in range(first, members)]
+
+
+def _of_one_request(spec: objects.RequestSpec, group: objects.InstanceGroup, members: int, groups: int, strict: bool
+                    ) -> Job | None:
+    """Nova adds the host of each server of the request to ``group.hosts`` before it schedules the next one; before the
+    first, those are the hosts of other servers of the group."""
+    position = len(group.hosts)
+    own = group.members[-members:]
+    if position and own and own[0] == spec.instance_uuid:
+        raise SpecError(f"the server group has servers already, on {position} hosts: make a server group for each job")
+    if position >= members:
+        return None
+    divided = _members(members, groups, 0)
+    held: dict[str, collections.Counter[int]] = {}
+    for member, host in zip(divided, group.hosts, strict=False):
+        held.setdefault(host, collections.Counter())[member.group] += 1
+    return Job(members, groups, position, divided[position:], held, position > 0, strict)
+
+
+def _one_by_one(spec: objects.RequestSpec, group: objects.InstanceGroup, members: int, groups: int, rank: int,
+                strict: bool) -> Job:
+    """Nova lists a group's members in the order in which they were made. What it knows of other hosts may be older than
+    their last servers (``HostState.instances``), so the database is asked where the servers of the group are."""
+    pending = _members(members, groups, rank)
+    first = divide(members, groups).index(pending[0].group)
+    made = group.members.index(spec.instance_uuid) if spec.instance_uuid in group.members else len(group.members)
+    if made < rank:
+        raise SpecError(f"{RANK}={rank}, but the server group has {made} servers before this one: make the job's "
+                        f"servers one after the other, in the order of their ranks")
+    if not rank and group.hosts:
+        raise SpecError(f"the server group has servers already, on {len(group.hosts)} hosts: make a server group for "
+                        f"each job")
+    mates = group.members[made - (rank - first):made]
+    homes = hosts_of(spec, group, mates) if mates else set()
+    held = {host: {_EARLIER: 1} for host in group.hosts} | {host: {pending[0].group: 1} for host in homes}
+    return Job(members, groups, rank, pending, held, False, strict)
+
+
+def hosts_of(spec: objects.RequestSpec, group: objects.InstanceGroup, servers: Sequence[str]) -> set[str]:
+    """Return the hosts of these servers, from the database of every cell."""
+    asked = objects.InstanceGroup(spec._context, uuid=group.uuid, members=list(servers))
+    return set(utils._get_instance_group_hosts_all_cells(spec._context, asked))

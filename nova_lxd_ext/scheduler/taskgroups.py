@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedule the servers of an MPI or ML job as task groups: together, apart from other groups, near each other in the
+network, and all of them or none. ``nova_lxd_ext.scheduler.jobs`` says what the tenant asks for.
+
+Nova schedules the servers of one request one after the other, and each gets only hosts that the filters left for the
+one before it. So the filter leaves the hosts of all pending servers, and the weigher takes the one of the next server.
+Both compute the same placement anew each time; nothing is kept between calls, which run in several threads.
+"""
+
+import collections
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nova import exception, objects
+from nova.scheduler import filters, utils, weights
+from nova.scheduler.host_manager import HostState
+from oslo_log import log as logging
+
+from containerhost.errors import NoPlacement, SpecError
+from containerhost.placement import taskgroups
+from nova_lxd_ext.conf import CONF
+from nova_lxd_ext.scheduler import capacity, jobs
+
+LOG = logging.getLogger(__name__)
+
+
+class TaskGroupFilter(filters.BaseHostFilter):
+    """Leaves the hosts that the pending servers of the job are placed on. Must be the last of ``enabled_filters``: what
+    a later filter takes away, the placement would miss."""
+
+    def filter_all(self, filter_obj_list: Iterable[HostState], spec_obj: objects.RequestSpec) -> list[HostState]:
+        """Return the hosts of the placement, or all where the request has no task groups.
+
+        :raises exception.NoValidHost: the hints are wrong, or not all servers fit; the server's fault has the reason.
+            Raised only before the first server has a host, because nova then has no allocations to remove.
+        """
+        hosts = list(filter_obj_list)
+        if not jobs.is_requested(spec_obj) or utils.request_is_rebuild(spec_obj) or jobs.is_move(spec_obj):
+            return hosts
+        try:
+            job = jobs.read(spec_obj)
+        except SpecError as error:
+            if _any_placed(hosts, spec_obj):
+                return []
+            raise exception.NoValidHost(reason=str(error)) from error
+        if job is None:
+            return hosts
+        try:
+            selected = set(placement(hosts, spec_obj, job).values())
+        except NoPlacement as error:
+            LOG.warning("Task groups of server group %s: %s", spec_obj.instance_group.uuid, error,
+                        instance_uuid=spec_obj.instance_uuid)
+            if job.claimed:
+                return []
+            # How much is free is not the tenant's to know; the log has it.
+            raise exception.NoValidHost(
+                reason=f"no hosts have room for {len(job.pending)} servers of the job with {job.groups} task groups at "
+                       f"once, so none is started") from error
+        return [host for host in hosts if host.host in selected]
+
+
+class TaskGroupWeigher(weights.BaseHostWeigher):
+    """Prefers the host that the server is placed on; for a server that moves, the host of its group (algorithm 5)."""
+
+    def weight_multiplier(self, host_state: HostState) -> float:
+        """Return the weight's multiplier, also per host aggregate, by a property of the option's name."""
+        return float(utils.get_weight_multiplier(host_state, "task_group_weight_multiplier",
+                                                 CONF.lxd.task_group_weight_multiplier))
+
+    def weigh_objects(self, weighed_obj_list: Sequence[Any], weight_properties: objects.RequestSpec) -> list[float]:
+        """Return the weights, in the order of the hosts."""
+        hosts, spec = [weighed.obj for weighed in weighed_obj_list], weight_properties
+        if not jobs.is_requested(spec) or utils.request_is_rebuild(spec):
+            return [0.0] * len(hosts)
+        if jobs.is_move(spec):
+            return [float(_moved_score(host, spec)) for host in hosts]
+        try:
+            job = jobs.read(spec)
+            selected = placement(hosts, spec, job)[job.rank] if job else None
+        except SpecError as error:
+            LOG.debug("Task groups: %s", error, instance_uuid=spec.instance_uuid)
+            selected = None
+        return [float(host.host == selected) for host in hosts]
+
+    def _weigh_object(self, obj: HostState, weight_properties: objects.RequestSpec) -> float:
+        return float(self.weigh_objects([weights.WeighedHost(obj, 0.0)], weight_properties)[0])
+
+
+def placement(hosts: Sequence[HostState], spec: objects.RequestSpec, job: jobs.Job) -> dict[int, str]:
+    """Return the host of each pending server, by its rank.
+
+    :raises NoPlacement: not all of them fit
+    """
+    placed = {host: sum(held.values()) if job.claimed else 0 for host, held in job.held.items()}
+    room = {host.host: capacity.upper(host, spec, placed.get(host.host, 0)) for host in hosts}
+    paths = _paths(hosts, CONF.lxd.network_tree_keys)
+    plan = _place(room, paths, job)
+    if not capacity.needs_devices_or_numa(spec):
+        return plan
+    # Exact counts are expensive: first of the selected hosts, and of all only if one of those has less room.
+    needed = collections.Counter(plan.values())
+    if any(capacity.exact(host, spec, needed[host.host]) < needed[host.host] for host in hosts if host.host in needed):
+        most = len(job.pending)
+        for host in hosts:
+            count = capacity.exact(host, spec, min(most, room[host.host]))
+            room[host.host] = count if count < most else room[host.host]
+        plan = _place(room, paths, job)
+    return plan
+
+
+def _any_placed(hosts: Sequence[HostState], spec: objects.RequestSpec) -> bool:
+    """Tell whether a server of this request has a host, that is, has allocations that nova has to remove."""
+    if spec.num_instances == 1 or not spec.instance_group:
+        return False
+    own = set(spec.instance_group.members[-spec.num_instances:])
+    return any(not own.isdisjoint(host.instances) for host in hosts)
+
+
+def _place(room: Mapping[str, int], paths: Mapping[str, tuple[str, ...]], job: jobs.Job) -> dict[int, str]:
+    hosts = [taskgroups.Host(name, {"servers": count}, paths[name], job.held.get(name, {}))
+             for name, count in room.items()]
+    # Full hosts do not come here: Placement or another filter left them out.
+    full = [taskgroups.Host(name, {}, held=held) for name, held in job.held.items() if name not in room]
+    return taskgroups.place(job.pending, hosts + full, job.groups, strict=job.strict)
+
+
+def _paths(hosts: Sequence[HostState], keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the parts of the network above each host, from the metadata of its aggregates; "" where none says."""
+    known: dict[tuple[int, ...], tuple[str, ...]] = {}
+    found = {}
+    for host in hosts:
+        ids = tuple(id(aggregate) for aggregate in host.aggregates)
+        if ids not in known:
+            metadata = [aggregate.metadata for aggregate in host.aggregates]
+            known[ids] = tuple(min((entry[key] for entry in metadata if key in entry), default="") for key in keys)
+        found[host.host] = known[ids]
+    return found
+
+
+def _moved_score(host: HostState, spec: objects.RequestSpec) -> int:
+    """Return the score of a host for a server that exists already; 0 where its group cannot be known."""
+    group = spec.instance_group
+    try:
+        members, groups, rank = jobs.numbers(spec)
+    except SpecError:
+        return 0
+    if group is None or spec.instance_uuid not in group.members:
+        return 0
+    place = group.members.index(spec.instance_uuid)
+    if spec.num_instances != members:
+        start = place - rank
+    elif len(group.members) == members:
+        start = 0
+    else:
+        return 0  # the group had other servers before, and which ones nova no longer tells
+    divided = jobs.divide(members, groups)
+    held = collections.Counter(divided[at - start] for at, uuid in enumerate(group.members)
+                               if 0 <= at - start < members and uuid in host.instances and uuid != spec.instance_uuid)
+    return taskgroups.score(taskgroups.Host(host.host, jobs.REQUEST, held=held), divided[place - start], [jobs.REQUEST])

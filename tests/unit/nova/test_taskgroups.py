@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nova's own scheduler with the filter and the weigher of task groups."""
+
+import collections
+from typing import Any
+
+import fixtures
+import testtools
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from nova import exception, objects
+from nova.scheduler import weights
+
+from nova_lxd_ext.scheduler import TaskGroupFilter, TaskGroupWeigher, jobs
+from tests.unit.nova import records
+from tests.unit.nova import schedulerkit as kit
+from tests.unit.nova.schedulerkit import Cloud, compute_node
+
+
+class Base(testtools.TestCase):
+    def cloud(self, *cores: int, **more: Any) -> Cloud:
+        nodes = [compute_node(f"n{at}", count) for at, count in enumerate(cores)]
+        return self.useFixture(Cloud(nodes, **more))
+
+    def schedule(self, cloud: Cloud, count: int, policy: str = "soft-anti-affinity",
+                 rules: dict[str, int] | None = None, spec: dict[str, Any] | None = None, **hints: Any) -> list[str]:
+        servers = kit.uuids(count)
+        group = kit.server_group(servers, policy, **rules or {})
+        request = kit.request(servers[0], group, {key: str(value) for key, value in hints.items()}, count, **spec or {})
+        return cloud.schedule(request, servers)
+
+    def refused(self, cloud: Cloud, count: int, **arguments: Any) -> str:
+        error = self.assertRaises(exception.NoValidHost, self.schedule, cloud, count, **arguments)
+        self.assertEqual([], cloud.released)
+        return str(error)
+
+
+class OneRequestTest(Base):
+    def test_16_servers_in_4_groups_are_4_4_4_4_in_rank_order(self) -> None:
+        hosts = self.schedule(self.cloud(4, 4, 4, 4), 16, task_groups=4)
+        self.assertEqual([f"n{rank // 4}" for rank in range(16)], hosts)
+
+    def test_other_weighers_do_not_break_the_placement(self) -> None:
+        hosts = self.schedule(self.cloud(64, 4, 4, 128), 8, task_groups=2)  # nova's own spread to n3
+        self.assertEqual(["n1"] * 4 + ["n2"] * 4, hosts)
+
+    def test_all_or_nothing(self) -> None:
+        cloud = self.cloud(4, 4, 4, 3)
+        self.assertIn("no hosts have room for 16 servers of the job with 4 task groups",
+                      self.refused(cloud, 16, task_groups=4))
+        self.assertEqual(15, sum(collections.Counter(self.schedule(cloud, 15, task_groups=4)).values()))
+
+    def test_claims_are_released_if_placement_has_less_room(self) -> None:
+        cloud = self.cloud(4, 4)
+        cloud.placement = {"n0": 4, "n1": 3}
+        self.assertRaises(exception.NoValidHost, self.schedule, cloud, 8, task_groups=2)
+        self.assertEqual(7, len(cloud.released))
+
+    def test_ranks_follow_racks_and_switches(self) -> None:
+        network = {"n0": {"rack": "2", "switch": "1"}, "n1": {"rack": "10", "switch": "1"},
+                   "n2": {"rack": "2", "switch": "2"}, "n3": {"rack": "2", "switch": "1"}}
+        hosts = self.schedule(self.cloud(2, 2, 2, 2, network=network), 6, task_groups=3)
+        self.assertEqual(["n0", "n0", "n3", "n3", "n2", "n2"], hosts)
+        hosts = self.schedule(self.cloud(2, 2, 2, 2, network=network), 4, task_groups=2)
+        self.assertEqual(["n0", "n0", "n3", "n3"], hosts)
+
+    def test_groups_share_hosts_unless_the_policy_is_anti_affinity(self) -> None:
+        self.assertEqual({"n0": 4, "n1": 4}, collections.Counter(self.schedule(self.cloud(4, 4), 8, task_groups=4)))
+        self.assertIn("8 servers", self.refused(self.cloud(4, 4), 8, task_groups=4, policy="anti-affinity",
+                                                rules={"max_server_per_host": 2}))
+
+    def test_anti_affinity_with_its_rule(self) -> None:
+        hosts = self.schedule(self.cloud(9, 9, 9), 6, task_groups=3, policy="anti-affinity",
+                              rules={"max_server_per_host": 2})
+        self.assertEqual(["n0", "n0", "n1", "n1", "n2", "n2"], hosts)
+
+    def test_one_group_with_affinity(self) -> None:
+        self.assertEqual(["n1"] * 4, self.schedule(self.cloud(2, 4, 9), 4, task_groups=1, policy="affinity"))
+
+    def test_memory_and_disk_count(self) -> None:
+        nodes = [compute_node("memory", 9, memory_mb=3 * 512), compute_node("disk", 9, disk_gb=3),
+                 compute_node("cores", 3), compute_node("ample", 4, memory_mb=4 * 512, disk_gb=4)]
+        self.assertEqual(["ample"] * 4, self.schedule(self.useFixture(Cloud(nodes)), 4, task_groups=1))
+
+    def test_volume_backed_servers_need_no_disk(self) -> None:
+        cloud = self.useFixture(Cloud([compute_node("a", 4, disk_gb=0)]))
+        self.refused(cloud, 4, task_groups=1)
+        self.assertEqual(["a"] * 4, self.schedule(cloud, 4, task_groups=1, spec={"is_bfv": True}))
+
+    def test_allocation_ratios_and_used_cores_count(self) -> None:
+        nodes = [compute_node("a", 4, used=1), compute_node("b", 2, cpu_allocation_ratio=2.0)]
+        self.assertEqual(["b"] * 4, self.schedule(self.useFixture(Cloud(nodes)), 4, task_groups=1))
+
+    def test_requests_without_hints_are_left_alone(self) -> None:
+        cloud = self.cloud(1, 2)
+        self.assertEqual(1, len(cloud.schedule(kit.request(records.UUID, None, {}), [records.UUID])))
+        spec = kit.request(records.UUID, None, {})
+        self.assertEqual(2, len(TaskGroupFilter().filter_all(iter(cloud.host_states()), spec)))
+
+    def test_a_server_group_may_be_used_again_when_its_servers_are_gone(self) -> None:
+        cloud = self.cloud(2, 2)
+        servers = kit.uuids(4)
+        group = kit.server_group([*kit.uuids(3), *servers])
+        self.assertEqual(["n0", "n0", "n1", "n1"],
+                         cloud.schedule(kit.request(servers[0], group, {"task_groups": "2"}, 4), servers))
+
+    @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+    @given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 2), st.integers(0, 1)), min_size=1, max_size=8),
+           st.integers(1, 16), st.integers(1, 5))
+    def test_never_overcommitted_and_all_or_nothing(self, drawn: list[tuple[int, int, int]], count: int, groups: int
+                                                    ) -> None:
+        assume(groups <= count)
+        network = {f"n{at}": {"rack": str(rack), "switch": str(switch)} for at, (_, rack, switch) in enumerate(drawn)}
+        cores = [cores for cores, _, _ in drawn]
+        with Cloud([compute_node(f"n{at}", number) for at, number in enumerate(cores)], network) as cloud:
+            enough = sum(sorted(cores, reverse=True)[:groups]) >= count
+            try:
+                placed = collections.Counter(self.schedule(cloud, count, task_groups=groups))
+            except exception.NoValidHost:
+                self.assertFalse(enough)
+                return
+        self.assertTrue(enough)
+        self.assertEqual(count, sum(placed.values()))
+        self.assertLessEqual(len(placed), groups)
+        self.assertTrue(all(number <= cores[int(name[1:])] for name, number in placed.items()))
+
+
+class DevicesTest(Base):
+    def pci(self, count: int) -> objects.PciDevicePoolList:
+        return objects.PciDevicePoolList(objects=[objects.PciDevicePool(
+            vendor_id="10de", product_id="20b0", numa_node=0, count=count, tags={"dev_type": "type-PCI"})])
+
+    def request(self) -> dict[str, Any]:
+        spec = [{"vendor_id": "10de", "product_id": "20b0", "dev_type": "type-PCI"}]
+        return {"pci_requests": objects.InstancePCIRequests(requests=[objects.InstancePCIRequest(
+            request_id="8f2b6a0c-5c56-4b0e-9b5e-0a6f1f6d9a02", count=2, spec=spec, alias_name="gpu")])}
+
+    def test_hosts_are_measured_in_devices_too(self) -> None:
+        nodes = [compute_node(f"n{at}", 9, pci_device_pools=self.pci(count))
+                 for at, count in enumerate((2, 5, 4, 1, 4))]
+        cloud = self.useFixture(Cloud(nodes))
+        self.assertEqual(["n1"] * 2 + ["n2"] * 2, self.schedule(cloud, 4, task_groups=2, spec=self.request()))
+        self.refused(cloud, 8, task_groups=2, spec=self.request())
+
+    def test_numa_nodes(self) -> None:
+        def host(cells: int) -> Any:
+            return objects.NUMATopology(cells=[objects.NUMACell(
+                id=at, cpuset={2 * at, 2 * at + 1}, pcpuset={2 * at, 2 * at + 1}, memory=4096, cpu_usage=0,
+                memory_usage=0, socket=at, pinned_cpus=set(), siblings=[{2 * at}, {2 * at + 1}],
+                mempages=[objects.NUMAPagesTopology(size_kb=4, total=1 << 20, used=0)])
+                for at in range(cells)])._to_json()
+
+        # Two servers of three pinned cores do not fit into nodes of two cores; two of two do.
+        nodes = [compute_node("a", 64, numa_topology=host(1)), compute_node("b", 64, numa_topology=host(3))]
+        cloud = self.useFixture(Cloud(nodes))
+        cell = objects.InstanceNUMACell(id=0, cpuset=set(), pcpuset={0, 1}, memory=512, pagesize=None,
+                                        cpu_policy="dedicated", cpu_thread_policy=None, cpu_pinning=None)
+        spec = {"numa_topology": objects.InstanceNUMATopology(cells=[cell])}
+        self.assertEqual(["b"] * 3, self.schedule(cloud, 3, task_groups=1, spec=spec))
+        self.refused(cloud, 4, task_groups=1, spec=spec)
+
+
+class OneByOneTest(Base):
+    """Servers that are made one after the other, as a gang start makes them, with ports of their own."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.homes: dict[str, str] = {}
+        self.useFixture(fixtures.MonkeyPatch(
+            "nova_lxd_ext.scheduler.jobs.hosts_of",
+            lambda spec, group, servers: {self.homes[server] for server in servers}))
+
+    def start(self, cloud: Cloud, members: int, groups: int, before: Any = lambda rank: None) -> list[str]:
+        servers = kit.uuids(members)
+        for rank, server in enumerate(servers):
+            before(rank)
+            group = kit.server_group(servers[:rank + 1], hosts=set(self.homes.values()))
+            hints = {"task_groups": str(groups), "task_members": str(members), "task_rank": str(rank)}
+            (self.homes[server],) = cloud.schedule(kit.request(server, group, hints), [server])
+            node = next(node for node in cloud.nodes if node.host == self.homes[server])
+            node.vcpus_used += 1
+        return [self.homes[server] for server in servers]
+
+    def test_as_one_request_would_place_them(self) -> None:
+        network = {"n0": {"rack": "2"}, "n1": {"rack": "1"}, "n2": {"rack": "2"}, "n3": {"rack": "1"}}
+        self.assertEqual(["n1", "n1", "n3", "n3"], self.start(self.cloud(2, 2, 2, 2, network=network), 4, 2))
+
+    def test_the_first_is_refused_if_not_all_fit(self) -> None:
+        cloud = self.cloud(2, 1)
+        self.assertRaises(exception.NoValidHost, self.start, cloud, 4, 2)
+        self.assertEqual({}, self.homes)
+
+    def test_full_hosts_that_nova_leaves_out_are_known_by_their_group(self) -> None:
+        cloud = self.cloud(2, 2)
+
+        def before(rank: int) -> None:
+            cloud.nodes = [node for node in cloud.nodes if node.vcpus_used < node.vcpus]
+
+        self.assertEqual(["n0", "n0", "n1", "n1"], self.start(cloud, 4, 2, before))
+
+    def test_taken_by_another_in_between_the_next_is_refused(self) -> None:
+        cloud = self.cloud(2, 2)
+
+        def before(rank: int) -> None:
+            if rank == 2:
+                cloud.nodes[1].vcpus_used = 1
+
+        self.assertRaises(exception.NoValidHost, self.start, cloud, 4, 2, before)
+        self.assertEqual(2, len(self.homes))
+
+
+class BadInputTest(Base):
+    def reason(self, count: int = 4, **arguments: Any) -> str:
+        return self.refused(self.cloud(9, 9), count, **arguments)
+
+    def test_hints(self) -> None:
+        for hints, words in (
+                ({"task_groups": "two"}, "task_groups='two' is no number"),
+                ({"task_groups": 0}, "task_groups=0 is not from 1 to"),
+                ({"task_groups": 10**7}, "is no number"),
+                ({"task_groups": 5}, "task_groups=5 is more than the job's 4 servers"),
+                ({"task_rank": 1}, "task_groups is missing"),
+                ({"task_groups": 2, "task_rank": 1}, "leave task_rank out"),
+                ({"task_groups": 2, "task_members": 8}, "makes 4 of task_members=8 servers")):
+            self.assertIn(words, self.reason(**hints), hints)
+        self.assertIn("does not say which: give task_rank, 0 to 7", self.reason(1, task_groups=2, task_members=8))
+        self.assertIn("task_rank=8 is not below", self.reason(1, task_groups=2, task_members=8, task_rank=8))
+        self.assertIn("has 0 servers before this one", self.reason(1, task_groups=2, task_members=8, task_rank=1))
+
+    def test_policies_that_contradict(self) -> None:
+        self.assertIn("affinity puts all servers on one host", self.reason(task_groups=2, policy="affinity"))
+        self.assertIn("set its rule max_server_per_host=2", self.reason(task_groups=2, policy="anti-affinity"))
+
+    def test_no_server_group(self) -> None:
+        spec = kit.request(records.UUID, None, {"task_groups": "1"})
+        error = self.assertRaises(exception.NoValidHost, self.cloud(1).schedule, spec, [records.UUID])
+        self.assertIn("needs a server group", str(error))
+
+    def test_server_group_of_another_job(self) -> None:
+        servers = kit.uuids(2)
+        group = kit.server_group([*kit.uuids(1), *servers], hosts=["n1"])
+        spec = kit.request(servers[0], group, {"task_groups": "1"}, 2)
+        error = self.assertRaises(exception.NoValidHost, self.cloud(4, 4).schedule, spec, servers)
+        self.assertIn("the server group has servers already, on 1 hosts", str(error))
+
+
+class MoveTest(Base):
+    def moved(self, cloud: Cloud, server: str, group: objects.InstanceGroup, hints: dict[str, str], count: int
+              ) -> dict[str, float]:
+        spec = kit.request(server, group, hints, count,
+                           requested_destination=objects.Destination(cell=objects.CellMapping(uuid=kit.CELL)))
+        hosts = TaskGroupFilter().filter_all(cloud.host_states(), spec)
+        self.assertEqual(len(cloud.nodes), len(hosts))
+        found = TaskGroupWeigher().weigh_objects([weights.WeighedHost(host, 0.0) for host in hosts], spec)
+        return {host.host: weight for host, weight in zip(hosts, found, strict=True)}
+
+    def test_prefers_its_group_then_a_host_without_others(self) -> None:
+        cloud = self.cloud(9, 9, 9)
+        servers = kit.uuids(4)
+        for server, host in zip(servers, ("n0", "n0", "n1", "n1"), strict=True):
+            cloud.instances[host][server] = objects.Instance(uuid=server)
+        group = kit.server_group(servers, hosts=["n0", "n1"])
+        self.assertEqual({"n0": 2.0, "n1": 0.0, "n2": 1.0},
+                         self.moved(cloud, servers[1], group, {"task_groups": "2"}, 4))
+        alone = {"task_groups": "2", "task_members": "4", "task_rank": "1"}
+        self.assertEqual({"n0": 2.0, "n1": 0.0, "n2": 1.0}, self.moved(cloud, servers[1], group, alone, 1))
+
+    def test_what_cannot_be_known_moves_freely(self) -> None:
+        cloud = self.cloud(9, 9)
+        servers = kit.uuids(4)
+        for members in ([*kit.uuids(2), *servers], servers[1:]):
+            self.assertEqual({0.0}, set(self.moved(cloud, servers[0], kit.server_group(members), {"task_groups": "2"},
+                                                   4).values()))
+        self.assertEqual({0.0}, set(self.moved(cloud, servers[0], kit.server_group(servers), {"task_groups": "x"},
+                                               4).values()))
+
+    def test_rebuild_and_new_servers_are_no_moves(self) -> None:
+        self.assertFalse(jobs.is_move(kit.request(records.UUID, None, {})))
+        asked = objects.Destination(host="n0", node="n0")
+        self.assertFalse(jobs.is_move(kit.request(records.UUID, None, {}, requested_destination=asked)))
