@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of hpcjob, told for the person who reads them: what was asked, what was found, what to do. No secrets."""
+
+
+class JobError(Exception):
+    """Root of all errors of this package."""
+
+
+class BadJob(JobError):
+    """The job file, or what it names in the cloud, is not what it must be. Nothing was made."""
+
+
+class GangFailed(JobError):
+    """A member could not be started. What was made is removed."""
+
+
+class Leftover(JobError):
+    """What was made could not be removed. The message names it and the command that removes it."""

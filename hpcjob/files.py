@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the files that tell a container its rank and how to reach the others, and the documents that bring them. Pure.
+
+The hostfile has the form that Open MPI and MPICH's Hydra read through ``--hostfile`` (``address slots=n``, one line for
+each member, in the order of ranks).
+"""
+
+import base64
+import dataclasses
+import ipaddress
+import json
+from collections.abc import Sequence
+
+from hpcjob.errors import GangFailed
+from hpcjob.job import Job, Member
+from hpcjob.keys import KeyPair
+
+DIRECTORY = "/etc/hpcjob"
+KEY = "/root/.ssh/hpcjob"
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A file in a container. ``append`` adds the lines that an existing file lacks."""
+
+    path: str
+    mode: int
+    content: str = dataclasses.field(repr=False)
+    append: bool = False
+
+
+def hostfile(job: Job, members: Sequence[Member]) -> str:
+    """Return the MPI hostfile."""
+    return "".join(f"{member.address} slots={job.slots}\n" for member in members)
+
+
+def rank_map(members: Sequence[Member]) -> str:
+    """Return a line for each rank: rank, group, name, address."""
+    return "".join(f"{member.rank} {member.group} {member.name} {member.address}\n" for member in members)
+
+
+def files(job: Job, members: Sequence[Member], rank: int, key: KeyPair) -> list[File]:
+    """Return the files of one member.
+
+    The private key is the job's own and is good for these addresses alone (``from=``): root of one member reaches root
+    of the others.
+
+    :raises GangFailed: the cloud gave an address that is none; it would go into files that root's programs read
+    """
+    for member in members:
+        try:
+            ipaddress.ip_address(member.address)
+        except ValueError as error:
+            raise GangFailed(f"{member.name}: the cloud gave no address but {member.address!r}") from error
+    addresses = ",".join(member.address for member in members)
+    names = " ".join(f"{member.address} {member.name}" for member in members)
+    return [
+        File(f"{DIRECTORY}/hostfile", 0o644, hostfile(job, members)),
+        File(f"{DIRECTORY}/rankmap", 0o644, rank_map(members)),
+        File(f"{DIRECTORY}/rank", 0o644, f"{rank}\n"),
+        File(KEY, 0o600, key.private),
+        File("/root/.ssh/authorized_keys", 0o600, f'from="{addresses}" {key.public}\n', append=True),
+        File("/etc/ssh/ssh_config.d/hpcjob.conf", 0o644, f"Host {names}\n    IdentityFile {KEY}\n"
+             f"    UserKnownHostsFile {DIRECTORY}/known_hosts\n    StrictHostKeyChecking accept-new\n"),
+        File("/etc/hosts", 0o644, "".join(f"{member.address} {member.name}\n" for member in members), append=True),
+    ]
+
+
+def cloud_config(contents: Sequence[File]) -> str:
+    """Return cloud-init user data: JSON, which is YAML."""
+    return "#cloud-config\n" + json.dumps({"write_files": [
+        {"path": file.path, "permissions": f"0{file.mode:o}", "encoding": "b64", "content": _base64(file.content)}
+        | ({"append": True} if file.append else {}) for file in contents]}, indent=1) + "\n"
+
+
+def script(contents: Sequence[File]) -> str:
+    """Return a POSIX shell script that writes the files, as often as it runs (OpenNebula's START_SCRIPT, each boot)."""
+    lines = ["#!/bin/sh", "set -eu", "umask 077"]
+    for file in contents:
+        # Every path is a constant of this module, and base64 has no character that a shell reads.
+        lines.append(f"mkdir -p '{file.path.rpartition('/')[0]}'")
+        if file.append:
+            lines.append(f"echo '{_base64(file.content)}' | base64 -d | while read -r line; do")
+            lines.append(f"    grep -qxF -e \"$line\" '{file.path}' 2>/dev/null || echo \"$line\" >> '{file.path}'")
+            lines.append("done")
+        else:
+            lines.append(f"echo '{_base64(file.content)}' | base64 -d > '{file.path}'")
+        if not file.append or file.path.startswith("/root/"):
+            lines.append(f"chmod 0{file.mode:o} '{file.path}'")
+    return "\n".join(lines) + "\n"
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()

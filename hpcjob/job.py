@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a job file: YAML, one job, with a section for each cloud that it may run in. Pure."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from containerhost.placement import taskgroups
+from hpcjob.errors import BadJob
+
+NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
+MOST_MEMBERS = 10_000
+_NUMBERS = {"members": (1, MOST_MEMBERS), "groups": (1, MOST_MEMBERS), "slots": (1, 4096), "timeout": (1, 86_400)}
+_DEFAULTS = {"slots": 1, "timeout": 600}
+_SECTIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "openstack": (("image", "flavor", "network"), ("vnic_type", "key_name", "security_groups", "availability_zone")),
+    "opennebula": (("template",), ()),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job to start.
+
+    :ivar name: of the job; its members are ``NAME-ID-RANK``
+    :ivar members: number of containers, one for each rank of the map
+    :ivar groups: number of hosts that they are spread over evenly
+    :ivar strict: whether groups may neither share a host nor be split
+    :ivar slots: MPI processes of a member, for the hostfile
+    :ivar timeout: seconds until all members must run
+    :ivar clouds: the sections, by cloud
+    """
+
+    name: str
+    members: int
+    groups: int
+    strict: bool
+    slots: int
+    timeout: int
+    clouds: Mapping[str, Mapping[str, Any]]
+
+    def cloud(self, name: str) -> Mapping[str, Any]:
+        """Return the section of a cloud.
+
+        :raises BadJob: the file has none
+        """
+        if name not in self.clouds:
+            raise BadJob(f"the job file has no section {name!r}: add one with {', '.join(_SECTIONS[name][0])}")
+        return self.clouds[name]
+
+    def division(self) -> list[int]:
+        """Return the group of each rank."""
+        return taskgroups.divide([{"members": 1}] * self.members, self.groups)
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A container of a started job. ``host`` tells hosts apart; it is a name where the user may see names."""
+
+    rank: int
+    group: int
+    name: str
+    address: str
+    host: str = ""
+
+
+def parse(text: str) -> Job:
+    """Return the job.
+
+    :raises BadJob: the text is no job file; nothing is guessed, unknown keys are refused
+    """
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadJob(f"the job file is no YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise BadJob("the job file is no mapping of keys: see etc/job.yaml.sample")
+    known = {"name", "strict", *_NUMBERS, *_SECTIONS}
+    _refuse_unknown("the job file", content, known)
+    name = content.get("name")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise BadJob(f"name={name!r} must be 1 to 40 lower-case letters, digits and hyphens, and begin with a letter")
+    strict = content.get("strict", False)
+    if not isinstance(strict, bool):
+        raise BadJob(f"strict={strict!r} must be true or false")
+    numbers = {key: _number(content, key) for key in _NUMBERS}
+    if numbers["groups"] > numbers["members"]:
+        raise BadJob(f"groups={numbers['groups']} is more than members={numbers['members']}: a group has at least one "
+                     f"member")
+    clouds = {cloud: _section(cloud, content[cloud]) for cloud in _SECTIONS if cloud in content}
+    return Job(name=name, strict=strict, clouds=clouds, **numbers)
+
+
+def _number(content: Mapping[str, Any], key: str) -> int:
+    least, most = _NUMBERS[key]
+    value = content.get(key, _DEFAULTS.get(key))
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise BadJob(f"{key}={value!r} must be a whole number from {least} to {most}")
+    return value
+
+
+def _section(cloud: str, content: Any) -> Mapping[str, Any]:
+    required, optional = _SECTIONS[cloud]
+    if not isinstance(content, dict):
+        raise BadJob(f"section {cloud} is no mapping of keys")
+    _refuse_unknown(f"section {cloud}", content, {*required, *optional})
+    for key in required:
+        if key not in content:
+            raise BadJob(f"section {cloud} lacks {key}")
+    for key, value in content.items():
+        if key == "security_groups":
+            if not isinstance(value, list) or not all(isinstance(entry, str) and entry for entry in value):
+                raise BadJob(f"{cloud}: security_groups={value!r} must be a list of names")
+        elif not (isinstance(value, str) and value) and not (key == "template" and isinstance(value, int)):
+            raise BadJob(f"{cloud}: {key}={value!r} must be a name or an id")
+    return content
+
+
+def _refuse_unknown(where: str, content: Mapping[Any, Any], known: set[str]) -> None:
+    unknown = sorted(str(key) for key in content if key not in known)
+    if unknown:
+        raise BadJob(f"{where} has unknown keys {', '.join(unknown)}; known are {', '.join(sorted(known))}")

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the ssh key of a job. It is in memory and in the members' user data, in no file of this machine."""
+
+import dataclasses
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyPair:
+    """An ed25519 key in OpenSSH's formats."""
+
+    public: str
+    private: str = dataclasses.field(repr=False)
+
+
+def make(comment: str) -> KeyPair:
+    """Return a new key."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH,
+                                serialization.NoEncryption())
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return KeyPair(f"{public.decode()} {comment}", private.decode())

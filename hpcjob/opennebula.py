@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start members as VMs of OpenNebula, by pyone.
+
+VMs are made on hold: then all have their addresses (leases) and none runs. Their CONTEXT gets the files as a start
+script, and all are released together. A VM group keeps the members of a group on one host and groups apart. How much
+room hosts have is not for users to see, so a job that does not fit is known by the time limit.
+"""
+
+import base64
+import contextlib
+import xmlrpc.client
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyone
+import requests
+
+from hpcjob import files
+from hpcjob.errors import BadJob, GangFailed
+from hpcjob.gang import State
+from hpcjob.job import Job, Member
+
+MINE, ALL, ANY_BUT_DONE = -3, -1, -1  # filter, range and state of pools
+MERGE = 1
+_STARTING = {"INIT", "PENDING", "HOLD", "ACTIVE", "CLONING"}
+
+
+class OpenNebula:
+    """A user's VMs.
+
+    :param server: pyone's connection; the session is in it, not on a command line
+    """
+
+    name = "opennebula"
+
+    def __init__(self, server: Any) -> None:
+        self._one = server
+        self._vms: list[int] = []
+
+    def validate(self, job: Job) -> None:
+        """Find the template."""
+        self._template = self._found(job.cloud(self.name)["template"])
+        self._one.template.info(self._template)
+
+    def reserve(self, job: Job, ident: str) -> list[Member]:
+        """Make the VM group, and a VM on hold for each member."""
+        division = job.division()
+        roles = {group: f"g{group}" for group in sorted(set(division))}
+        text = f'NAME="{ident}"\n' + "".join(f'ROLE=[NAME="{role}",POLICY="AFFINED"]\n' for role in roles.values())
+        if len(roles) > 1:
+            text += f'ANTI_AFFINED="{",".join(roles.values())}"\n'
+        vm_group = self._one.vmgroup.allocate(text)
+        members = []
+        for rank, group in enumerate(division):
+            name = f"{ident}-{rank}"
+            more = f'HPCJOB="{ident}"\nHPCJOB_RANK="{rank}"\nVMGROUP=[VMGROUP_ID="{vm_group}",ROLE="{roles[group]}"]'
+            vm = self._one.template.instantiate(self._template, name, True, more, False)
+            self._vms.append(vm)
+            members.append(Member(rank, group, name, _address(name, self._one.vm.info(vm).TEMPLATE)))
+        return members
+
+    def _found(self, wanted: str | int) -> int:
+        if isinstance(wanted, int) or wanted.isdecimal():
+            return int(wanted)
+        found = [entry.ID for entry in self._one.templatepool.info(-1, ALL, ALL).VMTEMPLATE if wanted == entry.NAME]
+        if len(found) != 1:
+            raise BadJob(f"{len(found)} templates are called {wanted!r}: give the id of one")
+        return int(found[0])
+
+    def launch(self, job: Job, ident: str, contents: Sequence[Sequence[files.File]], check: Callable[[], None]) -> None:
+        """Give each VM its files, then release all."""
+        for vm, of_rank in zip(self._vms, contents, strict=True):
+            context = _context(self._one.vm.info(vm).TEMPLATE.get("CONTEXT") or {}, files.script(of_rank))
+            self._one.vm.updateconf(vm, {"TEMPLATE": {"CONTEXT": context}}, MERGE)
+            check()
+        for vm in self._vms:
+            self._one.vm.action("release", vm)
+            check()
+
+    def states(self, ident: str) -> Mapping[int, State]:
+        """Return the state of each member, in one request."""
+        return {int(vm.USER_TEMPLATE["HPCJOB_RANK"]): _state(vm) for vm in self._of_job(ident)}
+
+    def _of_job(self, ident: str) -> list[Any]:
+        pool = self._one.vmpool.infoextended(MINE, ALL, ALL, ANY_BUT_DONE)
+        return [vm for vm in pool.VM if (vm.USER_TEMPLATE or {}).get("HPCJOB") == ident
+                and pyone.VM_STATE(vm.STATE).name != "DONE"]
+
+    def remove(self, ident: str) -> list[str]:
+        """Terminate the VMs; when they are gone, delete the VM group."""
+        vms = self._of_job(ident)
+        for vm in vms:
+            # Refused during PROLOG and BOOT, and where it is being removed already: asked again while it is there.
+            with contextlib.suppress(pyone.OneActionException, pyone.OneNoExistsException):
+                self._one.vm.action("terminate-hard", vm.ID)
+        if vms:
+            return [f"VM {vm.NAME}" for vm in vms]
+        groups = [group for group in self._one.vmgrouppool.info(MINE, ALL, ALL).VM_GROUP if ident == group.NAME]
+        for group in groups:
+            self._one.vmgroup.delete(group.ID)
+        return [f"VM group {group.NAME}" for group in groups]
+
+    def reason(self, error: Exception) -> str | None:
+        """Return the cloud's words. A request's body, which has the session, is in none."""
+        cloud = pyone.OneException | requests.RequestException | xmlrpc.client.Error
+        return (str(error) or type(error).__name__) if isinstance(error, cloud) else None
+
+
+def _address(name: str, template: Mapping[str, Any]) -> str:
+    nics = template.get("NIC") or []
+    first = nics[0] if isinstance(nics, list) and nics else nics
+    address = (first.get("IP") or first.get("IP6_GLOBAL") or first.get("IP6")) if first else None
+    if not address:
+        raise GangFailed(f"{name} has no NIC with an address: the template needs a NIC of a network with free leases")
+    return str(address)
+
+
+def _context(present: Mapping[str, Any], script: str) -> dict[str, str]:
+    """Return the variables of a CONTEXT that change: a start script that writes the files and then does what the
+    template's own one does."""
+    own = str(present.get("START_SCRIPT") or "")
+    if not own and present.get("START_SCRIPT_BASE64"):
+        own = base64.b64decode(str(present["START_SCRIPT_BASE64"])).decode()
+    if own.startswith("#!") and not own.startswith(("#!/bin/sh", "#!/bin/bash")):
+        raise BadJob("the template's START_SCRIPT is no shell script, and what writes the members' files is one: call "
+                     "it from a shell script")
+    context = {"START_SCRIPT_BASE64": base64.b64encode((script + own).encode()).decode()}
+    # Some guests prefer the plain one, in which oned replaces what begins with $.
+    return context | ({"START_SCRIPT": ""} if present.get("START_SCRIPT") else {})
+
+
+def _state(vm: Any) -> State:
+    state, lcm = pyone.VM_STATE(vm.STATE).name, pyone.LCM_STATE(vm.LCM_STATE).name
+    told = vm.USER_TEMPLATE
+    failure = ""
+    if state not in _STARTING or (state == "ACTIVE" and lcm.endswith("FAILURE")):
+        failure = str(told.get("ERROR") or f"its state is {lcm if state == 'ACTIVE' else state}")
+    records = vm.HISTORY_RECORDS.HISTORY if vm.HISTORY_RECORDS else []
+    return State(running=state == "ACTIVE" and lcm == "RUNNING", failure=failure,
+                 detail=str(told.get("SCHED_MESSAGE") or ""), host=str(records[-1].HOSTNAME) if records else "")
