@@ -46,7 +46,7 @@ class TaskGroupFilter(filters.BaseHostFilter):
         if job is None:
             return hosts
         try:
-            selected = set(placement(hosts, spec_obj, job).values())
+            plan = placement(hosts, spec_obj, job)
         except NoPlacement as error:
             LOG.warning("Task groups of server group %s: %s", spec_obj.instance_group.uuid, error,
                         instance_uuid=spec_obj.instance_uuid)
@@ -56,6 +56,8 @@ class TaskGroupFilter(filters.BaseHostFilter):
             raise exception.NoValidHost(
                 reason=f"no hosts have room for {len(job.pending)} servers of the job with {job.groups} task groups at "
                        f"once, so none is started") from error
+        # A request for one server needs no other hosts later, and nova would try them if the build fails on the first.
+        selected = {plan[job.rank]} if spec_obj.num_instances == 1 else set(plan.values())
         return [host for host in hosts if host.host in selected]
 
 

@@ -98,6 +98,9 @@ class Cloud(fixtures.Fixture):
         requests = {node.uuid: [{"host": node.host, "mappings": {}}] for node in self.nodes}
         selections = self.scheduler._schedule(self.context, spec, list(servers), requests, {}, "1.36", True)
         hosts = [selection[0].service_host for selection in selections]
+        #: Hosts on which nova would try again, by server.
+        self.alternates = {server: [other.service_host for other in selection[1:]]
+                           for server, selection in zip(servers, selections, strict=True)}
         for server, host in zip(servers, hosts, strict=True):
             self.instances[host][server] = objects.Instance(uuid=server)
         return hosts

@@ -44,6 +44,11 @@ class OneRequestTest(Base):
         hosts = self.schedule(self.cloud(64, 4, 4, 128), 8, task_groups=2)  # nova's own spread to n3
         self.assertEqual(["n1"] * 4 + ["n2"] * 4, hosts)
 
+    def test_no_server_is_tried_again_outside_its_group(self) -> None:
+        cloud = self.cloud(4, 4, 4)
+        self.schedule(cloud, 8, task_groups=2)
+        self.assertEqual({0}, {len(hosts) for hosts in cloud.alternates.values()})
+
     def test_all_or_nothing(self) -> None:
         cloud = self.cloud(4, 4, 4, 3)
         self.assertIn("no hosts have room for 16 servers of the job with 4 task groups",
@@ -177,6 +182,7 @@ class OneByOneTest(Base):
             group = kit.server_group(servers[:rank + 1], hosts=set(self.homes.values()))
             hints = {"task_groups": str(groups), "task_members": str(members), "task_rank": str(rank)}
             (self.homes[server],) = cloud.schedule(kit.request(server, group, hints), [server])
+            self.assertEqual({server: []}, cloud.alternates)
             node = next(node for node in cloud.nodes if node.host == self.homes[server])
             node.vcpus_used += 1
         return [self.homes[server] for server in servers]
