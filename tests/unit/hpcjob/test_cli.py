@@ -30,7 +30,7 @@ class CommandTest(testtools.TestCase):
         super().setUp()
         self.directory = Path(self.useFixture(fixtures.TempDir()).path)
         self.job = self.directory / "job.yaml"
-        self.job.write_text(jobs.TEXT)
+        self.job.write_text(jobs.TEXT.replace("timeout: 30", "timeout: 300"))
         self.one = self.useFixture(FakeOpenNebula())
         self.stack = self.useFixture(FakeOpenStack())
         (self.directory / "one_auth").write_text(SESSION + "\n")

@@ -215,6 +215,22 @@ class OneByOneTest(Base):
         self.assertEqual(2, len(self.homes))
 
 
+class HostsOfTest(testtools.TestCase):
+    def test_the_database_of_every_cell_is_asked_for_these_servers_alone(self) -> None:
+        asked: list[objects.InstanceGroup] = []
+
+        def all_cells(context: Any, group: objects.InstanceGroup) -> list[str]:
+            asked.append(group.obj_clone())  # as nova does for each cell
+            return ["n1", "n1", "n2"]
+
+        self.useFixture(fixtures.MonkeyPatch("nova.scheduler.utils._get_instance_group_hosts_all_cells", all_cells))
+        members = kit.uuids(3)
+        group = kit.server_group(members)
+        self.assertEqual({"n1", "n2"}, jobs.hosts_of(kit.request(members[2], group, {}), group, members[:2]))
+        self.assertEqual([(group.uuid, members[:2])], [(found.uuid, found.members) for found in asked])
+        self.assertEqual(members, group.members)
+
+
 class BadInputTest(Base):
     def reason(self, count: int = 4, **arguments: Any) -> str:
         return self.refused(self.cloud(9, 9), count, **arguments)
