@@ -52,6 +52,9 @@ def run(json_file: Path | None, workers: int, keep: bool, tests: str) -> None:
         names, entries = listed(directory, tests), exclusions.load()
         apart = exclusions.excluded(names, [entry for entry in entries if entry.apart])
         left_out = exclusions.excluded(names, [entry for entry in entries if not entry.apart])
+        if not set(names) - left_out.keys():
+            raise click.ClickException(f"No test matches {tests!r} that is not left out: the expression is searched in "
+                                       "names like tempest.api.compute.flavors.test_flavors.FlavorsV2TestJSON")
         say(f"Running Tempest, {workers} tests at a time; {len(left_out)} are left out")
         stream = directory / "results.subunit"
         attempt(directory, stream, sorted(set(names) - {*left_out, *apart}), workers)
