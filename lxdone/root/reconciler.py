@@ -9,18 +9,16 @@ has to do may take long, so that a process of its own does it, and until then a 
 import dataclasses
 import functools
 import logging
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from containerhost.engines import Containers, ContainerState, Metrics, ServerInfo, Status
+from containerhost.engines import Containers, ContainerState, Status
 from containerhost.errors import ContainerHostError
-from containerhost.linux.run import detached
 from lxdone.disk.images import Images
 from lxdone.root.root_writeback import RootWriteback
 from onedriver.errors import DriverError
-from onedriver.node import names, vmlock
+from onedriver.node import monitored, names, vmlock
 from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
 from onedriver.node.device_recovery import DeviceRecovery
@@ -180,19 +178,12 @@ def answered(vm_id: int, question: Callable[[], bool]) -> bool:
         return False
 
 
-class MonitoredEngine:
+class MonitoredEngine(monitored.MonitoredEngine):
     """The engine, as OpenNebula is to see it."""
 
     def __init__(self, engine: Containers, reconciler: Reconciler) -> None:
-        self.name = engine.name
-        self._engine = engine
+        super().__init__("lxdone", engine)
         self._reconciler = reconciler
-
-    def server(self) -> ServerInfo:
-        return self._engine.server()
-
-    def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
-        return self._engine.measured()
 
     def containers(self) -> tuple[ContainerState, ...]:
         found = self._engine.containers()
@@ -200,7 +191,6 @@ class MonitoredEngine:
         busy = set(map(str, self._reconciler.pending(found))) - over
         waiting = busy | over | set(map(str, self._reconciler.abandoned(found)))
         if self._reconciler.has_work(found, map(int, waiting)):
-            # Nobody waits for it; a second one beside it finds the VMs locked and leaves them.
-            detached([sys.executable, "-m", "lxdone", "reconcile"])
+            self.start_reconciling()
         return tuple(dataclasses.replace(state, status=Status.RUNNING) if state.labels.get(LABEL) in busy else state
                      for state in found if state.labels.get(LABEL) not in over)

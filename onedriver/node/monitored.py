@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pass on to monitoring what the engine answers; its rounds start the driver's ``reconcile`` where there is work."""
+
+import sys
+
+from containerhost.engines import Containers, ContainerState, Metrics, ServerInfo
+from containerhost.linux.run import detached
+
+
+class MonitoredEngine:
+    """:param driver: whose command ``reconcile`` is started"""
+
+    def __init__(self, driver: str, engine: Containers) -> None:
+        self.name = engine.name
+        self._driver = driver
+        self._engine = engine
+
+    def server(self) -> ServerInfo:
+        return self._engine.server()
+
+    def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
+        return self._engine.measured()
+
+    def start_reconciling(self) -> None:
+        """Start a process that nobody waits for: cleaning takes long. A second one beside it finds the VMs locked and
+        leaves them."""
+        detached([sys.executable, "-m", self._driver, "reconcile"])
