@@ -3,6 +3,7 @@
 calls them, over a shell, on the real LXD."""
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import fixtures
 from containerhost.engines.lxd.engine import LxdEngine
 from onedriver.setup import remotes
 from tests.commands import python_path, script
+from tests.forkserver import ForkServer
 from tests.functional.lxd import Lxd, memlock
 from tests.functional_one.vms import Machine
 
@@ -40,9 +42,25 @@ class Result(NamedTuple):
                        if not line.startswith(("ERROR: ", "INFO: ", "WARN: ", "DEBUG: ")))
 
 
+#: What the commands of both drivers load, at the latest while they work.
+LOADED = ("lxdone.__main__", "lxdone.cli", "lxdone.livecopy", "lxdone.vmm", "lxdone.root.reconciler",
+          "lxdone.root.root_images", "lxdone.disk.isofiles", "onedock.__main__", "onedock.cli", "onedock.node",
+          "onedock.vmm", "onedock.monitored", "onedock.datastore.actions", "onedock.transfer.actions",
+          "onedock.transfer.node_agent", "onedock.transfer.usage", "onedock.nodeimages", "onedriver.node.measure",
+          "containerhost.images.rebuild", "containerhost.topology", "containerhost.vendors.nvidia.vendor")
+
+
+@functools.cache
+def fork_server(path: str) -> ForkServer:
+    """Return this process's server for modules that are found by ``path``."""
+    assert path == python_path()
+    return ForkServer(*LOADED)
+
+
 class Node(fixtures.Fixture):
     """:param installed: the directory of the driver's commands; None makes commands of this repository
     :cvar driver: whose scripts are called
+    :ivar forks: what a script calls runs in a process of the fork server; else it is started, as on a node
     :ivar lxd: its daemon
     :ivar engine: on it
     :ivar datastores: of OpenNebula, as the node sees them
@@ -51,6 +69,7 @@ class Node(fixtures.Fixture):
     """
 
     driver = "lxdone"
+    forks = True
 
     def __init__(self, installed: Path | None = None) -> None:
         self._installed = installed
@@ -73,9 +92,13 @@ class Node(fixtures.Fixture):
     def _make_commands(self, directory: Path, modules: Mapping[str, str]) -> None:
         self._commands = directory
         directory.mkdir()
+        self._forked = directory / "forked"
+        self._forked.mkdir()
         for name, module in modules.items():
             if not self._installed:
                 script(directory / name, f"PYTHONPATH={python_path()} exec {sys.executable} -m {module}")
+        if not self._installed:
+            fork_server(python_path()).script(self._forked / self.driver, self.driver, directory / self.driver)
 
     def _make_network(self) -> None:
         subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
@@ -130,15 +153,25 @@ class Node(fixtures.Fixture):
 
     @property
     def environment(self) -> dict[str, str]:
+        """Return what a script is started with, by which it starts the driver's commands as on a node."""
         path = ":".join(str(part) for part in (self._commands, self._installed, os.environ["PATH"]) if part)
         switch = {key: os.environ[key] for key in ("OVS_RUNDIR",) if key in os.environ}
         return {"PATH": path, f"{self.driver.upper()}_CONF": str(self._conf), "HOME": "/nonexistent",
                 "LANG": "C.UTF-8", **switch}
 
+    @property
+    def quick_environment(self) -> dict[str, str]:
+        """Return the same for a script that does not start the driver's commands, but asks for them."""
+        environment = self.environment
+        if not self.forks:
+            return environment
+        return environment | {"PATH": f"{self._forked}:{environment['PATH']}"}
+
     def limited(self, command: list[str], stdin: str, limit: float | None) -> Result:
         """A script without a shell, all of whose processes are killed after some seconds."""
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True, env=self.environment, start_new_session=True)
+                                   text=True, env=self.environment if limit else self.quick_environment,
+                                   start_new_session=True)
         try:
             out, err = process.communicate(stdin, timeout=limit or TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -148,7 +181,7 @@ class Node(fixtures.Fixture):
 
     def _shell(self, script: str) -> Result:
         done = subprocess.run(["bash", "-s"], input=script, capture_output=True, text=True, timeout=TIMEOUT,
-                              check=False, env=self.environment)
+                              check=False, env=self.quick_environment)
         return Result(done.returncode, done.stdout, done.stderr)
 
     @contextlib.contextmanager

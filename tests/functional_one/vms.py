@@ -21,6 +21,8 @@ class Machine:
     :ivar attach: the last of its devices or NICs is what attach_nic or detach_nic is about
     :ivar context: variables for its guest
     :ivar nic_more: elements of each of its NICs
+    :ivar uid: its owner's
+    :ivar user: elements of its user template
     """
 
     id: int = 1
@@ -36,6 +38,8 @@ class Machine:
     bridge: str = "one-br0"
     nic_more: str = ""
     stime: int = 1795247695
+    uid: int = 0
+    user: str = ""
 
     @property
     def name(self) -> str:
@@ -52,11 +56,12 @@ class Machine:
 
     def vm(self, lcm: int, deploy_id: str) -> str:
         context = "".join(f"<{key}>{saxutils.escape(value)}</{key}>" for key, value in self.context)
-        return (f"<VM><ID>{self.id}</ID><NAME>vm {self.id}</NAME><STATE>3</STATE><LCM_STATE>{lcm}</LCM_STATE>"
-                f"<STIME>{self.stime}</STIME>"
+        return (f"<VM><ID>{self.id}</ID><UID>{self.uid}</UID><NAME>vm {self.id}</NAME><STATE>3</STATE>"
+                f"<LCM_STATE>{lcm}</LCM_STATE><STIME>{self.stime}</STIME>"
                 f"<DEPLOY_ID>{deploy_id}</DEPLOY_ID><TEMPLATE><CONTEXT>{context}</CONTEXT><CPU>{self.cpu}</CPU>"
                 f"{self.disks}<MEMORY>{self.memory}</MEMORY>{self.parts()}<VCPU>{self.vcpu}</VCPU>{self.more}"
-                f"<VMID>{self.id}</VMID></TEMPLATE><USER_TEMPLATE/><HISTORY_RECORDS><HISTORY><OID>{self.id}</OID>"
+                f"<VMID>{self.id}</VMID></TEMPLATE><USER_TEMPLATE>{self.user}</USER_TEMPLATE>"
+                f"<HISTORY_RECORDS><HISTORY><OID>{self.id}</OID>"
                 "<SEQ>0</SEQ><HOSTNAME>node1</HOSTNAME><DS_ID>0</DS_ID></HISTORY></HISTORY_RECORDS></VM>")
 
     def parts(self) -> str:

@@ -31,8 +31,12 @@ class Template(NamedTuple):
 
 def read(name: str) -> Template:
     """:raises ValueError: it is no template"""
-    text = "".join(line for line in (DIRECTORY / name).read_text().splitlines(keepends=True)
-                   if not line.startswith("#"))
+    return parse((DIRECTORY / name).read_text())
+
+
+def parse(content: str) -> Template:
+    """:raises ValueError: it is no template"""
+    text = "".join(line for line in content.splitlines(keepends=True) if not line.startswith("#"))
     found = Template({}, [])
     for key, value, number, vector in pieces(text):
         if vector:

@@ -6,10 +6,11 @@ over the real LXD, on the emulated host that tools/fakehost made."""
 from nova.tests.functional import integrated_helpers  # isort: skip
 
 import contextlib
+import functools
 import json
-import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from containerhost.engines.lxd.engine import LxdEngine
 from nova_lxd_ext import conf, osvif_hook
 from nova_lxd_ext.server import labels
 from tests.functional import lxd
+from tests.functional.nova import reuse, states
 
 CONF = nova.conf.CONF
 conf.register()
@@ -67,11 +69,19 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         # Nova's own tests must not look at the machine they run on. These look at an emulated one.
         for poison in ("SysFsPoisonFixture", "GenericPoisonFixture"):
             self.useFixture(fixtures.MonkeyPatch(f"nova.tests.fixtures.{poison}", fixtures.Fixture))
+        self.useFixture(reuse.Reused())
+        self.states = self.useFixture(states.States())
         self._configure()
         super().setUp()
+        self.useFixture(reuse.Calm())
+        # Nova's own tests wait for these ten seconds.
+        self.notifier.wait_for_versioned_notifications = functools.partial(
+            self.notifier.wait_for_versioned_notifications, timeout=TIMEOUT / 2)
 
     def _configure(self) -> None:
-        self.flags(api_paste_config=os.path.join(sys.prefix, "etc/nova/api-paste.ini"), group="wsgi")
+        paste = self.state / "api-paste.ini"
+        paste.write_text(Path(sys.prefix, "etc/nova/api-paste.ini").read_text().replace(reuse.LEGACY_API, ""))
+        self.flags(api_paste_config=str(paste), group="wsgi")
         self.flags(compute_driver="lxd.LXDDriver", instances_path=str(self.state / "instances"), shutdown_timeout=10)
         self.flags(shutdown_retry_interval=2, group="compute")
         # Tests that end containers by themselves decide when nova looks.
@@ -135,8 +145,22 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
 
     def _wait_for_server_parameter(self, server: Mapping[str, Any], expected_params: Mapping[str, Any],
                                    max_retries: int = TIMEOUT, **options: Any) -> dict[str, Any]:
-        """Nova's own tests wait for a driver that does nothing; containers on a busy machine take longer."""
-        return super()._wait_for_server_parameter(server, expected_params, max(max_retries, TIMEOUT), **options)
+        """Nova's own tests wait for a driver that does nothing; containers on a busy machine take longer. The API is
+        asked when the server's state may be the expected one, or after a while."""
+        end = time.monotonic() + max(max_retries, TIMEOUT) / 2
+        while True:
+            seen = self.states.of(server["id"])
+            try:
+                return super()._wait_for_server_parameter(server, expected_params, 1, **options)
+            except AssertionError:
+                if time.monotonic() > end:
+                    raise
+            self.states.await_change(server["id"], seen, lambda state: state.fits(expected_params))
+
+    def _wait_until_deleted(self, server: Mapping[str, Any]) -> None:
+        if self.states.of(server["id"]):
+            self.states.await_change(server["id"], None, lambda state: state.deleted, TIMEOUT / 2)
+        super()._wait_until_deleted(server)
 
     def _wait_for_migration_status(self, *arguments: Any) -> dict[str, Any]:
         return self._patiently(super()._wait_for_migration_status, *arguments)
