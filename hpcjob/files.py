@@ -17,6 +17,20 @@ from hpcjob.keys import KeyPair
 
 DIRECTORY = "/etc/hpcjob"
 KEY = "/root/.ssh/hpcjob"
+# A member that runs may not have booted so far that it lets the others in.
+WAIT = f"""#!/bin/sh
+# Wait until every member lets this one in by ssh; status 1 after as many seconds as the first argument says, or 300.
+end=$(($(date +%s) + ${{1:-300}}))
+while read -r address _; do
+    until said=$(ssh -n -o BatchMode=yes -o ConnectTimeout=5 "$address" true 2>&1); do
+        if [ "$(date +%s)" -ge "$end" ]; then
+            echo "hpcjob: $address does not let this member in: $said" >&2
+            exit 1
+        fi
+        sleep 1
+    done
+done < {DIRECTORY}/hostfile
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +72,7 @@ def files(job: Job, members: Sequence[Member], rank: int, key: KeyPair) -> list[
         File(f"{DIRECTORY}/hostfile", 0o644, hostfile(job, members)),
         File(f"{DIRECTORY}/rankmap", 0o644, rank_map(members)),
         File(f"{DIRECTORY}/rank", 0o644, f"{rank}\n"),
+        File(f"{DIRECTORY}/wait", 0o755, WAIT),
         File(KEY, 0o600, key.private),
         File("/root/.ssh/authorized_keys", 0o600, f'from="{addresses}" {key.public}\n', append=True),
         File("/etc/ssh/ssh_config.d/hpcjob.conf", 0o644, f"Host {names}\n    IdentityFile {KEY}\n"

@@ -21,7 +21,7 @@ REMOVE_TIMEOUT = 180.0
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What the cloud says of a member: it runs, it failed for a reason, or neither yet."""
+    """Tell how a member is: it runs, it failed for a reason, or neither yet."""
 
     running: bool = False
     failure: str = ""
@@ -30,7 +30,7 @@ class State:
 
 
 class Cloud(Protocol):
-    """What a cloud must do for a gang start. Every method may raise any error of the cloud's client library."""
+    """Start and remove members in one cloud. Every method may raise any error of the cloud's client library."""
 
     #: The cloud's name as the command line has it.
     name: str

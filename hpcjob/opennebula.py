@@ -70,7 +70,8 @@ class OpenNebula:
     def launch(self, job: Job, ident: str, contents: Sequence[Sequence[files.File]], check: Callable[[], None]) -> None:
         """Give each VM its files, then release all."""
         for vm, of_rank in zip(self._vms, contents, strict=True):
-            context = _context(self._one.vm.info(vm).TEMPLATE.get("CONTEXT") or {}, files.script(of_rank))
+            found = self._one.vm.info(vm)
+            context = _context(found.NAME, found.TEMPLATE.get("CONTEXT") or {}, files.script(of_rank))
             self._one.vm.updateconf(vm, {"TEMPLATE": {"CONTEXT": context}}, MERGE)
             check()
         for vm in self._vms:
@@ -115,16 +116,17 @@ def _address(name: str, template: Mapping[str, Any]) -> str:
     return str(address)
 
 
-def _context(present: Mapping[str, Any], script: str) -> dict[str, str]:
+def _context(name: str, present: Mapping[str, Any], script: str) -> dict[str, str]:
     """Return the variables of a CONTEXT that change: a start script that writes the files and then does what the
-    template's own one does."""
+    template's own one does, and the member's name as that of the guest, unless the template names it."""
     own = str(present.get("START_SCRIPT") or "")
     if not own and present.get("START_SCRIPT_BASE64"):
         own = base64.b64decode(str(present["START_SCRIPT_BASE64"])).decode()
     if own.startswith("#!") and not own.startswith(("#!/bin/sh", "#!/bin/bash")):
         raise BadJob("the template's START_SCRIPT is no shell script, and what writes the members' files is one: call "
                      "it from a shell script")
-    context = {"START_SCRIPT_BASE64": base64.b64encode((script + own).encode()).decode()}
+    context = {"START_SCRIPT_BASE64": base64.b64encode((script + own).encode()).decode(),
+               "SET_HOSTNAME": str(present.get("SET_HOSTNAME") or name)}
     # Some guests prefer the plain one, in which oned replaces what begins with $.
     return context | ({"START_SCRIPT": ""} if present.get("START_SCRIPT") else {})
 

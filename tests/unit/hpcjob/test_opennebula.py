@@ -87,6 +87,16 @@ class OpenNebulaTest(testtools.TestCase):
                                 timeout=30)
         self.assertIn(" ".join(public.stdout.split()[:2]), authorized)
 
+    def test_guests_are_called_as_the_rank_map_calls_them(self) -> None:
+        self.start()
+        self.assertEqual([f"wave-1-{rank}" for rank in range(4)],
+                         [vm["context"]["SET_HOSTNAME"] for vm in self.cloud.vms.values()])
+
+    def test_the_templates_own_name_of_the_guest_stays(self) -> None:
+        self.cloud.context |= {"SET_HOSTNAME": "mine"}
+        self.start()
+        self.assertEqual({"mine"}, {vm["context"]["SET_HOSTNAME"] for vm in self.cloud.vms.values()})
+
     def test_the_templates_own_start_script_runs_after_it(self) -> None:
         self.cloud.context |= {"START_SCRIPT": "#!/bin/bash\necho mine $NAME\n"}
         self.start()

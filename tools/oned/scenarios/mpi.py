@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An MPI job of four containers on the two nodes, started by one command of a user of OpenNebula; and jobs that cannot
+be, of which nothing may be left."""
+
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from tools.mpi import image, job
+from tools.oned.machine import CHECKOUT, Machine
+from tools.oned.scenarios import for_each_driver
+from tools.oned.scenarios.disks import await_image, image_id
+from tools.oned.setup import IMAGES_FROM
+from tools.oned.stage import ONEDOCK, Driver, Stage, require
+
+NETWORK = "tunnelled"  # over both nodes
+TEMPLATE = """NAME="{name}"
+CPU={cpu}
+MEMORY=512
+SCHED_REQUIREMENTS="HYPERVISOR=\\"{driver}\\""
+SCHED_DS_REQUIREMENTS="NAME=\\"{datastore}\\""
+DISK=[IMAGE_ID="{image}"{size}]
+NIC=[NETWORK="{network}",NETWORK_UNAME="oneadmin"]
+CONTEXT=[NETWORK="YES"]
+"""
+SIZE = {"onedock": "", "lxdone": ",SIZE=1024"}
+SMALL, LARGE = 0.1, 1.5  # CPUs: both nodes have room for one large VM, or, on more than two processors, for few
+START_TIMEOUT = 900  # s, more than the job file's own
+USER = "mpi"
+
+
+class User(NamedTuple):
+    """Someone who uses the cloud.
+
+    :ivar driver: that their VMs run on
+    :ivar template: of their VMs
+    :ivar auth: file with their name and token
+    """
+
+    stage: Stage
+    driver: Driver
+    template: str
+    large: str
+    auth: str
+
+    def command(self, *words: str) -> list[str]:
+        """Return a command line that runs hpcjob on the front-end."""
+        return self.stage.cloud.front.there(
+            "env", "HOME=/var/lib/one", f"ONE_AUTH={self.auth}", f"PYTHONPATH={CHECKOUT}", sys.executable, "-m",
+            "hpcjob", *words, user="oneadmin")
+
+    def hpcjob(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(self.command(*words), capture_output=True, text=True, timeout=START_TIMEOUT, check=False)
+
+    def job_file(self, name: str, template: str, **changes: object) -> str:
+        return self.stage.one.file(job.job_file(name=name, opennebula={"template": int(template)}, **changes))
+
+    def vms(self) -> dict[str, str]:
+        """Return the ids of the cloud's VMs by name."""
+        lines = self.stage.one("onevm", "list", "--csv", "--list", "ID,NAME").splitlines()[1:]
+        return {name: number for number, name in (line.split(",") for line in lines)}
+
+
+@for_each_driver
+def mpi(stage: Stage, driver: Driver) -> str:
+    with user(stage, driver) as someone:
+        seen = run_a_job(someone)
+        delete_a_member_during_the_start(someone)
+        ask_for_more_than_the_cloud_has(someone)
+        ask_for_more_than_the_quota(someone)
+    return seen
+
+
+def run_a_job(someone: User) -> str:
+    stage = someone.stage
+    file = someone.job_file("ring", someone.template, timeout=600)
+    done = someone.hpcjob("start", "opennebula", file, "--json")
+    require(done.returncode == 0, f"the job does not start: {done.stderr}")
+    ident, members = job.started(done.stdout)
+    vms = someone.vms()
+    require(job.spread(members), f"the hosts of the members are {members}")
+    require(all(member.host == stage.one.host(vms[member.name]) for member in members), f"oned has others: {members}")
+    first = vms[members[0].name]
+    stage.inside(first, "/etc/hpcjob/wait")
+    output = stage.inside(first, job.RUN)
+    found = job.ranks(output)
+    require(job.by_rank_map(members, found, output), f"mpirun printed {output!r}, the job's members are {members}")
+    require(stage.inside(vms[members[3].name], "cat /etc/hpcjob/rank").strip() == "3", "a member has another rank")
+    done = someone.hpcjob("delete", "opennebula", ident)
+    require(done.returncode == 0, f"the job is not removed: {done.stderr}")
+    nothing_left(someone, ident)
+    return "; ".join(job.lines(members, found))
+
+
+def delete_a_member_during_the_start(someone: User) -> None:
+    file = someone.job_file("gone", someone.template)
+    with subprocess.Popen(someone.command("start", "opennebula", file), text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as process:
+        vm = someone.stage.await_that(lambda: released(someone, "gone"), "the VMs are released")
+        someone.stage.one("onevm", "recover", "--delete", vm)
+        output, errors = process.communicate(timeout=START_TIMEOUT)
+    refused(someone, subprocess.CompletedProcess(process.args, process.returncode, output, errors),
+            "was deleted while the job started")
+
+
+def released(someone: User, name: str) -> str:
+    """Return the VM of rank 0 when no VM of a job is on hold any more."""
+    vms = {vm: number for vm, number in someone.vms().items() if vm.startswith(f"{name}-")}
+    states = someone.stage.one.vms()
+    if len(vms) < 4 or any(states.get(number, "HOLD").startswith("HOLD") for number in vms.values()):
+        return ""
+    return next(number for vm, number in vms.items() if vm.endswith("-0"))
+
+
+def ask_for_more_than_the_cloud_has(someone: User) -> None:
+    file = someone.job_file("large", someone.large, timeout=45)
+    refused(someone, someone.hpcjob("start", "opennebula", file), "time limit: not all 4 members run after 45 s")
+
+
+def ask_for_more_than_the_quota(someone: User) -> None:
+    one = someone.stage.one
+    one("oneuser", "quota", USER, one.file('VM=[VMS="3",CPU="-2",MEMORY="-2",SYSTEM_DISK_SIZE="-2"]\n'))
+    file = someone.job_file("quota", someone.template)
+    refused(someone, someone.hpcjob("start", "opennebula", file), "quota")
+
+
+def refused(someone: User, done: "subprocess.CompletedProcess[str]", reason: str) -> None:
+    require(done.returncode == 1 and reason in done.stderr and "all members are removed" in done.stderr,
+            f"hpcjob ends with status {done.returncode}: {done.stderr}")
+    nothing_left(someone, job.identified(done.stderr))
+
+
+def nothing_left(someone: User, ident: str) -> None:
+    left = [name for name in someone.vms() if name.startswith(ident)]
+    groups = someone.stage.one("onevmgroup", "list", "--csv", "--list", "NAME").splitlines()[1:]
+    require(not left and ident not in groups, f"of {ident} there are VMs {left} and VM groups {groups}")
+
+
+@contextmanager
+def user(stage: Stage, driver: Driver) -> Iterator[User]:
+    """Let there be a user who may use an image with Open MPI, a template and a network within the block."""
+    one = stage.one
+    picture = image_of(stage, driver)
+    made = [("oneimage", picture)]
+    try:
+        words = {"driver": driver.name, "datastore": driver.datastore, "image": picture, "size": SIZE[driver.name],
+                 "network": NETWORK}
+        templates = [one.create("template", TEMPLATE.format(name=f"mpi-{cpu}", cpu=cpu, **words))
+                     for cpu in (SMALL, LARGE)]
+        made += [("onetemplate", template) for template in templates]
+        for kind, thing in (*made, ("onevnet", NETWORK)):
+            one(kind, "chmod", thing, "604")
+        password = secrets.token_hex(8)
+        one("oneuser", "create", USER, one.file(password), "--read-file")
+        made.append(("oneuser", USER))
+        auth = one.file(f"{USER}:{password}")
+        yield User(stage, driver, *templates, auth)
+    finally:
+        for kind, thing in reversed(made):
+            one(kind, "delete", thing)
+
+
+def image_of(stage: Stage, driver: Driver) -> str:
+    """Register the image with Open MPI of a driver."""
+    front, name = stage.cloud.front, f"mpi-{driver.name}"
+    path = f"{IMAGES_FROM}/{name}"
+    if driver is ONEDOCK:
+        front.run("install", "-m", "644", docker_archive(stage.cloud.nodes[0]), path)
+    else:
+        front.run("install", "-m", "644", str(image.unified(print)), path)
+    datastore = "containers" if driver is ONEDOCK else "default"
+    stage.one("oneimage", "create", "--datastore", datastore, "--name", name, "--type", "OS", "--path", path, "--size",
+              "1024")
+    number = image_id(stage, name)
+    await_image(stage, number, "READY")
+    front.run("rm", path)
+    return number
+
+
+def docker_archive(node: Machine) -> str:
+    """Build what `docker save` makes of the image, and of which Docker has nothing afterwards."""
+    docker = f"docker --host unix://{node.home}/docker/docker.sock"
+    archive = node.home.parent / "mpi.tar"
+    node.run("sh", "-ec", f"zstd -dc {image.plain(print)} | {docker} import --change 'CMD [\"{image.INIT}\"]' - mpi; "
+             f"{docker} save --output {archive} mpi; {docker} rmi mpi")
+    return str(archive)
