@@ -9,11 +9,11 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from containerhost import topology
+from containerhost import doctor
 from containerhost.devices.scan import scan
 from containerhost.errors import ContainerHostError
+from containerhost.findings import Severity
 from containerhost.linux import run as programs
-from containerhost.reports import doctor
 from containerhost.sysfs import Host
 from onedriver.errors import DriverError
 from onedriver.node import datastores as node_datastores
@@ -46,8 +46,9 @@ def devices(owners: Path) -> Iterable[str]:
 
     :param owners: directory of the allocation records
     """
-    host = Host()
-    return [*doctor.complaints(scan(host), topology.read(host), owners), *doctor.unlimited(host)]
+    seen = doctor.look(Host(), owners)
+    return [str(finding) for name in ("devices", "numa", "cgroups") for finding in doctor.CHECKS[name](seen)
+            if finding.severity is Severity.WRONG]
 
 
 def datastores(path: Path, user: str) -> Iterable[str]:

@@ -75,6 +75,7 @@ class NumaNode:
 class Gpu:
     """A GPU.
 
+    :ivar switch: address of the upstream port of the PCIe switch that it is behind
     :ivar mig: pairs of GPU instance and compute instance; not empty means the GPU is in MIG mode
     :ivar memory: bytes
     """
@@ -92,12 +93,14 @@ class Gpu:
     memory: int
     mig: tuple[tuple[int, int], ...] = ()
     faults: frozenset[Fault] = frozenset()
+    switch: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Card:
     """One port of a network card: a physical function and the virtual functions it can have.
 
+    :ivar switch: address of the upstream port of the PCIe switch that it is behind
     :ivar fabric: ports of cards with the same fabric reach each other
     :ivar vf_faults: index of a virtual function -> its faults
     """
@@ -119,6 +122,7 @@ class Card:
     rate: str
     faults: frozenset[Fault] = frozenset()
     vf_faults: tuple[tuple[int, frozenset[Fault]], ...] = ()
+    switch: str | None = None
 
     def vf_netdev(self, index: int) -> str:
         """The name that the host's rules give to the interface of a virtual function."""
@@ -240,6 +244,7 @@ _address = _matching(
     r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", "a PCI address such as 0000:3b:00.0, lower case and in quotes"
 )
 _id = _matching(r"[0-9a-f]{4}", "an identifier of four hexadecimal digits such as '20b0', lower case and in quotes")
+_class = _matching(r"[0-9a-f]{6}", "a PCI class of six hexadecimal digits such as '020700', lower case and in quotes")
 _interface = _matching(r"[^\s/:{}]{1,15}", "a name for a network interface (1 to 15 characters)")
 
 
@@ -317,6 +322,7 @@ def _gpu(section: _Section) -> Gpu:
         memory=section.take("memory", _size, 0),
         mig=section.take("mig", _mig, ()),
         faults=section.take("faults", _faults, frozenset()),
+        switch=section.take("switch", _address, None),
     )
     section.finish()
     if gpu.mig and vendor != "nvidia":
@@ -334,15 +340,16 @@ def _card(section: _Section) -> Card:
     kind = Kind(section.take("kind", _one_of(list(Kind))))
     defaults = _CARD_KINDS[kind]
     netdev = section.take("netdev", _interface)
+    driver = section.take("driver", _text, None)
     card = Card(
         address=section.take("address", _address),
         kind=kind,
-        vendor_id=defaults.vendor_id,
+        vendor_id=section.take("vendor", _id, defaults.vendor_id),
         product_id=section.take("product", _id, defaults.product_id),
         vf_product_id=section.take("vf_product", _id, defaults.vf_product_id),
-        class_code=defaults.class_code,
-        driver=defaults.driver,
-        vf_driver=defaults.vf_driver,
+        class_code=section.take("class", _class, defaults.class_code),
+        driver=driver or defaults.driver,
+        vf_driver=driver or defaults.vf_driver,
         numa_node=section.take("numa_node", _count),
         model=section.take("model", _text, defaults.model),
         netdev=netdev,
@@ -352,6 +359,7 @@ def _card(section: _Section) -> Card:
         rate=section.take("rate", _text, defaults.rate),
         faults=section.take("faults", _faults, frozenset()),
         vf_faults=section.take("vf_faults", _vf_faults, ()),
+        switch=section.take("switch", _address, None),
     )
     section.finish()
     if card.enabled_vfs > card.total_vfs:

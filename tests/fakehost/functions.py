@@ -54,6 +54,10 @@ class GpuFunction:
     def driver(self) -> str | None:
         return self.gpu.driver if self.bound else None
 
+    @property
+    def switch(self) -> str | None:
+        return self.gpu.switch
+
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
@@ -101,6 +105,10 @@ class NetFunction:
     @property
     def driver(self) -> str | None:
         return self.native_driver if self.bound else None
+
+    @property
+    def switch(self) -> str | None:
+        return self.card.switch
 
     @property
     def product_id(self) -> str:

@@ -65,7 +65,7 @@ def majors(gpus: Sequence[GpuFunction]) -> dict[str, int]:
 
 
 def _drm_entries(gpu: GpuFunction) -> Iterator[Entry]:
-    path = pci.directory(gpu.address)
+    path = pci.of(gpu)
     render = 128 + gpu.drm
     for kind, name, minor in (("card", f"card{gpu.drm}", gpu.drm), ("render", f"renderD{render}", render)):
         directory = f"{path}/drm/{name}"
@@ -81,7 +81,7 @@ def _drm_entries(gpu: GpuFunction) -> Iterator[Entry]:
 
 def _example_entries(gpu: GpuFunction) -> Iterator[Entry]:
     """The accelerator of examples/vendor, which no plug-in of the project's own knows."""
-    path, name = pci.directory(gpu.address), f"accel{gpu.minor}"
+    path, name = pci.of(gpu), f"accel{gpu.minor}"
     yield File(f"{path}/exampleaccel/{name}/dev", f"{EXAMPLE_MAJOR}:{gpu.minor}\n")
     yield File(f"{path}/serial", f"{gpu.gpu.uuid}\n")
     yield File(f"{path}/status", "ok\n")
@@ -90,7 +90,7 @@ def _example_entries(gpu: GpuFunction) -> Iterator[Entry]:
 
 
 def _amd_entries(gpu: GpuFunction) -> Iterator[Entry]:
-    path = pci.directory(gpu.address)
+    path = pci.of(gpu)
     yield File(f"{path}/mem_info_vram_total", f"{gpu.gpu.memory}\n")
     yield File(f"{path}/unique_id", f"{gpu.gpu.uuid}\n")
     yield File(f"{path}/product_name", f"{gpu.gpu.model}\n")

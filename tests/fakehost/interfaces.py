@@ -63,7 +63,7 @@ class Interfaces:
             os.chmod(directory, 0o755)
             for entry in os.listdir(real):
                 os.symlink(f"{real}/{entry}", f"{directory}/{entry}")
-            os.symlink(f"/{pci.directory(function.address)}", f"{directory}/device")
+            os.symlink(f"/{pci.of(function)}", f"{directory}/device")
             _write_attributes(function, directory)
             while os.path.ismount(target):  # what was mounted here follows an interface that is renamed or comes back
                 linux.unmount(target)
@@ -87,4 +87,4 @@ def _write_attributes(function: NetFunction, directory: str) -> None:
 
 
 def _directory(function: NetFunction, name: str) -> str:
-    return f"/{pci.directory(function.address)}/net/{name}"
+    return f"/{pci.of(function)}/net/{name}"

@@ -14,7 +14,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Sequence
 
-from tests.fakehost import linux, numa, tree
+from tests.fakehost import linux, numa, pci, tree
 from tests.fakehost.cgroups import Group
 from tests.fakehost.description import DescriptionError, HostDescription, NumaNode
 from tests.fakehost.entries import Writer
@@ -67,11 +67,11 @@ def fit(host: HostDescription) -> HostDescription:
 
     :raises DescriptionError: a PCI bus of the description is one of the machine
     """
-    devices = [*(gpu.address for gpu in host.gpus), *(card.address for card in host.cards)]
-    for address in devices:
-        if os.path.exists(f"/sys/devices/pci{address[:7]}"):
+    for device in (*host.gpus, *host.cards):
+        bridge = pci.directory(device.address, device.switch).split("/")[2]
+        if os.path.exists(f"/sys/devices/{bridge}"):
             raise DescriptionError(
-                f"{host.name}: PCI bus {address[:7]} is one of this machine; use another for {address}"
+                f"{host.name}: PCI bus {bridge[3:]} is one of this machine; use another for {device.address}"
             )
     cores, count = _real_cores(), len(host.nodes)
     memory = _real_memory() // count

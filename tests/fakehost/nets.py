@@ -27,7 +27,7 @@ def function_entries(function: NetFunction) -> Iterator[Entry]:
     if not function.card.kind.rdma or not function.bound or function.fallen:
         return
     if not function.rdma_away:
-        yield from _ibdev_entries(function, f"{pci.directory(function.address)}/infiniband/mlx5_{function.number}")
+        yield from _ibdev_entries(function, f"{pci.of(function)}/infiniband/mlx5_{function.number}")
     yield from _char_entries(function, "infiniband_verbs", "uverbs", abi_version="1")
     yield from _char_entries(function, "infiniband_mad", "umad", port="1")
     if function.card.kind is Kind.INFINIBAND:
@@ -88,7 +88,7 @@ def interface_entries(function: NetFunction) -> Iterator[Entry]:
     """The interface of a bound function as a directory, for a tree that stands alone."""
     if not function.bound or function.fallen:
         return
-    path = pci.directory(function.address)
+    path = pci.of(function)
     directory = f"{path}/net/{function.netdev}"
     infiniband = function.card.kind is Kind.INFINIBAND
     attributes = interface_attributes(function) | {
@@ -127,11 +127,19 @@ def _ibdev_entries(function: NetFunction, directory: str) -> Iterator[Entry]:
         ("ports/1/gid_attrs/ndevs/0", function.netdev),
         ("ports/1/gid_attrs/types/0", "IB/RoCE v1"),
         *_second_gid(function),
+        *_counters(function),
     ):
         yield File(f"{directory}/{name}", value + "\n")
-    yield Link(f"{directory}/device", pci.directory(function.address))
+    yield Link(f"{directory}/device", pci.of(function))
     yield Link(f"{directory}/subsystem", "sys/class/infiniband")
     yield Link(f"sys/class/infiniband/mlx5_{function.number}", directory)
+
+
+def _counters(function: NetFunction) -> Sequence[tuple[str, str]]:
+    """Numbers that differ between functions, for the files of a port that count."""
+    names = ("port_rcv_data", "port_xmit_data", "port_rcv_packets", "port_xmit_packets", "port_rcv_errors",
+             "port_xmit_discards", "port_xmit_wait", "symbol_error", "link_downed")
+    return tuple((f"ports/1/counters/{name}", str(1000 * function.number + place)) for place, name in enumerate(names))
 
 
 def _second_gid(function: NetFunction) -> Sequence[tuple[str, str]]:
@@ -144,7 +152,7 @@ def _second_gid(function: NetFunction) -> Sequence[tuple[str, str]]:
 
 
 def _char_entries(function: NetFunction, subsystem: str, kind: str, **attributes: str) -> Iterator[Entry]:
-    path, name = pci.directory(function.address), f"{kind}{function.number}"
+    path, name = pci.of(function), f"{kind}{function.number}"
     if function.number < 64:
         major, minor = INFINIBAND_MAJOR, _FIRST_MINORS[kind] + function.number
     else:

@@ -14,14 +14,28 @@ from tests.fakehost.functions import LANES, Function, GpuFunction, NetFunction, 
 BUS = "sys/bus/pci"
 
 
-def directory(address: str) -> str:
-    """The directory of a function; every bus is a root bus here."""
-    return f"sys/devices/pci{address[:7]}/{address}"
+def directory(address: str, switch: str | None = None) -> str:
+    """The directory of a function; every bus is a root bus here, but those behind a switch.
+
+    :param switch: address of the switch's upstream port, which is below a root port on the bus before it; its
+        downstream ports are on the bus after it
+    """
+    if switch is None:
+        return f"sys/devices/pci{address[:7]}/{address}"
+    domain, bus, _ = switch.split(":")
+    before, after = (f"{domain}:{int(bus, 16) + step:02x}" for step in (-1, 1))
+    port = f"{after}:{int(address.split(':')[1], 16) % 32:02x}.0"
+    return f"sys/devices/pci{before}/{before}:01.0/{switch}/{port}/{address}"
+
+
+def of(function: Function) -> str:
+    """The directory of a function as it is."""
+    return directory(function.address, function.switch)
 
 
 def function_entries(function: Function) -> Iterator[Entry]:
     """What does not depend on the function's vendor."""
-    address, path = function.address, directory(function.address)
+    address, path = function.address, of(function)
     vendor_id, product_id, class_code, numa_node = _identity(function)
     for name, value in (
         ("vendor", f"0x{vendor_id}"),
@@ -56,13 +70,13 @@ def function_entries(function: Function) -> Iterator[Entry]:
 
 def _sriov_entries(function: NetFunction, path: str) -> Iterator[Entry]:
     if function.index is not None:
-        yield Link(f"{path}/physfn", directory(function.card.address))
+        yield Link(f"{path}/physfn", directory(function.card.address, function.switch))
     elif function.card.total_vfs:
         yield File(f"{path}/sriov_totalvfs", f"{function.card.total_vfs}\n")
         yield Action(f"{path}/sriov_numvfs", "sriov_numvfs", function.address, f"{function.num_vfs}\n")
         yield File(f"{path}/sriov_vf_device", f"{function.card.vf_product_id}\n")
         for index in range(function.num_vfs):
-            yield Link(f"{path}/virtfn{index}", directory(vf_address(function.card, index)))
+            yield Link(f"{path}/virtfn{index}", directory(vf_address(function.card, index), function.switch))
 
 
 def driver_entries(driver: str, version: str) -> Iterator[Entry]:

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check what the engines' daemons on this host offer, by asking them."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from containerhost.doctor.seen import Seen
+from containerhost.engines.docker import features as docker
+from containerhost.engines.lxd import features as lxd
+from containerhost.errors import EngineError
+from containerhost.findings import Finding, note
+from containerhost.process.daemons import DAEMONS, running
+
+NAME = "daemons"
+_ASK: Mapping[str, Callable[[], Iterator[Finding]]] = {"lxd": lxd.check, "incusd": lxd.check, "dockerd": docker.check}
+
+
+def check(seen: Seen) -> Iterator[Finding]:
+    """Yield findings; none of a captured tree, where nobody answers."""
+    if not seen.host.live:
+        return
+    found = dict.fromkeys(name for _, name in running(seen.host))
+    if not found:
+        yield note(NAME, "engines", "neither LXD nor Incus nor Docker runs here", "install one of them")
+    for name in found:
+        try:
+            yield from _ASK[name]()
+        except EngineError as error:
+            yield note(NAME, name, f"it cannot be asked: {error}",
+                       f"look at {DAEMONS[name]}, and ask as a user who may use its socket")

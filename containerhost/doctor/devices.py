@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check the health of devices and the records of who has them."""
+
+from collections.abc import Iterator
+
+from containerhost.allocation import sharing
+from containerhost.allocation.store import AllocationStore
+from containerhost.doctor.seen import Seen
+from containerhost.errors import AllocationsUnreadable
+from containerhost.findings import Finding, wrong
+from containerhost.reports.allocations import remedy
+
+NAME = "devices"
+
+
+def check(seen: Seen) -> Iterator[Finding]:
+    for device in seen.inventory.devices:
+        for complaint in device.health:
+            yield wrong(NAME, device.id, complaint, "repair that, and it is well at the next look; what needs a reset "
+                        f"and nobody has: `containerhost scrub {device.id}`")
+    for trouble in sharing.unknown_gpus(sharing.read(seen.host), seen.inventory.devices):
+        yield wrong(NAME, "sharing", trouble, "take it out there, or put the GPU back")
+    yield from _records(seen)
+
+
+def _records(seen: Seen) -> Iterator[Finding]:
+    try:
+        records = AllocationStore(seen.owners).records()
+    except AllocationsUnreadable as error:
+        yield wrong(NAME, "allocation records", str(error), "nothing is handed out until they can be read")
+        return
+    known = {device.id for device in seen.inventory.devices}
+    for record in records.values():
+        present = record.device_id in known
+        if record.blocked:
+            yield wrong(NAME, record.device_id, f"blocked: {record.blocked}", remedy(record, present))
+        if not present:
+            yield wrong(NAME, record.device_id, f"held by {record.consumer}, but this host has no such device",
+                        "put the card back, or delete the container: its device is freed with it")

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check what the Docker daemon of this host offers."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from containerhost.engines.docker.config import RUNTIME
+from containerhost.findings import Finding, note
+
+CHECK, NAME = "daemons", "docker"
+
+
+def check() -> Iterator[Finding]:
+    """Ask the daemon.
+
+    :raises EngineError: it does not answer
+    """
+    from containerhost.engines.docker.client import DockerClient  # noqa: PLC0415  (an extra: not every host has the SDK)
+
+    yield from missing(DockerClient().info())
+
+
+def missing(info: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what is missing. Pure.
+
+    :param info: what Docker tells of itself (``GET /info``)
+    """
+    if RUNTIME not in (info.get("Runtimes") or {}):
+        yield note(CHECK, NAME, f"it has no runtime {RUNTIME}, so no container of `onedock` can start",
+                   "name containerhost-docker-runtime in /etc/docker/daemon.json, as the manual shows, and restart it")
+    for key, what in (("MemoryLimit", "memory"), ("CpuCfsQuota", "processor time"), ("PidsLimit", "processes")):
+        if info.get(key) is False:
+            yield note(CHECK, NAME, f"it cannot limit {what}", "see the findings of the control groups")

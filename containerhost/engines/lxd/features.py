@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check what the LXD or Incus daemon of this host offers, by its API extensions."""
+
+from collections.abc import Collection, Iterator, Mapping
+
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.config import CDI_HOTPLUG
+from containerhost.findings import Finding, note, wrong
+
+CHECK, NAME = "daemons", "lxd"
+_NEEDED: Mapping[str, str] = {"kernel_limits": "containers with RDMA devices get no locked memory"}
+_BETTER: Mapping[str, str] = {
+    "limits_hugepages": "servers with huge pages are refused",
+    "gpu_cdi": "libraries of a GPU's driver come by the vendor's older way alone",
+    CDI_HOTPLUG: "a GPU that comes while the container runs brings no libraries of its driver",
+    "numa_cpu_placement": "a server on NUMA nodes gets a fixed list of cores, not the nodes'"}
+
+
+def check() -> Iterator[Finding]:
+    """Ask the daemon.
+
+    :raises EngineError: it does not answer
+    """
+    yield from missing(LxdClient().extensions)
+
+
+def missing(extensions: Collection[str]) -> Iterator[Finding]:
+    """Yield what the daemon cannot do. Pure.
+
+    :param extensions: its API extensions
+    """
+    for level, wanted in ((wrong, _NEEDED), (note, _BETTER)):
+        for name, without in wanted.items():
+            if name not in extensions:
+                yield level(CHECK, NAME, f"it has no API extension {name}: {without}",
+                            "a later release of LXD or Incus has it")

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Define what a check of a host finds: a problem in words, and what to do about it."""
+
+import dataclasses
+import enum
+from typing import Any
+
+
+class Severity(enum.StrEnum):
+    """``wrong``: something of this project does not work, or is not safe. ``note``: it works, but could do better."""
+
+    WRONG = "wrong"
+    NOTE = "note"
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Finding:
+    """:ivar check: the group of checks, ``devices``, ``cgroups``…
+    :ivar subject: the device or part of the host
+    """
+
+    severity: Severity
+    check: str
+    subject: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.problem}; {self.remedy}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def wrong(check: str, subject: str, problem: str, remedy: str) -> Finding:
+    return Finding(Severity.WRONG, check, subject, problem, remedy)
+
+
+def note(check: str, subject: str, problem: str, remedy: str) -> Finding:
+    return Finding(Severity.NOTE, check, subject, problem, remedy)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check NVIDIA's driver against its libraries, and the version of its container toolkit."""
+
+import re
+from collections.abc import Iterator
+
+from containerhost.errors import HostActionFailed
+from containerhost.findings import Finding, wrong
+from containerhost.linux import run as programs
+from containerhost.sysfs import Host
+from containerhost.vendors.nvidia.libraries import TOOL
+
+CHECK = "drivers"
+TIMEOUT = 10.0  # s
+MODULE = "/sys/module/nvidia/version"
+LIBRARY = re.compile(r"libnvidia-ml\.so\.([0-9]{1,4}(?:\.[0-9]{1,4}){1,2})")
+DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
+# NVIDIA security bulletins "NVIDIA Container Toolkit", September 2024 (CVE-2024-0132: up to 1.16.1) and January 2025
+# (CVE-2025-23359, which it left open: up to 1.17.3): an image makes the toolkit mount directories of the host.
+SAFE = (1, 17, 4)
+VULNERABILITIES = "CVE-2025-23359, CVE-2024-0132"
+_VERSION = re.compile(r"version:?\s+v?([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})")
+
+
+def check(host: Host) -> Iterator[Finding]:
+    yield from _libraries(host)
+    if host.live:
+        yield from _toolkit()
+
+
+def _libraries(host: Host) -> Iterator[Finding]:
+    """Compare the loaded module with the library beside it, which must be of the same release."""
+    module = host.text(MODULE)
+    found = sorted({match[1] for directory in DIRECTORIES for name in host.names(directory)
+                    if (match := LIBRARY.fullmatch(name))})
+    if module and found and module not in found:
+        yield wrong(CHECK, "NVIDIA driver", f"module nvidia is {module}, but its libraries are {', '.join(found)}: no "
+                    "program can use a GPU", "restart the host, or load the module of the installed release: stop what "
+                    "uses GPUs, then modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia")
+
+
+def _toolkit() -> Iterator[Finding]:
+    try:
+        text = programs.run([TOOL, "--version"], TIMEOUT).stdout
+    except HostActionFailed:
+        return  # there is none
+    version = toolkit_version(text)
+    if version is not None and version < SAFE:
+        yield wrong(CHECK, "NVIDIA container toolkit", f"version {'.'.join(map(str, version))} lets an image reach the "
+                    f"host's files ({VULNERABILITIES})",
+                    f"upgrade nvidia-container-toolkit to {'.'.join(map(str, SAFE))} or later")
+
+
+def toolkit_version(text: str) -> tuple[int, int, int] | None:
+    """Parse what the tool prints: ``cli-version: 1.17.4``."""
+    match = _VERSION.search(text)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run ``containerhost config nova``."""
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from containerhost import clioptions, topology
+from containerhost.devices.model import Device
+from containerhost.devices.scan import scan
+from containerhost.reports.report import printable
+from containerhost.suggest.offers import offers, unprovisioned
+from containerhost.suggest.sizes import sizes
+from containerhost.sysfs import Host
+from nova_lxd_ext.suggest import flavors, pcisection
+
+_DISK = 20  # GiB
+
+
+@click.command()
+@click.option("--flavors", "form", type=click.Choice(sorted(flavors.WRITERS)),
+              help="Print flavors for these devices in this form, and not nova.conf.")
+@click.option("--disk", default=_DISK, show_default=True, type=click.IntRange(min=1), metavar="GIB",
+              help="Root disk of the flavors.")
+@clioptions.as_json
+@clioptions.root
+def nova(form: str | None, disk: int, as_json: bool, root: Path) -> None:
+    """Print [pci] of nova.conf for the devices of this host: device_spec, aliases, resource classes and traits."""
+    host = Host(root)
+    inventory = scan(host)
+    section = pcisection.section(offers(inventory))
+    suggested = flavors.flavors(sizes(inventory, topology.read(host)), disk)
+    if as_json:
+        click.echo(json.dumps(section.to_dict() | {
+            "flavors": [dataclasses.asdict(flavor) for flavor in suggested],
+            "without_vfs": [device.id for device in unprovisioned(inventory)]}, indent=1))
+    elif form:
+        click.echo(flavors.WRITERS[form](suggested))
+    else:
+        click.echo(nova_conf(section, unprovisioned(inventory)))
+
+
+def nova_conf(section: pcisection.PciSection, idle: Iterable[Device]) -> str:
+    """Write the sections of nova.conf.
+
+    :param idle: cards without VFs
+    """
+    return "\n".join((
+        *(f"# {printable(device.id)} could have {device.total_vfs} virtual functions and has none: `containerhost vfs`"
+          for device in idle),
+        "[pci]",
+        "# On this compute node:",
+        *(f"device_spec = {json.dumps(spec)}" for spec in section.device_specs),
+        "report_in_placement = True",
+        "# On this compute node and where nova-api runs:",
+        *(f"alias = {json.dumps(alias)}" for alias in section.aliases),
+        "",
+        "[filter_scheduler]",
+        "# Where nova-scheduler and nova-api run:",
+        "pci_in_placement = True"))

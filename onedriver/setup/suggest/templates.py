@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Suggest the filter of the host probe, and templates of hosts and VMs, for what a host can offer. Pure."""
+
+import json
+from collections.abc import Iterable, Sequence
+
+from containerhost.devices.model import Device
+from containerhost.suggest.offers import Offer
+from containerhost.suggest.sizes import HOST_SHARE, Size
+from containerhost.topology import Topology
+from onedriver import template
+from onedriver.node.devices import product
+from onedriver.node.probes import KIB, MIB, kind
+from onedriver.pciaddress import from_device_id
+
+_PREFIX = "hpc-"
+
+
+def pci_filter(found: Sequence[Offer]) -> str:
+    """Write the option ``pci_filter`` of a node's options (TOML), with the short addresses that each line lets
+    through."""
+    rows = [f"    {json.dumps(kind(offer.first))},  # {offer.name}: {' '.join(map(_short, offer.devices))}"
+            for offer in found]
+    return "\n".join(["pci_filter = [", *rows, "]"])
+
+
+def host(topology: Topology) -> str:
+    """Write what the core is to leave to the host (OpenNebula, "Overcommitment"): RESERVED_MEM in KiB."""
+    memory = sum(node.memory for node in topology.nodes)
+    return template.line("RESERVED_MEM", memory // HOST_SHARE // KIB)
+
+
+def vm(size: Size, image: str, driver: str) -> str:
+    """Write the template of a VM with these devices.
+
+    :param image: its root disk's
+    :param driver: which one runs it: ``lxdone`` or ``onedock``
+    """
+    name = size.name.replace(".", "-")
+    return "\n".join((
+        template.lines({"NAME": f"{_PREFIX}{name}", "CPU": size.cpus, "VCPU": size.cpus, "MEMORY": size.memory // MIB}),
+        template.vector("DISK", {"IMAGE": image}),
+        template.vector("CONTEXT", {"NETWORK": "YES"}),
+        *(_pci(offer.first) for offer, count in size.devices for _ in range(count)),
+        template.line("SCHED_REQUIREMENTS", f"HYPERVISOR={driver}")))
+
+
+def vms(found: Iterable[Size], image: str, driver: str) -> dict[str, str]:
+    """Return the templates by the names of their sizes."""
+    return {size.name: vm(size, image, driver) for size in found}
+
+
+def _pci(device: Device) -> str:
+    return template.vector("PCI", {"VENDOR": device.vendor_id, "DEVICE": product(device),
+                                   "CLASS": device.class_code[:4]})
+
+
+def _short(device: Device) -> str:
+    return from_device_id(device.id).short
