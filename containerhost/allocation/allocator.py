@@ -17,6 +17,7 @@ from containerhost.allocation.functions import Functions
 from containerhost.allocation.reconciliation import Reconciler
 from containerhost.allocation.repair import DeviceRepair
 from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.allocation.timings import Operation, Timings
 from containerhost.devices.model import CharNode, Device, Kind
 from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceBusy, DeviceHeld, DeviceInUse
@@ -44,6 +45,7 @@ class DeviceAllocator:
                  foreign: Foreign = lambda devices: {}, host: Host | None = None) -> None:
         host = host or Host()
         self._store = store
+        self._timings = Timings(store.directory)
         self.view = view
         self._privileged = privileged
         self._foreign = foreign
@@ -60,7 +62,10 @@ class DeviceAllocator:
         :raises DeviceNotFound, DeviceUnhealthy, DeviceHeld, AllocationsUnreadable, SpecError: nothing was changed
         :raises HostActionFailed: preparing failed; what was newly claimed is released
         """
-        view = view or self.view()
+        with self._timings.measured(Operation.ACQUIRE, consumer):
+            return self._acquire(requests, consumer, view or self.view())
+
+    def _acquire(self, requests: Sequence[Request], consumer: Consumer, view: HostView) -> tuple[Grant, ...]:
         chosen = [view.inventory.get(request.address) for request in requests]
         self._refuse_held(chosen, requests, consumer, view)
         with (self._store.working(device.id for device in chosen),
@@ -197,6 +202,12 @@ class DeviceAllocator:
         """
         if not device_ids:
             return ()
+        with self._timings.measured(Operation.RELEASE, consumer) as complaints:
+            complaints.extend(self._cleaned(device_ids, consumer, container, view))
+        return tuple(complaints)
+
+    def _cleaned(self, device_ids: Collection[str], consumer: Consumer, container: int | None, view: HostView
+                 ) -> tuple[str, ...]:
         try:
             with self._store.working(device_ids):
                 records = [record for name, record in self._store.held_by(consumer).items() if name in device_ids]

@@ -121,4 +121,4 @@ def sick_gpus(device_ids: Collection[str], view: HostView) -> tuple[str, ...]:
     if not device_ids:
         return ()
     return tuple(device.id for device in view.inventory.devices
-                 if device.id in device_ids and device.kind is Kind.GPU and not device.healthy)
+                 if device.id in device_ids and device.kind is Kind.GPU and not device.sound)

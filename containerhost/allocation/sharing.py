@@ -41,10 +41,10 @@ class Sharing:
 def read(host: Host) -> Sharing:
     if not host.exists(FILE):
         return Sharing()
-    from containerhost import gpufile  # noqa: PLC0415  (and YAML, which hosts without that file need not wait for)
+    from containerhost import devicefile  # noqa: PLC0415  (and YAML, which hosts without that file need not wait for)
 
     try:
-        return Sharing(shares(gpufile.load(Path(host.root, FILE.lstrip("/")))))
+        return Sharing(shares(devicefile.load(Path(host.root, FILE.lstrip("/")))))
     except SpecError as error:
         return Sharing(trouble=str(error))
 

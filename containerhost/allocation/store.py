@@ -89,6 +89,10 @@ class AllocationStore:
         self._work_limit = work_limit
         self._lock = FileLock(root / _LOCK, lock_limit)
 
+    @property
+    def directory(self) -> Path:
+        return self._root
+
     def claim(self, devices: Sequence[Device], consumer: Consumer, related: Callable[[Device], Iterable[Device]]
               ) -> None:
         """Make ``consumer`` hold all ``devices``, or none. What it holds already it keeps.

@@ -120,6 +120,7 @@ class Device:
     :ivar health: one complaint per entry, in words; empty means healthy
     :ivar outside: those of ``health`` whose cause is not the device itself, but a cable or a switch: it is given to
         nobody new, but who has it may start with it again, and give it back
+    :ivar taint: the operator's reason for keeping it from new holders; it is one of ``health``, and of ``outside``
     :ivar notes: what is worth a look, in words; a device with notes is used as if it had none
     :ivar host_use: what the host itself does with it, one use per entry; empty means it may be given away
     :ivar plugin: the vendor plug-in that described it and will make its grant
@@ -150,6 +151,7 @@ class Device:
     nodes: tuple[CharNode, ...] = ()
     health: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
+    taint: str | None = None
     notes: tuple[str, ...] = ()
     host_use: tuple[str, ...] = ()
 

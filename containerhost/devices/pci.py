@@ -16,8 +16,11 @@ ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # DRIVER=virtio-pci, PCI_CLASS=38000, PCI_ID=1AF4:1050, one a line in this order.
 _UEVENT = re.compile(r"(?:DRIVER=(?P<driver>[!-~]+)\n)?PCI_CLASS=(?P<class_code>[0-9A-F]{1,6})\n"
                      r"PCI_ID=(?P<vendor>[0-9A-F]{4}):(?P<product>[0-9A-F]{4})(?:\n|$)", re.IGNORECASE)
-# PCI Code and ID Assignment Specification: network, display and processing accelerator.
-_CLASSES = ("02", "03", "12")
+# PCI Code and ID Assignment Specification: network, display, processing accelerator, and InfiniBand as a serial bus.
+NETWORK = ("02", "0c06")
+_CLASSES = (*NETWORK, "03", "12")
+# InfiniBand controller, fabric controller (Omni-Path, whose ports the kernel calls InfiniBand), InfiniBand as a bus.
+INFINIBAND = ("0207", "0208", "0c06")
 
 
 def functions(host: Host, log: Log) -> Iterator[PciFunction]:
@@ -56,9 +59,13 @@ def _read(host: Host, address: str, places: dict[str, tuple[str, int]], log: Log
         return None
     place = directory(host, address)
     uevent = _UEVENT.search(host.text(f"{place}/uevent") or "")
-    if not uevent or not uevent["class_code"].zfill(6).startswith(_CLASSES):
+    if not uevent or not _class(uevent).startswith(_CLASSES):
         return None
     return _function(host, address, place, uevent, places, log)
+
+
+def _class(uevent: re.Match[str]) -> str:
+    return uevent["class_code"].lower().zfill(6)
 
 
 def _function(host: Host, address: str, directory: str, uevent: re.Match[str],
@@ -79,7 +86,7 @@ def _function(host: Host, address: str, directory: str, uevent: re.Match[str],
         directory=directory,
         vendor_id=uevent["vendor"].lower(),
         product_id=uevent["product"].lower(),
-        class_code=uevent["class_code"].lower().zfill(6),
+        class_code=_class(uevent),
         driver=driver,
         numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,
         role=Role.VF if parent else Role.PF if total else Role.PLAIN,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from containerhost import vendors
 from containerhost.allocation import sharing
-from containerhost.devices import pci
+from containerhost.devices import pci, taints
 from containerhost.devices.health import kernellog
 from containerhost.devices.health.kernellog import Log
 from containerhost.devices.model import PARTS, Device, Kind, PciFunction
@@ -115,7 +115,8 @@ class HostView:
 def _devices(host: Host, functions: Iterable[PciFunction]) -> tuple[Device, ...]:
     plugins = [vendor(host) for vendor in vendors.load()]
     found = tuple(device for function in functions for device in _describe(plugins, function))
-    return sharing.divided(found, sharing.read(host))
+    decided = taints.read(host)
+    return tuple(taints.tainted(sharing.divided(taints.tolerant(found, decided), sharing.read(host)), decided))
 
 
 def _describe(plugins: list[Vendor], function: PciFunction) -> tuple[Device, ...]:
@@ -127,6 +128,6 @@ def _describe(plugins: list[Vendor], function: PciFunction) -> tuple[Device, ...
     except Exception as error:
         # One plug-in's mistake must neither hide the other devices nor pass for a healthy device.
         LOG.exception("vendor plug-in %s cannot describe %s", plugin.name, function.address)
-        kind = Kind.NET if function.class_code.startswith("02") else Kind.GPU
+        kind = Kind.NET if function.class_code.startswith(pci.NETWORK) else Kind.GPU
         trouble = (*function.health, f"vendor plug-in {plugin.name} cannot describe it: {error!r}")
         return (describe_plainly(function, kind, plugin.name, health=trouble),)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log servers whose devices break or recover: nova shows it only in diagnostics."""
+"""Tell of servers whose devices break, are tainted or recover: in the log, because nova shows it only in diagnostics,
+and in the server's container."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from oslo_log import log as logging
 
@@ -14,20 +15,37 @@ LOG = logging.getLogger(__name__)
 
 
 class DeviceFaults:
-    def __init__(self) -> None:
+    """:param tell: tells a container what is wrong with its devices, and whether it could
+    """
+
+    def __init__(self, tell: Callable[[str, Sequence[str]], bool] = lambda name, faults: True) -> None:
+        self._tell = tell
         self._known: dict[str, str] = {}
+        self._told: dict[str, tuple[str, ...]] | None = None  # container -> faults; None before the first look
 
     def look(self, records: Mapping[str, Allocation], inventory: Inventory) -> None:
-        """Say what has changed since the last look."""
-        present = dict(self._now(records, inventory))
+        """Say what has changed since the last look. The first look of a process also withdraws what an earlier one told
+        containers. A container that could not be told, because it is stopped, say, is told at a later look."""
+        held = [record for record in records.values() if record.consumer.driver == DRIVER and record.blocked is None]
+        present = {record.device_id: fault for record in held for fault in faults.of([record], inventory)}
         for device_id, fault in present.items():
             if self._known.get(device_id) != fault:
                 LOG.warning("A device is broken: %s", fault, instance_uuid=records[device_id].consumer.uuid)
         for device_id in self._known.keys() - present.keys():
             LOG.info("Device %s is well again, or its server gave it back", device_id)
         self._known = present
+        self._tell_containers(held)
 
-    @staticmethod
-    def _now(records: Mapping[str, Allocation], inventory: Inventory) -> list[tuple[str, str]]:
-        held = (record for record in records.values() if record.consumer.driver == DRIVER and record.blocked is None)
-        return [(record.device_id, fault) for record in held for fault in faults.of([record], inventory)]
+    def _tell_containers(self, held: Sequence[Allocation]) -> None:
+        now: dict[str, list[str]] = {record.consumer.container: [] for record in held}
+        for record in held:
+            now[record.consumer.container] += [self._known[record.device_id]] if record.device_id in self._known else []
+        told: dict[str, tuple[str, ...]] = {}
+        for container, found in now.items():
+            # A container that is new since the last look has been told nothing.
+            known = None if self._told is None else self._told.get(container, ())
+            if known == tuple(found) or self._tell(container, found):
+                told[container] = tuple(found)
+            elif known is not None:
+                told[container] = known
+        self._told = told

@@ -24,6 +24,7 @@ class Reason(enum.StrEnum):
     """Why a function of this host is for none of nova's servers, as a trait in Placement."""
 
     SICK = "CUSTOM_DEVICE_SICK"
+    TAINTED = "CUSTOM_DEVICE_TAINTED"
     UNCLEAN = "CUSTOM_DEVICE_UNCLEAN"
     ELSEWHERE = "CUSTOM_DEVICE_USED_ELSEWHERE"
 
@@ -68,7 +69,7 @@ def _why_reserved(device: Device, record: Allocation | None) -> Reason | None:
     if record is not None:
         return None if record.consumer.driver == DRIVER else Reason.ELSEWHERE
     if not device.healthy:
-        return Reason.SICK
+        return Reason.TAINTED if device.sound and device.taint else Reason.SICK
     return Reason.ELSEWHERE if device.host_use or device.netdev_away else None
 
 

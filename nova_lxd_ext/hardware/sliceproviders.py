@@ -54,6 +54,11 @@ def resource_class(device: Device) -> str | None:
     return MIG + _normal(device.slice.profile)
 
 
+def gpu_trait(device: Device) -> str | None:
+    """Return the trait of a GPU's model; None where the host does not tell it."""
+    return GPU_TRAIT + str(os_traits.normalize_name(device.model)).removeprefix("CUSTOM_") if device.model else None
+
+
 def _normal(name: str) -> str:
     return str(orc.normalize_name(name).removeprefix("CUSTOM_"))
 
@@ -168,6 +173,5 @@ def _traits(part: Device) -> set[str]:
     found = set()
     if part.numa_node is not None:
         found.add(f"{NUMA_TRAIT}{part.numa_node}")
-    if part.model:
-        found.add(GPU_TRAIT + os_traits.normalize_name(part.model).removeprefix("CUSTOM_"))
-    return found
+    model = gpu_trait(part)
+    return {*found, model} if model else found

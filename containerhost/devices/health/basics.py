@@ -40,8 +40,13 @@ def response_findings(host: Host, directory: str) -> Iterator[Finding]:
 def driver_findings(driver: str | None) -> Iterator[Finding]:
     if driver is None:
         yield NO_DRIVER.finds()
-    elif driver in _RESERVING or driver.endswith(_VFIO_VARIANT):
+    elif reserves(driver):
         yield RESERVED.finds(driver=driver)
+
+
+def reserves(driver: str) -> bool:
+    """Return whether a driver keeps a function for virtual machines or user space."""
+    return driver in _RESERVING or driver.endswith(_VFIO_VARIANT)
 
 
 def of_nodes(host: Host, nodes: Iterable[CharNode]) -> Iterator[str]:

@@ -62,6 +62,7 @@ LIMITS = {
     "nova: resize while off, finished": Cost(1, 3, 2, 7, 6),
     "nova: boot without devices": Cost(0, 0, 0, 0, 3),
     "nova: delete without devices": Cost(0, 0, 0, 1, 3),
+    "exporter: scrape": Cost(1, 0, 2, 1, 0),
     "lxdone: deploy": Cost(1, 3, 2, 6, 7),
     "lxdone: attach_nic": Cost(1, 2, 1, 8, 5),
     "lxdone: detach_nic": Cost(1, 2, 1, 8, 4),

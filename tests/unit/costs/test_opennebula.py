@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure the cost of the actions and probes of OpenNebula's drivers, on LXD and on Docker."""
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -67,7 +66,7 @@ class Operations:
         self.engine.name = {"lxdone": "lxd", "onedock": "docker"}[self.driver]
         self.allocator = DeviceAllocator(AllocationStore(self.directory / "owners"), lambda: HostView(self.host),
                                          Hardware(self.host), self.engine.held, self.host)
-        self.vm = dataclasses.replace(self.vm, nics=(), pcis=(self.pci(0, GPU_0), self.pci(1, VF_0)))
+        self.vm = self.vm._replace(nics=(), pcis=(self.pci(0, GPU_0), self.pci(1, VF_0)))
         self.plugged = self.pci(2, VF_1, nic_id=2, attach=True)
 
     @staticmethod
@@ -76,7 +75,7 @@ class Operations:
         return Pci(number, from_opennebula(address), None, None, None, node_guid=guid, port_guid=guid, **more)
 
     def do(self, action: str, *more: Pci, which: str = "") -> None:
-        vm = dataclasses.replace(self.vm, pcis=(*self.vm.pcis, *more))
+        vm = self.vm._replace(pcis=(*self.vm.pcis, *more))
         with self.costing(f"{self.driver}: {action}{which}"):
             getattr(self.vmm, action)(Call(action, {}, vm.id, "host", vm))
 
@@ -96,7 +95,7 @@ class Operations:
         self.assertEqual(set(), self.held())
 
     def test_vm_without_devices_scans_nothing(self) -> None:
-        self.vm = dataclasses.replace(self.vm, pcis=())
+        self.vm = self.vm._replace(pcis=())
         for action in ("deploy", "cancel"):
             self.do(action, which=" without devices")
 
@@ -121,7 +120,7 @@ class LxdoneTest(Operations, CostCase):
         played = SimpleNamespace(**{name: mock.MagicMock() for name in (
             "snapshots", "root_images", "writeback", "disks", "contexts", "commands", "consoles")})
         played.disks.provide.return_value = played.disks.parts.return_value = ()
-        self.vmm = lxdone.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host)
+        self.vmm = lxdone.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host, ids=mock.Mock())
 
 
 class OnedockTest(Operations, CostCase):

@@ -50,3 +50,42 @@ class TestDeviceFaults(testtools.TestCase):
     def test_only_of_what_servers_have(self) -> None:
         for records in ({}, record(OTHER), record(GPU, driver="lxdone"), record(GPU, blocked="why")):
             self.assertEqual([], self.told(records, with_health("Xid 48")))
+
+
+class TestTelling(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.told: list[tuple[str, list[str]]] = []
+        self.able = True
+        self.faults = DeviceFaults(self.tell)
+
+    def tell(self, container: str, faults) -> bool:
+        self.told.append((container, list(faults)))
+        return self.able
+
+    def look(self, *health: str) -> list[tuple[str, list[str]]]:
+        self.told.clear()
+        self.faults.look(record(GPU), with_health(*health))
+        return self.told
+
+    def test_first_look_withdraws_what_an_earlier_process_told(self) -> None:
+        self.assertEqual([("instance-1", [])], self.look())
+        self.assertEqual([], self.look())
+
+    def test_container_is_told_each_change_once(self) -> None:
+        self.look()
+        self.assertEqual([("instance-1", [f"{GPU}: Xid 48"])], self.look("Xid 48"))
+        self.assertEqual([], self.look("Xid 48"))
+        self.assertEqual([("instance-1", [])], self.look())
+
+    def test_stopped_container_is_told_later(self) -> None:
+        self.look()
+        self.able = False
+        self.assertEqual(1, len(self.look("Xid 48")))
+        self.able = True
+        self.assertEqual([("instance-1", [f"{GPU}: Xid 48"])], self.look("Xid 48"))
+        self.assertEqual([], self.look("Xid 48"))
+
+    def test_new_server_with_sound_devices_costs_nothing(self) -> None:
+        self.faults.look({}, with_health())
+        self.assertEqual([], self.look())

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs that the operator taints, drains and gives back, while nova places servers."""
+
+from tests.functional.nova.test_pci_health import HealthServers  # isort: skip (decides how nova runs)
+
+import json
+import threading
+
+from click.testing import CliRunner, Result
+
+from containerhost.cli import main
+from containerhost.devices.taints import TaintFile
+from containerhost.sysfs import Host
+from tests.waiting import await_that
+
+
+class TaintsTest(HealthServers):
+    pci_in_placement = True
+
+    def setUp(self) -> None:
+        super().setUp()
+        for gpu in self.gpus:
+            self.addCleanup(TaintFile(Host()).untaint, gpu)
+
+    def command(self, *arguments: str, status: int = 0) -> Result:
+        done = CliRunner().invoke(main, arguments)
+        self.assertEqual(status, done.exit_code, done.output)
+        return done
+
+    def owners(self) -> tuple[str, str]:
+        return "--owners", str(self.state / "owners")
+
+    def faults(self, server: dict) -> list[str]:
+        return list(json.loads(self.inside(server, "cat", "/run/containerhost/faults.json").output)["faults"])
+
+    def test_tainted_gpu_is_placed_for_nobody_until_it_is_untainted(self) -> None:
+        tainted, well = self.gpus
+        self.known()
+        self.command("taint", tainted, "--reason", "fan is loud")
+        self.assertEqual({well}, self.known())
+        self.assertEqual({tainted: "CUSTOM_DEVICE_TAINTED"}, self.reserved_functions())
+        first, second = self.with_gpu(), self.with_gpu(expected="ERROR")
+        self.assertEqual([well], list(self.held()))
+        self.assert_no_host_tried(second)
+        self._delete_server(second)
+        self.command("untaint", tainted)
+        self.assertEqual({tainted, well}, self.known())
+        self.assertEqual({}, self.reserved_functions())
+        third = self.with_gpu()
+        self.assertEqual({tainted: third["id"], well: first["id"]}, self.held())
+        for server in (first, third):
+            self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_holder_is_told_keeps_it_and_drain_waits_for_its_end(self) -> None:
+        server = self.with_gpu()
+        (gpu,) = self.held()
+        self.known()
+        told = self.command("drain", gpu, "--reason", "fan is loud", "--timeout", "1", *self.owners(), status=1)
+        self.assertIn(server["id"], told.output)
+        self.assertIn(gpu, self.known())
+        self.assertEqual([f"{gpu}: tainted by the operator: fan is loud"], self.faults(server))
+        self._reboot_server(server, hard=True)
+        self.assertEqual({gpu: server["id"]}, self.held())
+        drained: list[Result] = []
+        waiting = threading.Thread(target=lambda: drained.append(self.command(
+            "drain", gpu, "--reason", "fan is loud", "--timeout", "120", *self.owners())))
+        waiting.start()
+        self._delete_server(server)
+        waiting.join()
+        self.assertIn("is drained", drained[0].output)
+        self.assertNotIn(gpu, self.known())
+        self.command("untaint", gpu)
+        self.assertIn(gpu, self.known())
+        self.assert_nothing_left()
+
+    def test_holder_is_told_when_it_is_over(self) -> None:
+        server = self.with_gpu()
+        (gpu,) = self.held()
+        self.known()
+        for command in (("taint", gpu, "--reason", "fan is loud"), ("untaint", gpu)):
+            self.command(*command)
+            self.known()
+        self.assertEqual([], self.faults(server))
+        self._delete_server(server)
+        await_that(lambda: not self.held(), "the GPU is free")
+        self.assert_nothing_left()
