@@ -10,9 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+from tools.debian import Failed
 from tools.vm import source
 from tools.vm.machine import TIMEOUT, Machine
-from tools.vm.trees import REPOSITORY, Failed, Trees
+from tools.vm.trees import REPOSITORY, Trees
 
 CACHE = REPOSITORY / ".cache" / "vm"
 CONSOLE_LINES = 40
