@@ -15,7 +15,7 @@ from pathlib import Path
 import openstack
 from openstack.connection import Connection
 
-from tools.cloud import configs, identity, lxcfs, probes, services, volumes
+from tools.cloud import configs, dashboard, identity, lxcfs, probes, services, volumes
 from tools.cloud.daemons import DaemonFailed, Daemons
 from tools.cloud.database import MariaDb
 from tools.cloud.engine import POOL, Engine, lockable_memory
@@ -83,6 +83,8 @@ class Cloud:
             if networking:
                 networking.start_agents()
             self._start_compute(admin)
+            if self.shape.dashboard:
+                self._start_dashboard()
             if self.shape.volumes:
                 self._wait_until("Cinder's workers are up", lambda: volumes.workers_up(admin))
             if networking:
@@ -242,6 +244,13 @@ class Cloud:
         if self.second:
             self.daemons.start(self.second.daemon(services.compute_daemon(self.layout, SECOND)))
         self._wait_until("nova-compute is up and its host in its cell", lambda: self._computes_up(admin))
+
+    def _start_dashboard(self) -> None:
+        self._say("Starting Horizon; its style sheets take a minute the first time")
+        dashboard.configure(self.layout, self.ports, Passwords(self.layout.state / "passwords.json"))
+        dashboard.build(self.layout, self.daemons)
+        self.daemons.bring_up([dashboard.daemon(self.layout, self.ports)])
+        self._say(f"Horizon answers at {dashboard.url(self.ports)}")
 
     def _computes_up(self, admin: Connection) -> bool:
         running = [service for service in admin.compute.services(binary="nova-compute") if service.state == "up"]

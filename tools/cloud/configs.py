@@ -17,7 +17,8 @@ from tools.cloud.messages import RabbitMq
 REGION = "RegionOne"
 HOST = "demo-host"
 FILTERS = ("ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,SameHostFilter,DifferentHostFilter,"
-           "ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter,NUMATopologyFilter,PciPassthroughFilter")
+           "ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter,NUMATopologyFilter,PciPassthroughFilter,"
+           "TaskGroupFilter")
 # For a cloud that many small servers come and go on.
 MANY_SERVERS = {"cpu_allocation_ratio": "32"}
 # Right for a keystone of a single process only.
@@ -156,7 +157,9 @@ def nova_control(parts: Parts) -> Ini:
         "conductor": {"workers": "1"},
         "scheduler": {"workers": "1", "discover_hosts_in_cells_interval": "2"},
         "filter_scheduler": {
+            "available_filters": ["nova.scheduler.filters.all_filters", "nova_lxd_ext.scheduler.TaskGroupFilter"],
             "enabled_filters": FILTERS,
+            "weight_classes": "nova.scheduler.weights.all_weighers,nova_lxd_ext.scheduler.TaskGroupWeigher",
             "pci_in_placement": "true"},
     }
 

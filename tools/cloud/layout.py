@@ -92,11 +92,13 @@ class Shape:
         Only in a network namespace of its own
     :ivar volumes: Cinder with a backend of files on loop devices
     :ivar second_host: another compute host (:mod:`tools.cloud.secondhost`), with networks only
+    :ivar dashboard: Horizon (:mod:`tools.cloud.dashboard`)
     """
 
     networks: bool = False
     volumes: bool = False
     second_host: bool = False
+    dashboard: bool = False
 
 
 PLAIN = Shape()
@@ -123,6 +125,7 @@ class Ports:
     openflow: int = 6633
     cinder: int = 8776
     engine: int = 8443
+    horizon: int = 8080
 
     def url(self, service: str) -> str:
         return f"http://{self.address}:{getattr(self, service)}"
@@ -132,6 +135,7 @@ class Ports:
         spared = [] if shape.networks else ["metadata", "ovsdb", "openflow"]
         spared += [] if shape.volumes else ["cinder"]
         spared += [] if shape.second_host else ["engine"]
+        spared += [] if shape.dashboard else ["horizon"]
         return {name: port for name, port in vars(self).items() if name not in ("address", *spared)}
 
 

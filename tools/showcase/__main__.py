@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of tools/demo."""
+"""The commands of tools/demo: the cloud of the story of devices, and that of the story of an MPI job."""
 
 import contextlib
 import fcntl
@@ -8,24 +8,29 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from containerhost.allocation.store import DIRECTORY
-from tools.cloud import hardware
+from tools.cloud import dashboard, hardware
 from tools.cloud.cloud import Cloud
 from tools.cloud.identity import TENANT
-from tools.cloud.layout import Layout
+from tools.cloud.layout import CHECKOUT, PLAIN, Layout, Shape
 from tools.showcase import stage
+from tools.showcase.mpi import MpiStory
 from tools.showcase.report import Report
 from tools.showcase.story import FLAVOR, IMAGE, Story
 
 INTERRUPTED = 130
 FAILED = "failed"
 INTERRUPTION = "interrupted"
+DASHBOARD = Shape(networks=True, dashboard=True)
+"""Horizon's form for a new server wants a network."""
+TWO_HOSTS = Shape(networks=True, second_host=True)
+MPI_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack examples/mpi/job.yaml",)
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,24 +38,38 @@ INTERRUPTION = "interrupted"
               help="Also write every fact and timing to FILE.")
 @click.option("--keep", is_flag=True, help="Leave the cloud up and tell how to use it; end it with: tools/demo down")
 @click.option("--emulated", is_flag=True, help="Emulate the hardware even if this machine has some.")
+@click.option("--horizon", is_flag=True, help="Show it in Horizon too: a headless browser does what people do.")
 @click.option("--since", type=float, default=time.time, hidden=True)
 @click.option("--here", type=click.Path(path_type=Path), default=Path.cwd, hidden=True)
 @click.pass_context
-def main(context: click.Context, json_file: Path | None, keep: bool, emulated: bool, since: float, here: Path) -> None:
+def main(context: click.Context, json_file: Path | None, keep: bool, emulated: bool, horizon: bool, since: float,
+         here: Path) -> None:
     """Show, on a real OpenStack of its own, servers that have a GPU and an InfiniBand virtual function each."""
     if os.geteuid() != 0:
         raise click.UsageError("It makes namespaces and containers, so it needs root: sudo tools/demo")
     context.obj = here
     if context.invoked_subcommand is None:
         with alone(Layout.default()):
-            sys.exit(show(here / json_file if json_file else None, keep, emulated, since))
+            sys.exit(show(here / json_file if json_file else None, keep, emulated, horizon, since))
+
+
+@main.command()
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Also write every fact and timing to FILE.")
+@click.option("--keep", is_flag=True, help="Leave the cloud up and tell how to use it; end it with: tools/demo down")
+@click.pass_context
+def mpi(context: click.Context, json_file: Path | None, keep: bool) -> None:
+    """Show an MPI job of four containers on two emulated hosts, started by one command."""
+    since = context.parent.params["since"] if context.parent else time.time()
+    with alone(Layout.default()):
+        sys.exit(show_mpi(context.obj / json_file if json_file else None, keep, since))
 
 
 @main.command()
 def down() -> None:
     """End a cloud that --keep left up."""
     with alone(Layout.default()):
-        take_down(Layout.default())
+        take_down()
     click.echo("Nothing of the cloud is left.")
 
 
@@ -59,12 +78,13 @@ def down() -> None:
 @click.pass_obj
 def execute(here: Path, command: tuple[str, ...]) -> None:
     """Run COMMAND where a kept cloud is, for instance: openstack server list."""
-    layout = Layout.default()
-    if not layout.clouds_yaml.exists():
+    up = [(layout, shape) for layout, shape in in_use() if layout.clouds_yaml.exists()]
+    if not up:
         raise click.ClickException("No cloud is up. Start one with: sudo tools/demo --keep")
-    cloud = Cloud(layout)
+    cloud = Cloud(up[0][0], shape=up[0][1])
     environment = {
-        "OS_CLOUD": "admin", **os.environ, **cloud.engine.environment, "OS_CLIENT_CONFIG_FILE": str(layout.clouds_yaml),
+        "OS_CLOUD": "admin", **os.environ, **cloud.engine.environment,
+        "OS_CLIENT_CONFIG_FILE": str(cloud.layout.clouds_yaml),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     line = stage.inside(command) if stage.is_up() else list(command)
     os.chdir(here)
@@ -74,36 +94,111 @@ def execute(here: Path, command: tuple[str, ...]) -> None:
 @main.command(hidden=True)
 def end() -> None:
     """End the cloud, where it is."""
-    Cloud(Layout.default()).down()
+    for layout, shape in in_use():
+        Cloud(layout, shape=shape).down()
 
 
 @main.command(hidden=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path))
 @click.option("--keep", is_flag=True)
+@click.option("--horizon", is_flag=True)
 @click.option("--since", type=float, required=True)
 @click.option("--why-emulated")
-def tell(json_file: Path | None, keep: bool, since: float, why_emulated: str | None) -> None:
+def tell(json_file: Path | None, keep: bool, horizon: bool, since: float, why_emulated: str | None) -> None:
     """Tell the story itself, where the devices are."""
     stage.end_on_signals()
-    sys.exit(perform(Report(since), json_file, keep, why_emulated))
+    report = Report(since)
+    pairs = stage.pairs()
+    offers = hardware.offers(pairs)
+    cloud = Cloud(horizon_layout() if horizon else Layout.default(), offers, owners=None if why_emulated else DIRECTORY,
+                  say=report.say, shape=DASHBOARD if horizon else PLAIN)
+    report.setting = setting_of(cloud, pairs, why_emulated)
+    if cloud.memlock != "unlimited":
+        report.say(f"This machine lets nobody lock more than {cloud.memlock} bytes of memory, so RDMA servers get that "
+                   "instead of unlimited ([lxd] rdma_memlock)", "yellow")
+
+    def story() -> None:
+        Story(cloud, pairs, offers, report, why_emulated is not None).tell()
+        if horizon:
+            tell_horizon(cloud, report, len(pairs[0].devices))
+
+    sys.exit(perform(cloud, report, story, json_file, how_to_use(cloud) if keep else ()))
 
 
-def show(json_file: Path | None, keep: bool, emulated: bool, since: float) -> int:
+def tell_horizon(cloud: Cloud, report: Report, devices: int) -> None:
+    """Show the same in Horizon.
+
+    :param devices: how many the demo's flavor gives
+    """
+    from tools.showcase.dashboard import Dashboard  # noqa: PLC0415 (a browser's driver is there with --horizon alone)
+
+    Dashboard(cloud, report, Layout.default().directory / "screenshots", devices).tell(FLAVOR, IMAGE)
+
+
+@main.command("tell-mpi", hidden=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path))
+@click.option("--keep", is_flag=True)
+@click.option("--since", type=float, required=True)
+def tell_mpi(json_file: Path | None, keep: bool, since: float) -> None:
+    """Tell the story of the MPI job, on the emulated host."""
+    stage.end_on_signals()
+    report = Report(since)
+    cloud = Cloud(mpi_layout(), say=report.say, shape=TWO_HOSTS)
+    report.setting = {"versions": cloud.versions()}
+    sys.exit(perform(cloud, report, lambda: MpiStory(cloud, report).tell(), json_file, MPI_USE if keep else ()))
+
+
+def horizon_layout() -> Layout:
+    return Layout(CHECKOUT / ".demo" / "horizon")
+
+
+def mpi_layout() -> Layout:
+    return Layout(CHECKOUT / ".demo" / "mpi")
+
+
+def in_use() -> list[tuple[Layout, Shape]]:
+    """Return the clouds of all stories of which there is anything."""
+    every = [(Layout.default(), PLAIN), (horizon_layout(), DASHBOARD), (mpi_layout(), TWO_HOSTS)]
+    return [(layout, shape) for layout, shape in every if layout.in_use]
+
+
+def show(json_file: Path | None, keep: bool, emulated: bool, horizon: bool, since: float) -> int:
     """Choose the stage and let the story play there; the demo's exit status."""
-    layout, report = Layout.default(), Report(since)
-    if layout.in_use or stage.is_up():
-        report.say("An earlier cloud is still there: taking it down")
-        take_down(layout)
+    report = Report(since)
+    take_down_earlier(report)
     reason = "asked for with --emulated" if emulated else stage.why_emulated()
-    story = [sys.executable, "-m", "tools.showcase", "tell", "--since", str(since)]
-    story += ["--json", str(json_file)] if json_file else []
-    story += ["--keep"] if keep else []
+    story = [*story_command("tell", json_file, keep, since), *(["--horizon"] if horizon else [])]
     if not reason:
         return play(story)
     report.say(f"EMULATED HARDWARE: {reason}. LXD, nova and all the rest are real.", "bold yellow")
+    return play_emulated([*story, "--why-emulated", reason],
+                         horizon_layout() if horizon else Layout.default(), keep)
+
+
+def show_mpi(json_file: Path | None, keep: bool, since: float) -> int:
+    """Let the story of the MPI job play on emulated hosts; its exit status."""
+    report = Report(since)
+    take_down_earlier(report)
+    report.say("Two hosts are emulated on this machine. LXD, nova, Neutron and all the rest are real.", "bold yellow")
+    return play_emulated(story_command("tell-mpi", json_file, keep, since), mpi_layout(), keep)
+
+
+def story_command(name: str, json_file: Path | None, keep: bool, since: float) -> list[str]:
+    return [sys.executable, "-m", "tools.showcase", name, "--since", str(since),
+            *(["--json", str(json_file)] if json_file else []), *(["--keep"] if keep else [])]
+
+
+def take_down_earlier(report: Report) -> None:
+    if in_use() or stage.is_up():
+        report.say("An earlier cloud is still there: taking it down")
+        take_down()
+
+
+def play_emulated(story: list[str], layout: Layout, keep: bool) -> int:
+    """Run the story in the namespace with emulated hardware, which stays with a cloud that is kept."""
     try:
         stage.start(layout.directory / "fakehost.log")
-        return play(stage.inside([*story, "--why-emulated", reason]))
+        return play(stage.inside(story))
     finally:
         if not (keep and layout.run.exists()):
             stage.stop()
@@ -131,22 +226,18 @@ def play(story: list[str]) -> int:
         return process.wait()
 
 
-def perform(report: Report, json_file: Path | None, keep: bool, why_emulated: str | None) -> int:
-    """Bring the cloud up, tell the story, take the cloud down; 0 only if every fact holds."""
-    layout, error = Layout.default(), None
-    pairs = stage.pairs()
-    offers = hardware.offers(pairs)
-    cloud = Cloud(layout, offers, owners=None if why_emulated else DIRECTORY, say=report.say)
+def perform(cloud: Cloud, report: Report, story: Callable[[], None], json_file: Path | None, use: Sequence[str]) -> int:
+    """Bring the cloud up, tell the story, take the cloud down; 0 only if every fact holds.
+
+    :param use: commands for a cloud that stays up; one with none is taken down
+    """
+    layout, error = cloud.layout, None
     shutil.rmtree(layout.directory / FAILED, ignore_errors=True)
-    report.setting = setting_of(cloud, pairs, why_emulated)
-    if cloud.memlock != "unlimited":
-        report.say(f"This machine lets nobody lock more than {cloud.memlock} bytes of memory, so RDMA servers get that "
-                   "instead of unlimited ([lxd] rdma_memlock)", "yellow")
     try:
         report.chapter("The cloud")
         with report.timed("cloud up"):
             cloud.up()
-        Story(cloud, pairs, offers, report, emulated=why_emulated is not None).tell()
+        story()
     except KeyboardInterrupt:
         error = INTERRUPTION
     except Exception as failure:  # whatever it was, the cloud must go and the reader must know
@@ -155,15 +246,17 @@ def perform(report: Report, json_file: Path | None, keep: bool, why_emulated: st
         report.say(error, "bold red")
         report.setting["error"] = error
     if error and error != INTERRUPTION:
-        keep_logs(layout, report)
-    kept = keep and not error
+        keep_logs(cloud, report)
+    kept = use and not error
     if not kept:
         report.chapter("Taking the cloud down")
         with report.timed("cloud down"):
             cloud.down()
     report.summary()
     if kept:
-        tell_how_to_use(cloud, report)
+        report.chapter("The cloud stays up")
+        for line in (*use, "sudo tools/demo exec openstack server list --all-projects", "sudo tools/demo down"):
+            report.command(line)
     if json_file:
         report.write_json(json_file)
     if error == INTERRUPTION:
@@ -179,33 +272,32 @@ def setting_of(cloud: Cloud, pairs: tuple[hardware.Pair, ...], why_emulated: str
         "memlock": cloud.memlock, "versions": cloud.versions()}
 
 
-def take_down(layout: Layout) -> None:
+def take_down() -> None:
     """End the cloud wherever it is, and the namespace if there is one."""
-    if layout.in_use:
+    if in_use():
         command = [sys.executable, "-m", "tools.showcase", "end"]
         subprocess.run(stage.inside(command) if stage.is_up() else command, check=True)
     stage.stop()
 
 
-def keep_logs(layout: Layout, report: Report) -> None:
+def keep_logs(cloud: Cloud, report: Report) -> None:
     """Keep the logs of a cloud that failed."""
-    kept = layout.directory / FAILED
-    if layout.logs.exists():
-        shutil.copytree(layout.logs, kept)
-        for log in (layout.engine / "logs").glob("*/*.log"):  # of the containers; pipes are beside them
-            shutil.copyfile(log, kept / f"{log.parent.name}-{log.name}")
+    kept = cloud.layout.directory / FAILED
+    if cloud.layout.logs.exists():
+        shutil.copytree(cloud.layout.logs, kept)
+        for engine in cloud.engines:
+            for log in (engine.directory / "logs").glob("*/*.log"):  # of the containers; pipes are beside them
+                shutil.copyfile(log, kept / f"{log.parent.name}-{log.name}")
         report.say(f"All logs are kept in {kept}")
 
 
-def tell_how_to_use(cloud: Cloud, report: Report) -> None:
-    report.chapter("The cloud stays up")
-    for line in ("sudo tools/demo exec openstack server list --all-projects",
-                 f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor {FLAVOR} --image {IMAGE} "
-                 "--nic none mine",
-                 f"sudo tools/demo exec {cloud.engine.flavour.client} list",
-                 f"sudo tools/demo exec containerhost list --owners {cloud.owners}",
-                 "sudo tools/demo down"):
-        report.command(line)
+def how_to_use(cloud: Cloud) -> tuple[str, ...]:
+    return (f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor {FLAVOR} --image {IMAGE} "
+            "--nic none mine",
+            f"sudo tools/demo exec {cloud.engine.flavour.client} list",
+            f"sudo tools/demo exec containerhost list --owners {cloud.owners}",
+            *([f"sudo tools/demo exec chromium --no-sandbox {dashboard.url(cloud.ports)}"]
+              if cloud.shape.dashboard else []))
 
 
 if __name__ == "__main__":

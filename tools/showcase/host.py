@@ -8,6 +8,9 @@ from containerhost import topology
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import CharNode, Device, NodeUse
 from containerhost.devices.scan import scan
+from containerhost.drawing.hostmap import HostMap
+from containerhost.drawing.look import look as look_at
+from containerhost.sysfs import Host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,11 @@ def look(owners: Path) -> HostView:
         devices={device.id: device for device in scan().devices},
         owners={record.device_id: record.consumer.container for record in records.values()},
         cpus={node.id: node.cpus for node in topology.read().nodes})
+
+
+def drawn(owners: Path) -> HostMap:
+    """:param owners: directory of the allocation records"""
+    return look_at(Host(), AllocationStore(owners).records())
 
 
 def tenant_nodes(device: Device) -> list[CharNode]:

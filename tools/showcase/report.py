@@ -13,6 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from containerhost.drawing import svg, text
+from containerhost.drawing.hostmap import HostMap
+
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
@@ -41,6 +44,7 @@ class Report:
         self.facts: list[Fact] = []
         self.timings: dict[str, float] = {}
         self.setting: dict[str, Any] = {}
+        self.drawing: bytes | None = None
 
     @property
     def elapsed(self) -> float:
@@ -95,7 +99,15 @@ class Report:
         self._console.print(table)
         self._console.print(times)
 
+    def picture(self, drawn: HostMap) -> None:
+        """Show the host as it is now; :meth:`write_json` also writes it as a picture."""
+        self.drawing = svg.draw(drawn)
+        self._console.print(Text(text.write(drawn), style="dim"), soft_wrap=True)
+
     def write_json(self, path: Path) -> None:
+        """Write the facts to a file, and the picture of the host beside it (``.svg``)."""
+        if self.drawing:
+            path.with_suffix(".svg").write_bytes(self.drawing)
         path.write_text(json.dumps({
             "ok": self.ok, **self.setting, "facts": [dataclasses.asdict(fact) for fact in self.facts],
             "seconds": {**self.timings, "everything": round(self.elapsed, 2)}}, indent=1) + "\n")

@@ -101,8 +101,9 @@ class Story:
 
     def show_numa_nodes(self) -> None:
         self._report.chapter("Where they are")
-        self._report.command("containerhost list; containerhost topology")
+        self._report.command("containerhost list; containerhost topology --text")
         view = self._look()
+        self._report.picture(host.drawn(self._cloud.owners))
         nodes = []
         for server, guest in zip(self._servers, self._guests, strict=True):
             held = view.held_by(guest.name)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Translate what Placement and nova's API tell into the rows of the panels. Pure."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+BANDWIDTH = "NET_"
+"""Prefix of the resource classes in which Neutron's agents report the bandwidth of physical networks."""
+
+KEYS = ("pci_passthrough:alias", "accel:device_profile")
+"""Flavor keys that request devices, besides ``resources[GROUP]:CLASS``."""
+
+ORDINARY = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "IPV4_ADDRESS"})
+"""Resource classes that every server has some of."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Service:
+    """nova-compute of one host.
+
+    :ivar reason: why an administrator disabled it; empty when nobody did
+    """
+
+    up: bool
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """One resource class of one resource provider below a host: a GPU, a slice or share of one, a network function.
+
+    :ivar id: unique among all rows
+    :ivar name: of the provider, without the host's name
+    :ivar servers: that hold some of it, by UUID
+    """
+
+    id: str
+    host: str
+    name: str
+    resource_class: str
+    total: int
+    reserved: int
+    used: int
+    servers: tuple[str, ...]
+    service: Service | None
+
+    @property
+    def health(self) -> str:
+        """Return ``host down``, ``host disabled``, ``reserved`` (the host found a fault or cleans the device) or
+        ``ok``."""
+        if self.service is None or not self.service.up:
+            return "host down"
+        if self.service.reason:
+            return "host disabled"
+        return "reserved" if self.total and self.reserved >= self.total else "ok"
+
+
+def devices(providers: Iterable[Mapping[str, Any]], inventories: Mapping[str, Mapping[str, Mapping[str, int]]],
+            allocations: Mapping[str, Mapping[str, Mapping[str, Any]]],
+            services: Mapping[str, Service]) -> list[Device]:
+    """Return the devices of all providers, by host and name.
+
+    :param providers: of Placement's ``GET /resource_providers`` (microversion 1.14 or later)
+    :param inventories: by UUID of a provider, of ``GET /resource_providers/{uuid}/inventories``
+    :param allocations: by UUID of a provider, of ``GET /resource_providers/{uuid}/allocations``
+    :param services: by host
+    """
+    providers = list(providers)
+    hosts = {provider["uuid"]: provider["name"] for provider in providers if provider["parent_provider_uuid"] is None}
+    found = []
+    for provider in providers:
+        host = hosts.get(provider["root_provider_uuid"], "")
+        for resource_class, inventory in inventories.get(provider["uuid"], {}).items():
+            if resource_class in ORDINARY or resource_class.startswith(BANDWIDTH):
+                continue
+            held = {consumer: entry["resources"].get(resource_class, 0)
+                    for consumer, entry in allocations.get(provider["uuid"], {}).items()}
+            found.append(Device(
+                f"{provider['uuid']}:{resource_class}", host, provider["name"].removeprefix(host).lstrip("_") or host,
+                resource_class, inventory["total"], inventory.get("reserved", 0), sum(held.values()),
+                tuple(sorted(consumer for consumer, amount in held.items() if amount)), services.get(host)))
+    return sorted(found, key=lambda device: (device.host, device.name, device.resource_class))
+
+
+def requests(extra_specs: Mapping[str, str]) -> list[str]:
+    """Return the devices that a flavor's keys request, one text each: ``gpu: 1``, ``CUSTOM_MIG_1G_10GB: 2``."""
+    found = []
+    for key, value in extra_specs.items():
+        prefix, _, name = key.partition(":")
+        if key == "pci_passthrough:alias":
+            for entry in filter(None, (part.strip() for part in value.split(","))):
+                alias, _, count = entry.partition(":")
+                found.append(f"{alias}: {count or 1}")
+        elif key in KEYS:
+            found.append(value)
+        elif prefix.startswith("resources") and name not in ORDINARY and not name.startswith(BANDWIDTH):
+            found.append(f"{name}: {value}")
+    return sorted(found)

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Give the panel its address."""
+
+from django.urls import re_path
+
+from nova_lxd_dashboard.admin.views import IndexView
+
+urlpatterns = [re_path(r"^$", IndexView.as_view(), name="index")]

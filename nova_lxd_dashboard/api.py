@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask Placement and nova, with the token of the user who looks at the panel."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest
+from keystoneauth1 import session, token_endpoint
+from openstack.connection import Connection
+from openstack_dashboard.api import base
+
+from nova_lxd_dashboard import accelerators
+from nova_lxd_dashboard.accelerators import Device, Service
+
+HOSTS_PER_PAGE = 10
+"""Placement answers for one provider at a time, so a page has the devices of this many hosts."""
+
+COMPUTE = "2.47"
+"""The microversion from which on a server shows its flavor's keys."""
+
+PLACEMENT = "1.14"
+"""The microversion from which on a provider shows its parent and root."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """:ivar servers: name by UUID, of the servers that hold some of the devices
+    :ivar more: whether further hosts follow
+    """
+
+    devices: list[Device]
+    servers: Mapping[str, str]
+    last_host: str
+    more: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """A server whose flavor requests devices."""
+
+    id: str
+    name: str
+    status: str
+    flavor: str
+    requests: tuple[str, ...]
+
+
+def connect(request: HttpRequest, service: str) -> Any:
+    """Return openstacksdk's proxy for one service, ``compute`` or ``placement``."""
+    verify = settings.OPENSTACK_SSL_CACERT or True
+    auth = token_endpoint.Token(base.url_for(request, service), request.user.token.id)
+    connection = Connection(session=session.Session(auth=auth, verify=verify and not settings.OPENSTACK_SSL_NO_VERIFY),
+                            region_name=request.user.services_region)
+    return getattr(connection, service)
+
+
+def page_of_devices(request: HttpRequest, after: str = "") -> Page:
+    """Return the devices of the hosts whose names come after one.
+
+    :raises keystoneauth1.exceptions.ClientException: a service refused, or did not answer
+    """
+    placement, compute = connect(request, "placement"), connect(request, "compute")
+    providers = _get(placement, "/resource_providers")["resource_providers"]
+    roots = sorted((provider["name"], provider["uuid"]) for provider in providers
+                   if provider["parent_provider_uuid"] is None and provider["name"] > after)
+    shown = dict(itertools.islice(((uuid, name) for name, uuid in roots), HOSTS_PER_PAGE))
+    providers = [provider for provider in providers if provider["root_provider_uuid"] in shown]
+    below = [provider["uuid"] for provider in providers if provider["parent_provider_uuid"]]
+    inventories = {uuid: _get(placement, f"/resource_providers/{uuid}/inventories")["inventories"] for uuid in below}
+    allocations = {uuid: _get(placement, f"/resource_providers/{uuid}/allocations")["allocations"] for uuid in below}
+    found = accelerators.devices(providers, inventories, allocations, services(compute))
+    holders = {uuid for device in found for uuid in device.servers}
+    return Page(found, _names(compute, holders, shown.values()), max(shown.values(), default=""),
+                len(roots) > HOSTS_PER_PAGE)
+
+
+def services(compute: Any) -> Mapping[str, Service]:
+    """Return nova-compute of each host."""
+    return {service.host: Service(service.state == "up", (service.disabled_reason or "no reason given")
+                                  if service.status == "disabled" else "")
+            for service in compute.services(binary="nova-compute")}
+
+
+def holders(request: HttpRequest) -> list[Holder]:
+    """Return the servers of the user's project that request devices."""
+    compute = connect(request, "compute")
+    compute.default_microversion = COMPUTE
+    found = ((server, tuple(accelerators.requests(server.flavor.extra_specs or {}))) for server in compute.servers())
+    return [Holder(server.id, server.name, server.status, server.flavor.original_name, wanted)
+            for server, wanted in found if wanted]
+
+
+def _names(compute: Any, uuids: Iterable[str], hosts: Iterable[str]) -> Mapping[str, str]:
+    wanted = set(uuids)
+    if not wanted:
+        return {}
+    return {server.id: server.name for host in hosts
+            for server in compute.servers(all_projects=True, host=host) if server.id in wanted}
+
+
+def _get(placement: Any, path: str) -> Any:
+    answer = placement.get(path, microversion=PLACEMENT)
+    answer.raise_for_status()
+    return answer.json()
