@@ -3,31 +3,44 @@
 something."""
 
 import dataclasses
+import enum
+import importlib.metadata
 import json
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
 import click
 
-from containerhost import pci_topology, topology, vendors
-from containerhost.allocation import sharing
+from containerhost import clioptions, freedevices, pci_topology, taintcli, topology, vendors
+from containerhost import doctor as diagnosis
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.store import DIRECTORY, Allocation, AllocationStore
+from containerhost.allocation.store import Allocation, AllocationStore
 from containerhost.devices import rdmaports
 from containerhost.devices.model import Device
 from containerhost.devices.scan import HostView, scan
+from containerhost.doctor import gpudirect
+from containerhost.drawing import text
+from containerhost.drawing.look import look
+from containerhost.drawing.png import from_svg
+from containerhost.drawing.svg import draw
 from containerhost.errors import AllocationsUnreadable, ContainerHostError
+from containerhost.findings import Severity
+from containerhost.linux import files
+from containerhost.placement import devicechoice, plan, planformats
+from containerhost.placement.plan import Fabric, Nodes, Policy, Profile
 from containerhost.privileged import Privileged
-from containerhost.reports import allocations, rdmareport, report
-from containerhost.reports import doctor as diagnosis
+from containerhost.reports import allocations, choices, rdmareport, report
 from containerhost.sysfs import Host
+from containerhost.vfs.cli import vfs
 
-_root = click.option("--root", default="/", metavar="DIR",
-                     type=click.Path(exists=True, file_okay=False, path_type=Path),
-                     help="Read a captured tree DIR/{sys,proc,dev} instead of this host.")
-_owners = click.option("--owners", "owners_directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-                       help=f"Directory of the allocation records; {DIRECTORY} below the root if not given.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+EXPORTER_ADDRESS = "127.0.0.1:9869"
+CONFIG_GROUP = "containerhost.config"
+
+
+def _one_of(kind: type[enum.StrEnum]) -> click.Choice:
+    return click.Choice([word.value for word in kind])  # of an enumeration click would ask for the names in Python
 
 
 class Commands(click.Group):
@@ -56,10 +69,30 @@ def main() -> None:
     """Show one host's devices, topology and health, as containers are given them."""
 
 
+for _command in taintcli.COMMANDS:
+    main.add_command(_command)
+
+
+class Clouds(click.Group):
+    """The commands that drivers register as entry points of the group ``containerhost.config``, by the cloud's name."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted(point.name for point in importlib.metadata.entry_points(group=CONFIG_GROUP))
+
+    def get_command(self, context: click.Context, cmd_name: str) -> click.Command | None:
+        found = next(iter(importlib.metadata.entry_points(group=CONFIG_GROUP, name=cmd_name)), None)
+        return found.load() if found else None
+
+
+@main.group(cls=Clouds)
+def config() -> None:
+    """Print a cloud's configuration for the devices of this host."""
+
+
 @main.command("list")
-@_json
-@_root
-@_owners
+@clioptions.as_json
+@clioptions.root
+@clioptions.owners
 def list_devices(as_json: bool, root: Path, owners_directory: Path | None) -> None:
     """Show every GPU, GPU slice and network function, its health, its allocation's state, who holds it and since when.
     Of a blocked one, show the reason and what to do about it."""
@@ -74,11 +107,25 @@ def list_devices(as_json: bool, root: Path, owners_directory: Path | None) -> No
 
 
 @main.command("topology")
-@_json
-@_root
-def show_topology(as_json: bool, root: Path) -> None:
+@click.option("--text", "as_text", is_flag=True, help="Print a tree: nodes, switches, cards, functions, who has them.")
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it as SVG.")
+@click.option("--png", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Draw it as PNG; needs the extra `picture`.")
+@clioptions.as_json
+@clioptions.root
+@clioptions.owners
+def show_topology(as_text: bool, svg: Path | None, png: Path | None, as_json: bool, root: Path,
+                  owners_directory: Path | None) -> None:
     """Show processors, memory and NUMA nodes, which devices are near, and what lies between GPUs and network cards."""
     host = Host(root)
+    if as_text or svg or png:
+        drawn = look(host, _records(root, owners_directory) or {})
+        if as_text:
+            click.echo(text.write(drawn))
+        for path, convert in ((svg, bytes), (png, from_svg)):
+            if path:
+                files.atomic_write(path, convert(draw(drawn)), 0o644)
+        return
     found, inventory = topology.read(host), scan(host)
     connections = pci_topology.connections(inventory, host)
     if as_json:
@@ -91,9 +138,9 @@ def show_topology(as_json: bool, root: Path) -> None:
 
 
 @main.command("rdma")
-@_json
-@_root
-@_owners
+@clioptions.as_json
+@clioptions.root
+@clioptions.owners
 def show_rdma(as_json: bool, root: Path, owners_directory: Path | None) -> None:
     """Show every RDMA function: ports, partition keys, GIDs, nodes, the nearest GPUs and who holds it."""
     host = Host(root)
@@ -107,40 +154,66 @@ def show_rdma(as_json: bool, root: Path, owners_directory: Path | None) -> None:
 
 
 @main.command()
-@_root
-@_owners
-def doctor(root: Path, owners_directory: Path | None) -> None:
-    """Say what is wrong with this host; status 1 if anything is."""
-    host = Host(root)
-    inventory = scan(host)
-    complaints = [*diagnosis.complaints(inventory, topology.read(host), _directory(root, owners_directory)),
-                  *(diagnosis.unlimited(host) if host.live else ()),
-                  *sharing.unknown_gpus(sharing.read(host), inventory.devices)]
-    for complaint in complaints:
-        click.echo(report.printable(complaint))
-    if complaints:
+@clioptions.as_json
+@clioptions.root
+@clioptions.owners
+def doctor(as_json: bool, root: Path, owners_directory: Path | None) -> None:
+    """Say what is wrong with this host and what to do about it; status 1 if anything is. Notes leave it 0."""
+    seen = diagnosis.look(Host(root), clioptions.directory(root, owners_directory))
+    found = diagnosis.findings(seen)
+    bad = [finding for finding in found if finding.severity is Severity.WRONG]
+    if as_json:
+        click.echo(json.dumps({"findings": [finding.to_dict() for finding in found], "gpudirect": [
+            dataclasses.asdict(pair) for pair in gpudirect.pairs(seen)]}, indent=1))
+    else:
+        for finding in (*bad, *(other for other in found if other not in bad)):
+            click.echo(report.printable(f"{finding.severity.ljust(5)}  {finding}"))
+        if not bad:
+            click.echo("no complaints")
+    if bad:
         raise SystemExit(1)
-    click.echo("no complaints")
+
+
+@main.command()
+@click.option("--listen", default=EXPORTER_ADDRESS, show_default=True, metavar="ADDRESS:PORT",
+              help="Where to serve the metrics. They name containers and devices, without a password.")
+@click.option("--job-mapping", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Keep the files of dcgm-exporter's --hpc-job-mapping-dir here.")
+@clioptions.root
+@clioptions.owners
+def exporter(listen: str, job_mapping: Path | None, root: Path, owners_directory: Path | None) -> None:
+    """Serve metrics of devices, allocations and their use to Prometheus, until it is ended."""
+    try:
+        from containerhost.exporter import server  # noqa: PLC0415  (of the extra ``exporter``)
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"the exporter needs {error.name}: install nova-lxd-ext[exporter]") from error
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    store = AllocationStore(clioptions.directory(root, owners_directory))
+    collector = server.HostCollector(Host(root), store, job_mapping)
+    thread = server.serve(listen, collector)
+    click.echo(f"serving metrics at http://{listen}/metrics")
+    thread.join()
 
 
 @main.command()
 @click.argument("device")
-@_owners
+@clioptions.owners
 def unblock(device: str, owners_directory: Path | None) -> None:
     """Free DEVICE, which was blocked because it could not be cleaned and which you have cleaned by hand."""
-    store = AllocationStore(_directory(Path("/"), owners_directory))
+    store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
     with store.working([device]):
         store.free(device)
 
 
 @main.command()
 @click.argument("device")
-@_json
-@_owners
+@clioptions.as_json
+@clioptions.owners
 def scrub(device: str, as_json: bool, owners_directory: Path | None) -> None:
     """Clean DEVICE (a PCI address) as if its container had ended, and free it: one that is blocked because it could not
     be cleaned, or one that is free and sick. Needs root. One that a container has is refused."""
-    store = AllocationStore(_directory(Path("/"), owners_directory))
+    store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
     before = store.records().get(device.lower())
     done = DeviceAllocator(store, HostView, Privileged()).repair.clean(device)
     if as_json:
@@ -149,14 +222,64 @@ def scrub(device: str, as_json: bool, owners_directory: Path | None) -> None:
         click.echo(f"{device} is clean and free: {', '.join(done)}")
 
 
-def _directory(root: Path, given: Path | None) -> Path:
-    return given or root / DIRECTORY.relative_to("/")
+main.add_command(vfs)
+
+
+@main.command("plan")
+@click.option("--tasks", type=int, required=True, help="MPI processes of the job.")
+@click.option("--profile", type=_one_of(Profile), required=True, help="What limits the job's speed.")
+@click.option("--nodes", type=int, required=True, help="Most hosts that the job may use.")
+@click.option("--cores", type=int, required=True, help="Cores of a host that containers may have.")
+@click.option("--sockets", type=int, default=2, show_default=True, help="Sockets of a host.")
+@click.option("--policy", type=_one_of(Policy), help="Few containers, or one for each task.")
+@click.option("--containers", type=int, help="Number of containers, in place of a policy.")
+@click.option("--fabric", type=_one_of(Fabric), help="Network of the hosts; all if not given.")
+@click.option("--ranks-per-core", type=int, default=1, show_default=True, help="More than 1 over-subscribes cores.")
+@click.option("--name", default="job", show_default=True, help="Name of the job.")
+@click.option("--output", type=click.Choice([*planformats.FORMATS]), default="text", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan_job(tasks: int, profile: str, nodes: int, cores: int, sockets: int, policy: str | None, containers: int | None,
+             fabric: str | None, ranks_per_core: int, name: str, output: str, as_json: bool) -> None:
+    """Plan a job: how many containers, what is in each, which affinity and network, and why."""
+    found = plan.plan(tasks, Profile(profile), Nodes(nodes, cores, sockets), Policy(policy) if policy else None,
+                      containers=containers, fabric=Fabric(fabric) if fabric else None, ranks_per_core=ranks_per_core)
+    click.echo(planformats.FORMATS["json" if as_json else output](found, plan.require_name(name)).rstrip("\n"))
+
+
+@main.command("choose")
+@click.option("--gpus", type=int, default=0, show_default=True)
+@click.option("--functions", type=int, default=0, show_default=True, help="Network functions.")
+@click.option("--gpu", metavar="VENDOR:PRODUCT", help="GPUs of these PCI ids only.")
+@click.option("--function", metavar="VENDOR:PRODUCT", help="Network functions of these PCI ids only.")
+@clioptions.as_json
+@clioptions.root
+@clioptions.owners
+def choose_devices(gpus: int, functions: int, gpu: str | None, function: str | None, as_json: bool, root: Path,
+                   owners_directory: Path | None) -> None:
+    """Choose free GPUs and network functions that are near each other and leave other pairs whole, and say why."""
+    host = Host(root)
+    inventory, records = scan(host), AllocationStore(clioptions.directory(root, owners_directory)).records()
+    free = freedevices.candidates(inventory, host, records, _pci_ids(gpu), _pci_ids(function))
+    links = choices.links(each.id for each in free if each.is_gpu) if host.live and gpus > 1 else {}
+    found = choices.rows(devicechoice.choose(free, gpus, functions, links), inventory)
+    click.echo(json.dumps(found, indent=1) if as_json else choices.text(found))
+
+
+def _pci_ids(text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}", text):
+        raise click.BadParameter(f"{text!r} is no VENDOR:PRODUCT such as 10de:2330")
+    vendor, _, product = text.lower().partition(":")
+    return vendor, product
+
+
 
 
 def _records(root: Path, given: Path | None) -> dict[str, Allocation] | None:
     """Return the allocations, or None if they cannot be read: a list without them is better than none."""
     try:
-        return AllocationStore(_directory(root, given)).records()
+        return AllocationStore(clioptions.directory(root, given)).records()
     except AllocationsUnreadable as error:
         click.echo(f"owners are not shown: {error}", err=True)
         return None

@@ -34,6 +34,10 @@ class DeviceInUse(DeviceError):
     """A process in the container uses what is to be taken away."""
 
 
+class NotDrained(DeviceError):
+    """Containers still have the device, though nobody new is given it."""
+
+
 class AllocationsUnreadable(DeviceError):
     """The allocation records cannot be trusted, so nothing is handed out until they can (fail closed)."""
 

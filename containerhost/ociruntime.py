@@ -41,6 +41,10 @@ HOST_FILE = re.compile(r"/.*/containers/[0-9a-f]{64}/(?:hosts|hostname|resolv\.c
 HOST_FILE_LIMIT = 1 << 20  # bytes
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
+PERMIT = "SCMP_ACT_ALLOW"  # of a rule of a seccomp profile
+# System calls that read and write another process's memory, as ptrace(2) does.
+PROCESS_MEMORY = frozenset({"process_vm_readv", "process_vm_writev"})
+
 # Options of runc, before its command, that are followed by a value.
 VALUED = ("--root", "--log", "--log-format", "--criu", "--rootless")
 
@@ -155,7 +159,7 @@ def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], hook: dict[str, An
             make_directory(root_of(path, config), mount["destination"], owner_of_root(config))
         config = without_mounts(config, VOLUME)
     with open(path, "w", encoding="utf-8") as target:
-        json.dump(with_hook(with_nodes(config, nodes), hook), target)
+        json.dump(with_process_memory(with_hook(with_nodes(config, nodes), hook)), target)
     return mapped
 
 
@@ -260,6 +264,28 @@ def with_hook(config: dict[str, Any], hook: dict[str, Any] | None) -> dict[str, 
         return config
     hooks = config.get("hooks") or {}
     return config | {"hooks": hooks | {"prestart": [*(hooks.get("prestart") or ()), hook]}}
+
+
+def with_process_memory(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration with a seccomp profile that permits PROCESS_MEMORY where it permits ptrace. Pure.
+
+    Open MPI and UCX copy large messages between the processes of a host with these calls. The kernel checks them as it
+    checks PTRACE_ATTACH (process_vm_readv(2)), so they reach nothing that ptrace does not reach. Docker 20.10 permits
+    only ptrace, on kernels since 4.8; later releases permit all three. A profile that names one of the two itself has
+    decided about it, and what it says stays.
+    """
+    seccomp = config["linux"].get("seccomp") or {}
+    rules = seccomp.get("syscalls") or []
+    missing = sorted(PROCESS_MEMORY.difference(*(rule["names"] for rule in rules)))
+    if not missing or not any(permits(rule, "ptrace") for rule in rules):
+        return config
+    added = {"names": missing, "action": PERMIT}
+    return config | {"linux": config["linux"] | {"seccomp": seccomp | {"syscalls": [*rules, added]}}}
+
+
+def permits(rule: dict[str, Any], call: str) -> bool:
+    """Return whether a rule of a seccomp profile permits a system call with any arguments. Pure."""
+    return call in rule["names"] and rule["action"] == PERMIT and not rule.get("args")
 
 
 # runc's command line.

@@ -9,7 +9,7 @@ is none never reaches a path or a command. Results are plain values, so that the
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from containerhost import charnodes
@@ -17,16 +17,18 @@ from containerhost.devices.health import kernellog
 from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
 from containerhost.inside import guest_directory
-from containerhost.linux import freezer
+from containerhost.linux import cpuset, freezer
 from containerhost.linux import run as programs
 from containerhost.linux.files import write_attribute
 from containerhost.network import links
 from containerhost.process import daemonhelpers, daemonnodes, deviceusers, namespaces, processlimits
 from containerhost.process.processes import namespace, open_directory
-from containerhost.storage import blockcopy, blocknodes
+from containerhost.storage import blockcopy, blocknodes, memorymounts
+from containerhost.storage.idmounts import IdMap, IdRange
 from containerhost.sysfs import Host
 
 Result = TypeVar("Result")
+Ids = Sequence[Sequence[Sequence[int]]]  # ranges of user ids, then of group ids: inside, outside, count
 
 PCI = "/sys/bus/pci"
 TENANT_TIMEOUT = 30  # s
@@ -208,6 +210,10 @@ class Privileged:
         return limited(lambda: daemonnodes.forget(int(server), check(CONTAINER, container), int(pid),
                                                   list(map(str, known))))
 
+    def bind_memory(self, pid: int, nodes: Collection[int]) -> None:
+        """See :func:`containerhost.linux.cpuset.bind_memory`."""
+        cpuset.bind_memory(int(pid), list(map(int, nodes)))
+
     def end_helpers(self, pid: int) -> int:
         """See :func:`containerhost.process.daemonhelpers.end`."""
         return daemonhelpers.end(int(pid))
@@ -251,6 +257,29 @@ class Privileged:
         """
         return blockcopy.copy(check(VOLUME, source), check(VOLUME, target), int(place), int(size))
 
+    def mount_memory(self, name: str, size: int) -> None:
+        """See :func:`containerhost.storage.memorymounts.mount`."""
+        memorymounts.mount(check(memorymounts.MEMORY, name), int(size))
+
+    def make_memory_view(self, name: str) -> None:
+        """See :func:`containerhost.storage.memorymounts.make_view`."""
+        memorymounts.make_view(check(memorymounts.VIEW, name))
+
+    def show_memory(self, name: str, ids: Ids | None) -> None:
+        """See :func:`containerhost.storage.memorymounts.show`.
+
+        :param ids: of an IdMap the numbers
+        """
+        memorymounts.show(check(memorymounts.VIEW, name), None if ids is None else id_map(ids))
+
+    def unmount_memory(self, name: str) -> None:
+        """See :func:`containerhost.storage.memorymounts.unmount`."""
+        memorymounts.unmount(check(memorymounts.ANY, name))
+
+    def present_memories(self) -> tuple[str, ...]:
+        """See :func:`containerhost.storage.memorymounts.present`."""
+        return memorymounts.present()
+
     def raise_limits(self, pid: int, limits: Mapping[str, str]) -> None:
         """See :func:`containerhost.process.processlimits.at_least`."""
         processlimits.at_least(int(pid), {check(LIMIT, name): check(SIZE, size) for name, size in limits.items()})
@@ -265,6 +294,11 @@ class Privileged:
 
     def inside(self, pid: int) -> Inside:
         return Inside(limited(lambda: nodes_of(int(pid))), netdevs_of(int(pid)), limits_of(int(pid)))
+
+
+def id_map(ids: Ids) -> IdMap:
+    uids, gids = (tuple(IdRange(*map(int, each)) for each in ranges) for ranges in ids)
+    return IdMap(uids, gids)
 
 
 def limited(act: Callable[[], Result]) -> Result:

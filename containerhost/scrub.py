@@ -89,6 +89,6 @@ def reset_gpu(device: Device, privileged: Privileged) -> bool:
 def acknowledge_errors(device: Device, privileged: Privileged, host: Host) -> None:
     """Log that a device was reset, so that its earlier errors do not count any more. Nothing is written where nothing
     was reported: the log is not filled by healthy devices. A VF's errors are those of its card."""
-    if device.role is not Role.VF and (device.health or device.notes):
+    if device.role is not Role.VF and (device.notes or not device.sound):
         directory = pci.directory(host, device.address)
         privileged.mark_reset(device.address, {name: bus.counted(host, directory, name) for name in bus.COUNTERS})

@@ -3,13 +3,18 @@
 
 Clouds translate into it, engines translate out of it; both translations are pure functions. Every value here is
 already validated and typed: an engine never parses tenant text.
+
+Small records are named tuples: an action of OpenNebula is a process of its own, and it takes Python three times as long
+to make a frozen dataclass.
 """
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from containerhost.grants import Grant
 from containerhost.network.ipconfig import IpConfig
+from containerhost.placement.affinity import Affinity
 
 # Half of what a kernel numbers where nobody raised kernel.pid_max: one container cannot take all of them.
 PROCESSES = 16384
@@ -19,6 +24,9 @@ PROCESSES = 16384
 class Cpu:
     """:ivar count: virtual CPUs the tenant asked for
     :ivar cores: host cores the container is bound to; empty lets the engine choose ``count`` of them
+    :ivar affinity: how the cores are chosen, by :class:`containerhost.corebinding.CoreBinding`
+    :ivar choice: the host cores it chooses from; None if the cloud chose the cores
+    :ivar ranks: the cores of each MPI process, where the affinity binds them
     :ivar nodes: NUMA nodes its memory must come from; empty leaves that to the kernel
     :ivar share: per cent of one core's time, summed over cores (250 is two and a half cores); None is no limit
     :ivar priority: 0 (least) to 10
@@ -29,6 +37,18 @@ class Cpu:
     nodes: frozenset[int] = frozenset()
     share: int | None = None
     priority: int | None = None
+    affinity: Affinity | None = None
+    choice: frozenset[int] | None = None
+    ranks: tuple[frozenset[int], ...] = ()
+
+    @property
+    def is_chosen(self) -> bool:
+        """Return whether the host chooses the cores, for this container alone among those with an affinity."""
+        return self.affinity not in (None, Affinity.ANY) and self.choice is not None
+
+    @property
+    def own_cores(self) -> frozenset[int]:
+        return self.cores if self.is_chosen else frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +71,7 @@ class IoLimit:
     write_iops: int | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class RootDisk:
+class RootDisk(NamedTuple):
     """:ivar size: bytes; None leaves the pool's default
     """
 
@@ -151,8 +170,7 @@ def grants_of(parts: Iterable[Part]) -> tuple[Grant, ...]:
     return tuple(part for part in parts if isinstance(part, Grant))
 
 
-@dataclasses.dataclass(frozen=True)
-class Mount:
+class Mount(NamedTuple):
     """A host directory or file that the *driver* made (never tenant text), seen in the container at ``target``.
 
     :ivar follows: what the host mounts below the directory later is seen too
@@ -165,16 +183,14 @@ class Mount:
     follows: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class RescueMount:
+class RescueMount(NamedTuple):
     """The root disk of another, stopped container, writable at ``target``; its files keep their owners."""
 
     container: str
     target: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Security:
+class Security(NamedTuple):
     """:ivar read_only: nothing in the container can change its root disk
     """
 
@@ -184,8 +200,7 @@ class Security:
     read_only: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Health:
+class Health(NamedTuple):
     """How the engine finds out whether the program is well: a command that it runs in the container now and then.
 
     :ivar interval, timeout, start: seconds; None is the engine's
@@ -199,8 +214,7 @@ class Health:
     retries: int | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """What the container runs, where it is not what its image says (None). Words, never for a shell.
 
     :ivar directory: its working directory
@@ -215,8 +229,7 @@ class Program:
     hostname: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class CloudInit:
+class CloudInit(NamedTuple):
     """Documents for the guest's cloud-init, as the tenant and the cloud wrote them; values only, never keys."""
 
     meta_data: str | None = None
@@ -242,13 +255,13 @@ class ContainerSpec:
     root: RootDisk
     parts: tuple[Part, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    security: Security = Security()
-    cloud_init: CloudInit = CloudInit()
+    security: Security = dataclasses.field(default_factory=Security)
+    cloud_init: CloudInit = dataclasses.field(default_factory=CloudInit)
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     limits: Mapping[str, str] = dataclasses.field(default_factory=dict)
     rescue_mount: RescueMount | None = None
-    program: Program = Program()
+    program: Program = dataclasses.field(default_factory=Program)
     gpu_libraries: frozenset[str] = frozenset()
     processes: int = PROCESSES
 

@@ -8,7 +8,8 @@ Documentation/filesystems/proc.rst. Sizes are bytes, times nanoseconds unless a 
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from containerhost.idlist import id_list
 from containerhost.sysfs import Host
@@ -17,6 +18,7 @@ _NODES = "/sys/devices/system/node"
 _CPUS = "/sys/devices/system/cpu"
 _NODE = re.compile(r"node([0-9]{1,5})")
 _HUGEPAGES = re.compile(r"hugepages-([0-9]{1,9})kB")
+_FAR = 255  # the largest distance of ACPI's SLIT
 _NANOSECONDS = 1_000_000_000
 
 
@@ -58,18 +60,34 @@ class CpuInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Topology:
-    """:ivar nodes: by id; a host without NUMA has one node, 0"""
+    """:ivar nodes: by id; a host without NUMA has one node, 0
+    :ivar allocatable: nodes that the kernel lets this process have memory of; empty where it does not say
+    """
 
     nodes: tuple[NumaNode, ...]
     cpu: CpuInfo
+    allocatable: frozenset[int] = frozenset()
 
     @property
     def cpus(self) -> frozenset[int]:
         return frozenset[int]().union(*(node.cpus for node in self.nodes))
 
+    def memory_of(self, nodes: Iterable[int]) -> frozenset[int]:
+        """Return the nodes that memory can be bound to for containers on ``nodes``: for a node without memory, the
+        nearest that has some. A node that the host does not have stays."""
+        known = {node.id: node for node in self.nodes}
+        return frozenset(self._nearest_memory(known[node]) if node in known else node for node in nodes)
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CpuTimes:
+    def _nearest_memory(self, node: NumaNode) -> int:
+        having = [other.id for other in self.nodes
+                  if other.memory > 0 and (not self.allocatable or other.id in self.allocatable)]
+        if node.id in having or not having:
+            return node.id
+        distances = dict(zip((other.id for other in self.nodes), node.distances, strict=False))
+        return min(having, key=lambda other: (distances.get(other, _FAR), other))
+
+
+class CpuTimes(NamedTuple):
     """Nanoseconds since boot, summed over all CPUs."""
 
     kernel: int
@@ -78,8 +96,7 @@ class CpuTimes:
     iowait: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(NamedTuple):
     """:ivar used: bytes that starting programs could not get: total less MemAvailable"""
 
     total: int
@@ -92,7 +109,8 @@ def read(host: Host | None = None) -> Topology:
     cores = _cores(host, online)
     ids = sorted(int(match[1]) for name in host.names(_NODES) if (match := _NODE.fullmatch(name)))
     nodes = tuple(_node(host, number, online, cores) for number in ids) or (_only_node(host, online, cores),)
-    return Topology(nodes, _cpu_info(host, online, cores))
+    allocatable = id_list(host.fields("/proc/self/status").get("Mems_allowed_list"))
+    return Topology(nodes, _cpu_info(host, online, cores), allocatable)
 
 
 def _node(host: Host, number: int, online: frozenset[int], cores: Mapping[int, frozenset[int]]) -> NumaNode:

@@ -1,32 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the parts of the driver from the node's options. Nothing here talks to LXD yet."""
+"""Build the parts of the driver from the node's options. Nothing here talks to LXD yet.
 
+Each part is imported where it is built: an action is a process of its own, and most of a short one's time would be the
+import of what it does not need.
+"""
+
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import HostView
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.engines.lxd.exports import Exports
-from containerhost.engines.lxd.idmap import idmap
-from containerhost.engines.lxd.images import Images as ImageStore
-from containerhost.engines.lxd.snapshots import Snapshots
 from containerhost.privileged import Privileged
-from containerhost.sysfs import Host
-from lxdone.conf import Options
-from lxdone.disk.images import Images
-from lxdone.root.reconciler import MonitoredEngine, Reconciler
-from lxdone.root.root_images import RootImages
-from lxdone.root.root_writeback import RootWriteback
-from lxdone.vmm import Vmm
-from onedriver.node.commands import Commands
-from onedriver.node.consoles import Consoles
-from onedriver.node.context import Contexts
-from onedriver.node.device_recovery import DeviceRecovery
+from lxdone.conf import DRIVER, Options
 
 if TYPE_CHECKING:
+    from containerhost.allocation.allocator import DeviceAllocator
+    from containerhost.engines.lxd.exports import Exports
+    from lxdone.disk.images import Images
+    from lxdone.root.reconciler import Reconciler
+    from lxdone.root.root_writeback import RootWriteback
+    from lxdone.vmm import Vmm
+    from onedriver.node.consoles import Consoles
+    from onedriver.node.device_recovery import DeviceRecovery
     from onedriver.node.measure import Measure
 
 
@@ -36,39 +32,73 @@ def engine(options: Options) -> LxdEngine:
     return LxdEngine(LxdClient(settings), Privileged(), locks=Path(options.owners))
 
 
-def vmm(options: Options) -> Vmm:
+def vmm(options: Options) -> "Vmm":
+    from containerhost.engines.lxd.idmap import idmap
+    from containerhost.engines.lxd.images import Images as ImageStore
+    from containerhost.engines.lxd.snapshots import Snapshots
+    from containerhost.sysfs import Host
+    from lxdone.root.root_images import RootImages
+    from lxdone.vmm import Vmm
+    from onedriver.node.commands import Commands
+    from onedriver.node.context import Contexts
+
     lxd, host = engine(options), Host()
     allocator = allocator_of(options, lxd)
     state, disks = Path(options.state), disks_of(options, lxd)
     root_images = RootImages(ImageStore(lxd.client), state, options.operation_timeout)
     return Vmm(options, lxd, allocator, Snapshots(lxd.client), root_images, writeback_of(options, lxd), disks,
-               Contexts(state), Commands(state, Vmm.driver), consoles_of(options, lxd), host)
+               Contexts(state), Commands(state, DRIVER), consoles_of(options, lxd), host,
+               functools.partial(idmap, lxd.client))
 
 
-def allocator_of(options: Options, lxd: LxdEngine) -> DeviceAllocator:
+def allocator_of(options: Options, lxd: LxdEngine) -> "DeviceAllocator":
+    from containerhost.allocation.allocator import DeviceAllocator
+    from containerhost.allocation.store import AllocationStore
+    from containerhost.devices.scan import HostView
+
     return DeviceAllocator(AllocationStore(Path(options.owners)), HostView, Privileged(), lxd.held)
 
 
-def disks_of(options: Options, lxd: LxdEngine) -> Images:
+def disks_of(options: Options, lxd: LxdEngine) -> "Images":
+    from containerhost.engines.lxd.idmap import idmap
+    from lxdone.disk.images import Images
+
     return Images(Path(options.state), Path(options.datastores), lambda name: idmap(lxd.client, name),
                   options.operation_timeout, options.block_devices)
 
 
-def writeback_of(options: Options, lxd: LxdEngine) -> RootWriteback:
+def writeback_of(options: Options, lxd: LxdEngine) -> "RootWriteback":
+    from lxdone.root.root_writeback import RootWriteback
+
     limit = options.operation_timeout
-    return RootWriteback(lambda compression: Exports(lxd.client, compression, limit), Path(options.datastores), limit)
+
+    def exports(compression: str) -> "Exports":
+        from containerhost.engines.lxd.exports import Exports
+
+        return Exports(lxd.client, compression, limit)
+
+    return RootWriteback(exports, Path(options.datastores), limit)
 
 
-def consoles_of(options: Options, lxd: LxdEngine) -> Consoles:
+def consoles_of(options: Options, lxd: LxdEngine) -> "Consoles":
+    from onedriver.node.consoles import Consoles
+
     return Consoles(Path(options.state), "lxdone.console_client", lambda name: lxd.metrics(name).pid)
 
 
-def devices_of(options: Options, lxd: LxdEngine) -> DeviceRecovery:
-    return DeviceRecovery(Vmm.driver, lxd.name, lambda vm_id: vmm(options).has_container(vm_id),
-                          allocator_of(options, lxd), Path(options.state))
+def devices_of(options: Options, lxd: LxdEngine) -> "DeviceRecovery":
+    from containerhost.storage.sharedmemory import SharedMemories
+    from onedriver.node.device_recovery import DeviceRecovery
+
+    memories = SharedMemories(Path(options.owners), DRIVER, lxd.name, Privileged())
+    return DeviceRecovery(DRIVER, lxd.name, lambda vm_id: vmm(options).has_container(vm_id),
+                          allocator_of(options, lxd), memories, Path(options.state))
 
 
-def reconciler(options: Options) -> Reconciler:
+def reconciler(options: Options) -> "Reconciler":
+    from lxdone.root.reconciler import Reconciler
+    from onedriver.node.context import Contexts
+
     lxd, state = engine(options), Path(options.state)
     return Reconciler(lxd, writeback_of(options, lxd), disks_of(options, lxd), Contexts(state),
                       consoles_of(options, lxd), devices_of(options, lxd), state,
@@ -76,9 +106,10 @@ def reconciler(options: Options) -> Reconciler:
 
 
 def measure(options: Options) -> "Measure":
-    # Which no action needs, and every action would wait for its import.
-    from onedriver.node.measure import Measure  # noqa: PLC0415
+    from containerhost.sysfs import Host
+    from lxdone.root.reconciler import MonitoredEngine
+    from onedriver.node.measure import Measure
 
     seen = MonitoredEngine(engine(options), reconciler(options))
-    return Measure(Vmm.driver, seen, Path(options.owners), Path(options.state), options.pci_filter, Host(),
+    return Measure(DRIVER, seen, Path(options.owners), Path(options.state), options.pci_filter, Host(),
                    Path(options.datastores))

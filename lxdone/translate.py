@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate a VM of OpenNebula to a container's spec. Pure: the same VM, options and host give the same spec."""
 
-import dataclasses
 import re
 from collections.abc import Mapping
 
 from containerhost.grants import GPU_CAPABILITIES
 from containerhost.spec import BridgedNic, ContainerSpec, DirectoryDisk, IoLimit, Mount, RootDisk, Security
+from containerhost.storage import sharedmemory
 from lxdone import cloudinit
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node import context, limits
-from onedriver.node.limits import cpu, memory, processes
+from onedriver.node.limits import NodeCores, cpu, memory, processes
 from onedriver.node.names import labels, name
 from onedriver.section import NO, YES
 from onedriver.vm import MIB, OVS, Disk, Nic, Vm
@@ -30,17 +30,17 @@ NUMBER_OF_DISK = re.compile(r"[0-9]{1,5}")
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
-def spec(vm: Vm, options: Options, node_cpus: Mapping[int, frozenset[int]], *, packed: bool = False
+def spec(vm: Vm, options: Options, cores: NodeCores, *, packed: bool = False
          ) -> ContainerSpec:
     """Return the part of the spec that the template alone decides: no image, no parts.
 
-    :param node_cpus: the host's CPUs by NUMA node
+    :param cores: the host's
     :param packed: the image of its root is packed, or was
     :raises BadInput, NotSupported: it asks for what this driver cannot or must not do
     """
     context.require_names(vm.context)
     return ContainerSpec(
-        name=name(vm.id), image="", cpu=cpu(vm, node_cpus), memory=memory(vm),
+        name=name(vm.id), image="", cpu=cpu(vm, cores), memory=memory(vm),
         root=RootDisk(options.storage_pool, root_size(root(vm), options, packed=packed), io_limit(root(vm))),
         security=security(vm.own, options), gpu_libraries=gpu_capabilities(vm.own) or frozenset(),
         processes=processes(vm.own, PROCESS_LIMIT, options.process_limit),
@@ -198,8 +198,8 @@ def resized(vm: Vm, disk_id: str, size: str) -> Vm:
     """
     if not NUMBER.fullmatch(size) or disk_id not in {str(disk.id) for disk in vm.disks}:
         raise BadInput(f"VM {vm.id} has no disk {disk_id[:60]!r} that could be of {size[:60]!r} MiB")
-    return dataclasses.replace(vm, disks=tuple(
-        dataclasses.replace(disk, size=int(size) * MIB) if str(disk.id) == disk_id else disk for disk in vm.disks))
+    return vm._replace(disks=tuple(
+        disk._replace(size=int(size) * MIB) if str(disk.id) == disk_id else disk for disk in vm.disks))
 
 
 def nics(vm: Vm) -> tuple[BridgedNic, ...]:
@@ -240,3 +240,11 @@ def vlans(vm_id: int, wanted: Nic) -> tuple[int | None, frozenset[int]]:
 
 def context_mount(directory: str) -> Mount:
     return Mount("context", directory, "/context")
+
+
+def shared_memory(source: str) -> tuple[DirectoryDisk, ...]:
+    """Return the part for the memory that a VM shares.
+
+    :param source: where its view is on the host
+    """
+    return (DirectoryDisk("shared-memory", source, sharedmemory.TARGET),)

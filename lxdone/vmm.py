@@ -7,21 +7,21 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.devices.scan import HostView
 from containerhost.engines import Engine, Status
-from containerhost.engines.capabilities import RestorableSnapshots
 from containerhost.errors import EngineBusy, EngineConflict, EngineError, EngineNotFound, EngineTimeout
 from containerhost.linux.poll import retry
 from containerhost.network import openvswitch
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
+from containerhost.storage.idmounts import IdMap
 from containerhost.sysfs import Host
 from lxdone import lcm_states, translate
-from lxdone.conf import Options
-from lxdone.disk import diskformat, filesystems, isofiles
+from lxdone.conf import DRIVER, Options
+from lxdone.disk import diskformat, filesystems
 from lxdone.disk.images import Images
 from lxdone.disk.qcow2 import Origin
 from lxdone.root import root_files
@@ -34,9 +34,13 @@ from onedriver.node import context, datastores, validation
 from onedriver.node.commands import Commands
 from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
+from onedriver.node.limits import shared_memory
 from onedriver.node.vm_ids import attached_disk, complain, own_name
 from onedriver.node.vmm import SNAPSHOT, BaseVmm
 from onedriver.vm import MIB, OVS, Disk, Nic, Vm
+
+if TYPE_CHECKING:
+    from containerhost.engines.capabilities import RestorableSnapshots
 
 LOG = logging.getLogger(__name__)
 
@@ -49,20 +53,24 @@ IMAGE_TRIES = 3  # an image may be removed between its import and its use
 
 
 class Vmm(BaseVmm):
-    driver = "lxdone"
+    """:param ids: tells the id map of a container by its name; None for a privileged one
+    """
+
+    driver = DRIVER
     _options: Options
     _engine: Engine
-    _snapshots: RestorableSnapshots
+    _snapshots: "RestorableSnapshots"
 
-    def __init__(self, options: Options, engine: Engine, allocator: DeviceAllocator, snapshots: RestorableSnapshots,
+    def __init__(self, options: Options, engine: Engine, allocator: DeviceAllocator, snapshots: "RestorableSnapshots",
                  root_images: RootImages, writeback: RootWriteback, disks: Images, contexts: Contexts,
-                 commands: Commands, consoles: Consoles, host: Host) -> None:
+                 commands: Commands, consoles: Consoles, host: Host, ids: Callable[[str], IdMap | None]) -> None:
         super().__init__(options, engine, allocator, snapshots, commands, host)
         self._root_images = root_images
         self._writeback = writeback
         self._disks = disks
         self._contexts = contexts
         self._consoles = consoles
+        self._ids = ids
 
     # Life. A console that is there already goes on; one ends by itself with its container.
 
@@ -255,7 +263,8 @@ class Vmm(BaseVmm):
                                                                         gpu_capabilities=tuple(sorted(wanted)))
 
     def _reconfigure(self, vm: Vm, spec: ContainerSpec) -> None:
-        self._engine.set_limits(spec.name, spec)
+        with self._cores.bound(spec) as bound:
+            self._engine.set_limits(spec.name, bound)
 
     def reconfigure(self, call: Call) -> None:
         self._write_context(call.vm, self._engine.root_ids(self._existing(call).name))
@@ -305,13 +314,16 @@ class Vmm(BaseVmm):
         return self._contexts.write(translate.name(vm.id), vm.context, owner, bring)
 
     def _bring_files(self, iso: Path, directory: Path) -> None:
+        from lxdone.disk import isofiles  # noqa: PLC0415  (few contexts have files)
+
         with datastores.opened(iso) as disk:
             isofiles.extract(disk.path, directory, self._options.operation_timeout)
 
     def _spec(self, vm: Vm) -> ContainerSpec:
         translate.require_disks(vm)
         graphics.vnc(vm.id, vm.graphics)
-        return translate.spec(vm, self._options, self._node_cpus(vm), packed=self._is_packed(vm))
+        shared_memory(vm)
+        return translate.spec(vm, self._options, self._node_cores(vm), packed=self._is_packed(vm))
 
     def _is_packed(self, vm: Vm) -> bool:
         """Return whether a root without a SIZE of its own is packed, or was and is a larger file system now."""
@@ -333,7 +345,7 @@ class Vmm(BaseVmm):
             undo.on_error("remove the container", self.remove, vm.id)
             grants = self._acquire(vm, requests, view)
             directory = self._write_context(vm, None)
-            parts: tuple[Part, ...] = (*translate.nics(vm), *grants)
+            parts: tuple[Part, ...] = (*translate.nics(vm), *grants, *self._shared_memory(vm))
             with root_files.opened(root_files.restored(root_files.of(vm, file))) as disk, naming_size(vm, spec):
                 self._writeback.require_possible(vm, file, disk)
                 self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(directory)),)),
@@ -356,7 +368,8 @@ class Vmm(BaseVmm):
             try:
                 with self._root_images.held(disk, origin, directory, limit) as image:
                     labels = dict(spec.labels) | {translate.IMAGE_LABEL: image}
-                    return self._engine.create(dataclasses.replace(spec, image=image, labels=labels))
+                    with self._cores.bound(dataclasses.replace(spec, image=image, labels=labels)) as bound:
+                        return self._engine.create(bound)
             except EngineNotFound:
                 if last:
                     raise
@@ -367,19 +380,27 @@ class Vmm(BaseVmm):
         self._write_context(vm, self._engine.root_ids(spec.name))
         self._disks.provide(vm)
         fitted = self._fitted(vm, spec, grants)
-        self._engine.reconfigure(spec.name, fitted)
+        with self._cores.bound(fitted) as bound:
+            self._engine.reconfigure(spec.name, bound)
         self._disks.release_others(vm)
         self._start(vm, fitted.parts)
 
     def _fitted(self, vm: Vm, spec: ContainerSpec, grants: Sequence[Part]) -> ContainerSpec:
         image = self._engine.container(spec.name).labels.get(translate.IMAGE_LABEL, "")
-        return dataclasses.replace(spec, parts=(*translate.nics(vm), *self._disks.parts(vm), *grants),
+        parts = (*translate.nics(vm), *self._disks.parts(vm), *grants, *self._shared_memory(vm))
+        return dataclasses.replace(spec, parts=parts,
                                    labels=dict(spec.labels) | {translate.IMAGE_LABEL: image})
+
+    def _shared_memory(self, vm: Vm) -> tuple[Part, ...]:
+        memory = self._join_job(vm)
+        return () if memory is None else translate.shared_memory(self._memories.view(memory, self._consumer(vm.id)))
 
     def _start(self, vm: Vm, parts: Sequence[Part]) -> None:
         """Start the container; one that sees more or less than it was granted is stopped again."""
         name = translate.name(vm.id)
         self._writeback.begin(self._contexts.home(name), vm, self._root_file(vm))
+        if memory := shared_memory(vm):
+            self._memories.show(memory, self._consumer(vm.id), self._ids(name))
         self._engine.start(name)
         grants = grants_of(parts)
         if grants:
@@ -418,6 +439,7 @@ class Vmm(BaseVmm):
         self._disks.let_go_all(vm_id)
         self._engine.delete(name)
         complain(self._allocator.release(self._consumer(vm_id), view))
+        self._memories.leave(self._consumer(vm_id))
         self._writeback.discard(name)
         self._writeback.end(self._contexts.home(name))
         self._contexts.remove(name)

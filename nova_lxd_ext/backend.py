@@ -13,6 +13,7 @@ from oslo_config import cfg
 from containerhost import topology
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
+from containerhost.corebinding import CoreBinding
 from containerhost.devices.health import kernellog
 from containerhost.devices.scan import HostView, Inventory
 from containerhost.engines.lxd.client import LxdClient, Settings
@@ -20,6 +21,7 @@ from containerhost.engines.lxd.disktransfers import DiskTransfers
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.exports import Exports
 from containerhost.engines.lxd.guestfiles import GuestFiles
+from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.images import Images
 from containerhost.engines.lxd.live import Live
 from containerhost.engines.lxd.migration import Transfers
@@ -27,11 +29,12 @@ from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.inside.guestnotice import GuestNotice
 from containerhost.network.veth import Veths
 from containerhost.privileged import Privileged
+from containerhost.storage.sharedmemory import SharedMemories
 from containerhost.sysfs import Host
 from nova_lxd_ext.access.consoles import Consoles
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement
 from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
-from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
+from nova_lxd_ext.hardware.flavor_devices import DRIVER, ENGINE, FlavorDevices
 from nova_lxd_ext.host.computenode import ComputeNode
 from nova_lxd_ext.host.resources import Resources
 from nova_lxd_ext.image.imagecache import ImageCache
@@ -43,9 +46,11 @@ from nova_lxd_ext.network.vifplug import Plugs
 from nova_lxd_ext.network.vifs import Ports
 from nova_lxd_ext.peers import Peers
 from nova_lxd_ext.privsep import privileged
+from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.flavor import HostCpus
 from nova_lxd_ext.server.incoming import IncomingMigrations
+from nova_lxd_ext.server.jobmemory import JobMemories
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.liveresize import LiveResize
 from nova_lxd_ext.server.migration import Migrations
@@ -121,8 +126,11 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     volumes = Volumes(engine, states, connectors, Copier(root_actions, conf.lxd.volume_timeout))
     pool = conf.lxd.storage_pool
     ephemerals = Ephemerals(PoolDisks(client, pool), DiskTransfers(client, pool))
-    attachments = DeviceAttachments(engine, (flavor_devices, ports, volumes, ephemerals), view)
-    lifecycle = Lifecycle(conf, engine, states, attachments, images, lambda: host_cpus(host))
+    memories = JobMemories(SharedMemories(Path(conf.lxd.owners_dir), DRIVER, ENGINE, root_actions),
+                           functools.partial(idmap, client))
+    attachments = DeviceAttachments(engine, (flavor_devices, ports, volumes, ephemerals, memories), view)
+    cores = CoreBinding(engine, host, Path(conf.lxd.owners_dir), labels.UUID)
+    lifecycle = Lifecycle(conf, engine, states, attachments, images, cores, lambda: host_cpus(host))
     power = Power(conf, engine, states, attachments)
     notice = GuestNotice(GuestFiles(engine.pid, root_actions), conf.lxd.shrink_notice)
     changes = Live(engine, root_actions, host)
@@ -133,7 +141,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         imagecache=ImageCache(conf, images, image_api),
         snapshots=Snapshots(states, exports(conf, client), image_api),
         device_providers=DeviceProviders(store, placement, inventory),
-        resources=Resources(engine, host, inventory, store, pool), flavor_devices=flavor_devices,
+        resources=Resources(engine, host, inventory, store, pool, notice.tell_faults), flavor_devices=flavor_devices,
         lifecycle=lifecycle, power=power, peers=peers,
         rescue=Rescue(conf, engine, states, lifecycle, power, attachments, images),
         recovery=Recovery(states, lifecycle, power, changes.await_changes),
@@ -162,6 +170,7 @@ def exports(conf: cfg.ConfigOpts, client: LxdClient) -> Exports:
 
 def host_cpus(host: Host) -> HostCpus:
     """Return the cores of ``host`` by node, and which of them nova's options share."""
-    shared = hardware.get_cpu_shared_set()
-    return HostCpus(cells={node.id: node.cpus for node in topology.read(host).nodes},
-                    shared=None if shared is None else frozenset(shared))
+    shared, dedicated, found = hardware.get_cpu_shared_set(), hardware.get_cpu_dedicated_set(), topology.read(host)
+    return HostCpus(cells={node.id: node.cpus for node in found.nodes},
+                    shared=None if shared is None else frozenset(shared), dedicated=frozenset(dedicated or ()),
+                    memory={node.id: min(found.memory_of([node.id])) for node in found.nodes})

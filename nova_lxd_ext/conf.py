@@ -127,6 +127,11 @@ SCHEDULER = [
 For nova-scheduler with ``nova_lxd_ext.scheduler.OwnHostWeigher`` among its ``[filter_scheduler] weight_classes``: how
 much more a server's own host weighs than others when it is resized. A negative number prefers the others.
 """),
+    cfg.FloatOpt("pair_weight_multiplier", default=1.0, help="""
+For nova-scheduler with ``nova_lxd_ext.scheduler.PairWeigher`` among its ``[filter_scheduler] weight_classes``: how much
+more a host weighs that has free pairs of a GPU and a virtual function below one PCIe switch, for a server that asks for
+both. A server that asks for one of them prefers hosts without.
+"""),
     cfg.FloatOpt("task_group_weight_multiplier", default=10000000.0, min=0, help="""
 For nova-scheduler with ``nova_lxd_ext.scheduler.TaskGroupWeigher`` among its ``[filter_scheduler] weight_classes``: how
 much more the host weighs that a job's server is placed on. Keep it above the sum of all others, of which

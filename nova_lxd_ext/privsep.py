@@ -12,7 +12,7 @@ from typing import Any
 from oslo_privsep import capabilities, priv_context
 
 from containerhost.errors import HostActionFailed
-from containerhost.privileged import Inside, Privileged
+from containerhost.privileged import Ids, Inside, Privileged
 from containerhost.sysfs import Host
 
 
@@ -146,8 +146,26 @@ class Helper(Privileged):
     def block_users(self, pid: int, path: str, number: tuple[int, int]) -> tuple[str, ...]:
         return tuple(act("block_users", pid, path, list(number)))
 
+    def mount_memory(self, name: str, size: int) -> None:
+        act("mount_memory", name, size)
+
+    def make_memory_view(self, name: str) -> None:
+        act("make_memory_view", name)
+
+    def show_memory(self, name: str, ids: Ids | None) -> None:
+        act("show_memory", name, ids)
+
+    def unmount_memory(self, name: str) -> None:
+        act("unmount_memory", name)
+
+    def present_memories(self) -> tuple[str, ...]:
+        return tuple(act("present_memories"))
+
     def raise_limits(self, pid: int, limits: Mapping[str, str]) -> None:
         act("raise_limits", pid, dict(limits))
+
+    def bind_memory(self, pid: int, nodes: Collection[int]) -> None:
+        act("bind_memory", pid, list(nodes))
 
     def copy_block(self, source: str, target: str, place: int, size: int) -> int:
         return int(act("copy_block", source, target, place, size))

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Define what the API accepts for the flavor keys of this driver (entry point ``nova.api.extra_spec_validators``).
 
-A key stands here only where nova has none. Nova refuses every other ``lxd:`` key, so a typing error does not go unseen.
+A key stands here only where nova has none. Nova refuses every other ``lxd:`` and ``hpc:`` key, so a typing
+error does not go unseen.
 """
 
 from nova.api.validation.extra_specs import base
 
 from containerhost.grants import GPU_CAPABILITIES
+from containerhost.placement.affinity import Affinity
 
 LIVE_RESIZE = PREFERRED, REQUIRED = ("preferred", "required")
+
+SHARED_MEMORY = "hpc:shared_memory"
 
 _CAPABILITY = "|".join(GPU_CAPABILITIES)
 
@@ -45,6 +49,17 @@ EXTRA_SPEC_VALIDATORS = [
         value={"type": int, "min": 1, "description": "A number; ``[lxd] process_limit`` when absent."},
     ),
     base.ExtraSpecValidator(
+        name="hpc:affinity",
+        description="Which cores and memory nodes the container is bound to, chosen by its host.",
+        value={
+            "type": str,
+            "description": "any: none (also when absent). cpu: cores of its own, an equal share of every socket. "
+                           "cpumem: cores of its own and memory of one NUMA node or socket, that of its devices if it "
+                           "can be. cpumempin: the same, and a core for each MPI process.",
+            "enum": list(Affinity),
+        },
+    ),
+    base.ExtraSpecValidator(
         name="lxd:live_resize",
         description="Whether a running server gets this flavor only while its processes go on.",
         value={
@@ -53,6 +68,13 @@ EXTRA_SPEC_VALIDATORS = [
                            "then it is stopped and started again.",
             "enum": list(LIVE_RESIZE),
         },
+    ),
+    base.ExtraSpecValidator(
+        name=SHARED_MEMORY,
+        description="Size of the /dev/shm that the container has in common with those containers on its host that are "
+                    "in the same server group.",
+        value={"type": int, "min": 1, "description": "MiB, at most the flavor's memory; a /dev/shm of its own when "
+                                                     "absent."},
     ),
 ]
 

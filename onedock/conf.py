@@ -9,6 +9,7 @@ from onedriver.node import options
 from onedriver.node.options import NodeOptions
 
 USUAL = Path("/etc/onedock.toml")
+DRIVER = "onedock"  # its name in OpenNebula and in the allocation records
 
 
 @dataclasses.dataclass(frozen=True)

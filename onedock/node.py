@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from containerhost.errors import ContainerHostError
-from onedock import attributes, backend, conf, lcm_states
+from onedock import backend, conf
 from onedock.conf import Options
-from onedriver import actions, document, program
+from onedriver import program
 from onedriver.errors import BadInput, DriverError
-from onedriver.node import validation, vmlock
+from onedriver.node import vmlock
 
 LOCK_TIMEOUT = 1800  # s; longer than the programs that the transfer driver runs meanwhile may take
 
@@ -26,6 +26,10 @@ def vmm(script: str, argv: list[str], stdin: BinaryIO, out: TextIO | None = None
     :param out, err: None is this process's own
     :returns: the exit status
     """
+    from onedock import attributes, lcm_states
+    from onedriver import actions, document
+    from onedriver.node import validation
+
     def act() -> str | None:
         call = actions.call(script, argv, document.read(stdin), attributes.PREFIX)
         validation.of_action(call.action, lcm_states.UNSUPPORTED)
@@ -116,7 +120,9 @@ def lock(vm: str, system_ds: str, disk: str, *how: str) -> int:
 
 
 def number(text: str) -> int:
-    if not actions.NUMBER.fullmatch(text):
+    from onedriver.actions import NUMBER
+
+    if not NUMBER.fullmatch(text):
         raise BadInput(f"{text[:40]!r} is no number of a VM, a datastore or a disk")
     return int(text)
 

@@ -3,13 +3,13 @@
 spec."""
 
 import re
-from collections.abc import Mapping
 
 from containerhost.spec import ContainerSpec, Mount, RootDisk, Security
+from containerhost.storage import sharedmemory
 from onedock.attributes import PROCESS_LIMIT, Attributes
 from onedock.conf import Options
 from onedriver.errors import BadInput, NotSupported
-from onedriver.node.limits import cpu, io_limit, memory, processes
+from onedriver.node.limits import NodeCores, cpu, io_limit, memory, processes
 from onedriver.node.names import labels, name
 from onedriver.vm import MIB, Disk, Vm
 
@@ -20,17 +20,17 @@ MEDIA = "/media"  # below it a disk is at its number
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
-def spec(vm: Vm, attributes: Attributes, options: Options, node_cpus: Mapping[int, frozenset[int]]) -> ContainerSpec:
+def spec(vm: Vm, attributes: Attributes, options: Options, cores: NodeCores) -> ContainerSpec:
     """Return the part of the spec that the template alone decides: no image, no parts, no mounts.
 
-    :param node_cpus: the host's CPUs by NUMA node
+    :param cores: the host's
     :raises BadInput, NotSupported: it asks for what this driver cannot or must not do
     """
     require_disks(vm)
     if vm.topology.hugepage:
         raise NotSupported(f"VM {vm.id} is to have huge pages, which Docker has no limit for; leave out HUGEPAGE_SIZE")
     return ContainerSpec(
-        name=name(vm.id), image="", cpu=cpu(vm, node_cpus), memory=memory(vm),
+        name=name(vm.id), image="", cpu=cpu(vm, cores), memory=memory(vm),
         root=RootDisk("", root(vm).size if options.root_quota else None, io_limit(root(vm))),
         security=Security(read_only=attributes.read_only), environment=attributes.environment,
         program=attributes.program, labels=labels(vm),
@@ -106,3 +106,11 @@ def mounts(context: str, resolv: str, media: str) -> tuple[Mount, ...]:
     """
     return (Mount("context", context, "/context"), Mount("resolv", resolv, "/etc/resolv.conf"),
             Mount("media", media, MEDIA, read_only=False, follows=True))
+
+
+def shared_memory(source: str | None) -> tuple[Mount, ...]:
+    """Return the mount of the memory that a VM shares.
+
+    :param source: where it is on the host; None if the VM shares none
+    """
+    return () if source is None else (Mount("shared-memory", source, sharedmemory.TARGET, read_only=False),)

@@ -18,14 +18,15 @@ from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
 from onedock import attributes, lcm_states, translate
-from onedock.conf import Options
+from onedock.conf import DRIVER, Options
 from onedock.guest import Guests
 from onedock.nics import Nics
 from onedock.root_images import RootImages, Snapshots
 from onedriver.actions import Call
-from onedriver.errors import BadInput, DriverError
+from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node import validation
 from onedriver.node.commands import Commands
+from onedriver.node.limits import shared_memory
 from onedriver.node.names import LABEL, name
 from onedriver.node.vm_ids import attached_disk, complain, own_name
 from onedriver.node.vmm import BaseVmm
@@ -39,7 +40,7 @@ LAST_WORDS = 300  # letters
 
 
 class Vmm(BaseVmm):
-    driver = "onedock"
+    driver = DRIVER
     _options: Options
     _engine: DockerEngine
     _snapshots: Snapshots
@@ -153,7 +154,8 @@ class Vmm(BaseVmm):
     # Changes.
 
     def _reconfigure(self, vm: Vm, spec: ContainerSpec) -> None:
-        self._engine.reconfigure(spec.name, spec)
+        with self._cores.bound(spec) as bound:
+            self._engine.reconfigure(spec.name, bound)
 
     def reconfigure(self, call: Call) -> None:
         """Update the context that the guest sees, and the addresses of its interfaces."""
@@ -209,7 +211,8 @@ class Vmm(BaseVmm):
     def _spec(self, vm: Vm) -> ContainerSpec:
         chosen = attributes.read(vm.own, vm.context, self._options.raw_options)
         self._guests.require_possible(vm)
-        return translate.spec(vm, chosen, self._options, self._node_cpus(vm))
+        shared_memory(vm)
+        return translate.spec(vm, chosen, self._options, self._node_cores(vm))
 
     def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         validation.of_a_new_container(vm, self._root_images.is_kept(vm))
@@ -226,17 +229,38 @@ class Vmm(BaseVmm):
 
     def _create(self, vm: Vm, spec: ContainerSpec, image: str) -> None:
         beside = attributes.raw(vm.own, self._options.raw_options)
-        self._engine.create(dataclasses.replace(spec, image=image, mounts=self._guests.mounts(vm.id)), beside)
+        mounts = (*self._guests.mounts(vm.id), *translate.shared_memory(self._shared_memory(vm)))
+        made = dataclasses.replace(spec, image=image, mounts=mounts)
+        with self._cores.bound(made) as bound:
+            self._engine.create(bound, beside)
 
     def _restart(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
+        self._require_same_job(vm)
+        self._join_job(vm)
         grants = self._acquire_anew(vm, view)
         self._guests.write(vm)
         self._guests.provide(vm)
         parts: tuple[Part, ...] = (*self._nics.provide(vm, running=False), *grants)
         self._nics.remove(vm.id, frozenset(nic.target for nic in vm.nics))
         self._engine.update_devices(spec.name, parts)
-        self._engine.reconfigure(spec.name, spec)
+        with self._cores.bound(dataclasses.replace(spec, parts=parts)) as bound:
+            self._engine.reconfigure(spec.name, bound)
         self._start(spec.name, parts)
+
+    def _shared_memory(self, vm: Vm) -> str | None:
+        """Return where the memory that the VM shares is mounted on the host; None if it shares none."""
+        memory = self._join_job(vm)
+        return None if memory is None else self._memories.path(memory)
+
+    def _require_same_job(self, vm: Vm) -> None:
+        """Refuse other shared memory than the container was made with: Docker fixes a container's mounts.
+
+        :raises NotSupported: the VM's HPC attributes were changed
+        """
+        wanted = shared_memory(vm)
+        if self._memories.of(self._consumer(vm.id)) != (wanted and self._memories.path(wanted)):
+            raise NotSupported(f"HPC of VM {vm.id} names other shared memory than container {name(vm.id)} was made "
+                               "with, which Docker cannot change: restore it, or undeploy the VM and resume it")
 
     def _start(self, own: str, parts: Sequence[Part]) -> None:
         """Start the container; one that fails at once, or sees more or less than it was granted, is stopped again."""
@@ -272,6 +296,7 @@ class Vmm(BaseVmm):
         self._engine.delete(own)
         self._delete_aside(own)
         complain(self._allocator.release(self._consumer(vm_id)))
+        self._memories.leave(self._consumer(vm_id))
         self._nics.remove(vm_id)
         self._guests.remove(vm_id)
         self._root_images.release(vm_id)

@@ -5,9 +5,9 @@ Arguments come as oned writes them; VMID and HOST end them, except for exec, whe
 is plain XML over ssh and base64 where oned runs the script itself (``-l``), where three scripts have other names too.
 """
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from onedriver import document, vm
 from onedriver.document import Element
@@ -50,8 +50,7 @@ NUMBER = re.compile(r"[0-9]{1,9}")
 MESSAGE, DEPLOYMENT = "VMM_DRIVER_ACTION_DATA", "VM"
 
 
-@dataclasses.dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """:ivar arguments: by the names of :data:`ARGUMENTS`; of exec ``command`` and perhaps ``stdin``
     :ivar vm: as it is to be; for detach_nic as it was
     :ivar system_ds: the datastore of the VM's disks; None for deploy, whose document has none

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read hosts and datastores as OpenNebula describes them to a driver, typed. Pure."""
 
-import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
 
-from onedriver.document import Element
 from onedriver.errors import BadInput
 from onedriver.section import Section
+
+if TYPE_CHECKING:
+    from onedriver.document import Element
 
 MIB = 1 << 20
 
 
-@dataclasses.dataclass(frozen=True)
-class HostPci:
+class HostPci(NamedTuple):
     """:ivar vm: id of the VM that the core gave the device; None when it is free
     """
 
@@ -19,8 +20,7 @@ class HostPci:
     vm: int | None
 
 
-@dataclasses.dataclass(frozen=True)
-class OneHost:
+class OneHost(NamedTuple):
     """:ivar memory: bytes
     :ivar cpu: hundredths of a CPU
     """
@@ -32,8 +32,7 @@ class OneHost:
     pcis: tuple[HostPci, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Datastore:
+class Datastore(NamedTuple):
     """:ivar type: IMAGE, SYSTEM, FILE or BACKUP
     :ivar safe_directories: from which images may be taken
     :ivar limit: bytes it may use at most; None is the whole file system
@@ -49,8 +48,7 @@ class Datastore:
     limit: int | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """:ivar type: OS, CDROM, DATABLOCK…; None where the core does not tell, as to ``stat``
     :ivar file_system: that data is to have
     :ivar size: bytes
@@ -73,7 +71,7 @@ IMAGE_TYPES = {0: "OS", 1: "CDROM", 2: "DATABLOCK", 3: "KERNEL", 4: "RAMDISK", 5
 TYPES = {0: "IMAGE", 1: "SYSTEM", 2: "FILE", 3: "BACKUP"}
 
 
-def host(element: Element) -> OneHost:
+def host(element: "Element") -> OneHost:
     top = Section(element, "HOST")
     share = top.section("HOST_SHARE")
     if share is None:
@@ -89,7 +87,7 @@ def host_pci(section: Section) -> HostPci:
     return HostPci(section.required("ADDRESS"), holder if holder is not None and holder >= 0 else None)
 
 
-def datastore(element: Element) -> Datastore:
+def datastore(element: "Element") -> Datastore:
     top = Section(element, "DATASTORE")
     template = top.section("TEMPLATE")
     kind = top.number("TYPE")
@@ -103,7 +101,7 @@ def datastore(element: Element) -> Datastore:
         limit=None if limit is None else limit * MIB)
 
 
-def image(element: Element) -> Image:
+def image(element: "Element") -> Image:
     top = Section(element, "IMAGE")
     size, kind, snapshot = top.integer("SIZE"), top.integer("TYPE"), top.integer("TARGET_SNAPSHOT", -1)
     if kind is not None and kind not in IMAGE_TYPES:

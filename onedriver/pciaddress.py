@@ -11,8 +11,8 @@ A share of a GPU is ``0000:17:00:0:share0``, and its product number that of the 
 no GPU's own begins with (``20b0`` becomes ``d0b0``).
 """
 
-import dataclasses
 import re
+from typing import NamedTuple
 
 from onedriver.errors import BadInput
 
@@ -23,8 +23,7 @@ DEVICE_ID = re.compile(r"(?P<function>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-
 PROFILE = re.compile(r"(?P<slices>[1-7])g\.(?P<memory>[0-9]{1,3})gb(?P<media>\+me(\.all)?)?")
 
 
-@dataclasses.dataclass(frozen=True)
-class PciAddress:
+class PciAddress(NamedTuple):
     """:ivar slice: GPU instance and compute instance of a slice; None for what is none
     :ivar share: number of a share of a GPU; None for what is none
     """

@@ -5,10 +5,12 @@ was checked; every refusal names the attribute and what it may be."""
 import decimal
 import re
 from collections.abc import Collection, Iterator
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from onedriver.document import Element
 from onedriver.errors import BadInput
+
+if TYPE_CHECKING:
+    from onedriver.document import Element
 
 YES, NO = frozenset({"YES", "TRUE", "1", "ON"}), frozenset({"NO", "FALSE", "0", "OFF"})
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
@@ -21,7 +23,7 @@ class Section:
     """:param name: how a person finds it: ``PCI 0 of VM 12``
     """
 
-    def __init__(self, element: Element, name: str) -> None:
+    def __init__(self, element: "Element", name: str) -> None:
         self._element = element
         self.name = name
 

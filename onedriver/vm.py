@@ -4,16 +4,19 @@
 MEMORY and SIZE are MiB in OpenNebula and bytes here; CPU is a share of cores in hundredths.
 """
 
-import dataclasses
 import decimal
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from onedriver import pciaddress
-from onedriver.document import Element
 from onedriver.errors import BadInput
 from onedriver.pciaddress import PciAddress
 from onedriver.section import Section
+
+if TYPE_CHECKING:
+    from onedriver.document import Element
 
 MIB = 1 << 20
 HEX4 = re.compile(r"[0-9A-Fa-f]{4}")
@@ -28,8 +31,7 @@ CEPH_IMAGE = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}/[A-Za-z0-9_.][A-Za-
 CEPH_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}")
 
 
-@dataclasses.dataclass(frozen=True)
-class Nic:
+class Nic(NamedTuple):
     """:ivar target: its name on the host, made by the core: ``one-<vm>-<nic>``
     :ivar bandwidth: KB/s in and out, averages; None is no limit
     :ivar bridge_type: linux, openvswitch…, lower case
@@ -55,8 +57,7 @@ class Nic:
     attach: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Pci:
+class Pci(NamedTuple):
     """:ivar address: which device the core chose; None when it chose none, which a driver must refuse
     :ivar uuid: of a GPU or slice, as the probe reported it
     :ivar nic_id: of a PCI element that is a network interface to OpenNebula (TYPE=NIC), which is also how any
@@ -90,8 +91,7 @@ class Pci:
         return self.address
 
 
-@dataclasses.dataclass(frozen=True)
-class Ceph:
+class Ceph(NamedTuple):
     """:ivar image: ``pool/image``
     """
 
@@ -99,8 +99,7 @@ class Ceph:
     user: str | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Disk:
+class Disk(NamedTuple):
     """:ivar type: FILE, BLOCK, RBD, CDROM, fs, swap…, upper case
     :ivar size: bytes; None when it is not told
     :ivar original_size: bytes of its image; None where it has none
@@ -120,13 +119,12 @@ class Disk:
     clone: bool
     tm_mad: str | None
     attach: bool = False
-    speed: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    speed: Mapping[str, int] = MappingProxyType({})
     ceph: Ceph | None = None
     original_size: int | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class NumaNode:
+class NumaNode(NamedTuple):
     """:ivar cpus: the host CPUs the core chose on this node
     :ivar memory_node: the host's NUMA node
     """
@@ -135,8 +133,7 @@ class NumaNode:
     memory_node: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Topology:
+class Topology(NamedTuple):
     """:ivar pin_policy: NONE, CORE, THREAD, SHARED or NODE_AFFINITY
     :ivar hugepage: size of its huge pages in bytes; None for ordinary pages
     """
@@ -146,8 +143,7 @@ class Topology:
     nodes: tuple[NumaNode, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """:ivar hypervisor_id: what snapshot_create printed
     """
 
@@ -156,17 +152,20 @@ class Snapshot:
     active: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Vm:
+class Vm(NamedTuple):
     """:ivar stime: seconds since the epoch when it was made, which never changes: an OpenNebula whose database was
         restored gives ids again that other VMs had
     :ivar cpu: share of host CPUs in hundredths (CPU=0.5 is 50)
     :ivar memory: bytes
     :ivar graphics: the attributes of its screen, as they are written (see :mod:`onedriver.graphics`)
+    :ivar uid: number of the user who owns the VM; None if it is not told
+    :ivar hpc: JOB and SHARED_MEMORY of HPC as they are written; the owner may change them at any time
     :ivar system_ds: id of the system datastore it is on; None before its first host
     :ivar uuid: None where it is none: its owner may change it at any time, and the VM must end all the same
     :ivar context: variables for the guest, in OpenNebula's order; the owner may change them at any time, so their names
         are checked where they are used (:mod:`onedriver.node.context`): a VM with bad ones can still be ended
+    :ivar affinity: AFFINITY of HPC, as it is written: its owner may change it at any time, and the VM must end all the
+        same
     :ivar own: attributes of the template that only this driver knows, by upper-case name (LXD_…)
     """
 
@@ -187,11 +186,14 @@ class Vm:
     context: dict[str, str]
     own: dict[str, str]
     graphics: dict[str, str]
+    uid: int | None
+    hpc: dict[str, str]
     system_ds: int | None
     host: str | None
+    affinity: str | None = None
 
 
-def vm(element: Element, own_prefix: str = "LXD_") -> Vm:
+def vm(element: "Element", own_prefix: str = "LXD_") -> Vm:
     """Read a VM.
 
     :param own_prefix: of the attributes that belong to the driver that asks
@@ -223,8 +225,11 @@ def vm(element: Element, own_prefix: str = "LXD_") -> Vm:
         snapshots=tuple(snapshot(section) for section in template.sections("SNAPSHOT")),
         context=context(template),
         own=own_attributes((template, top.section("USER_TEMPLATE")), own_prefix),
-        graphics=graphics(template), system_ds=history.integer("DS_ID") if history else None,
-        host=history.text("HOSTNAME") if history else None)
+        graphics=graphics(template), uid=top.integer("UID"),
+        hpc=hpc((template, top.section("USER_TEMPLATE"))),
+        system_ds=history.integer("DS_ID") if history else None,
+        host=history.text("HOSTNAME") if history else None,
+        affinity=affinity((template, top.section("USER_TEMPLATE"))))
 
 
 def uuid(text: str | None) -> str | None:
@@ -345,6 +350,14 @@ def context(template: Section) -> dict[str, str]:
 def graphics(template: Section) -> dict[str, str]:
     section = template.section("GRAPHICS")
     return {key.upper(): section.text(key) or "" for key in section.names} if section else {}
+
+
+def affinity(sections: tuple[Section | None, ...]) -> str | None:
+    found = (section.section("HPC") for section in sections if section)
+    return next((text for section in found if section and (text := section.text("AFFINITY"))), None)
+def hpc(sections: tuple[Section | None, ...]) -> dict[str, str]:
+    found = next((own for section in sections if section and (own := section.section("HPC"))), None)
+    return {"JOB": found.text("JOB") or "", "SHARED_MEMORY": found.text("SHARED_MEMORY") or ""} if found else {}
 
 
 def own_attributes(sections: tuple[Section | None, ...], prefix: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ import datetime
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from containerhost.devices.model import Device
 from containerhost.errors import EngineNotFound
@@ -34,6 +34,7 @@ class ContainerState:
 
     :ivar labels: the driver's own marks, keys as given in ``ContainerSpec.labels``
     :ivar last_used: last start; None when it never started
+    :ivar cores: those it has for itself among containers with an affinity
     :ivar interfaces: those it is configured with: their names in it -> the host interfaces that move in
     """
 
@@ -43,10 +44,10 @@ class ContainerState:
     created: datetime.datetime | None = None
     last_used: datetime.datetime | None = None
     interfaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    cores: frozenset[int] = frozenset()
 
 
-@dataclasses.dataclass(frozen=True)
-class InterfaceMetrics:
+class InterfaceMetrics(NamedTuple):
     """Counters since the interface is in the container.
 
     :ivar mac: "" where the engine cannot tell
@@ -86,8 +87,7 @@ class Metrics:
     interfaces: tuple[InterfaceMetrics, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class PoolUsage:
+class PoolUsage(NamedTuple):
     """:ivar driver: ``zfs``, ``btrfs``, ``lvm``, ``dir``…
     """
 
@@ -97,8 +97,7 @@ class PoolUsage:
     used: int
 
 
-@dataclasses.dataclass(frozen=True)
-class ServerInfo:
+class ServerInfo(NamedTuple):
     """:ivar name: ``lxd`` or ``incus``
     :ivar architectures: as the kernel names them (``x86_64``), the host's own first
     :ivar certificate: fingerprint of the daemon's certificate, which tells it from every other one; "" where unknown
@@ -115,8 +114,7 @@ class ServerInfo:
 KEPT = 64 * 1024  # bytes of a command's output; a tenant decides how much there is
 
 
-@dataclasses.dataclass(frozen=True)
-class Executed:
+class Executed(NamedTuple):
     """A command that ended.
 
     :ivar status: its exit status; 127 when there is no such program
@@ -133,8 +131,7 @@ class Executed:
         return self.stdout + self.stderr
 
 
-@dataclasses.dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """A container began, or ended, to be in a state; by the time this is read it may be in another."""
 
     name: str

@@ -9,7 +9,7 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from containerhost.spec import ContainerSpec
 
@@ -56,8 +56,7 @@ class ImageStore(Protocol):
         """Delete an image. Idempotent; containers made from it stay."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Disk:
+class Disk(NamedTuple):
     """:ivar size: bytes; 0 where none was asked for
     :ivar labels: the marks it was made with
     :ivar used: a container has it in its configuration
@@ -174,8 +173,7 @@ class DiskTransfers(Protocol):
         """
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """:ivar kind: ``container`` or ``snapshot``, as the engine calls what it can pack
     :ivar architecture: the container's, as the kernel names it
     """
@@ -185,8 +183,7 @@ class Source:
     architecture: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Packed:
+class Packed(NamedTuple):
     """:ivar size: bytes of the file
     """
 

@@ -6,6 +6,7 @@
     containerhost-guest watch [-- COMMAND...] follow changes: run COMMAND at each, acknowledge when it succeeds
     containerhost-guest ack                   acknowledge what is announced now
     containerhost-guest run -- COMMAND...     run a program with as many threads as it has cores, and its GPUs
+    containerhost-guest faults                what is wrong with its devices, one a line; status 1 if anything is
 
 One file, needing nothing but Python 3.9: copy it into an image as it is. What the host tells is described in
 containerhost/inside/resources.py. It comes as the file resources.json, and, also before the host has written that, by
@@ -87,6 +88,16 @@ def parse(text: str | None) -> Document | None:
     return found if isinstance(found, dict) and isinstance(found.get("generation"), int) else None
 
 
+def faults(directory: str) -> list[str]:
+    """Return what the host says is wrong with the container's devices; nothing where it says nothing."""
+    try:
+        with open(os.path.join(directory, "faults.json"), encoding="utf-8") as file:
+            found = json.load(file)["faults"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
 def acknowledge(directory: str, document: Document) -> None:
     """Say that this guest can live with what is announced, or else knows what it has."""
     os.makedirs(directory, exist_ok=True)
@@ -138,13 +149,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="containerhost-guest", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", default=DIRECTORY, help="where the host writes (%(default)s)")
-    parser.add_argument("action", choices=("show", "watch", "ack", "run"))
+    parser.add_argument("action", choices=("show", "watch", "ack", "run", "faults"))
     parser.add_argument("command", nargs="*", help="after --")
     chosen = parser.parse_args(arguments)
     if chosen.action == "run" and not chosen.command:
         parser.error("run needs a command: containerhost-guest run -- COMMAND...")
     if chosen.action == "watch":
         watch(chosen.directory, chosen.command)
+    if chosen.action == "faults":
+        found = faults(chosen.directory)
+        print("\n".join(found), end="\n" if found else "")
+        return 1 if found else 0
     document = load(chosen.directory)
     if document is None:
         print("containerhost-guest: this container's host tells nothing of its resources", file=sys.stderr)

@@ -6,9 +6,10 @@ Only a guest that listens is waited for: one that acknowledged the generation it
 nothing but how long it is waited for, and a container whose files cannot be written is resized nevertheless.
 """
 
+import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from containerhost import errors
@@ -17,6 +18,7 @@ from containerhost.inside import resources
 LOG = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1  # s between two looks
+FAULTS = "faults.json"  # {"schema": 1, "faults": ["0000:3b:00.0: tainted by the operator: ...", ...]}
 
 
 class GuestFiles(Protocol):
@@ -79,6 +81,22 @@ class GuestNotice:
             raise
         except (errors.EngineError, errors.HostActionFailed) as error:
             LOG.warning("Container %s cannot be told of its resources: %s", name, error)
+            return False
+        return True
+
+    def tell_faults(self, name: str, faults: Sequence[str]) -> bool:
+        """Write into the container what is wrong with its devices. Where nothing is, nothing is written but over what
+        was told before.
+
+        :param faults: of :func:`containerhost.faults.of`
+        :returns: whether the container knows it now
+        """
+        try:
+            if not faults and self._files.read(name, FAULTS) is None:
+                return True
+            self._files.write(name, FAULTS, json.dumps({"schema": resources.SCHEMA, "faults": list(faults)}).encode())
+        except (errors.EngineError, errors.HostActionFailed) as error:
+            LOG.info("Container %s cannot be told of its devices' faults: %s", name, error)
             return False
         return True
 

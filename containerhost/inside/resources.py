@@ -5,7 +5,8 @@ A JSON object:
 
 - ``schema``: 1; a reader ignores keys it does not know
 - ``generation``: a number that grows with every change
-- ``cpus``: ``count``, and ``cores``: the host's cores it is bound to, none when the engine chooses
+- ``cpus``: ``count``; ``cores``: the host's cores it is bound to, none when the engine chooses; with affinity
+  cpumempin ``ranks``: the cores of each MPI process
 - ``memory``: bytes
 - ``devices``: of each ``id`` (PCI address, or that of a slice or place), ``kind`` (``gpu``, ``gpu-slice``,
   ``gpu-share``, ``net``), ``vendor`` (PCI id), ``uuid`` (null where it has none), ``nodes`` (paths in /dev),
@@ -36,7 +37,8 @@ BODY = ("cpus", "memory", "devices", "environment")
 
 def of(spec: ContainerSpec) -> Document:
     """Return the part of a document that a container's specification decides."""
-    return {"cpus": {"count": spec.cpu.count, "cores": sorted(spec.cpu.cores)}, "memory": spec.memory.size,
+    ranks = {"ranks": [sorted(cores) for cores in spec.cpu.ranks]} if spec.cpu.ranks else {}
+    return {"cpus": {"count": spec.cpu.count, "cores": sorted(spec.cpu.cores), **ranks}, "memory": spec.memory.size,
             "devices": [_device(grant) for grant in spec.grants],
             "environment": _environment([grant.device for grant in spec.grants])}
 

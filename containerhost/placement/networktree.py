@@ -19,7 +19,7 @@ class Leaf(NamedTuple):
 
     name: str
     path: tuple[str, ...] = ()
-    cost: float = 0.0
+    cost: tuple[float, ...] = ()
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:

@@ -34,12 +34,16 @@ class Member:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
     """A host with what is free on it, the parts of the network above it from the root, and how many members of the job
-    it has already, by group."""
+    it has already, by group.
+
+    :ivar unusable: its free devices that members of the job cannot use: they ask for none, or it has not the cores
+    """
 
     name: str
     free: Resources
     path: tuple[str, ...] = ()
     held: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    unusable: int = 0
 
 
 def divide(requests: Sequence[Resources], groups: int) -> list[int]:
@@ -113,8 +117,9 @@ def place(members: Sequence[Member], hosts: Sequence[Host], nodes: int, *, stric
     """Return the host of each member by its rank, or raise: all or nothing.
 
     Groups that have a host already stay there. Each other group gets a host of its own that has room for all of it: the
-    nearest hosts in the network, then best fit, in the order of the tree. Where that many hosts have no such room, and
-    unless ``strict``, members are placed one by one on at most ``nodes`` hosts by algorithm 5, and groups share hosts.
+    nearest hosts in the network, of those the ones with the fewest unusable devices, then best fit, in the order of the
+    tree. Where that many hosts have no such room, and unless ``strict``, members are placed one by one on at most
+    ``nodes`` hosts by algorithm 5, and groups share hosts.
     No host gets more than is free on it. Deterministic: the order of ``hosts`` does not matter. With equal groups,
     placing some ranks and asking again for the others, with the hosts of the first answer, gives the same hosts.
 
@@ -155,9 +160,10 @@ def _take(free: dict[str, int], request: Resources) -> None:
 
 
 def _leaf(host: Host, demand: Resources | None = None) -> networktree.Leaf:
-    """Return the host for the network's tree; its cost is what would remain free, in parts of the demand (best fit)."""
-    cost = sum((host.free.get(name, 0) - amount) / amount for name, amount in (demand or {}).items() if amount > 0)
-    return networktree.Leaf(host.name, host.path, cost)
+    """Return the host for the network's tree. Hosts with fewer unusable devices come first, so that jobs that need
+    those find cores beside them; then those on which least would remain free, in parts of the demand (best fit)."""
+    remain = sum((host.free.get(name, 0) - amount) / amount for name, amount in (demand or {}).items() if amount > 0)
+    return networktree.Leaf(host.name, host.path, (host.unusable, remain))
 
 
 def _continue(groups: Mapping[int, Sequence[Member]], used: Sequence[Host]) -> dict[int, str] | None:
@@ -229,8 +235,8 @@ def _split(groups: Mapping[int, Sequence[Member]], hosts: Sequence[Host]) -> dic
                 feasible = [at for at, host in enumerate(rooms) if fits(host.free, requests[0])]
                 if not feasible:
                     return None
-                best = max(feasible, key=lambda at: (score(rooms[at], group, requests),
-                                                     -_leaf(rooms[at], requests[0]).cost, -at))
+                best = min(feasible, key=lambda at: (-score(rooms[at], group, requests),
+                                                     _leaf(rooms[at], requests[0]).cost, at))
                 rooms[best] = _with_member(rooms[best], group, requests[0])
                 plan[remaining.pop(0).rank] = rooms[best].name
     return plan

@@ -10,7 +10,6 @@ import errno
 import itertools
 import math
 import os
-import platform
 import re
 import stat
 import struct
@@ -21,7 +20,7 @@ Number = tuple[int, int]
 
 KCMP_FILES = 2  # linux/kcmp.h
 # By the names of uname(2); where it has no number here, or the kernel none, every thread is looked at.
-KCMP = {"x86_64": 312, "aarch64": 272, "ppc64le": 354, "s390x": 343}.get(platform.machine())
+KCMP = {"x86_64": 312, "aarch64": 272, "ppc64le": 354, "s390x": 343}.get(os.uname().machine)
 
 # statx(2), linux/stat.h: mode and the numbers of a node, at bytes 28, 128 and 132.
 STATX = struct.Struct("=28xH98xII120x")

@@ -3,26 +3,33 @@
 
 Packages register theirs as entry points of the group ``containerhost.vendors``. The plug-ins of this package are
 registered there too, for other tools, but imported from here: they work in a checkout that has no package metadata.
+
+Plug-ins are imported when they are first asked for: most actions of OpenNebula look for no device.
 """
 
 import functools
-import importlib.metadata
 import logging
 import re
 
 from containerhost.devices.model import Device
 from containerhost.errors import DeviceError
 from containerhost.grants import Grant, GrantOptions
-from containerhost.vendors.amd.vendor import Amd
 from containerhost.vendors.base import Use, Vendor
-from containerhost.vendors.intel.vendor import Intel
-from containerhost.vendors.net.vendor import Net
-from containerhost.vendors.nvidia.vendor import Nvidia
 
 LOG = logging.getLogger(__name__)
 GROUP = "containerhost.vendors"
-OWN: tuple[type[Vendor], ...] = (Nvidia, Amd, Intel, Net)
 NODES = re.compile(r"(?:(?!\.{1,2}/)[A-Za-z0-9_.-]{1,64}/){0,4}(?!\.{1,2}$)[A-Za-z0-9_.*?-]{1,64}")
+
+
+@functools.cache
+def own() -> tuple[type[Vendor], ...]:
+    """Return the plug-ins of this package, in the order in which they are asked."""
+    from containerhost.vendors.amd.vendor import Amd
+    from containerhost.vendors.intel.vendor import Intel
+    from containerhost.vendors.net.vendor import Net
+    from containerhost.vendors.nvidia.vendor import Nvidia
+
+    return (Nvidia, Amd, Intel, Net)
 
 
 @functools.cache
@@ -32,7 +39,9 @@ def load() -> tuple[type[Vendor], ...]:
     Searched for once in each process. A plug-in that fails to load is left out and logged: the devices of the others
     must still be found.
     """
-    names = {vendor.name for vendor in OWN}
+    import importlib.metadata
+
+    names = {vendor.name for vendor in own()}
     others = sorted((point for point in importlib.metadata.entry_points(group=GROUP) if point.name not in names),
                     key=lambda point: point.name)
     loaded = []
@@ -41,7 +50,7 @@ def load() -> tuple[type[Vendor], ...]:
             loaded.append(checked(point.load()))
         except Exception:
             LOG.exception("vendor plug-in %s (%s) cannot be loaded", point.name, point.value)
-    return (*OWN, *loaded)
+    return (*own(), *loaded)
 
 
 def checked(vendor: type[Vendor]) -> type[Vendor]:
@@ -61,7 +70,7 @@ def of(device: Device) -> type[Vendor]:
     :raises DeviceError: it is not installed
     """
     # The own ones first: most calls then need no search for others.
-    vendor = next((vendor for vendor in OWN if vendor.name == device.plugin), None)
+    vendor = next((vendor for vendor in own() if vendor.name == device.plugin), None)
     vendor = vendor or next((vendor for vendor in load() if vendor.name == device.plugin), None)
     if vendor is None:
         raise DeviceError(f"device {device.id} was described by vendor plug-in {device.plugin!r}, which is not "
@@ -83,8 +92,8 @@ def pci_vendor(device: Device) -> str:
 
 
 def usage() -> dict[str, Use]:
-    """Return how each of this host's GPUs is used now, by PCI address, where its vendor tells."""
-    return {address: use for vendor in load() for address, use in vendor.usage().items()}
+    """Return how each of this host's GPUs and slices is used now, by device id, where its vendor tells."""
+    return {device_id: use for vendor in load() for device_id, use in vendor.usage().items()}
 
 
 def node_patterns() -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from containerhost.devices import drm, health
 from containerhost.devices.health.kernellog import DriverLog
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
 from containerhost.errors import DeviceHeld, DeviceUnhealthy
+from containerhost.findings import Finding
 from containerhost.grants import GpuGrant, Grant, GrantOptions
 from containerhost.sysfs import Host
 
@@ -27,17 +28,20 @@ ACCELERATOR = "12"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
-    """Of a GPU, now. None is what it does not tell; one that is cut into slices does not tell how busy it is.
+    """Of a GPU or a slice, now. None is what it does not tell; slices, and GPUs that are cut, do not tell how busy they
+    are.
 
     :ivar busy, memory_busy: per cent of time
     :ivar free: bytes of its memory
     :ivar power: W
+    :ivar number: by which the vendor's own monitoring knows the GPU
     """
 
     busy: int | None
     memory_busy: int | None
     free: int | None
     power: float | None
+    number: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,6 +55,20 @@ class LxdLibraries:
 
     extension: str
     keys: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PeerAccess:
+    """How network cards can reach the memory of a vendor's GPUs (GPUDirect RDMA).
+
+    :ivar dma_buf: the driver exports memory as DMA-BUF
+    :ivar peer_memory: a module that registers the memory with the RDMA subsystem is loaded
+    :ivar remedy: what to do where neither is so
+    """
+
+    dma_buf: bool
+    peer_memory: bool
+    remedy: str
 
 
 class Vendor(abc.ABC):
@@ -98,6 +116,14 @@ class Vendor(abc.ABC):
         :raises DeviceUnhealthy: the device lacks what the container would get
         """
 
+    def check(self) -> Iterable[Finding]:
+        """Report what is wrong with the driver, its libraries and its tools on this host, each with its remedy."""
+        return ()
+
+    def peer_access(self) -> PeerAccess | None:
+        """Return how network cards reach its GPUs' memory; None where nothing is known of that."""
+        return None
+
     @classmethod
     def reset(cls, address: str) -> bool:
         """Reset a whole GPU after its release, so that nothing of its last tenant is left. Called as root.
@@ -109,7 +135,13 @@ class Vendor(abc.ABC):
 
     @classmethod
     def usage(cls) -> Mapping[str, Use]:
-        """Return how each of this host's GPUs is used now, by PCI address, where the vendor's library tells."""
+        """Return how each GPU and slice of this host is used now, by device id, where the vendor's library tells."""
+        return {}
+
+    @classmethod
+    def links(cls) -> Mapping[frozenset[str], int]:
+        """Return the number of direct links between two of this host's GPUs, by both PCI addresses, where the vendor's
+        library tells. Where a switch connects all with all there are none."""
         return {}
 
     @classmethod

@@ -23,7 +23,7 @@ from containerhost.spec import DirectoryDisk
 from containerhost.storage import fsfreeze, idmounts, loops, mountedfs
 from containerhost.storage.idmounts import IdMap
 from lxdone import translate
-from lxdone.disk import blockdisks, ceph, diskformat, filesystems, growth, isofiles, qcow2
+from lxdone.disk import blockdisks, ceph, diskformat, filesystems, growth, qcow2
 from lxdone.disk.diskformat import Format
 from lxdone.disk.filesystems import FileSystem
 from lxdone.root import root_state
@@ -110,6 +110,8 @@ class Images:
             with opened(record, write=not read_only) as file:
                 found = diskformat.of(filesystems.head(file))
                 if found is Format.ISO:
+                    from lxdone.disk import isofiles  # noqa: PLC0415  (few disks are ISO images)
+
                     require_read_only(disk)
                     isofiles.extract(file, directory, self._timeout)
                 copied = found is Format.QCOW2

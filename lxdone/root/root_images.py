@@ -11,20 +11,20 @@ import platform
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from containerhost.engines import ContainerState
-from containerhost.engines.capabilities import Image, ImageStore
 from containerhost.errors import EngineNotFound
-from containerhost.images import metadata
 from containerhost.images.errors import BadImage, TooLarge
-from containerhost.images.rebuild import rebuild
 from lxdone.disk import diskformat, filesystems, qcow2
 from lxdone.disk.diskformat import Format
 from lxdone.disk.qcow2 import Origin
 from lxdone.translate import IMAGE_LABEL
 from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node.imagelocks import Busy, ImageLocks
+
+if TYPE_CHECKING:
+    from containerhost.engines.capabilities import Image, ImageStore
 
 PREFIX = "lxdone-rebuilt-"  # images "lxdone-…" of earlier releases are as their tenants made them
 LOCKS = ".rootimages"  # whoever imports or removes an image holds its lock alone, who makes a container of it shares it
@@ -42,7 +42,7 @@ class RootImages:
     :param timeout: seconds that each of the long steps may take
     """
 
-    def __init__(self, images: ImageStore, locks: Path, timeout: int) -> None:
+    def __init__(self, images: "ImageStore", locks: Path, timeout: int) -> None:
         self._images = images
         self._locks = ImageLocks(locks / LOCKS, timeout)
         self._timeout = timeout
@@ -91,12 +91,14 @@ class RootImages:
         return alias
 
     def _import(self, disk: Path, found: Format, alias: str, directory: Path, limit: int) -> None:
+        from containerhost.images import metadata, rebuild  # noqa: PLC0415  (most containers are made of images that are there)
+
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory) as file:
             target = cast(BinaryIO, file)
             with self._content(disk, found, directory) as content:
                 try:
-                    rebuilt = rebuild(content, target, limit, self._timeout)
+                    rebuilt = rebuild.rebuild(content, target, limit, self._timeout)
                 except TooLarge as error:
                     raise BadInput(f"the root disk {disk} cannot be used: {error}; SIZE of the disk and unpacked_limit "
                                    "of /etc/lxdone.toml decide how many") from error
@@ -137,7 +139,7 @@ def images_of(containers: Iterable[ContainerState]) -> frozenset[str | None]:
     return frozenset(state.labels.get(IMAGE_LABEL) for state in containers)
 
 
-def aliases(image: Image) -> tuple[str, ...]:
+def aliases(image: "Image") -> tuple[str, ...]:
     """Return the aliases that this driver gave an image, also that which a killed import did not come to give it."""
     return tuple(sorted(name for name in {image.filename, *image.aliases} if name.startswith(PREFIX)))
 

@@ -11,11 +11,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from containerhost.engines.capabilities import Exports, Packed, Reader
 from containerhost.storage import loops
 from lxdone.disk import filesystems, growth
 from onedriver.node.programs import beside
+
+if TYPE_CHECKING:
+    from containerhost.engines.capabilities import Exports, Packed, Reader
 
 MARGIN = 16 << 20  # bytes that a new file system has at least beside its content
 # No journal, which nobody would replay; a file needs a block and an inode.
@@ -37,7 +40,7 @@ umount -- "$4"
 
 
 @contextlib.contextmanager
-def packed(exports: Exports, name: str, home: Path, timeout: int) -> Iterator["PackedRoot"]:
+def packed(exports: "Exports", name: str, home: Path, timeout: int) -> Iterator["PackedRoot"]:
     """Pack a container's root.
 
     :param name: a container; of one that is not stopped LXD packs a snapshot that it takes
@@ -55,7 +58,7 @@ class PackedRoot:
     """:ivar home: the VM's directory on the node
     """
 
-    def __init__(self, exports: Exports, found: Packed, home: Path, timeout: int) -> None:
+    def __init__(self, exports: "Exports", found: "Packed", home: Path, timeout: int) -> None:
         self._exports = exports
         self._found = found
         self.home = home
@@ -101,7 +104,7 @@ class PackedRoot:
             point.rmdir()
 
 
-def feed(command: list[str], reader: Reader, timeout: int, what: str) -> None:
+def feed(command: list[str], reader: "Reader", timeout: int, what: str) -> None:
     """Run a command with what is read for its standard input.
 
     :raises DriverError: it failed, or took longer than ``timeout`` seconds

@@ -14,8 +14,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from containerhost.engines.capabilities import Exports
 from lxdone import translate
 from lxdone.disk import diskformat, filesystems, growth, qcow2
 from lxdone.disk.diskformat import Format
@@ -26,6 +26,9 @@ from lxdone.root.root_state import RootState
 from onedriver.errors import DriverError, NotSupported
 from onedriver.node import datastores, room, validation
 from onedriver.vm import Vm
+
+if TYPE_CHECKING:
+    from containerhost.engines.capabilities import Exports
 
 # How LXD is to pack what came packed so, by its first bytes.
 COMPRESSIONS = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"))
@@ -39,7 +42,7 @@ class RootWriteback:
     :param timeout: seconds that each of the long steps may take
     """
 
-    def __init__(self, exports: Callable[[str], Exports], datastores: Path, timeout: int) -> None:
+    def __init__(self, exports: "Callable[[str], Exports]", datastores: Path, timeout: int) -> None:
         self._exports = exports
         self._datastores = datastores
         self._timeout = timeout

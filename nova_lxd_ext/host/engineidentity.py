@@ -20,10 +20,11 @@ LOG = logging.getLogger(__name__)
 VERSION = 2  # of the file
 
 
-def require_same(conf: cfg.ConfigOpts, server: ServerInfo, in_use: bool) -> None:
+def require_same(conf: cfg.ConfigOpts, server: ServerInfo, in_use: bool, record: bool = True) -> None:
     """Compare the engine with the one recorded at the last start, and record it.
 
     :param in_use: whether this host has servers, or records of any
+    :param record: False only compares
     :raises InvalidConfiguration: it is another engine or project; nothing was changed
     """
     path = Path(conf.instances_path) / f"lxd-{conf.host}.engine.json"
@@ -47,5 +48,7 @@ def require_same(conf: cfg.ConfigOpts, server: ServerInfo, in_use: bool) -> None
             f"{before.get('certificate')!r}, but [lxd]endpoint and [lxd]project lead to project {now['project']!r} of "
             f"the daemon with certificate {now['certificate']!r}. Set them back. If the same containers really are "
             f"there now (a renewed certificate, a moved project), remove {path} and start nova-compute again")
+    if not record:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     files.atomic_write(path, records.replacing(path, now, VERSION).encode())

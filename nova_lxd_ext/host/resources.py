@@ -7,7 +7,7 @@ counted here.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nova.objects.fields import HVType
@@ -16,11 +16,12 @@ from oslo_log import log as logging
 from oslo_serialization import jsonutils
 from oslo_utils import units
 
-from containerhost import topology
+from containerhost import freedevices, topology
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import Inventory
 from containerhost.engines import Engine, PoolUsage, ServerInfo
 from containerhost.errors import AllocationsUnreadable
+from containerhost.placement import devicechoice
 from containerhost.sysfs import Host
 from containerhost.topology import CpuInfo, MemoryUse, Topology
 from nova_lxd_ext.hardware import pci
@@ -29,6 +30,8 @@ from nova_lxd_ext.hardware.onetimeuse import one_time_use
 from nova_lxd_ext.host import cpusets, hostinfo, numa
 from nova_lxd_ext.host.architectures import canonical
 from nova_lxd_ext.host.cpusets import CpuSets
+
+PAIRS = "lxd_device_pairs"  # free GPUs with a free network function below their PCIe switch
 
 LOG = logging.getLogger(__name__)
 
@@ -48,16 +51,17 @@ class HostFacts:
 class Resources:
     """:param inventory: scans the host's devices
     :param pool: name of the storage pool of the servers' root disks
+    :param tell: tells a container what is wrong with its devices, and whether it could
     """
 
     def __init__(self, engine: Engine, host: Host, inventory: Callable[[], Inventory], store: AllocationStore,
-                 pool: str) -> None:
+                 pool: str, tell: Callable[[str, Sequence[str]], bool] = lambda name, faults: True) -> None:
         self._engine = engine
         self._host = host
         self._inventory = inventory
         self._store = store
         self._pool = pool
-        self._faults = DeviceFaults()
+        self._faults = DeviceFaults(tell)
 
     def look(self) -> HostFacts:
         found = topology.read(self._host)
@@ -67,22 +71,24 @@ class Resources:
 
     def available(self, nodename: str) -> dict[str, Any]:
         """Return the resources for ComputeDriver.get_available_resource."""
-        return describe(self.look(), nodename, self._devices())
+        devices, pairs = self._devices()
+        return describe(self.look(), nodename, devices, pairs)
 
-    def _devices(self) -> list[dict[str, Any]]:
-        """Return the devices for nova; none if the records cannot be trusted: then nobody can say which devices are
-        free."""
+    def _devices(self) -> tuple[list[dict[str, Any]], int]:
+        """Return the devices for nova, and the number of free pairs; none if the records cannot be trusted: then nobody
+        can say which devices are free."""
         try:
             records = self._store.records()
         except AllocationsUnreadable as error:
             LOG.error("No device of this host is reported to nova: %s", error)
-            return []
+            return [], 0
         inventory = self._inventory()
         self._faults.look(records, inventory)
-        return pci.passthrough(inventory, records, one_time_use)
+        free = freedevices.candidates(inventory, self._host, records)
+        return pci.passthrough(inventory, records, one_time_use), devicechoice.pairs(free)
 
 
-def describe(facts: HostFacts, nodename: str, devices: list[dict[str, Any]]) -> dict[str, Any]:
+def describe(facts: HostFacts, nodename: str, devices: list[dict[str, Any]], pairs: int = 0) -> dict[str, Any]:
     """Describe the host; sizes in MiB and GiB, as nova/virt/fake.py shows them. Pure."""
     reserved = hardware.numa_get_reserved_huge_pages()
     return {
@@ -102,7 +108,7 @@ def describe(facts: HostFacts, nodename: str, devices: list[dict[str, Any]]) -> 
         "disk_available_least": max(facts.pool.total - facts.pool.used, 0) // units.Gi,
         "numa_topology": numa.topology(facts.topology, facts.cpus, reserved)._to_json(),
         "pci_passthrough_devices": jsonutils.dumps(devices),
-        "stats": {"uptime": facts.uptime},
+        "stats": {"uptime": facts.uptime, PAIRS: pairs},
     }
 
 

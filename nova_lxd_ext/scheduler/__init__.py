@@ -9,6 +9,7 @@
 """
 
 from nova_lxd_ext.scheduler.ownhost import OwnHostWeigher
+from nova_lxd_ext.scheduler.pairs import PairWeigher
 from nova_lxd_ext.scheduler.taskgroups import TaskGroupFilter, TaskGroupWeigher
 
-__all__ = ["OwnHostWeigher", "TaskGroupFilter", "TaskGroupWeigher"]
+__all__ = ["OwnHostWeigher", "PairWeigher", "TaskGroupFilter", "TaskGroupWeigher"]

@@ -9,6 +9,7 @@ claim fails.
 import copy
 
 from nova import exception, objects
+from nova.pci import utils
 from nova.scheduler.host_manager import HostState
 from nova.virt import hardware
 
@@ -68,6 +69,24 @@ def exact(host: HostState, spec: objects.RequestSpec, most: int) -> int:
         except exception.PciDeviceRequestFailed:
             return count
     return most
+
+
+def unusable_devices(host: HostState, spec: objects.RequestSpec, room: int) -> int:
+    """Return how many free PCI devices of the host are of no use to servers of this request.
+
+    Those are devices that the servers do not ask for, and those beside which the host has not the cores, memory or disk
+    for another server.
+
+    :param room: how many servers fit by cores, memory and disk
+    """
+    pools, requests = host.pci_stats.pools if host.pci_stats else [], _pci_requests(spec)
+    free = sum(pool["count"] for pool in pools)
+    if not free or not requests:
+        return free
+    # As PciDeviceStats matches pools, without NUMA nodes: a hint for the order of hosts, no promise.
+    servers = min(sum(pool["count"] for pool in pools if utils.pci_device_prop_match(pool, request.spec))
+                  // request.count for request in requests)
+    return free - min(servers, room) * sum(request.count for request in requests)
 
 
 def _pci_requests(spec: objects.RequestSpec) -> list[objects.InstancePCIRequest]:

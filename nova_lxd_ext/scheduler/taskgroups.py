@@ -96,7 +96,8 @@ def placement(hosts: Sequence[HostState], spec: objects.RequestSpec, job: jobs.J
     placed = {host: sum(held.values()) if job.claimed else 0 for host, held in job.held.items()}
     room = {host.host: capacity.upper(host, spec, placed.get(host.host, 0)) for host in hosts}
     paths = _paths(hosts, CONF.lxd.network_tree_keys)
-    plan = _place(room, paths, job)
+    unusable = {host.host: capacity.unusable_devices(host, spec, room[host.host]) for host in hosts}
+    plan = _place(room, paths, unusable, job)
     if not capacity.needs_devices_or_numa(spec):
         return plan
     # Exact counts are expensive: first of the selected hosts, and of all only if one of those has less room.
@@ -106,7 +107,7 @@ def placement(hosts: Sequence[HostState], spec: objects.RequestSpec, job: jobs.J
         for host in hosts:
             count = capacity.exact(host, spec, min(most, room[host.host]))
             room[host.host] = count if count < most else room[host.host]
-        plan = _place(room, paths, job)
+        plan = _place(room, paths, unusable, job)
     return plan
 
 
@@ -118,8 +119,9 @@ def _any_placed(hosts: Sequence[HostState], spec: objects.RequestSpec) -> bool:
     return any(not own.isdisjoint(host.instances) for host in hosts)
 
 
-def _place(room: Mapping[str, int], paths: Mapping[str, tuple[str, ...]], job: jobs.Job) -> dict[int, str]:
-    hosts = [taskgroups.Host(name, {"servers": count}, paths[name], job.held.get(name, {}))
+def _place(room: Mapping[str, int], paths: Mapping[str, tuple[str, ...]], unusable: Mapping[str, int], job: jobs.Job
+           ) -> dict[int, str]:
+    hosts = [taskgroups.Host(name, {"servers": count}, paths[name], job.held.get(name, {}), unusable[name])
              for name, count in room.items()]
     # Full hosts do not come here: Placement or another filter left them out.
     full = [taskgroups.Host(name, {}, held=held) for name, held in job.held.items() if name not in room]

@@ -40,6 +40,9 @@ class AttachmentProvider:
         """Prepare the parts on the host; what the server has already stays as it is."""
         raise NotImplementedError(f"{type(self).__name__}.attach_all")
 
+    def starting(self, instance: objects.Instance) -> None:
+        """Do what needs the container, which is about to start."""
+
     def release_unused(self, instance: objects.Instance, parts: Sequence[Part], container: int | None,
                        view: HostView) -> None:
         """Return what the server has beside ``parts``: its container, running or not, does not have it any more.
@@ -124,6 +127,8 @@ class DeviceAttachments:
         name = instance.name
         if configdrive.required(instance):
             configdrive.let_read(instance.uuid, self._engine.root_ids(name)[0])
+        for provider in self._providers:
+            provider.starting(instance)
         self._engine.start(name)
         grants = grants_of(parts)
         if not grants:

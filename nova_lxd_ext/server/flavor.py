@@ -15,9 +15,12 @@ from oslo_utils import strutils, units
 
 from containerhost import errors
 from containerhost.grants import GPU_CAPABILITIES
+from containerhost.placement.affinity import Affinity, parse
 from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
-from nova_lxd_ext.validators import LIVE_RESIZE, PREFERRED, REQUIRED
+from containerhost.storage import sharedmemory
+from nova_lxd_ext.validators import LIVE_RESIZE, PREFERRED, REQUIRED, SHARED_MEMORY
 
+AFFINITY = "hpc:affinity"
 ORDINARY_PAGE_KIB = 4
 
 
@@ -27,10 +30,20 @@ class HostCpus:
 
     :ivar cells: host cores by NUMA node
     :ivar shared: ``[compute] cpu_shared_set``; None when the operator set none, which means every core
+    :ivar dedicated: ``[compute] cpu_dedicated_set``, of which unpinned vCPUs get none
+    :ivar memory: the node from which a NUMA node's containers have their memory, where that is another one
     """
 
     cells: Mapping[int, frozenset[int]]
     shared: frozenset[int] | None = None
+    dedicated: frozenset[int] = frozenset()
+    memory: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def choice(self) -> frozenset[int]:
+        """Return the cores that an affinity may choose from: those of unpinned vCPUs."""
+        everything = frozenset[int]().union(*self.cells.values())
+        return everything & (everything - self.dedicated if self.shared is None else self.shared)
 
     def floating(self, node: int) -> frozenset[int]:
         """Return the cores of ``node`` that unpinned vCPUs may use.
@@ -56,7 +69,7 @@ def cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpu
     """
     if topology is not None:
         cores = frozenset().union(*(_cell_cores(cell, host) for cell in topology.cells))
-        nodes = frozenset(cell.id for cell in topology.cells)
+        nodes = frozenset(host.memory.get(cell.id, cell.id) for cell in topology.cells)
     elif host.shared is not None:
         cores, nodes = host.shared, frozenset()
     else:
@@ -67,6 +80,51 @@ def cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpu
             f"Nova gives the server host cores {sorted(absent)}, which are not there or offline. Correct "
             "cpu_shared_set and cpu_dedicated_set in [compute] on this host.")
     return Cpu(count=vcpus, cores=cores, nodes=nodes, share=vcpus * 100 if vcpus < len(cores) else None)
+
+
+def bound_cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpus,
+              extra_specs: Mapping[str, str]) -> Cpu:
+    """Return the CPU limits with the affinity of ``hpc:affinity``. NUMA nodes and cores that nova has chosen stay; from
+    those that it leaves to the host, the host chooses cores for the container alone.
+
+    :raises SpecError: the affinity is none, or nova's keys say something else
+    """
+    found = cpu(vcpus, topology, host)
+    text = extra_specs.get(AFFINITY)
+    affinity = Affinity.ANY if text is None else parse(text, f"Flavor key {AFFINITY}")
+    if text is None:
+        return found
+    if topology is None:
+        return found if affinity is Affinity.ANY else Cpu(vcpus, affinity=affinity, choice=host.choice)
+    require_same(affinity, topology, host)
+    if any(cell.cpu_pinning for cell in topology.cells):
+        return dataclasses.replace(found, affinity=affinity)
+    choice = host.choice & frozenset[int]().union(*(host.cells.get(cell.id, frozenset()) for cell in topology.cells))
+    return Cpu(vcpus, affinity=affinity, choice=choice)
+
+
+def require_same(affinity: Affinity, topology: objects.InstanceNUMATopology, host: HostCpus) -> None:
+    """Refuse an affinity that nova's choice of NUMA nodes and cores contradicts.
+
+    :raises SpecError: naming both keys
+    """
+    cells = len(topology.cells)
+    pinned = [bool(cell.cpu_pinning) for cell in topology.cells]
+    said = None
+    if affinity is Affinity.ANY:
+        said = (f"{'hw:cpu_policy binds it to cores' if any(pinned) else 'hw:numa_nodes or hw:mem_page_size binds it'} "
+                f"of {cells} NUMA nodes")
+    elif any(cell.cpu_pinning and cell.cpuset for cell in topology.cells) or (any(pinned) and not all(pinned)):
+        said = "hw:cpu_policy=mixed pins only some of its vCPUs"
+    elif affinity is Affinity.CPU and {cell.id for cell in topology.cells} != {
+            node for node, cores in host.cells.items() if cores}:
+        said = f"hw:numa_nodes={cells} places it on {cells} of this host's {len(host.cells)} NUMA nodes"
+    elif affinity in (Affinity.CPUMEM, Affinity.CPUMEMPIN) and cells > 1:
+        said = f"hw:numa_nodes={cells} places it on {cells} NUMA nodes"
+    if said is not None:
+        raise errors.SpecError(f"Flavor key {AFFINITY}={affinity} and nova's placement contradict each other: {said}. "
+                               "Remove one of the two keys from the flavor (or hw_numa_nodes, hw_cpu_policy from the "
+                               "image).")
 
 
 def _cell_cores(cell: objects.InstanceNUMACell, host: HostCpus) -> frozenset[int]:
@@ -124,6 +182,18 @@ def security(extra_specs: Mapping[str, str], *, allow_privileged: bool, isolated
     own_ids = not privileged and _boolean(extra_specs, "lxd:isolated", isolated)
     return Security(privileged=privileged, isolated=own_ids,
                     nesting=_boolean(extra_specs, "lxd:nested_allowed", False))
+
+
+def shared_memory(extra_specs: Mapping[str, str], memory_mb: int) -> int | None:
+    """Return the bytes of memory that a server shares with others of its job; None if it shares none.
+
+    :raises SpecError: the flavor's number is none, 0, or more than the server's memory
+    """
+    found = _number(extra_specs, SHARED_MEMORY)
+    if found is None:
+        return None
+    sharedmemory.require_size(found * units.Mi, memory_mb * units.Mi, SHARED_MEMORY)
+    return found * units.Mi
 
 
 def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> frozenset[str]:

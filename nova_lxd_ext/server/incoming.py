@@ -13,6 +13,7 @@ from nova import exception, objects
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from containerhost.corebinding import unbound
 from containerhost.engines import Engine
 from containerhost.engines.capabilities import DiskOffer, Offer, Transfers
 from containerhost.rollback import Rollback
@@ -57,7 +58,8 @@ class IncomingMigrations:
             undo.on_error("wait for the daemon", startup.await_server, self._engine, self._conf.lxd.ready_timeout)
             mark = {labels.INCOMING: str(instance.migration_context.migration_id)}
             spec = dataclasses.replace(spec, labels=dict(spec.labels) | mark, mounts=self._config_drive(coming))
-            self._transfers.fetch(spec, Offer(**offer), self._conf.lxd.migration_timeout)
+            # A copy takes long, and others wait for their cores: it gets its own when nova finishes the move.
+            self._transfers.fetch(unbound(spec), Offer(**offer), self._conf.lxd.migration_timeout)
         self._states.changed()
 
     def receive_disk(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost import errors
+from containerhost.corebinding import CoreBinding
 from containerhost.engines import ContainerState, Engine, Status
 from containerhost.inside import resources
 from containerhost.rollback import Rollback
@@ -38,18 +39,20 @@ WHOLE = 100  # %
 
 
 class Lifecycle:
-    """:param host_cpus: reads the host's cores as nova may use them now
+    """:param cores: chooses the cores of servers with an affinity; the caller of :meth:`spec` binds them
+    :param host_cpus: reads the host's cores as nova may use them now
     :param publish_tags: sets what the guest is told of its devices
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
-                 images: Cache, host_cpus: Callable[[], flavor.HostCpus],
+                 images: Cache, cores: CoreBinding, host_cpus: Callable[[], flavor.HostCpus],
                  publish_tags: tags.PublishTags = tags.refresh) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states
         self._attachments = attachments
         self._images = images
+        self.cores = cores
         self._host_cpus = host_cpus
         self._publish_tags = publish_tags
 
@@ -76,7 +79,8 @@ class Lifecycle:
                 self._publish_tags(context, instance, requested.network_info)
                 mounts = self._config_drive(instance, injected_files, admin_password, requested)
                 spec = dataclasses.replace(spec, image=image, parts=parts, mounts=mounts)
-                self._engine.create(resources.with_document(spec))
+                with self.cores.bound(spec) as bound:
+                    self._engine.create(resources.with_document(bound))
                 report_progress(instance, 80)
             if power_on:
                 self._attachments.start(instance, parts)
@@ -89,12 +93,15 @@ class Lifecycle:
         self.remove(context, instance, requested)
 
     def spec(self, instance: objects.Instance) -> ContainerSpec:
-        """Return everything of the container that the flavor decides; nothing is changed."""
+        """Return everything of the container that the flavor decides; nothing is changed.
+
+        :raises UnsupportedOnHost: this host has no room for the affinity that the flavor asks for
+        """
         conf, chosen = self._conf.lxd, instance.flavor
-        return ContainerSpec(
+        return self.cores.preview(ContainerSpec(
             name=instance.name,
             image="",
-            cpu=flavor.cpu(chosen.vcpus, instance.numa_topology, self._host_cpus()),
+            cpu=flavor.bound_cpu(chosen.vcpus, instance.numa_topology, self._host_cpus(), chosen.extra_specs),
             memory=flavor.memory(chosen.memory_mb, instance.numa_topology),
             root=flavor.root_disk(chosen.root_gb, chosen.extra_specs, conf.storage_pool),
             security=flavor.security(chosen.extra_specs, allow_privileged=conf.allow_privileged,
@@ -102,7 +109,7 @@ class Lifecycle:
             cloud_init=cloudinit.documents(instance),
             processes=flavor.processes(chosen.extra_specs, conf.process_limit),
             gpu_libraries=flavor.prepared_libraries(chosen.extra_specs),
-            labels=labels.of(instance))
+            labels=labels.of(instance)))
 
     def _config_drive(self, instance: objects.Instance, injected_files: Sequence[tuple[str, str]],
                       admin_password: str | None, requested: RequestedResources) -> tuple[Mount, ...]:

@@ -36,6 +36,7 @@ from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.requested import RequestedResources
 from nova_lxd_ext.server.states import States
 from nova_lxd_ext.storage import volumeconfig
+from nova_lxd_ext.validators import SHARED_MEMORY
 
 LOG = logging.getLogger(__name__)
 
@@ -159,7 +160,8 @@ class LiveResize:
     def _spec(self, server: objects.Instance, requested: RequestedResources, current: Labelled,
               view: HostView) -> ContainerSpec:
         """Return the spec of the server, with its grants as far as they are known in advance."""
-        return with_grants(self._lifecycle.spec(server), self._flavor_devices.preview(server, requested, view), current)
+        grants = self._flavor_devices.preview(server, requested, view)
+        return with_grants(self._lifecycle.spec(server), grants, current)
 
     def _notify(self, server: objects.Instance) -> None:
         """Write into the container what its marks say."""
@@ -182,7 +184,8 @@ class LiveResize:
         :param current: the container as it is
         """
         grants = grants_of(self._flavor_devices.attach_all(context, server, requested, view))
-        self._live.adapt(current, with_grants(spec, grants, current))
+        with self._lifecycle.cores.bound(dataclasses.replace(spec, parts=grants)) as bound:
+            self._live.adapt(current, with_grants(bound, grants, current))
         self._engine.verify(server.name, grants)
         self._attachments.release_unused(server, grants, view)
         self._states.changed()
@@ -226,6 +229,8 @@ def fixed_differences(old: objects.Flavor, new: objects.Flavor) -> tuple[str, ..
         found.append("ephemeral and swap disks do not change while it runs")
     if vifconfig.shapes(old.extra_specs) != vifconfig.shapes(new.extra_specs):
         found.append("the limits of its ports (quota:vif_*) do not change while it runs")
+    if old.extra_specs.get(SHARED_MEMORY) != new.extra_specs.get(SHARED_MEMORY):
+        found.append(f"its shared memory ({SHARED_MEMORY}) does not change while it runs")
     return tuple(found)
 
 

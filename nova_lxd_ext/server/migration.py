@@ -160,9 +160,9 @@ class Migrations:
             with self._attachments.expecting(instance, requested):
                 parts = self._attachments.attach_all(context, instance, requested, view)
                 self._publish_tags(context, instance, requested.network_info)
-                spec = resources.with_document(dataclasses.replace(spec, parts=parts),
-                                               state.labels.get(resources.LABEL))
-                self._engine.reconfigure(instance.name, spec)
+                with self._lifecycle.cores.bound(dataclasses.replace(spec, parts=parts)) as bound:
+                    self._engine.reconfigure(instance.name, resources.with_document(
+                        bound, state.labels.get(resources.LABEL)))
             self._attachments.release_unused(instance, parts, view)
             if power_on:
                 self._attachments.start(instance, parts)

@@ -102,7 +102,8 @@ class Rescue:
             parts = self._attachments.attach_all(context, instance, requested, view)
             mounts = configdrive.write(instance, (), password, requested.network_info, configdrive.RESCUE) \
                 if configdrive.required(instance) else ()
-            self._engine.create(dataclasses.replace(spec, parts=parts, mounts=mounts))
+            with self._lifecycle.cores.bound(dataclasses.replace(spec, parts=parts, mounts=mounts)) as bound:
+                self._engine.create(bound)
         self._attachments.start(instance, parts)
 
     def _set_password(self, instance: objects.Instance, image_meta: objects.ImageMeta, password: str) -> None:

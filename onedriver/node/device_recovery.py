@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finish or undo what killed actions began with devices of VMs, without an operator.
+"""Finish or undo what killed actions began with devices and shared memory of VMs, without an operator.
 
 An action holds its VM's lock, so what a record says of a VM whose lock is free was left by a process that ended. Only
 records of this driver and engine are looked at: those of the other driver, and of other clouds, are not touched.
@@ -13,6 +13,7 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import Consumer
 from containerhost.engines import ContainerState
 from containerhost.errors import AllocationsUnreadable, ContainerHostError
+from containerhost.storage.sharedmemory import SharedMemories
 from onedriver.errors import DriverError
 from onedriver.node import vmlock
 from onedriver.node.vm_ids import complain, consumer
@@ -28,11 +29,12 @@ class DeviceRecovery:
     """
 
     def __init__(self, driver: str, engine: str, has_container: Callable[[int], bool], allocator: DeviceAllocator,
-                 state: Path) -> None:
+                 memories: SharedMemories, state: Path) -> None:
         self._driver = driver
         self._engine = engine
         self._has_container = has_container
         self._allocator = allocator
+        self._memories = memories
         self._state = state
 
     def pending(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
@@ -41,9 +43,13 @@ class DeviceRecovery:
         :param containers: all that the engine has
         """
         present = {state.name for state in containers}
+
+        def exists(vm: Consumer) -> bool:
+            return vm.container in present or self._may_exist(vm)
+
         try:
-            found = self._allocator.reconciler.interrupted(
-                self._driver, self._engine, lambda vm: vm.container in present or self._may_exist(vm))
+            found = {*self._allocator.reconciler.interrupted(self._driver, self._engine, exists),
+                     *(vm for vm in self._memories.members() if not exists(vm))}
         except AllocationsUnreadable as error:
             LOG.error("Devices that a killed action left are not looked for: %s", error)
             return ()
@@ -67,8 +73,10 @@ class DeviceRecovery:
             try:
                 with vmlock.held(self._state, vm_id, 0):
                     LOG.info("An action on VM %s was killed: what it began with devices is finished or undone", vm_id)
-                    complain(self._allocator.reconciler.reconcile_one(consumer(self._driver, self._engine, vm_id),
-                                                                      exists=self._has_container(vm_id)))
+                    vm, exists = consumer(self._driver, self._engine, vm_id), self._has_container(vm_id)
+                    complain(self._allocator.reconciler.reconcile_one(vm, exists=exists))
+                    if not exists:
+                        self._memories.leave(vm)
             except vmlock.Busy:
                 LOG.info("VM %s is worked on", vm_id)
             except (ContainerHostError, DriverError) as error:

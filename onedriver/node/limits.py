@@ -1,29 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate CPUs, memory and disk speed of a VM to a container's limits. Pure."""
 
+import dataclasses
 import re
 from collections.abc import Mapping
 
+from containerhost.errors import SpecError
+from containerhost.placement.affinity import Affinity, parse
 from containerhost.spec import Cpu, IoLimit, Memory
+from containerhost.storage.sharedmemory import JobMemory
 from onedriver.errors import BadInput
-from onedriver.vm import Disk, Topology, Vm
+from onedriver.vm import MIB, Disk, Topology, Vm
 
+JOB = re.compile(r"[A-Za-z0-9._-]{1,64}")
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
-def cpu(vm: Vm, node_cpus: Mapping[int, frozenset[int]]) -> Cpu:
+@dataclasses.dataclass(frozen=True)
+class NodeCores:
+    """The cores of this host, for a VM that is bound to some.
+
+    :ivar cores: by NUMA node
+    :ivar memory: the node from which a NUMA node's containers have their memory, where that is another one
+    """
+
+    cores: Mapping[int, frozenset[int]] = dataclasses.field(default_factory=dict)
+    memory: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+    def of(self, nodes: frozenset[int]) -> frozenset[int]:
+        return frozenset[int]().union(*(self.cores.get(node, frozenset()) for node in nodes))
+
+    def memory_of(self, nodes: frozenset[int]) -> frozenset[int]:
+        return frozenset(self.memory.get(node, node) for node in nodes)
+
+
+def cpu(vm: Vm, host: NodeCores) -> Cpu:
+    """Return the CPU limits with the affinity that HPC asks for. Cores and nodes that OpenNebula's core chose stay.
+
+    :raises BadInput: the affinity is none, or TOPOLOGY or CPU say something else
+    """
+    found = placed_cpu(vm, host)
+    if vm.affinity is None:
+        return found
+    try:
+        affinity = parse(vm.affinity, f"VM {vm.id}: AFFINITY of HPC")
+    except SpecError as error:
+        raise BadInput(str(error)) from error
+    nodes = frozenset(node.memory_node for node in vm.topology.nodes)
+    require_same(vm, affinity, nodes, host)
+    if affinity is Affinity.ANY:
+        return found
+    if vm.topology.pin_policy in ("CORE", "THREAD", "SHARED"):
+        return dataclasses.replace(found, affinity=affinity)
+    return Cpu(vm.vcpu, affinity=affinity, choice=host.of(nodes or frozenset(host.cores)))
+
+
+def require_same(vm: Vm, affinity: Affinity, nodes: frozenset[int], host: NodeCores) -> None:
+    """Refuse an affinity that the template contradicts.
+
+    :raises BadInput: naming both attributes
+    """
+    said, policy = None, vm.topology.pin_policy
+    if affinity is Affinity.ANY:
+        said = f"TOPOLOGY binds it (PIN_POLICY or NODE_AFFINITY: {policy})" if policy != "NONE" else None
+    elif policy == "NONE" and vm.cpu < 100 * vm.vcpu:
+        said = f"CPU={vm.cpu / 100:g} is less than VCPU={vm.vcpu}, and its cores are for it alone"
+    elif affinity is Affinity.CPU and policy != "NONE" and nodes != host.cores.keys():
+        said = f"TOPOLOGY places it on {len(nodes)} of this host's {len(host.cores)} NUMA nodes"
+    elif affinity in (Affinity.CPUMEM, Affinity.CPUMEMPIN) and len(nodes) > 1:
+        said = f"TOPOLOGY places it on {len(nodes)} NUMA nodes"
+    if said is not None:
+        raise BadInput(f"VM {vm.id}: HPC=[AFFINITY={affinity}] and its other attributes contradict each other: {said}; "
+                       "change one of them")
+
+
+def placed_cpu(vm: Vm, host: NodeCores) -> Cpu:
     """Return the CPU limits: pinned to the CPUs that the core chose, or to all CPUs of the nodes it chose; else CPU
     limits its time."""
     nodes = frozenset(node.memory_node for node in vm.topology.nodes)
-    unknown = nodes - node_cpus.keys()
+    unknown = nodes - host.cores.keys()
     if unknown:
         raise BadInput(f"VM {vm.id} is placed on NUMA node {min(unknown)}, which this host does not have")
+    memory_nodes = host.memory_of(nodes)
     if vm.topology.pin_policy == "NODE_AFFINITY":
-        cores = frozenset[int]().union(*(node_cpus[node] for node in nodes))
-        return Cpu(vm.vcpu, cores, nodes, share=vm.cpu)
+        return Cpu(vm.vcpu, host.of(nodes), memory_nodes, share=vm.cpu)
     cores = frozenset[int]().union(*(node.cpus for node in vm.topology.nodes))
     require_chosen(vm.id, vm.topology, cores)
-    return Cpu(vm.vcpu, cores, nodes) if cores else Cpu(vm.vcpu, share=vm.cpu)
+    return Cpu(vm.vcpu, cores, memory_nodes) if cores else Cpu(vm.vcpu, share=vm.cpu)
 
 
 def require_chosen(vm_id: int, topology: Topology, cores: frozenset[int]) -> None:
@@ -49,6 +112,25 @@ def processes(own: Mapping[str, str], key: str, most: int) -> int:
     if text and (not NUMBER.fullmatch(text) or int(text) > most):
         raise BadInput(f"{key} is {text[:60]!r}, but must be a number from 1 to {most}, the node's process_limit")
     return int(text) if text else most
+
+
+def shared_memory(vm: Vm) -> JobMemory | None:
+    """Return the memory that a VM shares with others of its owner's job; None if it shares none.
+
+    :raises BadInput: HPC says something else
+    """
+    size, job = vm.hpc.get("SHARED_MEMORY", ""), vm.hpc.get("JOB", "")
+    if not size and not job:
+        return None
+    if not NUMBER.fullmatch(size) or int(size) * MIB > vm.memory:
+        raise BadInput(f"HPC of VM {vm.id} has SHARED_MEMORY={size[:60]!r}, but must have a number of MiB from 1 to "
+                       f"{vm.memory // MIB}, the VM's MEMORY, against which it counts")
+    if not JOB.fullmatch(job):
+        raise BadInput(f"HPC of VM {vm.id} has JOB={job[:60]!r}, but must name the job whose VMs share memory: at most "
+                       "64 letters, digits, dots, dashes, underscores")
+    if vm.uid is None:
+        raise BadInput(f"VM {vm.id} has no UID, so it is not known who may share memory with it")
+    return JobMemory(str(vm.uid), job, int(size) * MIB)
 
 
 def io_limit(disk: Disk) -> IoLimit:

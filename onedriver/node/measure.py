@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from containerhost import faults, topology, vendors
+from containerhost import faults, vendors
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
@@ -16,13 +16,15 @@ from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.linux.files import atomic_write
 from containerhost.storage.diskio import disk_io
 from containerhost.sysfs import Host
-from containerhost.topology import CpuTimes
 from containerhost.vendors.base import Use
 from onedriver.errors import BadInput
 from onedriver.node import probes, vmlock
 from onedriver.node.names import LABEL
 from onedriver.node.probes import Sample, Space
 from onedriver.template import Value
+
+if TYPE_CHECKING:
+    from containerhost.topology import CpuTimes
 
 LAST = "cpu-times.json"  # total and idle nanoseconds of the round before
 SAMPLES = "vm-cpu-times.json"  # of the round before, by container
@@ -63,6 +65,8 @@ class Measure:
         self._datastores = datastores
 
     def host_system(self) -> str:
+        from containerhost import topology  # noqa: PLC0415  (what a round tells of VMs needs none)
+
         records = self._store.records().values()
         own = {record.device_id for record in records if record.consumer.driver == self._driver and not record.blocked}
         elsewhere = {record.device_id for record in records} - own
@@ -80,9 +84,10 @@ class Measure:
         return probes.datastores(space(location), [space(directory / str(number), number) for number in asked])
 
     def host_monitor(self) -> str:
-        host = topology.read(self._host)
-        return probes.host_monitor(topology.memory(self._host), len(host.cpus), self._busy(), network(self._host),
-                                   host.nodes)
+        from containerhost import topology  # noqa: PLC0415  (what a round tells of VMs needs none)
+
+        host, busy = topology.read(self._host), self._busy(topology.cpu_times(self._host))
+        return probes.host_monitor(topology.memory(self._host), len(host.cpus), busy, network(self._host), host.nodes)
 
     def vm_status(self) -> str:
         found, are_all = self._idle()
@@ -144,9 +149,9 @@ class Measure:
         self._keep(WHOLE, None)
         return True
 
-    def _busy(self) -> float:
+    def _busy(self, times: "CpuTimes") -> float:
         """Return the share of busy time since the previous sample; at the first one since the host's start."""
-        now = totals(topology.cpu_times(self._host))
+        now = totals(times)
         before = last(self._state / LAST)
         self._keep(LAST, now)
         return share(before, now)
@@ -157,7 +162,7 @@ class Measure:
         atomic_write(file, json.dumps(content).encode())
 
 
-def totals(times: CpuTimes) -> tuple[int, int]:
+def totals(times: "CpuTimes") -> tuple[int, int]:
     """Return all and idle time."""
     idle = times.idle + times.iowait
     return times.kernel + times.user + idle, idle

@@ -6,6 +6,7 @@ would otherwise be none.
 """
 
 import dataclasses
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 from containerhost.spec import PROCESSES
 from onedriver.errors import DriverError
 
+CORES = re.compile(r"([0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*)?")
 LONGEST = 86_400.0  # seconds
 
 
@@ -33,6 +35,7 @@ class NodeOptions:
     :ivar operation_timeout: seconds an operation of the engine may take
     :ivar exec_timeout: seconds a command of ``onevm exec`` may take; then it is killed
     :ivar process_limit: most processes and threads that a container has at once; a template may ask for fewer
+    :ivar reserved_cores: the host's own, which no container with an affinity gets: ``0-1,32``
     :ivar memlock: locked-memory limit of containers with RDMA: ``unlimited`` or bytes
     :ivar management_nodes: give umad and issm with InfiniBand functions
     :ivar gpu_capabilities: which of the GPU driver's libraries come with a GPU (``compute``, ``utility``…)
@@ -48,6 +51,7 @@ class NodeOptions:
     operation_timeout: int = 300
     exec_timeout: int = 3600
     process_limit: int = PROCESSES
+    reserved_cores: str = ""
     memlock: str = "unlimited"
     management_nodes: bool = False
     gpu_capabilities: tuple[str, ...] = ()
@@ -87,6 +91,9 @@ def read(kind: type[Options], values: dict[str, Any]) -> Options:
     unknown = sorted(values.keys() - defaults.keys())
     if unknown:
         raise BadOptions(f"there is no option {', '.join(unknown)}; there are {', '.join(defaults)}")
+    cores = values.get("reserved_cores", "")
+    if isinstance(cores, str) and not CORES.fullmatch(cores):
+        raise BadOptions(f"reserved_cores must be a list of cores such as 0-1,32, but is {cores!r}")
     return kind(**{key: typed(key, value, defaults[key]) for key, value in values.items()})
 
 

@@ -7,26 +7,29 @@ Memory of hosts and VMs is in KiB, of GPUs in MiB, CPU in hundredths of a CPU, a
 import dataclasses
 import fnmatch
 import math
-import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from containerhost import vendors
 from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import Inventory
 from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.storage.diskio import DiskIo
-from containerhost.topology import MemoryUse, NumaNode, Topology
 from containerhost.vendors.base import Use
 from onedriver import template
 from onedriver.node.devices import product
 from onedriver.node.names import LABEL, PREFIX
 from onedriver.pciaddress import from_device_id
 
+if TYPE_CHECKING:
+    from containerhost.topology import MemoryUse, NumaNode, Topology
+
 ROOT = "root"  # the root disk's name in the container
 KIB, MIB = 1 << 10, 1 << 20
 SECOND = 1_000_000_000  # ns
-CLASS_NAMES = {"0200": "Ethernet controller", "0207": "Infiniband controller", "0300": "VGA compatible controller",
-               "0302": "3D controller", "0380": "Display controller", "1200": "Processing accelerators"}
+CLASS_NAMES = {"0200": "Ethernet controller", "0207": "Infiniband controller", "0208": "Fabric controller",
+               "0300": "VGA compatible controller", "0302": "3D controller", "0380": "Display controller",
+               "0c06": "InfiniBand", "1200": "Processing accelerators"}
 STATES = {Status.RUNNING: "RUNNING", Status.STARTING: "RUNNING", Status.STOPPING: "RUNNING", Status.FROZEN: "SUSPENDED",
           Status.STOPPED: "POWEROFF", Status.ERROR: "FAILURE"}
 
@@ -58,7 +61,7 @@ class Sample:
 # The host.
 
 
-def host_system(driver: str, engine: str, server: ServerInfo, host: Topology, inventory: Inventory,
+def host_system(driver: str, engine: str, server: ServerInfo, host: "Topology", inventory: Inventory,
                 own: Collection[str], elsewhere: Collection[str], filters: Sequence[str]) -> str:
     """Report host/system: what seldom changes.
 
@@ -73,7 +76,7 @@ def host_system(driver: str, engine: str, server: ServerInfo, host: Topology, in
     return "\n".join([template.lines(facts), *numa_system(host.nodes), *pci(inventory, own, elsewhere, filters)])
 
 
-def numa_system(nodes: Iterable[NumaNode]) -> Iterator[str]:
+def numa_system(nodes: "Iterable[NumaNode]") -> Iterator[str]:
     for node in nodes:
         for size, (pages, _) in node.hugepages.items():
             yield template.vector("HUGEPAGE", {"NODE_ID": node.id, "SIZE": size // KIB, "PAGES": pages})
@@ -84,13 +87,14 @@ def numa_system(nodes: Iterable[NumaNode]) -> Iterator[str]:
                                               "DISTANCE": nearest_first(node)})
 
 
-def nearest_first(node: NumaNode) -> str:
+def nearest_first(node: "NumaNode") -> str:
     """Order the nodes by distance, the node itself first, as OpenNebula wants them."""
     order = sorted(range(len(node.distances)), key=lambda other: (node.distances[other], other))
     return " ".join(map(str, order or [node.id]))
 
 
-def host_monitor(memory: MemoryUse, cpus: int, busy: float, network: tuple[int, int], nodes: Iterable[NumaNode]) -> str:
+def host_monitor(memory: "MemoryUse", cpus: int, busy: float, network: tuple[int, int],
+                 nodes: "Iterable[NumaNode]") -> str:
     """Report host/monitor: what changes all the time.
 
     :param cpus: how many the host has
@@ -103,7 +107,7 @@ def host_monitor(memory: MemoryUse, cpus: int, busy: float, network: tuple[int, 
     return "\n".join([template.lines(facts), *numa_monitor(nodes)])
 
 
-def numa_monitor(nodes: Iterable[NumaNode]) -> Iterator[str]:
+def numa_monitor(nodes: "Iterable[NumaNode]") -> Iterator[str]:
     for node in nodes:
         for size, (_, free) in node.hugepages.items():
             yield template.vector("HUGEPAGE", {"NODE_ID": node.id, "SIZE": size // KIB, "FREE": free})
@@ -256,9 +260,13 @@ def gpu_values(uses: Sequence[Use | None]) -> dict[str, template.Value]:
     return values
 
 
+def mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
 GPU_METRICS: tuple[tuple[str, Callable[[Use], float | None], Callable[[Sequence[float]], float]], ...] = (
-    ("GPU_UTILIZATION", lambda use: use.busy, statistics.fmean),
-    ("GPU_MEMORY_UTILIZATION", lambda use: use.memory_busy, statistics.fmean),
+    ("GPU_UTILIZATION", lambda use: use.busy, mean),
+    ("GPU_MEMORY_UTILIZATION", lambda use: use.memory_busy, mean),
     ("GPU_MEMORY_FREE", lambda use: use.free, lambda numbers: sum(numbers) // MIB),
     ("GPU_POWER_USAGE", lambda use: use.power, sum),
 )

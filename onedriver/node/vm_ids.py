@@ -3,12 +3,15 @@
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from containerhost.allocation.store import Consumer
-from onedriver.actions import Call
 from onedriver.errors import BadInput
 from onedriver.node.names import name
 from onedriver.vm import Disk, Nic, Pci
+
+if TYPE_CHECKING:
+    from onedriver.actions import Call
 
 LOG = logging.getLogger(__name__)
 
@@ -18,7 +21,7 @@ def consumer(driver: str, engine: str, vm_id: int) -> Consumer:
     return Consumer(driver=driver, engine=engine, container=name(vm_id), uuid=str(vm_id))
 
 
-def own_name(call: Call) -> str:
+def own_name(call: "Call") -> str:
     """Return the name of the VM's container.
 
     :raises BadInput: OpenNebula knows it by another
@@ -35,7 +38,7 @@ def complain(complaints: Sequence[str]) -> None:
         LOG.error("A device came back, but is not used again: %s", complaint)
 
 
-def attached(call: Call) -> Nic | Pci:
+def attached(call: "Call") -> Nic | Pci:
     """Return the NIC or device that attach_nic or detach_nic is about."""
     everything: tuple[Nic | Pci, ...] = (*call.vm.nics, *call.vm.pcis)
     marked = [part for part in everything if part.attach]
@@ -45,7 +48,7 @@ def attached(call: Call) -> Nic | Pci:
     return marked[0]
 
 
-def attached_disk(call: Call) -> Disk:
+def attached_disk(call: "Call") -> Disk:
     """Return the disk that attach_disk or detach_disk is about."""
     marked = [disk for disk in call.vm.disks if disk.attach]
     if len(marked) != 1:

@@ -8,28 +8,35 @@ context.
 
 import abc
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import Consumer
+from containerhost.corebinding import CoreBinding
 from containerhost.devices.scan import HostView
 from containerhost.engines import Containers, ContainerState, Status, first_process
-from containerhost.engines.capabilities import Snapshots
 from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound
 from containerhost.grants import Grant
+from containerhost.idlist import id_list
+from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, grants_of
+from containerhost.storage.sharedmemory import JobMemory, SharedMemories
 from containerhost.sysfs import Host
 from onedriver.actions import Call
 from onedriver.errors import DriverError
-from onedriver.node import devices, namesakes, validation
+from onedriver.node import devices, limits, namesakes, validation
 from onedriver.node.commands import Commands
+from onedriver.node.limits import NodeCores
 from onedriver.node.names import LABEL, name
 from onedriver.node.options import NodeOptions
 from onedriver.node.vm_ids import attached, complain, consumer, own_name
 from onedriver.vm import Nic, Pci, Vm
+
+if TYPE_CHECKING:
+    from containerhost.engines.capabilities import Snapshots
 
 LOG = logging.getLogger(__name__)
 
@@ -42,8 +49,10 @@ class BaseVmm(abc.ABC):
 
     driver: ClassVar[str]
 
-    def __init__(self, options: NodeOptions, engine: Containers, allocator: DeviceAllocator, snapshots: Snapshots,
+    def __init__(self, options: NodeOptions, engine: Containers, allocator: DeviceAllocator, snapshots: "Snapshots",
                  commands: Commands, host: Host) -> None:
+        reserved = id_list(options.reserved_cores)
+        self._cores = CoreBinding(engine, host, Path(options.owners), LABEL, reserved)
         self._options = options
         self._engine = engine
         self._allocator = allocator
@@ -62,6 +71,7 @@ class BaseVmm(abc.ABC):
         spec = self._spec(vm)
         state = self._find(own, vm)
         if state is None:
+            self._cores.preview(spec)
             self._boot(vm, spec, self._allocator.view())
         elif state.status is Status.FROZEN:
             self._unfreeze(vm)
@@ -242,6 +252,19 @@ class BaseVmm(abc.ABC):
     def _stop(self, own: str, *, force: bool) -> None:
         self._engine.stop(own, timeout=self._options.stop_timeout, force=force)
 
+    def _join_job(self, vm: Vm) -> JobMemory | None:
+        """Make the VM, whose container does not run, a member of its job's shared memory, or of none."""
+        wanted = limits.shared_memory(vm)
+        if wanted is None:
+            self._memories.leave(self._consumer(vm.id))
+        else:
+            self._memories.join(wanted, self._consumer(vm.id))
+        return wanted
+
+    @property
+    def _memories(self) -> SharedMemories:
+        return SharedMemories(Path(self._options.owners), self.driver, self._engine.name, Privileged())
+
     def _acquire(self, vm: Vm, requests: Sequence[devices.Request], view: HostView) -> tuple[Grant, ...]:
         return self._allocator.acquire(requests, self._consumer(vm.id), view) if requests else ()
 
@@ -263,12 +286,15 @@ class BaseVmm(abc.ABC):
         """Return the VM's device requests; the host is scanned only where there are any."""
         return devices.requests(pcis, view.inventory, self._device_options(vm)) if pcis else ()
 
-    def _node_cpus(self, vm: Vm) -> Mapping[int, frozenset[int]]:
-        """Return the host's CPUs by NUMA node, for a VM that OpenNebula has placed on some."""
-        if not vm.topology.nodes:
-            return {}
-        from containerhost import topology  # noqa: PLC0415  (few VMs are pinned)
-        return {node.id: node.cpus for node in topology.read(self._host).nodes}
+    def _node_cores(self, vm: Vm) -> NodeCores:
+        """Return the host's cores, for a VM that OpenNebula has placed on some, or that asks for an affinity."""
+        if not vm.topology.nodes and vm.affinity is None:
+            return NodeCores()
+        from containerhost import topology  # noqa: PLC0415  (few VMs are placed on cores)
+
+        found = topology.read(self._host)
+        return NodeCores({node.id: node.cpus for node in found.nodes},
+                         {node.id: min(found.memory_of([node.id])) for node in found.nodes})
 
     def _device_options(self, vm: Vm) -> NodeOptions:
         """Return the node's device options; a driver overrides this where its template can change them."""

@@ -70,7 +70,12 @@ class EntryPointsTest(testtools.TestCase):
                 self.assertIn("sage: ", self.call(str(BIN / name), "--help"))
         self.assertIn("runc version", self.call(str(BIN / RUNTIME), "--version"))
 
+    def test_containerhost_offers_the_configuration_of_both_clouds(self) -> None:
+        for cloud in ("nova", "opennebula"):
+            self.assertIn(f"sage: containerhost config {cloud}",
+                          self.call(str(BIN / "containerhost"), "config", cloud, "--help"))
+
     def test_every_entry_point_is_tried_here(self) -> None:
         groups = {point.group for point in distribution(PACKAGE).entry_points}
-        self.assertEqual({"console_scripts", "containerhost.vendors", "nova.api.extra_spec_validators",
-                          "oslo.config.opts", "os_vif"}, groups)
+        self.assertEqual({"console_scripts", "containerhost.config", "containerhost.vendors",
+                          "nova.api.extra_spec_validators", "oslo.config.opts", "os_vif"}, groups)

@@ -36,9 +36,14 @@ def raised(error: Exception) -> None:
 
 
 class ActionsCase(testtools.TestCase):
+    """:cvar forks: see :class:`tests.functional_one.node.Node`; LifeTest starts the commands"""
+
+    forks = True
+
     def setUp(self) -> None:
         super().setUp()
         self.node = self.useFixture(Node())
+        self.node.forks = self.forks
         self.engine = self.node.engine
         devices = scan().devices
         self.before = picture()
@@ -92,6 +97,8 @@ class ActionsCase(testtools.TestCase):
 
 
 class LifeTest(ActionsCase):
+    forks = False
+
     def test_from_deploy_to_terminate(self) -> None:
         machine = self.deployed(Machine(nics=(0,), cpu="0.5", vcpu=2,
                                         context=(("NETWORK", "YES"), ("KEY", "it's $(x)\n`y`"))))

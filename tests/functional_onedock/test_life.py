@@ -31,7 +31,7 @@ TELL = "sh -c 'id -g; pwd; echo $A; hostname; trap \"exit 0\" TERM; while :; do 
 
 
 class LifeTest(OnedockCase):
-    inline = False
+    inline = forks = False
 
     def test_from_deploy_to_terminate(self) -> None:
         hostile = "it's $(x)\n`y`"

@@ -3,7 +3,7 @@
 configuration.
 
 Keys and values: Docker's Engine API, ``POST /containers/create``. Nothing here widens what Docker gives a container:
-never privileged, its seccomp and AppArmor profiles as they are, no capability but IPC_LOCK, and that only with RDMA.
+never privileged, its seccomp and AppArmor profiles, no capability but IPC_LOCK, and that only with RDMA.
 """
 
 import json

@@ -164,7 +164,7 @@ class DockerEngine:
             container = self.client.create(spec.name, body)
             undo.on_error("the container", self.client.remove, container)
             self._records.write(container, dataclasses.replace(config.record_of(spec.parts), volumes_in_root=True,
-                                                              container=spec.name))
+                                                              container=spec.name, cores=spec.cpu.own_cores))
 
     def _disk(self) -> str | None:
         """Return the disk that holds the root file systems."""
@@ -174,7 +174,29 @@ class DockerEngine:
         """Let a container, stopped or running, have the CPUs and the memory that ``spec`` says. Docker changes all of
         it or nothing."""
         allowed = self._host.fields("/proc/self/status")
-        self.client.update(name, config.update(spec, allowed["Cpus_allowed_list"], allowed["Mems_allowed_list"]))
+        with self._recorded_cores(name, spec.cpu.own_cores):
+            self.client.update(name, config.update(spec, allowed["Cpus_allowed_list"], allowed["Mems_allowed_list"]))
+
+    @contextlib.contextmanager
+    def _recorded_cores(self, name: str, cores: frozenset[int]) -> Iterator[None]:
+        """Let the record say which cores the container has for itself; while the block changes them, those of before
+        too, and those of before alone if it fails. A container that others made has no record."""
+        container = self.client.container(name)["Id"]
+        record = self._record_or_none(container)
+        if record is None or record.cores == cores:
+            yield
+            return
+        self._write_cores(container, record.cores | cores)
+        try:
+            yield
+        except BaseException:
+            self._write_cores(container, record.cores)
+            raise
+        self._write_cores(container, cores)
+
+    def _write_cores(self, container: str, cores: frozenset[int]) -> None:
+        with self._locked(container):
+            self._records.write(container, dataclasses.replace(self._records.read(container), cores=cores))
 
     def rename(self, name: str, new: str) -> None:
         container = self.client.container(name)["Id"]
@@ -360,7 +382,7 @@ class DockerEngine:
             require_made_for(container, grants_of(parts))
             self._records.write(container["Id"],
                                 dataclasses.replace(wanted, volumes_in_root=record.volumes_in_root,
-                                                    container=record.container))
+                                                    container=record.container, cores=record.cores))
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """Look into the running container from the host, through its first process; nothing of it is run."""
@@ -446,7 +468,7 @@ def container_state(container: Mapping[str, Any], record: Record) -> ContainerSt
     return ContainerState(
         name=bare_name([container["Name"]]), status=status_of(container),
         labels=labels_of(container["Config"]["Labels"]), created=moment(container["Created"]),
-        last_used=moment(container["State"]["StartedAt"]), interfaces=interfaces_of(record))
+        last_used=moment(container["State"]["StartedAt"]), interfaces=interfaces_of(record), cores=record.cores)
 
 
 def summary_state(summary: Mapping[str, Any], record: Record | None) -> ContainerState:
@@ -454,7 +476,7 @@ def summary_state(summary: Mapping[str, Any], record: Record | None) -> Containe
     return ContainerState(
         name=bare_name(summary["Names"]), status=STATUSES.get(summary["State"], Status.ERROR),
         labels=labels_of(summary["Labels"]), created=datetime.datetime.fromtimestamp(summary["Created"], datetime.UTC),
-        interfaces=interfaces_of(record or Record()))
+        interfaces=interfaces_of(record or Record()), cores=(record or Record()).cores)
 
 
 def bare_name(names: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.freezer import Freezer
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.errors import EngineConflict, EngineError, EngineNotFound
-from containerhost.images import rebuild
 from containerhost.images.errors import BadImage
 from containerhost.sysfs import Host
 
@@ -51,6 +50,8 @@ class Images:
         :param name: of the archive, for people
         :raises EngineError: it is damaged or does not hold the image
         """
+        from containerhost.images import rebuild  # noqa: PLC0415  (of all actions only this one needs it, and YAML)
+
         try:
             with rebuild.layers(archive, image, LOAD_TIMEOUT) as pieces:
                 self._client.load_image(pieces, name)

@@ -52,6 +52,7 @@ class Record:
     :ivar libraries: capabilities of a GPU's driver whose libraries come in when it starts
     :ivar volumes_in_root: what its image calls volumes are directories of its root; False for a container that an
         earlier version made, whose data is in Docker's anonymous volumes
+    :ivar cores: those it has for itself
     :ivar container: its name; empty in records of earlier versions
     """
 
@@ -61,6 +62,7 @@ class Record:
     libraries: frozenset[str] = frozenset()
     volumes_in_root: bool = False
     container: str = ""
+    cores: frozenset[int] = frozenset()
 
     def called_here(self, other: "Record") -> "Record":
         """Return ``other`` with the names that its interfaces have in this container: what they were given by may
@@ -72,12 +74,13 @@ class Record:
         """Merge two records. Where both have an interface, the other's setup is the newer one."""
         return Record(self.devices | other.devices, self.nodes | other.nodes,
                       other.netdevs | (self.netdevs - other.netdevs), self.libraries | other.libraries,
-                      self.volumes_in_root or other.volumes_in_root, self.container or other.container)
+                      self.volumes_in_root or other.volumes_in_root, self.container or other.container,
+                      self.cores | other.cores)
 
     def __sub__(self, other: "Record") -> "Record":
         """Return the record without another's parts. Libraries stay as long as the container runs."""
         return Record(self.devices - other.devices, self.nodes - other.nodes, self.netdevs - other.netdevs,
-                      self.libraries, self.volumes_in_root, self.container)
+                      self.libraries, self.volumes_in_root, self.container, self.cores)
 
     def fields(self) -> dict[str, Any]:
         """Return the record's fields as JSON has them."""
@@ -86,7 +89,7 @@ class Record:
                 "netdevs": [{"host_name": netdev.host_name, "name": netdev.name,
                              "setup": netdev.setup and netdev.setup._asdict()} for netdev in sorted(self.netdevs)],
                 "libraries": sorted(self.libraries), "volumes_in_root": self.volumes_in_root,
-                "container": self.container}
+                "container": self.container, "cores": sorted(self.cores)}
 
 
 class Records:
@@ -136,7 +139,8 @@ def parsed(data: Any) -> Record:
                   frozenset(Node(str(node["path"]), int(node["major"]), int(node["minor"])) for node in data["nodes"]),
                   frozenset(Netdev(str(item["host_name"]), str(item["name"]), recordfiles.ip_config(item.get("setup")))
                             for item in data["netdevs"]), frozenset(map(str, data.get("libraries", ()))),
-                  bool(data.get("volumes_in_root", False)), str(data.get("container", "")))
+                  bool(data.get("volumes_in_root", False)), str(data.get("container", "")),
+                  frozenset(map(int, data.get("cores", ()))))
 
 
 def union(parts: Iterable[Record]) -> Record:

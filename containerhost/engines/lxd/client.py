@@ -18,10 +18,13 @@ from urllib import parse
 import requests
 
 from containerhost import errors
+from containerhost.engines.lxd.config import CGROUP2
 from containerhost.engines.lxd.session import session
 from containerhost.engines.timeouts import is_timeout
 
 LOG = logging.getLogger(__name__)
+
+UNIFIED = "/sys/fs/cgroup/cgroup.controllers"  # is there where control groups are of version 2 alone
 
 # Where the daemons' packages put their sockets; the first that is there is taken when no endpoint is given.
 USUAL_SOCKETS = (
@@ -243,11 +246,12 @@ class LxdClient:
 
     @property
     def extensions(self) -> frozenset[str]:
-        """Return the names of the API extensions the daemon has: capabilities are probed, never guessed from
-        versions."""
+        """Return the names of the API extensions the daemon has, and of what the host has beside: capabilities are
+        probed, never guessed from versions."""
         found = self._extensions
         if found is None:
-            found = self._extensions = frozenset(self.get(asked="read the server's API extensions")["api_extensions"])
+            found = frozenset(self.get(asked="read the server's API extensions")["api_extensions"])
+            self._extensions = found = found | ({CGROUP2} if os.path.exists(UNIFIED) else set())
         return found
 
     def server(self) -> Mapping[str, Any]:

@@ -2,10 +2,11 @@
 """Translate ContainerSpec and Grant to LXD's configuration. Pure functions: the same input gives the same
 configuration.
 
-Keys and values: LXD's instance options and device options documents; Incus has the same. No ``raw.*`` key and no
-profile is ever used. Device names are made from PCI addresses and node paths, so that two grants which share a node
-(rdma_cm) name one device, and a device is found again by its grant alone. They hold no dot: LXD splits its
-``volatile.<device>.<key>`` at dots.
+Keys and values: LXD's instance options and device options documents; Incus has the same. No profile is ever used, and
+of the ``raw.*`` keys only ``raw.lxc``, for memory nodes: neither daemon has a key that binds a container's memory
+(``limits.cpu.nodes`` chooses CPUs). Device names are made from PCI addresses and node paths, so that two grants which
+share a node (rdma_cm) name one device, and a device is found again by its grant alone. They hold no dot: LXD splits
+its ``volatile.<device>.<key>`` at dots.
 """
 
 import fnmatch
@@ -53,6 +54,12 @@ BLOCK_MODE = "0600"
 
 # The extension of LXD by which a GPU that is named as CDI does, libraries included, comes to a running container.
 CDI_HOTPLUG = "gpu_cdi_hotplug"
+
+# Beside the extensions: the host's control groups are of version 2 alone.
+CGROUP2 = "containerhost.cgroup2"
+
+OWN_CORES = "user.containerhost.cores"  # the cores that a container has for itself
+RAW = "raw.lxc"
 
 
 def instance(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, Any]:
@@ -136,26 +143,34 @@ def limits(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
 
 def is_limit(key: str) -> bool:
     """Return whether :func:`limits` may set a key of an instance's configuration."""
-    return key.startswith(("limits.cpu", "limits.memory", "limits.hugepages.", "limits.processes"))
+    return key.startswith(("limits.cpu", "limits.memory", "limits.hugepages.", "limits.processes", OWN_CORES, RAW))
 
 
 def cpu(wanted: Cpu, extensions: Collection[str] = ()) -> dict[str, str]:
     """Return the CPU limits.
 
-    With ``cores`` the container runs on exactly these, and so its memory comes from their NUMA nodes first (the
-    kernel's first-touch rule). LXD has no key for binding memory; ``limits.cpu.nodes`` chooses CPUs, which only
-    makes sense for a mere count.
+    With ``cores`` the container runs on exactly these, and its memory comes from ``nodes`` alone. For a mere count
+    ``nodes`` are those of its CPUs.
 
     ``share`` becomes a hard limit of CPU time in each period of 100 ms: 250 % is ``250ms/100ms``.
     """
     config = {"limits.cpu": core_list(wanted.cores) if wanted.cores else str(wanted.count)}
     if wanted.nodes and not wanted.cores and "numa_cpu_placement" in extensions:
         config["limits.cpu.nodes"] = ",".join(map(str, sorted(wanted.nodes)))
+    if wanted.nodes and wanted.cores:
+        config[RAW] = memory_binding(wanted.nodes, extensions)
+    if wanted.own_cores:
+        config[OWN_CORES] = core_list(wanted.own_cores)
     if wanted.share is not None:
         config["limits.cpu.allowance"] = f"{wanted.share * PERIOD // 100}ms/{PERIOD}ms"
     if wanted.priority is not None:
         config["limits.cpu.priority"] = str(wanted.priority)
     return config
+
+
+def memory_binding(nodes: Iterable[int], extensions: Collection[str]) -> str:
+    """Return the line of LXC's configuration that binds memory: lxc.container.conf(5), CONTROL GROUPS."""
+    return f"lxc.cgroup{'2' if CGROUP2 in extensions else ''}.cpuset.mems = {','.join(map(str, sorted(nodes)))}"
 
 
 def core_list(cores: Iterable[int]) -> str:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ensure that a running container's processes are on the CPUs of its limit: LXD moves them beside the request that
-changes the limit, and now and then reads the limit of before when it does (lxc/incus#1936). Then they stay where they
-were until a limit is written again.
+"""Ensure that a running container's processes are on the CPUs of its limit, and its memory on its nodes.
+
+LXD moves processes beside the request that changes the limit, and now and then reads the limit of before when it does
+(lxc/incus#1936). Then they stay where they were until a limit is written again. Memory nodes it sets only at a start.
 """
 
 import logging
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.idlist import id_list
 from containerhost.linux.poll import wait_until
+from containerhost.privileged import Privileged
+from containerhost.spec import Cpu
 from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
@@ -53,6 +57,24 @@ def in_force(host: Host, pid: int, limit: str) -> bool:
     if not limit.isdigit():
         return allowed == id_list(limit)
     return len(allowed) == min(int(limit), len(id_list(host.text("/sys/devices/system/cpu/online"))))
+
+
+def bind_memory(privileged: Privileged, host: Host, pid: int | None, cpu: Cpu) -> None:
+    """Bind the memory of a running container to its nodes, or to all: what LXD reads in ``raw.lxc`` only when it starts
+    one. Done already where it is.
+
+    :raises HostActionFailed: the kernel refuses
+    """
+    wanted = cpu.nodes if cpu.cores else frozenset[int]()
+    everything = memory_nodes(host, os.getpid())
+    present = everything if pid is None else memory_nodes(host, pid)
+    if pid is not None and present and present != (wanted or everything):
+        privileged.bind_memory(pid, sorted(wanted))
+
+
+def memory_nodes(host: Host, pid: int) -> frozenset[int]:
+    """Return the nodes that a process may have memory of; empty for one that is gone."""
+    return id_list(host.fields(f"/proc/{pid}/status").get("Mems_allowed_list"))
 
 
 def in_other_words(limit: str) -> str:

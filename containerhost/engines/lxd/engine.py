@@ -26,6 +26,7 @@ from containerhost.linux.poll import retry
 from containerhost.network import rdma_netns
 from containerhost.privileged import Privileged
 from containerhost.process.processes import began
+from containerhost.rollback import Rollback
 from containerhost.spec import PROCESSES, BlockDevice, ContainerSpec, Part, grants_of
 from containerhost.storage.blocknodes import NodeMissing
 from containerhost.storage.fencing import fenced, restore_all
@@ -397,7 +398,7 @@ class LxdEngine:
             self.client.replace_instance(name, instance | {"config": own | wanted, "devices": kept | devices}, etag)
 
         self._patiently(name, lambda: self.change(name, change))
-        cores.wait_applied(self.client, self.change, self._host, name, self.pid(name), wanted.get(cores.LIMIT))
+        self._apply_cores(name, spec, wanted)
 
     def set_limits(self, name: str, spec: ContainerSpec) -> None:
         """Let a container, stopped or running, have the CPUs, the memory and the root disk's size and speed of
@@ -406,13 +407,25 @@ class LxdEngine:
         wanted = config.limits(spec, self.client.extensions)
         root = config.root_disk(spec.root)
 
-        def change(instance: dict[str, Any], etag: str) -> None:
-            kept = {key: value for key, value in instance["config"].items() if not config.is_limit(key)}
-            self.client.replace_instance(name, instance | {
-                "config": kept | wanted, "devices": instance["devices"] | {"root": root}}, etag)
+        former: dict[str, Any] = {}
 
-        self.change(name, change)
-        cores.wait_applied(self.client, self.change, self._host, name, self.pid(name), wanted.get(cores.LIMIT))
+        def change(instance: dict[str, Any], etag: str) -> None:
+            former.update(former or instance)
+            self.client.replace_instance(name, with_limits(instance, wanted, root), etag)
+
+        def restore(instance: dict[str, Any], etag: str) -> None:
+            limits = {key: value for key, value in former["config"].items() if config.is_limit(key)}
+            self.client.replace_instance(name, with_limits(instance, limits, former["devices"]["root"]), etag)
+
+        with Rollback(f"limits of container {name}") as undo:
+            self.change(name, change)
+            undo.on_error("its former limits", self.change, name, restore)
+            self._apply_cores(name, spec, wanted)
+
+    def _apply_cores(self, name: str, spec: ContainerSpec, wanted: Mapping[str, str]) -> None:
+        pid = self.pid(name)
+        cores.wait_applied(self.client, self.change, self._host, name, pid, wanted.get(cores.LIMIT))
+        cores.bind_memory(self._privileged, self._host, pid, spec.cpu)
 
     def change(self, name: str, change: Callable[[dict[str, Any], str], None], current: VersionedInstance
                | None = None) -> None:
@@ -481,6 +494,12 @@ class LxdEngine:
             return f"{error} (its log cannot be read: {unreadable})"
         wrong = [line.partition(" ERROR ")[2].strip() for line in lines if " ERROR " in line]
         return f"container {name} does not start: {' / '.join(wrong[:3])} ({error})" if wrong else str(error)
+
+
+def with_limits(instance: Mapping[str, Any], limits: Mapping[str, str], root: Mapping[str, str]) -> dict[str, Any]:
+    """Return an instance with other limits, and with another root disk."""
+    kept = {key: value for key, value in instance["config"].items() if not config.is_limit(key)}
+    return {**instance, "config": kept | dict(limits), "devices": instance["devices"] | {"root": dict(root)}}
 
 
 def is_gone(error: errors.EngineError) -> bool:

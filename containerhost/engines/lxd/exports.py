@@ -16,6 +16,7 @@ import requests
 
 from containerhost import errors
 from containerhost.engines.capabilities import Packed, Source
+from containerhost.engines.lxd import snapshots
 from containerhost.engines.lxd.client import LxdClient, error_for, translated
 from containerhost.linux.poll import retry
 
@@ -61,10 +62,7 @@ class Exports:
         if instance["status_code"] == STOPPED:
             # LXD packs a stopped container as it is: on many pools a snapshot would be one copy more.
             return Source("container", name, instance["architecture"])
-        asked = f"take a snapshot of container {name}"
-        body = {"name": f"{PREFIX}{key}", "stateful": False}
-        self._client.finish(self._client.request("post", "instances", name, "snapshots", asked=asked, json=body),
-                             asked, self._timeout)
+        snapshots.take(self._client, instance, f"{PREFIX}{key}", f"take a snapshot of container {name}", self._timeout)
         return Source("snapshot", f"{name}/{PREFIX}{key}", instance["architecture"])
 
     def pack(self, source: Source, key: str, progress: Callable[[int], None]) -> Packed:

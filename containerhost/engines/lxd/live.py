@@ -23,7 +23,7 @@ from containerhost.spec import ContainerSpec
 from containerhost.sysfs import Host
 
 MEMORY = ("limits.memory", "limits.hugepages.")
-LIMITS = ("limits.cpu", "limits.disk.", "limits.processes")
+LIMITS = ("limits.cpu", "limits.disk.", "limits.processes", config.OWN_CORES, config.RAW)
 #: What LXD only writes down: limits and environment for what is started from now on, and marks, which the guest reads.
 NOTED = (config.KERNEL, "user.", "environment.")
 #: Keys that may change while a container runs.
@@ -104,6 +104,7 @@ class Live:
         if limits(current.instance, wanted) != current.instance:
             cores.wait_applied(self._client, self._engine.change, self._host, spec.name, pid,
                                wanted.config.get(cores.LIMIT))
+            cores.bind_memory(self._privileged, self._host, pid, spec.cpu)
 
     def replace_devices(self, current: VersionedInstance, spec: ContainerSpec) -> None:
         """Take everything granted from the running container and give it the grants of ``spec``: for one that does not

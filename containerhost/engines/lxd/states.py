@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, Status
+from containerhost.engines.lxd.config import OWN_CORES
+from containerhost.idlist import id_list
 
 # LXD's status codes (rest-api document, "List of current status codes").
 STATUSES: Mapping[int, Status] = {
@@ -31,6 +33,7 @@ def container_state(instance: Mapping[str, Any]) -> ContainerState:
         last_used=moment(instance.get("last_used_at")),
         interfaces={device["name"]: device.get("parent", "") for device in (instance.get("devices") or {}).values()
                     if device["type"] == "nic" and "name" in device},
+        cores=id_list(instance["config"].get(OWN_CORES)),
     )
 
 

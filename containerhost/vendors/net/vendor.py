@@ -20,8 +20,6 @@ from containerhost.sysfs import Host
 from containerhost.vendors import base
 from containerhost.vendors.net import ports
 
-_NETWORK = "02"
-_INFINIBAND = "0207"
 # What the kernel accepts as an interface's name (dev_valid_name): 15 bytes, no slash, colon or white space.
 _NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,15}")
 
@@ -29,7 +27,8 @@ _NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,15}")
 class Net(base.Vendor):
     name: ClassVar[str] = "net"
     nodes: ClassVar[tuple[str, ...]] = ("infiniband/*",)
-    pci_vendors: ClassVar[Mapping[str, str]] = {"8086": "Intel Corporation", "15b3": "Mellanox Technologies"}
+    pci_vendors: ClassVar[Mapping[str, str]] = {
+        "1077": "QLogic Corp.", "8086": "Intel Corporation", "15b3": "Mellanox Technologies"}
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
@@ -39,7 +38,7 @@ class Net(base.Vendor):
 
     @classmethod
     def claims(cls, function: PciFunction) -> bool:
-        return function.class_code.startswith(_NETWORK)
+        return function.class_code.startswith(pci.NETWORK)
 
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
         found = self._netdevs.of(function.directory)
@@ -79,7 +78,7 @@ class Net(base.Vendor):
         """Return the link layer of a function without an interface here: its RDMA port's, or the usual one of its PCI
         class."""
         told = self._rdma_devices.link_layer(function.directory, rdma.ibdev) if rdma else None
-        usual = LinkLayer.INFINIBAND if function.class_code.startswith(_INFINIBAND) else LinkLayer.ETHERNET
+        usual = LinkLayer.INFINIBAND if function.class_code.startswith(pci.INFINIBAND) else LinkLayer.ETHERNET
         return told or usual
 
     def _host_use(self, function: PciFunction, netdev: Netdev | None) -> tuple[str, ...]:

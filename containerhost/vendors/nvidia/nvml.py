@@ -30,11 +30,14 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigSlice:
-    """:ivar memory: bytes"""
+    """:ivar memory: bytes
+    :ivar free: bytes of it that nobody uses; compute instances of one GPU instance share it
+    """
 
     uuid: str
     profile: str | None
     memory: int
+    free: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Gpu:
 
     :ivar memory: bytes
     :ivar slices: by GPU instance and compute instance
+    :ivar peers: what is at the other end of each of its active NVLinks: PCI addresses of GPUs and switches
+    :ivar index: NVML's number of it, which nvidia-smi and DCGM show
     """
 
     uuid: str | None
@@ -51,6 +56,8 @@ class Gpu:
     slices: Mapping[tuple[int, int], MigSlice]
     use: Use | None = None
     state: nvmlhealth.State | None = None
+    peers: tuple[str, ...] = ()
+    index: int | None = None
 
 
 Answer = dict[str, Gpu] | None
@@ -118,6 +125,12 @@ def query(timeout: float = TIMEOUT) -> dict[str, Gpu]:
     return dict(answer)
 
 
+def links_between(gpus: Mapping[str, Gpu]) -> dict[frozenset[str], int]:
+    """Return the number of NVLinks between two GPUs, by both addresses; those to switches connect no two. Pure."""
+    return {frozenset((address, peer)): gpu.peers.count(peer) for address, gpu in gpus.items() for peer in gpu.peers
+            if peer in gpus and peer != address}
+
+
 def available() -> bool:
     """Return whether this host has the library."""
     try:
@@ -168,7 +181,7 @@ def _gpus(library: Any, bound: Collection[str] = ()) -> Iterator[tuple[str, Gpu]
         try:
             handle = library.nvmlDeviceGetHandleByIndex(index)
             address = address_of(library.nvmlDeviceGetPciInfo(handle))
-            gpu = _gpu(library, handle)
+            gpu = dataclasses.replace(_gpu(library, handle), index=index)
         except library.NVMLError as error:
             LOG.info("NVML cannot tell about GPU %s: %s", index, error)
         else:
@@ -185,7 +198,8 @@ def _gpus(library: Any, bound: Collection[str] = ()) -> Iterator[tuple[str, Gpu]
 def _gpu(library: Any, handle: Any) -> Gpu:
     return Gpu(uuid=text(library.nvmlDeviceGetUUID(handle)), model=text(library.nvmlDeviceGetName(handle)),
                memory=library.nvmlDeviceGetMemoryInfo(handle).total, slices=dict(_slices(library, handle)),
-               use=_use(library, handle), state=nvmlhealth.read(library, handle))
+               use=_use(library, handle), state=nvmlhealth.read(library, handle),
+               peers=tuple(_peers(library, handle)))
 
 
 def _unreachable(state: nvmlhealth.State) -> Gpu:
@@ -205,6 +219,16 @@ def _use(library: Any, handle: Any) -> Use:
                power=None if power is None else power / MILLI)
 
 
+def _peers(library: Any, handle: Any) -> Iterator[str]:
+    """Yield the other end of each active NVLink; a GPU without any tells so by an error."""
+    for link in range(library.NVML_NVLINK_MAX_LINKS):
+        try:
+            if library.nvmlDeviceGetNvLinkState(handle, link) == library.NVML_FEATURE_ENABLED:
+                yield address_of(library.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))
+        except library.NVMLError:
+            return
+
+
 def _slices(library: Any, handle: Any) -> Iterator[tuple[tuple[int, int], MigSlice]]:
     try:
         enabled = library.nvmlDeviceGetMigMode(handle)[0] == library.NVML_DEVICE_MIG_ENABLE
@@ -222,8 +246,8 @@ def _slices(library: Any, handle: Any) -> Iterator[tuple[tuple[int, int], MigSli
         key = library.nvmlDeviceGetGpuInstanceId(part), library.nvmlDeviceGetComputeInstanceId(part)
         # "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
         profile = text(library.nvmlDeviceGetName(part)).rpartition(" MIG ")[2] or None
-        yield key, MigSlice(text(library.nvmlDeviceGetUUID(part)), profile,
-                            library.nvmlDeviceGetMemoryInfo(part).total)
+        memory = library.nvmlDeviceGetMemoryInfo(part)
+        yield key, MigSlice(text(library.nvmlDeviceGetUUID(part)), profile, memory.total, memory.free)
 
 
 def address_of(info: Any) -> str:

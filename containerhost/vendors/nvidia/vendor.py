@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from containerhost.devices import health
 from containerhost.devices.health.kernellog import DriverLog
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction, Slice
+from containerhost.findings import Finding
 from containerhost.grants import GrantOptions
 from containerhost.vendors import base
 from containerhost.vendors.nvidia import cdi, libraries, nvmlhealth
@@ -75,13 +76,35 @@ class Nvidia(base.GpuVendor):
     def usage(cls) -> dict[str, base.Use]:
         from containerhost.vendors.nvidia import nvml  # noqa: PLC0415  (most calls of a driver look for no device)
 
-        return {address: gpu.use for address, gpu in nvml.query().items() if gpu.use}
+        found = {}
+        for address, gpu in nvml.query().items():
+            if gpu.use:
+                found[address] = dataclasses.replace(gpu.use, number=gpu.index)
+            for (gi, ci), part in gpu.slices.items():
+                found[f"{address}/gi{gi}/ci{ci}"] = base.Use(None, None, part.free, None)
+        return found
+
+    @classmethod
+    def links(cls) -> dict[frozenset[str], int]:
+        from containerhost.vendors.nvidia import nvml  # noqa: PLC0415  (most calls of a driver look for no device)
+
+        return nvml.links_between(nvml.query())
 
     @classmethod
     def commands(cls) -> "tuple[click.Command, ...]":
         from containerhost.vendors.nvidia.mig.cli import mig  # noqa: PLC0415  (of the command alone)
 
         return (mig,)
+
+    def check(self) -> Iterable[Finding]:
+        from containerhost.vendors.nvidia import installation  # noqa: PLC0415  (of the doctor alone)
+
+        return installation.check(self.host)
+
+    def peer_access(self) -> base.PeerAccess:
+        from containerhost.vendors.nvidia import peermemory  # noqa: PLC0415  (of the doctor alone)
+
+        return peermemory.read(self.host)
 
     @classmethod
     def reset(cls, address: str) -> bool:

@@ -32,13 +32,38 @@ from containerhost.engines import KEPT, Containers, Executed, InterfaceMetrics, 
 from containerhost.grants import GpuGrant, Grant
 from containerhost.linux.poll import wait_until
 from containerhost.spec import Cpu, Memory, Mount, Nic, Part
-from containerhost.vendors import OWN
+from containerhost.vendors import own
 from containerhost.vendors.base import GpuVendor
 from tests.conformance.engine import frame, killing
 from tests.conformance.engine.frame import ENXIO, EPERM, TIMEOUT, MiB
 from tests.waiting import await_that
 
 NEAR, FAR = "10.9.1.1", "10.9.1.2"  # the host's end, the container's
+# The host's Python, for what a small image has no program for.
+PYTHON = tuple(Mount(name or "usr", str(Path("/usr", name)), f"/{name or 'usr'}") for name in ("lib", "lib64", "")
+               if Path("/usr", name).exists())
+# Writes to the memory of a child process and reads it back; $1 is the user that the parent becomes before. Nothing of
+# it is traced: that is how Open MPI and UCX copy large messages between the processes of one host.
+READ_CHILD = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+class Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+def call(name, ours):
+    vectors = [Vector(ctypes.addressof(text), 4) for text in (ours, theirs)]
+    done = getattr(libc, name)(child, ctypes.byref(vectors[0]), 1, ctypes.byref(vectors[1]), 1, 0)
+    return os.strerror(ctypes.get_errno()) if done < 0 else ours.raw[:4].decode()
+theirs = ctypes.create_string_buffer(b"kept")
+end, ours = os.pipe()
+child = os.fork()
+if not child:
+    os.close(ours)
+    os.read(end, 1)  # until the parent has ended
+    os._exit(0)
+os.setuid(int(sys.argv[1]))
+print(call("process_vm_writev", ctypes.create_string_buffer(b"sent")),
+      call("process_vm_readv", ctypes.create_string_buffer(b"none")), sep=", ")
+"""
 
 
 class Life(frame.DeviceFrame):
@@ -221,6 +246,12 @@ class Limits(frame.DeviceFrame):
         self.running(mounts=(Mount("context", str(source), "/context"),))
         self.assertEqual((0, "hello\n"), self.inside("c1", "cat", "/context/meta"))
         self.assertNotEqual(0, self.inside("c1", "touch", "/context/more")[0])
+
+
+    def test_processes_of_one_user_copy_each_others_memory_and_no_others(self):
+        self.running(mounts=PYTHON)
+        for user, expected in (("0", "sent, sent"), ("65534", f"{EPERM}, {EPERM}")):
+            self.assertEqual((0, f"{expected}\n"), self.inside("c1", "/usr/bin/python3", "-c", READ_CHILD, user))
 
 
 class Commands(frame.DeviceFrame):
@@ -417,7 +448,7 @@ class Devices(frame.DeviceFrame):
         for name, number in numbers.items():
             os.mknod(directory / name, stat.S_IFCHR | 0o600, os.makedev(*number))
         other = type("Other", (GpuVendor,), {"name": "other", "nodes": ("testaccel/x*",)})
-        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.load", lambda: (*OWN, other)))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.load", lambda: (*own(), other)))
         grants = []
         for name, number in numbers.items():
             card = dataclasses.replace(self.gpus[0], id=f"0000:{name}:00.0", plugin="other", vendor_id="1234")

@@ -2,7 +2,9 @@
 import os
 
 from containerhost import errors
+from containerhost.process.pins import pins
 from containerhost.spec import CloudInit, Cpu, IoLimit, Memory, RootDisk, Security
+from containerhost.sysfs import Host
 from tests.functional.containerhost.base import LxdTestCase, MiB
 from tests.functional.lxd import POOL
 
@@ -51,6 +53,7 @@ class TestLimits(LxdTestCase):
                      limits={"nofile": "1024"})
         self.assertEqual((0, f"{last}\n"), self.inside("c1", "sh", "-c",
                                                        "sed -n 's/^Cpus_allowed_list:.//p' /proc/1/status"))
+        self.assertEqual({"c1": frozenset({last})}, pins(Host()))
         status, output = self.inside("c1", "dd", "if=/dev/urandom", "of=/big", "bs=1M", "count=100")
         self.assertEqual(1, status)
         self.assertRegex(output, "quota exceeded|No space left")

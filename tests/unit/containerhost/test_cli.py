@@ -45,8 +45,8 @@ class List(testtools.TestCase):
         self.assertEqual(
             {"id", "address", "kind", "vendor_id", "product_id", "class_code", "plugin", "role", "driver", "numa_node",
              "model", "uuid", "parent", "vf_index", "total_vfs", "netdev", "netdev_away", "link_layer", "mac", "rdma",
-             "slice", "memory", "nodes", "health", "outside", "notes", "host_use", "state", "owner", "since", "blocked",
-             "remedy"}, set(devices["0000:5e:00.1"]))
+             "slice", "memory", "nodes", "health", "outside", "taint", "notes", "host_use", "state", "owner", "since",
+             "blocked", "remedy"}, set(devices["0000:5e:00.1"]))
         self.assertEqual("instance-00000001", devices["0000:5e:00.1"]["owner"]["container"])
         self.assertIsNone(devices["0000:5e:00.2"]["owner"])
         self.assertEqual(result.output, run("list", "--json", "--root", self.root).output)
@@ -146,7 +146,19 @@ class Empty(Broken):
 class Doctor(testtools.TestCase):
     def test_a_well_host(self):
         result = run("doctor", "--root", str(shared("mixed").root))
-        self.assertEqual((0, "no complaints\n"), (result.exit_code, result.output))
+        lines = result.output.splitlines()
+        self.assertEqual((0, "no complaints"), (result.exit_code, lines[-1]))
+        self.assertEqual({"note"}, {line.split()[0] for line in lines[:-1]})
+
+    def test_programs_read_findings_and_pairs(self):
+        root = str(shared("mixed").root)
+        found = json.loads(run("doctor", "--json", "--root", root).output)
+        self.assertIn({"severity": "note", "check": "vfs", "subject": "0000:d8:00.1",
+                       "problem": "it could have 8 virtual functions and has none",
+                       "remedy": "`containerhost vfs apply FILE` with the line 0000:d8:00.1: 8"}, found["findings"])
+        self.assertIn({"gpu": "0000:83:00.0", "function": "0000:d8:00.0", "way": "NODE", "method": None},
+                      found["gpudirect"])
+        self.assertEqual(1, run("doctor", "--json", "--root", str(shared("broken").root)).exit_code)
 
     def test_a_broken_host(self):
         result = run("doctor", "--root", str(shared("broken").root))

@@ -116,6 +116,40 @@ class AnnouncementTest(testtools.TestCase):
         self.assertFalse(self.announce(Refusing(knows=1, nth=1)))
 
 
+class Files:
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+
+    def write(self, name: str, file: str, content: bytes) -> None:
+        self.files[file] = content
+
+    def read(self, name: str, file: str) -> bytes | None:
+        return self.files.get(file)
+
+
+class FaultsTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.guest = Files()
+        self.notice = GuestNotice(self.guest, 30)
+
+    def test_faults_and_their_end_are_written(self) -> None:
+        for faults in (["0000:3b:00.0: Xid 48"], []):
+            self.assertTrue(self.notice.tell_faults("c1", faults))
+            self.assertEqual({"schema": 1, "faults": faults}, json.loads(self.guest.files["faults.json"]))
+
+    def test_nothing_is_written_where_nothing_was_told(self) -> None:
+        self.assertTrue(self.notice.tell_faults("c1", []))
+        self.assertEqual({}, self.guest.files)
+
+    def test_container_without_such_files_is_told_later(self) -> None:
+        class Refusing(Files):
+            def write(self, name: str, file: str, content: bytes) -> None:
+                raise errors.HostActionFailed("a link")
+
+        self.assertFalse(GuestNotice(Refusing(), 30).tell_faults("c1", ["x"]))
+
+
 class HelperTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -151,6 +185,14 @@ class HelperTest(testtools.TestCase):
         for status, expected in (("1", None), ("0", 1)):
             guest.watch(str(self.directory), [sys.executable, "-c", f"raise SystemExit({status})"], looks=1)
             self.assertEqual(expected, self.acknowledged())
+
+    def test_faults(self) -> None:
+        file = self.directory / "faults.json"
+        for text, expected in (('{"schema": 1, "faults": ["0000:3b:00.0: Xid 48"]}', ["0000:3b:00.0: Xid 48"]),
+                               ('{"faults": []}', []), ("{", []), ("[]", []), ('{"faults": 3}', [])):
+            file.write_text(text)
+            self.assertEqual(expected, guest.faults(str(self.directory)))
+            self.assertEqual(int(bool(expected)), guest.main(["--directory", str(self.directory), "faults"]))
 
     def test_run_gives_threads_and_gpus(self) -> None:
         self.write(self.before)

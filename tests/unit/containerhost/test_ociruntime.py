@@ -187,6 +187,24 @@ class NodesTest(testtools.TestCase):
         self.assertEqual("mine", (directory / "victim").read_text())
         self.assertIn("/etc/hostname is not as Docker would have it: No such file", said.getvalue())
 
+    def test_process_memory_is_permitted_where_ptrace_is(self):
+        allow, deny = "SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO"
+        ptrace = {"names": ["ptrace", "read"], "action": allow}
+        added = {"names": ["process_vm_readv", "process_vm_writev"], "action": allow}
+        for rules, more in (
+            ([ptrace], [added]),
+            ([{"names": ["process_vm_readv"], "action": deny}, ptrace], [added | {"names": ["process_vm_writev"]}]),
+            ([{"names": sorted(ociruntime.PROCESS_MEMORY), "action": allow}, ptrace], []),
+            ([ptrace | {"args": [{"index": 0, "value": 0, "op": "SCMP_CMP_EQ"}]}], []),
+            ([ptrace | {"action": deny}], []),
+            ([], []),
+        ):
+            config = {"linux": {"seccomp": {"defaultAction": deny, "syscalls": rules}, "resources": {}}}
+            expected = {"linux": {"seccomp": {"defaultAction": deny, "syscalls": [*rules, *more]}, "resources": {}}}
+            self.assertEqual(expected, ociruntime.with_process_memory(config))
+        for unconfined in ({"linux": {}}, {"linux": {"seccomp": None}}):
+            self.assertEqual(unconfined, ociruntime.with_process_memory(unconfined))
+
     def test_libraries_come_by_a_hook_after_others(self):
         self.assertEqual({"linux": {}}, ociruntime.with_hook({"linux": {}}, ociruntime.hook_for([])))
         with mock.patch("shutil.which", return_value="/usr/bin/tool"):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import shutil
 import sys
 import threading
+from typing import ClassVar
 from unittest import mock
 
 import testtools
@@ -136,6 +138,35 @@ class MixedHost(testtools.TestCase):
         self.assertEqual("b8ce:f603:5e00:0002", vf["rdma"]["node_guid"])
         self.assertEqual({"gi": 1, "ci": 0, "profile": None},
                          self.inventory.get("0000:3c:00.0/gi1/ci0").to_dict()["slice"])
+
+
+class FabricClasses(testtools.TestCase):
+    """InfiniBand cards of other PCI classes than 0207; see tests/fakehost/hosts/fabrics.yaml."""
+
+    CARDS: ClassVar = {"0000:17:00.0": ("1077", "0c0600", "ib_qib", "ibq0"),
+                       "0000:65:00.0": ("8086", "020800", "hfi1", "ibo0")}
+
+    def test_cards_are_found_with_their_rdma_side(self) -> None:
+        found = {device.id: device for device in scan(shared("fabrics")).devices}
+        self.assertEqual(self.CARDS, {name: (device.vendor_id, device.class_code, device.driver, device.netdev)
+                                      for name, device in found.items()})
+        for device in found.values():
+            self.assertEqual((Kind.NET, LinkLayer.INFINIBAND, "active", ()),
+                             (device.kind, device.link_layer, device.rdma.port_state, device.health))
+            self.assertIn("own", {node.use for node in device.nodes if "uverbs" in node.path})
+
+    def test_class_tells_the_link_layer_without_a_driver(self) -> None:
+        tree = self.useFixture(Broken("fabrics"))
+        for name in self.CARDS:
+            for part in ("net", "infiniband", "infiniband_verbs", "infiniband_mad"):
+                shutil.rmtree(tree.function(name) / part)
+            self.assertEqual(LinkLayer.INFINIBAND, scan(tree.host).get(name).link_layer)
+
+    def test_other_serial_buses_are_no_network_cards(self) -> None:
+        tree = self.useFixture(Broken("fabrics"))
+        uevent = tree.function("0000:17:00.0") / "uevent"
+        uevent.write_text(uevent.read_text().replace("PCI_CLASS=C0600", "PCI_CLASS=C0330"))
+        self.assertEqual(["0000:65:00.0"], [device.id for device in scan(tree.host).devices])
 
 
 class BrokenHost(testtools.TestCase):
@@ -305,7 +336,7 @@ class Faults(testtools.TestCase):
             def grant(cls, device, options):
                 raise NotImplementedError
 
-        with mock.patch.object(vendors, "load", return_value=(Wrong, *vendors.OWN)):
+        with mock.patch.object(vendors, "load", return_value=(Wrong, *vendors.own())):
             inventory = scan(self.tree.host)
         self.assertEqual(22, len(inventory.devices))
         self.assertIn("oops", inventory.get("0000:83:00.0").health[0])

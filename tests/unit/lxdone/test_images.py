@@ -27,7 +27,7 @@ class CopyTest(testtools.TestCase):
         self.file, self.target = self.directory / "disk.5", self.directory / "copy"
         self.file.write_text("content")
         self.disks = Images(base / "state", base / "datastores", lambda name: None, 30)
-        self.disk = dataclasses.replace(machine().disks[0], id=5)
+        self.disk = machine().disks[0]._replace(id=5)
 
     def record(self, file: str = "", **values: bool | str) -> None:
         record = Record(file or str(self.file), copied=False, read_only=bool(values.pop("read_only", False)))
@@ -58,10 +58,10 @@ class CopyTest(testtools.TestCase):
         self.assertRaises(NotSupported, self.copy)
         self.record(ceph="one/one-7-1-5")
         self.assertRaises(NotSupported, self.copy)
-        self.disk = dataclasses.replace(self.disk, type="RBD")
+        self.disk = self.disk._replace(type="RBD")
         self.assertRaises(NotSupported, self.copy)
         self.file.unlink()
-        self.disk = dataclasses.replace(self.disk, type="FILE")
+        self.disk = self.disk._replace(type="FILE")
         (self.state / "5.json").unlink()
         self.assertRaises(BadInput, self.copy)
         self.assertFalse(self.target.exists())

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import dataclasses
 
 import testtools
 
@@ -23,7 +22,7 @@ class LcmStatesTest(testtools.TestCase):
         persistent = machine(("<SAVE><![CDATA[NO]]>", "<SAVE>YES"))
         self.assertTrue(persistent.disks[0].save)
         for lcm, kept in ((2, True), (12, True), (15, False), (23, False)):
-            self.assertEqual(kept, lcm_states.keeps_root(dataclasses.replace(persistent, lcm_state=lcm)))
+            self.assertEqual(kept, lcm_states.keeps_root(persistent._replace(lcm_state=lcm)))
 
     def test_it_stays_for_poweroff_and_suspend_only(self) -> None:
         self.assertEqual({6, 18}, {lcm for lcm in range(80) if validation.stays(in_state(lcm))})

@@ -2,6 +2,7 @@
 """Try who waits for whom while images are imported and removed; the imports themselves are tried on a real LXD."""
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ import testtools
 
 from containerhost.engines.capabilities import Image
 from containerhost.errors import EngineError, EngineNotFound
+from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from lxdone.disk.qcow2 import Origin
 from lxdone.root import root_images
 from lxdone.root.root_images import PREFIX, RootImages
@@ -24,6 +26,7 @@ from onedriver.node.imagelocks import Busy
 from tests.unit.lxdone.machines import machine
 
 SECONDS = 10
+SPEC = ContainerSpec("one-1", "", Cpu(1), Memory(1), RootDisk("pool"))
 
 
 class FakeImages:
@@ -50,7 +53,7 @@ class RootImagesTest(testtools.TestCase):
         super().setUp()
         self.base = Path(self.useFixture(fixtures.TempDir()).path)
         self.images = FakeImages()
-        self.useFixture(fixtures.MonkeyPatch("lxdone.root.root_images.rebuild", self.rebuild))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.images.rebuild.rebuild", self.rebuild))
         self.begun, self.end = threading.Event(), threading.Event()
         self.addCleanup(self.end.set)
         self.containers: list[Any] = []
@@ -137,7 +140,7 @@ class RemovalTest(testtools.TestCase):
         self.calls = mock.MagicMock()
         self.vmm = Vmm(*(getattr(self.calls, part) for part in (
             "options", "engine", "allocator", "snapshots", "root_images", "writeback", "disks", "contexts", "commands",
-            "consoles", "host")))
+            "consoles", "host", "ids")))
         self.calls.allocator.release.return_value = ()
 
     def test_the_image_is_the_last_that_a_vm_lets_go(self) -> None:
@@ -149,12 +152,10 @@ class RemovalTest(testtools.TestCase):
         held = self.calls.root_images.held
         held.side_effect = [EngineNotFound("gone"), held.return_value]
         self.calls.options.datastores, self.calls.options.unpacked_limit = "/ds", 1
-        spec, vm = SimpleNamespace(name="one-1", labels={}), machine()
-        self.useFixture(fixtures.MonkeyPatch("dataclasses.replace", lambda spec, **changes: changes))
-        self.vmm._create(spec, Path("disk"), Path("home"), vm)  # type: ignore[arg-type]  # the spec is a stand-in
+        self.vmm._create(SPEC, Path("disk"), Path("home"), machine())
+        image = held.return_value.__enter__.return_value
         self.calls.engine.create.assert_called_once_with(
-            {"image": held.return_value.__enter__.return_value,
-             "labels": {IMAGE_LABEL: held.return_value.__enter__.return_value}})
+            dataclasses.replace(SPEC, image=image, labels={IMAGE_LABEL: image}))
 
     def test_root_that_is_too_small_names_size(self) -> None:
         spec = SimpleNamespace(root=SimpleNamespace(size=70 << 20))

@@ -20,7 +20,7 @@ PERSISTENT = ("<SAVE><![CDATA[NO]]>", "<SAVE>YES")
 
 
 def starting(lcm: int) -> Vm:
-    return dataclasses.replace(machine(), lcm_state=lcm)
+    return machine()._replace(lcm_state=lcm)
 
 
 class RootWritebackTest(testtools.TestCase):

@@ -17,7 +17,7 @@ OF_THE_CORE = frozenset({
     "ID", "STIME", "NAME", "LCM_STATE", "DEPLOY_ID", "TEMPLATE", "USER_TEMPLATE", "HISTORY_RECORDS", "HISTORY", "SEQ",
     "DS_ID", "HOSTNAME", "OS", "NIC", "PCI", "DISK", "SNAPSHOT", "TOPOLOGY", "NUMA_NODE", "CPUS", "MEMORY_NODE_ID",
     "DISK_ID", "NIC_ID", "PCI_ID", "SNAPSHOT_ID", "HYPERVISOR_ID", "ACTIVE", "ATTACH", "ADDRESS", "TARGET",
-    "BRIDGE", "BRIDGE_TYPE", "VN_MAD", "CLONE", "TM_MAD", "DRIVER", "ORIGINAL_SIZE"})
+    "BRIDGE", "BRIDGE_TYPE", "VN_MAD", "CLONE", "TM_MAD", "DRIVER", "ORIGINAL_SIZE", "UID", "HPC"})
 #: Whole elements, which are not read attribute by attribute.
 ELEMENTS = frozenset({"CONTEXT"})
 #: How a device is asked for; the driver looks at ADDRESS, which the core chose by it.

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import dataclasses
 
 import testtools
 
@@ -7,6 +6,7 @@ from containerhost.spec import BridgedNic, Cpu, DirectoryDisk, IoLimit, Memory, 
 from lxdone import translate
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
+from onedriver.node.limits import NodeCores
 from tests.unit.lxdone.machines import machine
 
 MIB = 1 << 20
@@ -20,18 +20,18 @@ def topology(policy: str, cpus: str = "", more: str = "") -> str:
 
 class SpecTest(testtools.TestCase):
     def test_a_recorded_vm(self) -> None:
-        spec = translate.spec(machine(), Options(storage_pool="fast"), NODES)
+        spec = translate.spec(machine(), Options(storage_pool="fast"), NodeCores(NODES))
         self.assertEqual(("one-1", Cpu(2, share=200), Memory(2048 * MIB), "fast", 16 * MIB, Security()),
                          (spec.name, spec.cpu, spec.memory, spec.root.pool, spec.root.size, spec.security))
         self.assertEqual({"one.vm": "1", "one.stime": "1795247695"}, dict(spec.labels))
 
     def test_pinned_to_the_cpus_the_core_chose(self) -> None:
         vm = machine(more=topology("<PIN_POLICY>CORE</PIN_POLICY>", "<CPUS>5,7</CPUS>"))
-        self.assertEqual(Cpu(2, frozenset({5, 7}), frozenset({1})), translate.cpu(vm, NODES))
+        self.assertEqual(Cpu(2, frozenset({5, 7}), frozenset({1})), translate.cpu(vm, NodeCores(NODES)))
 
     def test_near_a_node_without_cpus_of_its_own(self) -> None:
         vm = machine(more=topology("<NODE_AFFINITY>1</NODE_AFFINITY>"))
-        self.assertEqual(Cpu(2, NODES[1], frozenset({1}), share=200), translate.cpu(vm, NODES))
+        self.assertEqual(Cpu(2, NODES[1], frozenset({1}), share=200), translate.cpu(vm, NodeCores(NODES)))
 
     def test_huge_pages_are_all_of_the_memory(self) -> None:
         vm = machine(more=topology("", more="<HUGEPAGE_SIZE>2</HUGEPAGE_SIZE>"))
@@ -39,9 +39,10 @@ class SpecTest(testtools.TestCase):
 
     def test_a_placement_this_host_cannot_have_is_refused(self) -> None:
         pinned = machine(more="<TOPOLOGY><PIN_POLICY>THREAD</PIN_POLICY></TOPOLOGY>")
-        self.assertIn("chose no CPUs", str(self.assertRaises(BadInput, translate.cpu, pinned, NODES)))
+        self.assertIn("chose no CPUs", str(self.assertRaises(BadInput, translate.cpu, pinned, NodeCores(NODES))))
         away = machine(more=topology("<PIN_POLICY>CORE</PIN_POLICY>", "<CPUS>5</CPUS>"))
-        self.assertIn("NUMA node 1", str(self.assertRaises(BadInput, translate.cpu, away, {0: NODES[0]})))
+        one = NodeCores({0: NODES[0]})
+        self.assertIn("NUMA node 1", str(self.assertRaises(BadInput, translate.cpu, away, one)))
 
 
 class SecurityTest(testtools.TestCase):
@@ -68,8 +69,8 @@ class SecurityTest(testtools.TestCase):
 class ProcessesTest(testtools.TestCase):
     def test_fewer_than_the_node_allows_and_never_more(self) -> None:
         def limit(text: str) -> int:
-            vm = dataclasses.replace(machine(), own={"LXD_PROCESS_LIMIT": text})
-            return translate.spec(vm, Options(process_limit=500), {}).processes
+            vm = machine()._replace(own={"LXD_PROCESS_LIMIT": text})
+            return translate.spec(vm, Options(process_limit=500), NodeCores()).processes
 
         self.assertEqual((500, 500, 7), (limit(""), limit("500"), limit("7")))
         for text in ("501", "0", "-1", "unlimited", "1e2"):
@@ -79,8 +80,8 @@ class ProcessesTest(testtools.TestCase):
 class UnpackedTest(testtools.TestCase):
     def test_the_disks_size_and_the_nodes_limit(self) -> None:
         def limit(size: int | None) -> int:
-            disk = dataclasses.replace(machine().disks[0], size=size)
-            return translate.unpacked_limit(dataclasses.replace(machine(), disks=(disk,)), Options(unpacked_limit=2))
+            disk = machine().disks[0]._replace(size=size)
+            return translate.unpacked_limit(machine()._replace(disks=(disk,)), Options(unpacked_limit=2))
 
         self.assertEqual([2 << 30, (2 << 30) + 5], [limit(None), limit(5)])
 
@@ -91,7 +92,7 @@ class LibrariesTest(testtools.TestCase):
                                ("none", set()), ("", None)):
             found = translate.gpu_capabilities({"LXD_GPU_CAPABILITIES": text})
             self.assertEqual(expected, found)
-            spec = translate.spec(dataclasses.replace(machine(), own={"LXD_GPU_CAPABILITIES": text}), Options(), {})
+            spec = translate.spec(machine()._replace(own={"LXD_GPU_CAPABILITIES": text}), Options(), NodeCores())
             self.assertEqual(expected or set(), spec.gpu_libraries)
         for text in ("all", "compute;reboot", "compute,,utility", "none,compute"):
             error = self.assertRaises(BadInput, translate.gpu_capabilities, {"LXD_GPU_CAPABILITIES": text})
@@ -115,9 +116,9 @@ class DiskTest(testtools.TestCase):
 
     def test_packed_root_without_size_of_its_own_is_not_held_to_the_size_of_its_package(self) -> None:
         def size(mib: int, packed: bool) -> int | None:
-            disk = dataclasses.replace(machine().disks[0], size=mib << 20, original_size=2 << 20)
-            vm = dataclasses.replace(machine(), disks=(disk,))
-            return translate.spec(vm, Options(packed_root_size=3), {}, packed=packed).root.size
+            disk = machine().disks[0]._replace(size=mib << 20, original_size=2 << 20)
+            vm = machine()._replace(disks=(disk,))
+            return translate.spec(vm, Options(packed_root_size=3), NodeCores(), packed=packed).root.size
 
         self.assertEqual([3 << 30, 2 << 20, 4 << 20, 4 << 20],
                          [size(2, True), size(2, False), size(4, True), size(4, False)])

@@ -15,6 +15,7 @@ from oslo_config import cfg
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
+from containerhost.corebinding import CoreBinding
 from containerhost.devices.model import Device
 from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
@@ -32,6 +33,7 @@ from nova_lxd_ext.network.vifdirect import DirectPorts
 from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifplug import Plugs
 from nova_lxd_ext.network.vifs import Ports
+from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.flavor import HostCpus
 from nova_lxd_ext.server.lifecycle import Lifecycle
@@ -98,7 +100,8 @@ class FakeEngine:
 
     def _state(self, name: str) -> ContainerState:
         nics = {part.name: part.parent for part in self.specs[name].parts if isinstance(part, Nic)}
-        return ContainerState(name, self.statuses[name], self.specs[name].labels, interfaces=nics)
+        return ContainerState(name, self.statuses[name], self.specs[name].labels, interfaces=nics,
+                              cores=self.specs[name].cpu.own_cores)
 
     def containers(self) -> tuple[ContainerState, ...]:
         self._called("containers")
@@ -318,7 +321,7 @@ class FakeDisks:
         self.disks[name] = Disk(name, max(size, present.size if present else 0), labels, False)
 
     def resize(self, name: str, size: int) -> None:
-        self.disks[name] = dataclasses.replace(self.disks[name], size=size)
+        self.disks[name] = self.disks[name]._replace(size=size)
 
     def delete(self, name: str) -> None:
         self.disks.pop(name, None)
@@ -406,7 +409,8 @@ def world(directory: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | No
     ephemerals = Ephemerals(disks, disk_transfers)
     attachments = DeviceAttachments(engine, (flavor_devices, ports, volumes, ephemerals), allocator.view)
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
-    lifecycle = Lifecycle(conf, engine, states, attachments, FakeImages(), lambda: cpus, lambda *_: None)
+    lifecycle = Lifecycle(conf, engine, states, attachments, FakeImages(),
+                          CoreBinding(engine, host, directory, labels.UUID), lambda: cpus, lambda *_: None)
     live, files = FakeLive(engine), FakeFiles()
     return World(engine, owners, states, attachments, lifecycle,
                  Power(conf, engine, states, attachments, *[clock] if clock else []), ports, flavor_devices, live,

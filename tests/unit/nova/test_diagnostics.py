@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import dataclasses
 import datetime
 
 import testtools
@@ -10,7 +9,7 @@ from tests.unit.nova import records
 
 NOW = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
 ETH = InterfaceMetrics("eth0", "fa:16:3e:00:00:01", "tap1", 1, 2, 3, 4, 5, 6, 7, 8)
-IB = dataclasses.replace(ETH, name="ib0", mac=":".join(["80"] * 20), host_name=None)
+IB = ETH._replace(name="ib0", mac=":".join(["80"] * 20), host_name=None)
 METRICS = Metrics(Status.RUNNING, 4711, 12, 3_000_000_000, 64 * 2 ** 20, 80 * 2 ** 20, 1024, {"root": 5 * 2 ** 20},
                   (ETH, IB))
 

@@ -2,6 +2,7 @@
 import testtools
 
 from containerhost import errors
+from containerhost.placement.affinity import Affinity
 from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
 from nova_lxd_ext.server import flavor
 from nova_lxd_ext.server.flavor import HostCpus
@@ -45,6 +46,50 @@ class CpuTest(testtools.TestCase):
     def test_cores_the_host_lacks_are_refused(self) -> None:
         error = self.assertRaises(errors.UnsupportedOnHost, flavor.cpu, 1, None, HostCpus(TWO_NODES, frozenset({3, 8})))
         self.assertIn("[8]", str(error))
+
+
+class AffinityTest(testtools.TestCase):
+    def cpu(self, word: str, topology: object = None, host: HostCpus = FREE, **more: str) -> Cpu:
+        return flavor.bound_cpu(2, topology, host, {"hpc:affinity": word, **more})
+
+    def test_cores_are_chosen_from_those_of_unpinned_vcpus(self) -> None:
+        every = frozenset(range(8))
+        self.assertEqual(Cpu(2, affinity=Affinity.CPUMEM, choice=every), self.cpu("cpumem"))
+        self.assertEqual(frozenset({2, 3, 6, 7}), self.cpu("cpumem", host=SHARED).choice)
+        host = HostCpus(TWO_NODES, dedicated=frozenset({0, 1}))
+        self.assertEqual(every - {0, 1}, self.cpu("cpu", host=host).choice)
+
+    def test_without_an_affinity_all_is_as_before(self) -> None:
+        for topology in (None, records.numa({"id": 1, "cpuset": {0, 1}})):
+            self.assertEqual(flavor.cpu(2, topology, SHARED), flavor.bound_cpu(2, topology, SHARED, {}))
+        self.assertEqual(flavor.cpu(2, None, SHARED), self.cpu("any", host=SHARED))
+
+    def test_what_nova_chose_stays(self) -> None:
+        node = records.numa({"id": 1, "cpuset": {0, 1}})
+        self.assertEqual(Cpu(2, affinity=Affinity.CPUMEM, choice=frozenset({6, 7})), self.cpu("cpumem", node, SHARED))
+        pinned = records.numa({"id": 0, "pcpuset": {0, 1}, "cpu_pinning_raw": {"0": 1, "1": 3}})
+        found = self.cpu("cpumempin", pinned)
+        self.assertEqual((frozenset({1, 3}), frozenset()), (found.cores, found.own_cores))
+
+    def test_contradictions_name_both_keys(self) -> None:
+        node = records.numa({"id": 1, "cpuset": {0, 1}})
+        both = records.numa({"id": 0, "cpuset": {0}}, {"id": 1, "cpuset": {1}})
+        pinned = records.numa({"id": 0, "pcpuset": {0, 1}, "cpu_pinning_raw": {"0": 1, "1": 3}})
+        mixed = records.numa({"id": 1, "cpuset": {0}, "pcpuset": {1}, "cpu_pinning_raw": {"1": 4}})
+        for word, topology, key in (("any", node, "hw:numa_nodes"), ("any", pinned, "hw:cpu_policy"),
+                                    ("cpumem", both, "hw:numa_nodes=2"), ("cpumem", mixed, "hw:cpu_policy=mixed"),
+                                    ("cpu", node, "hw:numa_nodes=1")):
+            error = self.assertRaises(errors.SpecError, self.cpu, word, topology)
+            self.assertIn(f"hpc:affinity={word}", str(error))
+            self.assertIn(key, str(error))
+        self.assertEqual(frozenset(range(8)), self.cpu("cpu", both).choice)
+
+    def test_unknown_word_is_refused(self) -> None:
+        self.assertIn("hpc:affinity", str(self.assertRaises(errors.SpecError, self.cpu, "socket")))
+
+    def test_memory_comes_from_the_node_that_has_some(self) -> None:
+        host = HostCpus(TWO_NODES, memory={0: 0, 1: 0})
+        self.assertEqual(frozenset({0}), flavor.cpu(2, records.numa({"id": 1, "cpuset": {0, 1}}), host).nodes)
 
 
 class MemoryTest(testtools.TestCase):

@@ -7,7 +7,8 @@ from nova import objects
 from nova.scheduler import weights
 
 from nova_lxd_ext import conf
-from nova_lxd_ext.scheduler import OwnHostWeigher
+from nova_lxd_ext.host.resources import PAIRS
+from nova_lxd_ext.scheduler import OwnHostWeigher, PairWeigher
 from tests.unit.nova import records
 
 conf.register()
@@ -35,3 +36,28 @@ class OwnHostWeigherTest(testtools.TestCase):
         found = weights.HostWeightHandler().get_weighed_objects(
             [OwnHostWeigher()], [host("a", OTHER), host("b")], objects.RequestSpec(instance_uuid=records.UUID))
         self.assertEqual({0.0}, {weighed.weight for weighed in found})
+
+
+class PairWeigherTest(testtools.TestCase):
+    GPU = objects.InstancePCIRequest(count=1, spec=[{"vendor_id": "10de", "dev_type": "type-PCI"}])
+    VF = objects.InstancePCIRequest(count=1, spec=[{"vendor_id": "15b3", "dev_type": "type-VF"}])
+
+    def order(self, *requests: objects.InstancePCIRequest, **pairs: Any) -> list[str]:
+        spec = objects.RequestSpec(pci_requests=objects.InstancePCIRequests(requests=list(requests)))
+        hosts = [SimpleNamespace(host=name, nodename=name, aggregates=[], stats={PAIRS: count} if count else {})
+                 for name, count in pairs.items()]
+        found = weights.HostWeightHandler().get_weighed_objects([PairWeigher()], hosts, spec)
+        return [each.obj.host for each in found if each.weight == found[0].weight]
+
+    def test_a_server_with_both_goes_where_pairs_are(self) -> None:
+        self.assertEqual(["b"], self.order(self.GPU, self.VF, a=0, b="1"))
+        two = [objects.InstancePCIRequest(count=2, spec=request.spec) for request in (self.GPU, self.VF)]
+        self.assertEqual(["c", "d"], self.order(*two, a=0, b="1", c="2", d="3"))
+
+    def test_a_server_with_one_kind_leaves_pairs_whole(self) -> None:
+        self.assertEqual(["a"], self.order(self.GPU, a=0, b="1"))
+        self.assertEqual(["a"], self.order(self.VF, a="1", b="2"))
+
+    def test_a_server_without_devices_and_odd_stats_are_indifferent(self) -> None:
+        self.assertEqual(["a", "b"], self.order(a=0, b="1"))
+        self.assertEqual(["a", "b"], self.order(self.GPU, self.VF, a="many", b=0))

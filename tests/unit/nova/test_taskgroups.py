@@ -144,8 +144,20 @@ class DevicesTest(Base):
         nodes = [compute_node(f"n{at}", 9, pci_device_pools=self.pci(count))
                  for at, count in enumerate((2, 5, 4, 1, 4))]
         cloud = self.useFixture(Cloud(nodes))
-        self.assertEqual(["n1"] * 2 + ["n2"] * 2, self.schedule(cloud, 4, task_groups=2, spec=self.request()))
+        self.assertEqual(["n2"] * 2 + ["n4"] * 2, self.schedule(cloud, 4, task_groups=2, spec=self.request()))
         self.refused(cloud, 8, task_groups=2, spec=self.request())
+
+    def test_servers_without_devices_leave_hosts_with_devices_alone(self) -> None:
+        cloud = self.useFixture(Cloud([compute_node("n0", 4, pci_device_pools=self.pci(8)), compute_node("n1", 64)]))
+        self.assertEqual(["n1"] * 4, self.schedule(cloud, 4, task_groups=1))
+        self.assertEqual(["n0"] * 4, self.schedule(cloud, 4, task_groups=1, spec=self.request()))
+
+    def test_devices_are_not_left_without_cores(self) -> None:
+        # A server has two devices and one core. Of n0 it would take the last cores, and leave six devices of no use.
+        nodes = [compute_node("n0", 8, used=7, pci_device_pools=self.pci(8)),
+                 compute_node("n1", 8, pci_device_pools=self.pci(8))]
+        cloud = self.useFixture(Cloud(nodes))
+        self.assertEqual(["n1"], self.schedule(cloud, 1, task_groups=1, spec=self.request()))
 
     def test_numa_nodes(self) -> None:
         def host(cells: int) -> Any:

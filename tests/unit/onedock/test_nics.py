@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import dataclasses
 
 import testtools
 
@@ -20,10 +19,10 @@ class NicsTest(testtools.TestCase):
 
     def test_its_inner_end_with_the_contexts_addresses(self) -> None:
         context = {"ETH5_MAC": MAC, "ETH5_IP": "10.0.0.5"}
-        found = nics.spec_nic(dataclasses.replace(machine(), context=context), NIC)
+        found = nics.spec_nic(machine()._replace(context=context), NIC)
         self.assertEqual(Nic("eth3", "oi-1-3", setup=IpConfig(("10.0.0.5/24",))), found)
 
     def test_what_cannot_be_is_refused(self) -> None:
         for changes, error in (({"bridge": None}, BadInput), ({"target": "eth0"}, BadInput),
                                ({"target": "one-2-3"}, BadInput)):
-            self.assertRaises(error, nics.pair, machine(), dataclasses.replace(NIC, **changes))
+            self.assertRaises(error, nics.pair, machine(), NIC._replace(**changes))

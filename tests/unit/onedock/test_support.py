@@ -15,10 +15,11 @@ from onedock.vmm import Vmm
 from onedriver import document, vm
 from onedriver.errors import NotSupported
 from onedriver.node import context
+from onedriver.node.limits import NodeCores, shared_memory
 from tests.unit.onedriver import supporttable
 
-VM = ("<VM><ID>1</ID><LCM_STATE>2</LCM_STATE><TEMPLATE>{}<VMID>1</VMID></TEMPLATE><USER_TEMPLATE/><HISTORY_RECORDS>"
-      "<HISTORY><SEQ>0</SEQ><DS_ID>0</DS_ID></HISTORY></HISTORY_RECORDS></VM>")
+VM = ("<VM><ID>1</ID><UID>0</UID><LCM_STATE>2</LCM_STATE><TEMPLATE>{}<VMID>1</VMID></TEMPLATE><USER_TEMPLATE/>"
+      "<HISTORY_RECORDS><HISTORY><SEQ>0</SEQ><DS_ID>0</DS_ID></HISTORY></HISTORY_RECORDS></VM>")
 USUAL = ("<CPU>1</CPU>", "<MEMORY>64</MEMORY>", "<DISK><DISK_ID>0</DISK_ID><TYPE>FILE</TYPE><SIZE>8</SIZE></DISK>")
 DISK = "<DISK><DISK_ID>5</DISK_ID><TYPE>{}</TYPE><SIZE>8</SIZE>{}</DISK>"
 NIC = ("<NIC><NIC_ID>0</NIC_ID><BRIDGE>br0</BRIDGE><MAC>02:00:00:00:00:01</MAC><TARGET>one-1-0</TARGET>{}</NIC>")
@@ -31,8 +32,8 @@ def effect(elements: str) -> object:
                     if element.startswith("<DISK>") or not elements.startswith(element.partition(">")[0]))
     found = vm.vm(document.parse(VM.format(usual + elements).encode(), "VM"), attributes.PREFIX)
     context.require_possible(found.context)
-    spec = translate.spec(found, attributes.read(found.own, found.context), Options(), NODES)
-    return (config.container(spec, None), translate.volumes(found),
+    spec = translate.spec(found, attributes.read(found.own, found.context), Options(), NodeCores(NODES))
+    return (config.container(spec, None), spec.cpu.affinity, shared_memory(found), translate.volumes(found),
             [(nics.pair(found, nic), nics.spec_nic(found, nic), nic.bandwidth) for nic in found.nics],
             [pci.chosen().device_id for pci in found.pcis], context.script(found.context))
 
@@ -47,6 +48,8 @@ class SupportTest(supporttable.SupportContract):
         "TOPOLOGY/PIN_POLICY": "<TOPOLOGY><PIN_POLICY>CORE</PIN_POLICY></TOPOLOGY><NUMA_NODE><CPUS>0</CPUS>"
                                "<MEMORY_NODE_ID>0</MEMORY_NODE_ID></NUMA_NODE>",
         "TOPOLOGY/HUGEPAGE_SIZE": "<TOPOLOGY><HUGEPAGE_SIZE>2</HUGEPAGE_SIZE></TOPOLOGY>",
+        "HPC/AFFINITY": "<HPC><AFFINITY>cpumem</AFFINITY></HPC>",
+        "HPC/SHARED_MEMORY": "<HPC><JOB>wave</JOB><SHARED_MEMORY>8</SHARED_MEMORY></HPC>",
         "DISK (image)": DISK.format("FILE", ""),
         "DISK (TYPE=fs)": DISK.format("fs", ""),
         "DISK (TYPE=swap)": DISK.format("swap", ""),

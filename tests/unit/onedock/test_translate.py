@@ -6,6 +6,7 @@ from onedock import attributes, lcm_states, translate
 from onedock.conf import Options
 from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node import validation
+from onedriver.node.limits import NodeCores
 from tests.unit.onedock.machines import machine
 
 MIB = 1 << 20
@@ -16,7 +17,7 @@ DISK = "<DISK><DISK_ID>{}</DISK_ID><TYPE>{}</TYPE><SIZE>8</SIZE>{}</DISK>"
 class SpecTest(testtools.TestCase):
     def spec(self, *validation: tuple[str, str], more: str = "", options: Options | None = None):
         vm = machine(*validation, more=more)
-        return translate.spec(vm, attributes.read(vm.own, {}), options or Options(), NODES)
+        return translate.spec(vm, attributes.read(vm.own, {}), options or Options(), NodeCores(NODES))
 
     def test_a_recorded_vm(self) -> None:
         spec = self.spec(more="<DOCKER_COMMAND>sleep 9</DOCKER_COMMAND><DOCKER_READ_ONLY>yes</DOCKER_READ_ONLY>")

@@ -52,11 +52,19 @@ class Manual(testtools.TestCase):
             self.assertEqual([], missing, page.name)
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a module or statement and all statements in it. Expressions, most of a source, are not looked at."""
+    yield node
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for child in getattr(node, field, ()):
+            yield from statements(child)
+
+
 class Sources(testtools.TestCase):
     def test_docstrings_come_first(self) -> None:
         """Else a string is no docstring. One below an attribute may tell of that where there is a docstring."""
         found = [f"{path.relative_to(ROOT)}:{later.lineno}" for path in sources(*PACKAGES, "tools", "tests")
-                 for node in ast.walk(ast.parse(path.read_bytes()))
+                 for node in statements(ast.parse(path.read_bytes()))
                  if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module) and ast.get_docstring(node) is None
                  for later in node.body[1:]
                  if isinstance(later, ast.Expr) and isinstance(later.value, ast.Constant)
@@ -66,10 +74,10 @@ class Sources(testtools.TestCase):
     def test_nothing_is_imported_twice_in_one_place(self) -> None:
         found = []
         for path in sources(*PACKAGES, "tools", "tests"):
-            for node in ast.walk(ast.parse(path.read_bytes())):
+            for node in statements(ast.parse(path.read_bytes())):
                 if not isinstance(node, ast.FunctionDef | ast.Module):
                     continue
-                places = node.body if isinstance(node, ast.Module) else ast.walk(node)
+                places = node.body if isinstance(node, ast.Module) else statements(node)
                 names = collections.Counter(
                     (getattr(place, "module", ""), alias.name, alias.asname) for place in places
                     if isinstance(place, ast.Import | ast.ImportFrom) for alias in place.names)

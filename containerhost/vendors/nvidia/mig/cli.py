@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from containerhost import gpufile
+from containerhost import devicefile
 from containerhost.allocation.store import DIRECTORY, AllocationStore
 from containerhost.devices.scan import scan
 from containerhost.reports.report import printable
@@ -53,7 +53,7 @@ def apply(file: Path, dry_run: bool, directory: Path) -> None:
     from containerhost.vendors.nvidia.mig.apply import Cutter  # noqa: PLC0415
     from containerhost.vendors.nvidia.mig.library import Library  # noqa: PLC0415
 
-    lists = wanted.lists(gpufile.load(file))
+    lists = wanted.lists(devicefile.load(file))
     with Library() as library:
         cutter = Cutter(library, directory, scan)
         if dry_run:

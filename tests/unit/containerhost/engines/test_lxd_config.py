@@ -9,6 +9,7 @@ from containerhost.devices.model import CharNode, Device, Kind, LinkLayer, NodeU
 from containerhost.engines.lxd import config
 from containerhost.errors import SpecError
 from containerhost.grants import GpuGrant, Grant, NetdevGrant
+from containerhost.placement.affinity import Affinity
 from containerhost.spec import (
     BlockDevice,
     BridgedNic,
@@ -125,7 +126,13 @@ class TestParts(testtools.TestCase):
             (Cpu(4, cores=frozenset({0, 2, 3, 7})), OLD, {"limits.cpu": "0-0,2-3,7-7"}),
             (Cpu(2, nodes=frozenset({1, 0})), OLD, {"limits.cpu": "2"}),
             (Cpu(2, nodes=frozenset({1, 0})), NEW, {"limits.cpu": "2", "limits.cpu.nodes": "0,1"}),
-            (Cpu(1, cores=frozenset({5}), nodes=frozenset({1})), NEW, {"limits.cpu": "5-5"}),
+            (Cpu(1, cores=frozenset({5}), nodes=frozenset({1})), NEW,
+             {"limits.cpu": "5-5", "raw.lxc": "lxc.cgroup.cpuset.mems = 1"}),
+            (Cpu(1, cores=frozenset({5}), nodes=frozenset({1, 0})), {config.CGROUP2},
+             {"limits.cpu": "5-5", "raw.lxc": "lxc.cgroup2.cpuset.mems = 0,1"}),
+            (Cpu(2, frozenset({4, 5}), affinity=Affinity.CPU, choice=frozenset({4, 5, 6})), OLD,
+             {"limits.cpu": "4-5", "user.containerhost.cores": "4-5"}),
+            (Cpu(2, affinity=Affinity.CPU, choice=frozenset({4, 5, 6})), OLD, {"limits.cpu": "2"}),
             (Cpu(4, share=250, priority=3), OLD,
              {"limits.cpu": "4", "limits.cpu.allowance": "250ms/100ms", "limits.cpu.priority": "3"}),
         ):

@@ -25,14 +25,28 @@ class Client:
         self.stored: list[dict[str, Any]] = []
         self.waited = 0
         self.deletions: list[Exception] = []
+        self.driver = "dir"
+        self.failing = ""
 
     def instance(self, name: str) -> tuple[dict[str, Any], str]:
-        return {"status_code": self.status, "architecture": "x86_64"}, "etag"
+        return {"name": name, "status_code": self.status, "architecture": "x86_64",
+                "expanded_devices": {"root": {"pool": "default"}}}, "etag"
+
+    def pool(self, name: str) -> dict[str, Any]:
+        return {"driver": self.driver}
+
+    def set_state(self, name: str, action: str) -> None:
+        self._noted((action, name))
 
     def request(self, method: str, *path: str, asked: str, **more: Any) -> Any:
-        self.asked.append((method, *path, more.get("json")))
+        self._noted((method, *path, more.get("json")))
         return SimpleNamespace(json=lambda: {"metadata": {"id": "1"}}, close=lambda: None,
                                iter_content=lambda size: iter((b"one", b"two")))
+
+    def _noted(self, asked: tuple[Any, ...]) -> None:
+        self.asked.append(asked)
+        if asked[0] == self.failing:
+            raise errors.EngineError("it failed")
 
     def finish(self, response: Any, asked: str, timeout: int | None = None) -> dict[str, Any]:
         if asked.startswith("delete snapshot") and self.deletions:
@@ -75,6 +89,21 @@ class ExportsTest(testtools.TestCase):
             source = self.exports(client).take("c1", "k")
             self.assertIn(expected, (None, (source.kind, source.name)))
             self.assertEqual(requests, len(client.asked))
+
+    def test_running_container_is_frozen_where_its_files_are_searched(self) -> None:
+        for driver, status, expected in (("btrfs", RUNNING, ["freeze", "post", "unfreeze"]), ("zfs", RUNNING, ["post"]),
+                                         ("btrfs", 110, ["post"])):
+            client = Client(status)
+            client.driver = driver
+            self.exports(client).take("c1", "k")
+            self.assertEqual(expected, [asked[0] for asked in client.asked])
+
+    def test_container_runs_on_whatever_fails(self) -> None:
+        for failing in ("freeze", "post"):
+            client = Client()
+            client.driver, client.failing = "btrfs", failing
+            self.assertRaises(errors.EngineError, self.exports(client).take, "c1", "k")
+            self.assertEqual("unfreeze", client.asked[-1][0])
 
     def test_packs_and_tells_how_far_it_is(self) -> None:
         client, told = Client(operation=({"status_code": 103, "metadata": None}, going(40), DONE)), []

@@ -9,6 +9,7 @@ from containerhost.engines.docker.privileged import char_node
 from containerhost.engines.verify import complaints
 from containerhost.grants import GpuGrant, Grant, NetdevGrant
 from containerhost.privileged import Inside
+from containerhost.vendors.intel.vendor import Intel
 
 VF = Device(id="0000:5e:00.1", address="0000:5e:00.1", kind=Kind.NET, vendor_id="15b3", product_id="101c",
             class_code="020700", plugin="net")
@@ -47,8 +48,8 @@ class TestComplaints(testtools.TestCase):
             self.assertEqual(expected, len(complaints(seen, (grant,))), (libraries, own))
 
     def test_nodes_of_other_packages_vendors_are_guarded(self):
-        other = type("Other", (vendors.Intel,), {"name": "other", "nodes": ("habanalabs/hl*", "qaic")})
-        with mock.patch.object(vendors, "load", return_value=(*vendors.OWN, other)):
+        other = type("Other", (Intel,), {"name": "other", "nodes": ("habanalabs/hl*", "qaic")})
+        with mock.patch.object(vendors, "load", return_value=(*vendors.own(), other)):
             for path, expected in (("/dev/habanalabs/hl0", 1), ("/dev/qaic", 1), ("/dev/habanalabs/x", 0),
                                    ("/dev/qaic0", 0), ("/dev/nvidia1", 1)):
                 self.assertEqual(expected, len(complaints(inside(NODES | {path: (1, 200)}), (GRANT,))), path)
@@ -58,9 +59,9 @@ class TestComplaints(testtools.TestCase):
 
     def test_patterns_that_lead_out_of_dev_are_refused(self):
         for pattern in ("../etc/*", "/etc/passwd", "a/../b", "", "a/*/b", "..", "a//b", "x/.."):
-            bad = type("Bad", (vendors.Intel,), {"nodes": (pattern,)})
+            bad = type("Bad", (Intel,), {"nodes": (pattern,)})
             self.assertRaises(ValueError, vendors.checked, bad)
-        for vendor in vendors.OWN:
+        for vendor in vendors.own():
             self.assertIs(vendor, vendors.checked(vendor))
 
     def test_too_much(self):

@@ -34,7 +34,7 @@ class NearestTest(testtools.TestCase):
         self.assertEqual(["a", "b", "c", "d"], names(networktree.nearest(leaves, 4)))
 
     def test_lowest_cost_below_one_switch(self) -> None:
-        leaves = [Leaf("a", ("r",), 3.0), Leaf("b", ("r",), 1.0), Leaf("c", ("r",), 2.0)]
+        leaves = [Leaf("a", ("r",), (0, 3.0)), Leaf("b", ("r",), (0, 1.0)), Leaf("c", ("r",), (0, 2.0))]
         self.assertEqual(["b", "c"], names(networktree.nearest(leaves, 2)))
 
     def test_numbers_in_names_are_ordered_as_numbers(self) -> None:
@@ -52,7 +52,7 @@ class NearestTest(testtools.TestCase):
            st.integers(0, 40), st.randoms(use_true_random=False))
     def test_one_rack_or_switch_where_one_suffices(self, drawn: list[tuple[int, int, int]], count: int, random: Any
                                                    ) -> None:
-        leaves = [Leaf(f"n{at}", (f"r{r}", f"s{s}"), cost) for at, (r, s, cost) in enumerate(drawn)]
+        leaves = [Leaf(f"n{at}", (f"r{r}", f"s{s}"), (cost,)) for at, (r, s, cost) in enumerate(drawn)]
         selected = networktree.nearest(leaves, count)
         self.assertEqual(min(count, len(leaves)), len(set(selected)))
         self.assertEqual(sorted(selected, key=networktree.order), selected)

@@ -109,6 +109,14 @@ class PlaceTest(testtools.TestCase):
         plan = taskgroups.place(members(8, 2), hosts(32, 5, 4, 16), 2)
         self.assertEqual({"n1", "n2"}, set(plan.values()))
 
+    def test_fewest_unusable_devices_before_best_fit_but_below_one_switch(self) -> None:
+        given_hosts = [Host("n0", free(4), ("r1",), unusable=8), Host("n1", free(32), ("r1",)),
+                       Host("n2", free(16), ("r1",)), Host("n3", free(4), ("r1",), unusable=1)]
+        self.assertEqual({"n2"}, set(taskgroups.place(members(4, 1), given_hosts, 1).values()))
+        self.assertEqual({"n1", "n2"}, set(taskgroups.place(members(8, 2), given_hosts, 2).values()))
+        far = [Host("n4", free(4), ("r2",))]
+        self.assertEqual({"n0", "n1", "n2", "n3"}, set(taskgroups.place(members(16, 4), given_hosts + far, 4).values()))
+
     def test_one_rack_before_best_fit(self) -> None:
         path = [("r1",), ("r2",), ("r2",), ("r3",)]
         plan = taskgroups.place(members(8, 2), hosts(4, 32, 32, 4, path=path), 2)

@@ -30,6 +30,8 @@ class Library:
     NVMLError = Refused
     NVML_DEVICE_MIG_ENABLE = 1
     NVML_ERROR_NO_PERMISSION = 4
+    NVML_NVLINK_MAX_LINKS = 18
+    NVML_FEATURE_ENABLED = 1
 
     def nvmlDeviceGetCount(self):
         return 3
@@ -67,6 +69,14 @@ class Library:
             raise Refused("Not Supported")
         return 1, 1
 
+    def nvmlDeviceGetNvLinkState(self, handle, link):
+        if handle == 2 or link > 3:
+            raise Refused("Not Supported")
+        return int(link != 1)
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle, link):
+        return types.SimpleNamespace(domain=0, bus=0x3b if link else 0xc5, device=0)
+
     def nvmlDeviceGetMaxMigDeviceCount(self, handle):
         return 7
 
@@ -87,9 +97,14 @@ class Facts(testtools.TestCase):
         found = dict(nvml._gpus(Library()))
         self.assertEqual({"0000:3c:00.0", "0000:3b:00.0"}, set(found))
         self.assertEqual(nvml.Gpu("GPU-2", "NVIDIA A100-SXM4-40GB", 40 << 30, {}, nvml.Use(0, 30, 1 << 30, 250.6),
-                                  nvmlhealth.State()), found["0000:3b:00.0"])
+                                  nvmlhealth.State(), index=2), found["0000:3b:00.0"])
         self.assertEqual(nvml.Use(None, None, 1 << 30, 250.6), found["0000:3c:00.0"].use)
-        self.assertEqual(nvml.MigSlice("MIG-(0, 1)", "1g.5gb", 5 << 30), found["0000:3c:00.0"].slices[2, 0])
+        self.assertEqual(nvml.MigSlice("MIG-(0, 1)", "1g.5gb", 5 << 30, 1 << 30), found["0000:3c:00.0"].slices[2, 0])
+
+    def test_links_between_gpus_are_counted_and_those_to_switches_are_not(self):
+        found = dict(nvml._gpus(Library()))
+        self.assertEqual(("0000:c5:00.0", "0000:3b:00.0", "0000:3b:00.0"), found["0000:3c:00.0"].peers)
+        self.assertEqual({frozenset({"0000:3b:00.0", "0000:3c:00.0"}): 2}, nvml.links_between(found))
 
     def test_one_that_the_driver_has_and_nobody_lists_is_lost(self):
         found = dict(nvml._gpus(Library(), ("0000:3b:00.0", "0000:af:00.0", "0000:b0:00.0")))

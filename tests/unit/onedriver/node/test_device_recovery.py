@@ -22,6 +22,7 @@ from containerhost.devices.model import Kind
 from containerhost.devices.scan import HostView, scan
 from containerhost.engines import ContainerState, Status
 from containerhost.errors import EngineError
+from containerhost.storage.sharedmemory import SharedMemories
 from onedriver.node.device_recovery import DeviceRecovery
 from onedriver.node.names import name
 from onedriver.node.vm_ids import consumer
@@ -48,7 +49,9 @@ class DeviceRecoveryTest(testtools.TestCase):
         self.host = host("small")
         allocator = DeviceAllocator(self.store, lambda: HostView(self.host), Willing(),
                                     lambda devices: self.configured, self.host)
-        self.recovery = DeviceRecovery("lxdone", "lxd", self.has_container, allocator, self.directory / "state")
+        self.recovery = DeviceRecovery("lxdone", "lxd", self.has_container, allocator,
+                                       SharedMemories(self.directory / "owners", "lxdone", "lxd", Willing()),
+                                       self.directory / "state")
         self.gpu = next(device for device in scan(self.host).devices if device.kind is Kind.GPU)
         self.vm = consumer("lxdone", "lxd", VM_ID)
 
@@ -158,7 +161,8 @@ class LxdoneWitnessTest(SecondWitness, testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.engine, self.parts = mock.Mock(), {part: mock.Mock() for part in (
-            "allocator", "snapshots", "root_images", "writeback", "disks", "contexts", "commands", "consoles", "host")}
+            "allocator", "snapshots", "root_images", "writeback", "disks", "contexts", "commands", "consoles", "host",
+            "ids")}
         self.vmm = lxdone.vmm.Vmm(lxdone.conf.Options(), self.engine, **self.parts)
         self.tell(False, False)
 

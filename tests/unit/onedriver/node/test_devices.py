@@ -25,7 +25,7 @@ INVENTORY = Inventory((GPU, PART, IB, ROCE))
 
 
 def pci(address: str | None, **more: object) -> Pci:
-    return dataclasses.replace(Pci(0, address and from_opennebula(address), None, None, None), **more)
+    return Pci(0, address and from_opennebula(address), None, None, None)._replace(**more)
 
 
 class RequestsTest(testtools.TestCase):

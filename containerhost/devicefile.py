@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read files in which an operator configures single GPUs: YAML, one mapping of PCI addresses.
+"""Read files in which an operator configures single devices: YAML, one mapping of PCI addresses.
 
 Every scalar is read as the text that stands there: YAML 1.1 would take 0000:17:00.0 for a number in base sixty.
 """
@@ -28,7 +28,7 @@ class _Loader(yaml.BaseLoader):
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return the settings of each GPU, by address as the kernel writes it.
+    """Return the settings of each device, by address as the kernel writes it.
 
     :raises SpecError: it cannot be read, or is no such mapping
     """
@@ -38,12 +38,12 @@ def load(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}") from error
     if len(data) > LIMIT:
-        raise SpecError(f"{path} is larger than {LIMIT} bytes, which no file about a host's GPUs is")
+        raise SpecError(f"{path} is larger than {LIMIT} bytes, which no file about the devices of a host is")
     return parse(data, str(path))
 
 
 def parse(data: bytes, name: str) -> dict[str, Any]:
-    """Parse a file about single GPUs.
+    """Parse a file about single devices.
 
     :param name: of the file, for errors
     """
@@ -54,7 +54,7 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
     if found in (None, ""):
         return {}
     if not isinstance(found, dict):
-        raise SpecError(f"{name} is no mapping: each line must be a GPU's PCI address, a colon, and what is said of it")
+        raise SpecError(f"{name} is no mapping: each line must be a PCI address, a colon, and what is said of it")
     for address in found:
         if not isinstance(address, str) or not ADDRESS.fullmatch(address):
             raise SpecError(f"{name}: {address!r} is no PCI address as `containerhost list` shows it, such as "

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose GPUs and network functions of a host together: near each other, and so that pairs stay whole. Pure.
+
+A pair is a GPU and a network function below one PCIe switch: only there does data go between the two without the
+processor. A request for one kind alone takes devices that are in no pair, as long as there are some.
+"""
+
+import collections
+import dataclasses
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from containerhost.errors import NoPlacement, SpecError
+
+Links = Mapping[frozenset[str], int]
+"""Number of direct links between two GPUs, by their ids (NVLink)."""
+
+
+class Nearness(enum.IntEnum):
+    """What all devices of a set have in common, the nearest first."""
+
+    SWITCH = 0
+    ROOT = 1
+    NODE = 2
+    HOST = 3
+
+
+WORDS = {Nearness.SWITCH: "are below one PCIe switch", Nearness.ROOT: "are below one PCIe root",
+         Nearness.NODE: "are on one NUMA node", Nearness.HOST: "are on different NUMA nodes"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """A free device.
+
+    :ivar path: its PCI path below /sys/devices: host bridge, ports on the way, function
+    :ivar is_gpu: it is a GPU; else a network function
+    """
+
+    id: str
+    path: tuple[str, ...]
+    numa_node: int | None
+    is_gpu: bool
+
+    @property
+    def root(self) -> str:
+        return self.path[0]
+
+    @property
+    def switch(self) -> tuple[str, ...]:
+        """Return the root port that it is behind: what is behind one port shares a switch, or is one card."""
+        return self.path[:2] if len(self.path) > 2 else self.path
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """:ivar devices: GPUs first
+    :ivar links: direct links between its GPUs
+    """
+
+    devices: tuple[Candidate, ...]
+    nearness: Nearness
+    links: int
+    reason: str
+
+
+def choose(free: Sequence[Candidate], gpus: int, functions: int, links: Links | None = None) -> Choice:
+    """Return the best set of free devices.
+
+    In this order: GPUs with the most links between them; all as near as can be; as many pairs in the set, and as few
+    broken pairs outside, as can be; the devices that have the fewest free ones beside them. Every GPU, or function, is
+    tried as the first, and the best pair, or device, is added until there are enough: for two devices that finds the
+    best of all sets; of more each GPU has a function below its switch before any has two. Deterministic: the order of
+    ``free`` does not matter.
+
+    :raises SpecError: nothing is asked for, or less
+    :raises NoPlacement: there are not so many free devices
+    """
+    if gpus < 0 or functions < 0 or gpus + functions == 0:
+        raise SpecError(f"asked for {gpus} GPUs and {functions} network functions; ask for at least one device")
+    have = sum(each.is_gpu for each in free)
+    if have < gpus or len(free) - have < functions:
+        raise NoPlacement(f"asked for {gpus} GPUs and {functions} network functions; this host has {have} GPUs and "
+                          f"{len(free) - have} network functions free and healthy")
+    ordered = sorted(free, key=lambda each: each.id)
+    score = _Score(ordered, links or {})
+    # A set that has GPUs begins with one.
+    firsts = [each for each in _unlike(ordered) if each.is_gpu == (gpus > 0)]
+    found = min((_grown(first, ordered, gpus, functions, score) for first in firsts), key=score)
+    devices = tuple(sorted(found, key=lambda each: (not each.is_gpu, each.id)))
+    return Choice(devices, nearness(devices), score.links(devices), _reason(devices, score))
+
+
+def nearness(devices: Collection[Candidate]) -> Nearness:
+    if len({each.switch for each in devices}) == 1:
+        return Nearness.SWITCH
+    if len({each.root for each in devices}) == 1:
+        return Nearness.ROOT
+    nodes = {each.numa_node for each in devices}
+    return Nearness.NODE if len(nodes) == 1 and None not in nodes else Nearness.HOST
+
+
+def pairs(devices: Iterable[Candidate]) -> int:
+    """Return how many GPUs have a network function below their switch that no other GPU needs."""
+    return _pairs(devices, lambda each: each.switch)
+
+
+def _pairs(devices: Iterable[Candidate], domain: Callable[[Candidate], object]) -> int:
+    counts: dict[object, list[int]] = collections.defaultdict(lambda: [0, 0])
+    for each in devices:
+        counts[domain(each)][each.is_gpu] += 1
+    return sum(map(min, counts.values()))
+
+
+def _unlike(devices: Iterable[Candidate]) -> list[Candidate]:
+    """Return the first of the devices that nothing tells apart: virtual functions of one card."""
+    found: dict[object, Candidate] = {}
+    for each in devices:
+        found.setdefault((each.is_gpu, each.path[:-1], each.id if each.is_gpu or len(each.path) < 3 else ""), each)
+    return list(found.values())
+
+
+def _grown(first: Candidate, free: Sequence[Candidate], gpus: int, functions: int, score: "_Score"
+           ) -> tuple[Candidate, ...]:
+    """Return a set that begins with a device. The best is added each time: a function for a GPU that has none yet, then
+    a GPU with a function, below its switch if there is one; then what is still missing of one kind."""
+    chosen: tuple[Candidate, ...] = (first,)
+    while len(chosen) < gpus + functions:
+        have = sum(each.is_gpu for each in chosen)
+        left = _unlike(each for each in free if each not in chosen)
+        more_gpus = [each for each in left if each.is_gpu] if have < gpus else []
+        more_functions = [each for each in left if not each.is_gpu] if len(chosen) - have < functions else []
+        more: list[tuple[Candidate, ...]]
+        if not more_functions:
+            more = [(each,) for each in more_gpus]
+        elif not more_gpus or len(chosen) - have < have:
+            more = [(each,) for each in more_functions]
+        else:
+            more = [(gpu, function) for gpu in more_gpus for function in
+                    [each for each in more_functions if each.switch == gpu.switch] or more_functions]
+        chosen = min(((*chosen, *added) for added in more), key=score)
+    return chosen
+
+
+class _Score:
+    """Compare sets of devices: the lower, the better."""
+
+    def __init__(self, free: Sequence[Candidate], links: Links) -> None:
+        self._free = free
+        self._links = links
+        self._domains: tuple[Callable[[Candidate], object], ...] = (
+            lambda each: each.switch, lambda each: each.root, lambda each: each.numa_node)
+
+    def __call__(self, devices: Sequence[Candidate]) -> tuple[object, ...]:
+        chosen = set(devices)
+        left = [each for each in self._free if each not in chosen]
+        inside = tuple(-_pairs(devices, domain) for domain in self._domains)
+        broken = tuple(_pairs(self._free, domain) - _pairs(left, domain) - _pairs(devices, domain)
+                       for domain in self._domains)
+        beside = sum(each.root == other.root for each in devices for other in left)
+        return (-self.links(devices), nearness(devices), inside, broken, beside, sorted(each.id for each in devices))
+
+    def links(self, devices: Iterable[Candidate]) -> int:
+        ids = {each.id for each in devices}
+        return sum(count for pair, count in self._links.items() if pair <= ids)
+
+    def breaks(self, devices: Sequence[Candidate]) -> int:
+        left = [each for each in self._free if each not in devices]
+        return pairs(self._free) - pairs(left) - pairs(devices)
+
+
+def _reason(devices: Sequence[Candidate], score: _Score) -> str:
+    said = []
+    if links := score.links(devices):
+        said.append(f"its GPUs have {links} direct links")
+    if len(devices) > 1:
+        said.append(f"the devices {WORDS[nearness(devices)]}")
+    if whole := pairs(devices):
+        said.append(f"{whole} of its GPUs have a network function below their PCIe switch")
+    broken = score.breaks(devices)
+    said.append(f"{broken} pairs of other devices are broken, because nothing else is free" if broken
+                else "no pair of a free GPU and a free function is broken")
+    return "; ".join(said)

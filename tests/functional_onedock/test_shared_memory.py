@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that the VMs of a job share, on Docker."""
+
+from onedock import backend, conf
+from tests.functional import sharedmemorycontract
+from tests.functional_docker import userids
+from tests.functional_docker.dockerd import Daemon
+from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, OnedockCase
+
+
+class SharedMemoryTest(sharedmemorycontract.SharedMemory, OnedockCase):
+    def reconcile(self) -> None:
+        backend.recover_devices(conf.load(self.node._conf))
+
+    def test_container_keeps_the_job_that_it_was_made_for(self) -> None:
+        machine = self.deployed(sharedmemorycontract.member(1))
+        self.ok("cancel", machine, lcm=POWEROFF)
+        for other in (sharedmemorycontract.member(1, job="other"), machine.changed(user="")):
+            self.refused("other shared memory than container one-1 was made", "deploy", other, lcm=BOOT)
+        self.ok("deploy", machine, lcm=BOOT)
+        self.ok("cancel", machine, lcm=CLEANUP)
+        self.assert_gone()
+
+
+class MappedUsersTest(sharedmemorycontract.SharedMemory, OnedockCase):
+    """A daemon that maps users: all of its containers have the same ones."""
+
+    def daemon(self) -> Daemon | None:
+        return userids.daemon()
+
+    reconcile = SharedMemoryTest.reconcile
