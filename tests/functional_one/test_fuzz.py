@@ -10,7 +10,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -25,6 +25,7 @@ from tests.functional_one.test_actions import ActionsCase
 from tests.functional_one.test_console import PORT, graphics
 from tests.functional_one.vms import ROOT, Machine
 from tests.rfbclient import Refused, Viewer
+from tests.waiting import await_that
 
 SECONDS = float(os.environ.get("LXDONE_FUZZ_SECONDS", "50"))
 SEED = int(os.environ.get("LXDONE_FUZZ_SEED", "1"))
@@ -202,7 +203,7 @@ class Tenant:
         result = self._run(action, arguments, lcm, machine, spoilt=spoilt, whole=whole,
                            limit=self._random.uniform(0.03, 2.5) if killed else None)
         if killed and result.status == KILL_STATUS:
-            self._case.wait_for(self._case.is_quiet)
+            self._case.await_quiet()
             return
         self._case.assertIn(result.status, (0, 1, 2, 3), self._told(result))
         self._case.assertNotIn("a mistake in the driver", result.reason, self._told(result))
@@ -243,10 +244,14 @@ class FuzzTest(ActionsCase):
         config = {key: value for key, value in found["config"].items() if not key.startswith("volatile.")}
         return config, found["devices"], found["status"]
 
-    def is_quiet(self) -> bool:
-        """Whether LXD has done what killed actions had begun."""
-        return not [operation for operation in self.engine.client.operations()
-                    if operation["status_code"] < 200 and operation["description"] != "Executing command"]
+    def await_quiet(self) -> None:
+        """Wait until LXD has done what killed actions had begun."""
+        await_that(lambda: not self.operations(), lambda: f"the end of {self.operations()}")
+
+    def operations(self) -> list[Mapping[str, Any]]:
+        """Return those of LXD that have not ended, commands in containers aside."""
+        return [operation for operation in self.engine.client.operations()
+                if operation["status_code"] < 200 and operation["description"] != "Executing command"]
 
     def test_whatever_is_done_nothing_is_left(self) -> None:
         tenants = [Tenant(self, number) for number in (1, 2)]
