@@ -33,6 +33,7 @@ UNCHANGED = (2, 3)  # statuses that promise that nothing was changed
 STATES = (2, 3, 5, 6, 7, 12, 15, 18, 20, 21, 22, 23, 25, 29, 32, 99)  # of LCM
 KILLED = 0.06  # the share of actions that are killed
 KILL_STATUS = -9
+LASTING = ("Executing command", "Showing console")  # operations of LXD
 MARK = "<ATTACH>YES</ATTACH>"
 WEIGHTS = {
     "deploy": 9, "shutdown": 3, "cancel": 3, "reboot": 1, "reset": 2, "save": 3, "restore": 3, "migrate": 1,
@@ -118,35 +119,35 @@ class Tenant:
     def _migrate(self) -> None:
         self._act("migrate", [self.machine.name, "node2", "node1"], 4)
 
-    def _nic(self, action: str) -> None:
+    def _nic(self, action: str, *more: str) -> None:
         machine = self.machine.changed(nics=(*self.machine.nics, self._random.choice((5, 6))),
                                        attach=self._random.choice(("nic", "nic", "nic", "")))
-        self._act(action, [machine.name, machine.mac(5), "one-br0", "-", "dummy", "x"], 25, machine)
+        self._act(action, [machine.name, machine.mac(5), *more], 25, machine)
 
     def _attach_nic(self) -> None:
-        self._nic("attach_nic")
+        self._nic("attach_nic", "one-br0", "-", "dummy", "x")
 
     def _detach_nic(self) -> None:
         self._nic("detach_nic")
 
-    def _device(self, action: str) -> None:
+    def _device(self, action: str, *more: str) -> None:
         others = [device for device in self._case.devices if device not in self.machine.devices]
         machine = self.machine.changed(devices=(*self.machine.devices, self._random.choice(others)), attach="pci")
-        self._act(action, [machine.name, machine.mac(9), "-", "-", "dummy", "x"], 25, machine)
+        self._act(action, [machine.name, machine.mac(9), *more], 25, machine)
 
     def _attach_device(self) -> None:
-        self._device("attach_nic")
+        self._device("attach_nic", "-", "-", "dummy", "x")
 
     def _detach_device(self) -> None:
         self._device("detach_nic")
 
-    def _disk(self, action: str) -> None:
+    def _disk(self, action: str, *more: str) -> None:
         machine = self.machine.changed(disks=ROOT + volatile(self._random.choice((1, 3)), self._random.choice(
             (MARK, MARK, MARK, ""))))
-        self._act(action, [machine.name, "/disk", "sdc", "2", "message"], 17, machine)
+        self._act(action, [machine.name, "/disk", "sdc", "2", *more], 17, machine)
 
     def _attach_disk(self) -> None:
-        self._disk("attach_disk")
+        self._disk("attach_disk", "message")
 
     def _detach_disk(self) -> None:
         self._disk("detach_disk")
@@ -249,9 +250,9 @@ class FuzzTest(ActionsCase):
         await_that(lambda: not self.operations(), lambda: f"the end of {self.operations()}")
 
     def operations(self) -> list[Mapping[str, Any]]:
-        """Return those of LXD that have not ended, commands in containers aside."""
+        """Return those of LXD that have not ended, but for what lasts as long as somebody wants it."""
         return [operation for operation in self.engine.client.operations()
-                if operation["status_code"] < 200 and operation["description"] != "Executing command"]
+                if operation["status_code"] < 200 and operation["description"] not in LASTING]
 
     def test_whatever_is_done_nothing_is_left(self) -> None:
         tenants = [Tenant(self, number) for number in (1, 2)]

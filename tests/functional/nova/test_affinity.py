@@ -14,6 +14,7 @@ from containerhost import topology
 from containerhost.engines import Status
 from containerhost.idlist import id_list
 from containerhost.sysfs import Host
+from tests.waiting import await_that
 
 ONLY_NODE = frozenset({0})  # of the kernel's memory
 
@@ -47,7 +48,8 @@ class AffinityTest(base.LxdServers):
         self.api.post_server_action(server["id"], {"resize": {"flavorRef": flavor}})
         self._wait_for_migration_status(server, ["error"])
         self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
-        self.assertIn(words, self.fault_of_move(server))
+        await_that(lambda: words in self.fault_of_move(server),  # nova ends the action's event last
+                   lambda: f"{words!r} in {self.fault_of_move(server)!r}")
         after = self.config(server)["config"]
         self.assertEqual({key: before.get(key) for key in ("limits.cpu", "raw.lxc", "user.containerhost.cores")},
                          {key: after.get(key) for key in ("limits.cpu", "raw.lxc", "user.containerhost.cores")})
