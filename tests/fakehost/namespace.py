@@ -28,6 +28,7 @@ BIN = f"{HOME}/bin"
 REAL_IP = "/dev/fakehost-ip"  # Incus calls ip where a new sysfs covers /sys
 ATTRIBUTES = f"{HOME}/attributes"
 SCRATCH = f"{HOME}/scratch"
+_STATE = ("/run/containerhost", "/var/lib/containerhost")
 
 _SHIM = pathlib.Path(__file__).parent / "shim"
 _LOOPS = 64
@@ -124,6 +125,7 @@ def build(host: HostDescription, present: list[Function], groups: Sequence[Group
     _build_sys(groups)
     _build_proc(host, present)
     _build_dev()
+    _build_state()
     _build_bin(ip_path, ip_program)
 
 
@@ -218,6 +220,13 @@ def _build_dev() -> None:
         path = f"/dev/loop{number}"
         if not os.path.exists(path):
             os.mknod(path, stat.S_IFBLK | 0o660, os.makedev(7, number))
+
+
+def _build_state() -> None:
+    """Give the host records of its own: what is tainted, held or mounted on one host is no other's business."""
+    for directory in _STATE:
+        os.makedirs(directory, exist_ok=True)
+        linux.mount("fakehost", directory, "tmpfs", data="mode=755")
 
 
 def _copy_node(path: str, status: os.stat_result) -> None:

@@ -292,6 +292,14 @@ class TestTool(testtools.TestCase):
         )
         self.assertEqual(self.before, self.traces())
 
+    def test_each_host_has_records_of_its_own(self):
+        for directory in ("/run/containerhost", "/var/lib/containerhost"):
+            file = pathlib.Path(directory, "of-the-outer-host")
+            file.touch()
+            self.addCleanup(file.unlink)
+            self.inner("test", "!", "-e", str(file))
+        self.assertEqual(self.before, self.traces())
+
     def test_statuses(self):
         self.inner("sh", "-c", "kill -9 $$", status=137)
         self.assertIn("cannot run /nonexistent", self.inner("/nonexistent", status=127))
