@@ -10,10 +10,14 @@ group with the most requested so far, which puts all of them into one group; the
 project adds the selection of hosts by network and best fit; algorithm 5 decides where groups do not fit as a whole.
 """
 
+import bisect
+import collections
 import dataclasses
 import heapq
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
+from typing import Any
 
 from containerhost.errors import NoPlacement, SpecError
 from containerhost.placement import networktree
@@ -103,12 +107,22 @@ def score(host: Host, group: int, remaining: Iterable[Resources]) -> int:
     That is the number of the group's members on the host, plus those of ``remaining`` (the requests of the group's
     members that have no host, the next one among them) that fit there too, minus the number of other groups there.
     """
+    return _score(host, group, _runs(remaining))
+
+
+def _runs(requests: Iterable[Resources]) -> list[tuple[Resources, int]]:
+    """Return equal requests that follow each other as one, with their number."""
+    return [(request, len(list(of))) for request, of in itertools.groupby(requests)]
+
+
+def _score(host: Host, group: int, remaining: Iterable[tuple[Resources, int]]) -> int:
     fitting, free = 0, dict(host.free)
-    for request in remaining:
-        if not fits(free, request):
+    for request, count in remaining:
+        here = min(count, fits(free, request))
+        fitting += here
+        if here < count:
             break
-        fitting += 1
-        _take(free, request)
+        _take(free, request, count)
     others = sum(1 for other, count in host.held.items() if count and other != group)
     return host.held.get(group, 0) + fitting - others
 
@@ -154,9 +168,9 @@ def total(requests: Iterable[Resources]) -> dict[str, int]:
     return result
 
 
-def _take(free: dict[str, int], request: Resources) -> None:
+def _take(free: dict[str, int], request: Resources, count: int = 1) -> None:
     for name, amount in request.items():
-        free[name] = free.get(name, 0) - amount
+        free[name] = free.get(name, 0) - count * amount
 
 
 def _leaf(host: Host, demand: Resources | None = None) -> networktree.Leaf:
@@ -223,29 +237,48 @@ def _largest(unused: Sequence[Host], limit: int, members: Sequence[Member]) -> l
 
 def _split(groups: Mapping[int, Sequence[Member]], hosts: Sequence[Host]) -> dict[int, str] | None:
     """Return a host for each member, one by one by algorithm 5, the group with the largest demand first; None if one
-    has no room."""
+    has no room.
+
+    Of hosts that nothing tells apart only the first in the tree is compared. Where all that remain are equal, the best
+    host stays the best until it is full, so that it gets them at once.
+    """
     rooms = sorted(hosts, key=lambda host: networktree.order(_leaf(host)))
+    alike: dict[Any, list[int]] = collections.defaultdict(list)
+    homes: dict[int, set[int]] = collections.defaultdict(set)
+    for at, host in enumerate(rooms):
+        alike[_traits(host)].append(at)
+        for group in host.held:
+            homes[group].add(at)
     demands = {group: total(member.request for member in members) for group, members in groups.items()}
     plan: dict[int, str] = {}
-    for _, order in _by_demand(demands):
-        for group in order:
-            remaining = sorted(groups[group], key=lambda member: -sum(member.request.values()))
-            while remaining:
-                requests = [member.request for member in remaining]
-                feasible = [at for at, host in enumerate(rooms) if fits(host.free, requests[0])]
-                if not feasible:
-                    return None
-                best = min(feasible, key=lambda at: (-score(rooms[at], group, requests),
-                                                     _leaf(rooms[at], requests[0]).cost, at))
-                rooms[best] = _with_member(rooms[best], group, requests[0])
-                plan[remaining.pop(0).rank] = rooms[best].name
+    for group in itertools.chain.from_iterable(order for _, order in _by_demand(demands)):
+        remaining = sorted(groups[group], key=lambda member: -sum(member.request.values()))
+        while remaining:
+            request, runs = remaining[0].request, _runs(member.request for member in remaining)
+            feasible = [at for at in {*homes[group], *(of[0] for of in alike.values() if of)}
+                        if fits(rooms[at].free, request)]
+            if not feasible:
+                return None
+            best = min(feasible, key=lambda at: (-_score(rooms[at], group, runs), _leaf(rooms[at], request).cost, at))
+            count = min(fits(rooms[best].free, request), len(remaining)) if len(runs) == 1 else 1
+            plan |= {member.rank: rooms[best].name for member in remaining[:count]}
+            del remaining[:count]
+            alike[_traits(rooms[best])].remove(best)
+            rooms[best] = _with_members(rooms[best], group, request, count)
+            bisect.insort(alike[_traits(rooms[best])], best)
+            homes[group].add(best)
     return plan
 
 
-def _with_member(host: Host, group: int, request: Resources) -> Host:
+def _traits(host: Host) -> tuple[object, ...]:
+    """Return all that decides about a host for a group that has no member on it, apart from its place in the tree."""
+    return tuple(sorted(host.free.items())), host.unusable, sum(map(bool, host.held.values()))
+
+
+def _with_members(host: Host, group: int, request: Resources, count: int) -> Host:
     free = dict(host.free)
-    _take(free, request)
-    return dataclasses.replace(host, free=free, held={**host.held, group: host.held.get(group, 0) + 1})
+    _take(free, request, count)
+    return dataclasses.replace(host, free=free, held={**host.held, group: host.held.get(group, 0) + count})
 
 
 def _refusal(groups: Mapping[int, Sequence[Member]], hosts: Sequence[Host], nodes: int, strict: bool) -> str:

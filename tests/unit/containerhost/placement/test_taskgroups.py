@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import fixtures
 import testtools
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -194,6 +195,21 @@ class PlaceTest(testtools.TestCase):
                            for at in range(count)]
             self.assertEqual(64, len(set(taskgroups.place(members(512, 64), given_hosts, 64).values())))
         self.assertLess(reads[10_000], 11 * reads[1_000])
+
+    def test_time_is_linear_for_groups_that_do_not_fit_as_a_whole(self) -> None:
+        counted: dict[int, int] = {}
+        fits = taskgroups.fits
+
+        def counting(*args: Any) -> int:
+            counted[count] += 1
+            return fits(*args)
+
+        self.useFixture(fixtures.MonkeyPatch("containerhost.placement.taskgroups.fits", counting))
+        for count in (50, 200):
+            counted[count] = 0
+            given_hosts = [Host(f"n{at}", free(16 if at % 2 else 13)) for at in range(count)]
+            self.assertEqual(14 * count, len(taskgroups.place(members(14 * count, count), given_hosts, count)))
+        self.assertLess(counted[200], 6 * counted[50])
 
 
 @st.composite
