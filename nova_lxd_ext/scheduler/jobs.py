@@ -123,6 +123,8 @@ def _server_group(spec: objects.RequestSpec, members: int, groups: int) -> objec
     if group is None:
         raise SpecError(f"scheduler hint {GROUPS} needs a server group, by which nova knows the job's other servers: "
                         f"make one of policy soft-anti-affinity and give its id as hint group")
+    if "project_id" in group and group.project_id != spec.project_id:  # nova takes every group whose id is known
+        raise SpecError(f"server group {group.uuid} is of another project: make one for the job")
     largest = -(-members // groups)
     if group.policy == "affinity" and groups > 1:
         raise SpecError(f"{GROUPS}={groups}, but the server group's policy affinity puts all servers on one host: use "

@@ -277,6 +277,15 @@ class BadInputTest(Base):
         error = self.assertRaises(exception.NoValidHost, self.cloud(4, 4).schedule, spec, servers)
         self.assertIn("the server group has servers already, on 1 hosts", str(error))
 
+    def test_server_group_of_another_project(self) -> None:
+        servers = kit.uuids(2)
+        group = kit.server_group([*kit.uuids(1), *servers], hosts=["n1"])
+        group.project_id = "other"
+        spec = kit.request(servers[0], group, {"task_groups": "1"}, 2)
+        error = self.assertRaises(exception.NoValidHost, self.cloud(4, 4).schedule, spec, servers)
+        self.assertIn("is of another project", str(error))
+        self.assertNotIn("1 hosts", str(error))
+
 
 class MoveTest(Base):
     def moved(self, cloud: Cloud, server: str, group: objects.InstanceGroup, hints: dict[str, str], count: int
