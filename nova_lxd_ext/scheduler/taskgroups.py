@@ -23,6 +23,8 @@ from nova_lxd_ext.scheduler import capacity, jobs
 
 LOG = logging.getLogger(__name__)
 
+_TRIES = 8  # times that hosts are selected before the devices of all hosts are counted
+
 
 class TaskGroupFilter(filters.BaseHostFilter):
     """Leaves the hosts that the pending servers of the job are placed on. Must be the last of ``enabled_filters``: what
@@ -97,18 +99,22 @@ def placement(hosts: Sequence[HostState], spec: objects.RequestSpec, job: jobs.J
     room = {host.host: capacity.upper(host, spec, placed.get(host.host, 0)) for host in hosts}
     paths = _paths(hosts, CONF.lxd.network_tree_keys)
     unusable = {host.host: capacity.unusable_devices(host, spec, room[host.host]) for host in hosts}
-    plan = _place(room, paths, unusable, job)
     if not capacity.needs_devices_or_numa(spec):
-        return plan
-    # Exact counts are expensive: first of the selected hosts, and of all only if one of those has less room.
-    needed = collections.Counter(plan.values())
-    if any(capacity.exact(host, spec, needed[host.host]) < needed[host.host] for host in hosts if host.host in needed):
-        most = len(job.pending)
-        for host in hosts:
-            count = capacity.exact(host, spec, min(most, room[host.host]))
-            room[host.host] = count if count < most else room[host.host]
+        return _place(room, paths, unusable, job)
+    # Exact counts are expensive: of the selected hosts, a few times, and of all only if the job still does not fit.
+    for _ in range(_TRIES):
         plan = _place(room, paths, unusable, job)
-    return plan
+        needed = collections.Counter(plan.values())
+        found = {host.host: capacity.exact(host, spec, needed[host.host]) for host in hosts if host.host in needed}
+        less = {name: count for name, count in found.items() if count < needed[name]}
+        if not less:
+            return plan
+        room |= less
+    most = len(job.pending)
+    for host in hosts:
+        count = capacity.exact(host, spec, min(most, room[host.host]))
+        room[host.host] = count if count < most else room[host.host]
+    return _place(room, paths, unusable, job)
 
 
 def _any_placed(hosts: Sequence[HostState], spec: objects.RequestSpec) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nova import exception, objects
 from nova.scheduler import weights
 
-from nova_lxd_ext.scheduler import TaskGroupFilter, TaskGroupWeigher, jobs
+from nova_lxd_ext.scheduler import TaskGroupFilter, TaskGroupWeigher, capacity, jobs
 from tests.unit.nova import records
 from tests.unit.nova import schedulerkit as kit
 from tests.unit.nova.schedulerkit import Cloud, compute_node
@@ -146,6 +146,22 @@ class DevicesTest(Base):
         cloud = self.useFixture(Cloud(nodes))
         self.assertEqual(["n2"] * 2 + ["n4"] * 2, self.schedule(cloud, 4, task_groups=2, spec=self.request()))
         self.refused(cloud, 8, task_groups=2, spec=self.request())
+
+    def test_devices_are_counted_on_few_hosts_if_those_of_the_best_fit_are_in_pieces(self) -> None:
+        # Three free devices: by their cores four servers fit on the first three hosts, by pairs of devices one.
+        counted: list[str] = []
+        exact = capacity.exact
+
+        def counting(host: Any, *args: Any) -> int:
+            counted.append(host.host)
+            return exact(host, *args)
+
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.scheduler.capacity.exact", counting))
+        nodes = [compute_node(f"n{at}", 4 if at < 3 else 8, pci_device_pools=self.pci(3 if at < 3 else 9))
+                 for at in range(40)]
+        cloud = self.useFixture(Cloud(nodes))
+        self.assertEqual(["n3"] * 4, self.schedule(cloud, 4, task_groups=1, spec=self.request()))
+        self.assertEqual({"n0", "n1", "n2", "n3"}, set(counted))
 
     def test_servers_without_devices_leave_hosts_with_devices_alone(self) -> None:
         cloud = self.useFixture(Cloud([compute_node("n0", 4, pci_device_pools=self.pci(8)), compute_node("n1", 64)]))
