@@ -17,7 +17,7 @@ _UNBOUNDED = 1 << 30
 
 
 def upper(host: HostState, spec: objects.RequestSpec, placed: int) -> int:
-    """Return how many servers fit by cores, memory and disk.
+    """Return how many servers fit by cores, memory, disk and the number of devices.
 
     :param placed: servers of this request that the host has already; nova subtracts their disks from ``free_disk_mb``
         alone, which is what the daemon has free, while Placement counts what flavors were promised
@@ -27,7 +27,14 @@ def upper(host: HostState, spec: objects.RequestSpec, placed: int) -> int:
     ram_free_mb = host.free_ram_mb + host.total_usable_ram_mb * (_ratio(host.ram_allocation_ratio) - 1)
     cores_free = host.vcpus_total * _ratio(host.cpu_allocation_ratio) - host.vcpus_used
     return max(0, min(_count(cores_free, spec.vcpus), _count(ram_free_mb, spec.memory_mb),
-                      _count(disk_free_mb, disk_mb) - (placed if disk_mb else 0)))
+                      _count(disk_free_mb, disk_mb) - (placed if disk_mb else 0), _by_devices(host, spec)))
+
+
+def _by_devices(host: HostState, spec: objects.RequestSpec) -> int:
+    """Return how many servers the free PCI devices are enough for, wherever these are."""
+    pools = host.pci_stats.pools if host.pci_stats else []
+    return min((sum(pool["count"] for pool in pools if utils.pci_device_prop_match(pool, request.spec))
+                // request.count for request in _pci_requests(spec)), default=_UNBOUNDED)
 
 
 def _ratio(value: float | None) -> float:
@@ -77,16 +84,10 @@ def unusable_devices(host: HostState, spec: objects.RequestSpec, room: int) -> i
     Those are devices that the servers do not ask for, and those beside which the host has not the cores, memory or disk
     for another server.
 
-    :param room: how many servers fit by cores, memory and disk
+    :param room: how many servers fit, as ``upper`` counts: a hint for the order of hosts, no promise
     """
-    pools, requests = host.pci_stats.pools if host.pci_stats else [], _pci_requests(spec)
-    free = sum(pool["count"] for pool in pools)
-    if not free or not requests:
-        return free
-    # As PciDeviceStats matches pools, without NUMA nodes: a hint for the order of hosts, no promise.
-    servers = min(sum(pool["count"] for pool in pools if utils.pci_device_prop_match(pool, request.spec))
-                  // request.count for request in requests)
-    return free - min(servers, room) * sum(request.count for request in requests)
+    free = sum(pool["count"] for pool in host.pci_stats.pools) if host.pci_stats else 0
+    return free - room * sum(request.count for request in _pci_requests(spec)) if free else 0
 
 
 def _pci_requests(spec: objects.RequestSpec) -> list[objects.InstancePCIRequest]:

@@ -130,6 +130,14 @@ class OneRequestTest(Base):
         self.assertTrue(all(number <= cores[int(name[1:])] for name, number in placed.items()))
 
 
+def numa_host(cells: int) -> Any:
+    return objects.NUMATopology(cells=[objects.NUMACell(
+        id=at, cpuset={2 * at, 2 * at + 1}, pcpuset={2 * at, 2 * at + 1}, memory=4096, cpu_usage=0,
+        memory_usage=0, socket=at, pinned_cpus=set(), siblings=[{2 * at}, {2 * at + 1}],
+        mempages=[objects.NUMAPagesTopology(size_kb=4, total=1 << 20, used=0)])
+        for at in range(cells)])._to_json()
+
+
 class DevicesTest(Base):
     def pci(self, count: int) -> objects.PciDevicePoolList:
         return objects.PciDevicePoolList(objects=[objects.PciDevicePool(
@@ -147,22 +155,6 @@ class DevicesTest(Base):
         self.assertEqual(["n2"] * 2 + ["n4"] * 2, self.schedule(cloud, 4, task_groups=2, spec=self.request()))
         self.refused(cloud, 8, task_groups=2, spec=self.request())
 
-    def test_devices_are_counted_on_few_hosts_if_those_of_the_best_fit_are_in_pieces(self) -> None:
-        # Three free devices: by their cores four servers fit on the first three hosts, by pairs of devices one.
-        counted: list[str] = []
-        exact = capacity.exact
-
-        def counting(host: Any, *args: Any) -> int:
-            counted.append(host.host)
-            return exact(host, *args)
-
-        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.scheduler.capacity.exact", counting))
-        nodes = [compute_node(f"n{at}", 4 if at < 3 else 8, pci_device_pools=self.pci(3 if at < 3 else 9))
-                 for at in range(40)]
-        cloud = self.useFixture(Cloud(nodes))
-        self.assertEqual(["n3"] * 4, self.schedule(cloud, 4, task_groups=1, spec=self.request()))
-        self.assertEqual({"n0", "n1", "n2", "n3"}, set(counted))
-
     def test_servers_without_devices_leave_hosts_with_devices_alone(self) -> None:
         cloud = self.useFixture(Cloud([compute_node("n0", 4, pci_device_pools=self.pci(8)), compute_node("n1", 64)]))
         self.assertEqual(["n1"] * 4, self.schedule(cloud, 4, task_groups=1))
@@ -175,20 +167,31 @@ class DevicesTest(Base):
         cloud = self.useFixture(Cloud(nodes))
         self.assertEqual(["n1"], self.schedule(cloud, 1, task_groups=1, spec=self.request()))
 
-    def test_numa_nodes(self) -> None:
-        def host(cells: int) -> Any:
-            return objects.NUMATopology(cells=[objects.NUMACell(
-                id=at, cpuset={2 * at, 2 * at + 1}, pcpuset={2 * at, 2 * at + 1}, memory=4096, cpu_usage=0,
-                memory_usage=0, socket=at, pinned_cpus=set(), siblings=[{2 * at}, {2 * at + 1}],
-                mempages=[objects.NUMAPagesTopology(size_kb=4, total=1 << 20, used=0)])
-                for at in range(cells)])._to_json()
-
-        # Two servers of three pinned cores do not fit into nodes of two cores; two of two do.
-        nodes = [compute_node("a", 64, numa_topology=host(1)), compute_node("b", 64, numa_topology=host(3))]
-        cloud = self.useFixture(Cloud(nodes))
+    def pinned(self) -> dict[str, Any]:
         cell = objects.InstanceNUMACell(id=0, cpuset=set(), pcpuset={0, 1}, memory=512, pagesize=None,
                                         cpu_policy="dedicated", cpu_thread_policy=None, cpu_pinning=None)
-        spec = {"numa_topology": objects.InstanceNUMATopology(cells=[cell])}
+        return {"numa_topology": objects.InstanceNUMATopology(cells=[cell])}
+
+    def test_numa_nodes_are_counted_on_few_hosts(self) -> None:
+        counted: list[str] = []
+        exact = capacity.exact
+
+        def counting(host: Any, *args: Any) -> int:
+            counted.append(host.host)
+            return exact(host, *args)
+
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.scheduler.capacity.exact", counting))
+        # By their cores the first hosts have room for as many as the others.
+        nodes = [compute_node(f"n{at}", 64, numa_topology=numa_host(1 if at < 3 else 4)) for at in range(40)]
+        cloud = self.useFixture(Cloud(nodes))
+        self.assertEqual(["n3"] * 4, self.schedule(cloud, 4, task_groups=1, spec=self.pinned()))
+        self.assertEqual({"n0", "n1", "n2", "n3"}, set(counted))
+
+    def test_numa_nodes(self) -> None:
+        # Two servers of three pinned cores do not fit into nodes of two cores; two of two do.
+        nodes = [compute_node("a", 64, numa_topology=numa_host(1)), compute_node("b", 64, numa_topology=numa_host(3))]
+        cloud = self.useFixture(Cloud(nodes))
+        spec = self.pinned()
         self.assertEqual(["b"] * 3, self.schedule(cloud, 3, task_groups=1, spec=spec))
         self.refused(cloud, 4, task_groups=1, spec=spec)
 
