@@ -63,7 +63,7 @@ def files(job: Job, members: Sequence[Member], rank: int, key: KeyPair) -> list[
     """
     for member in members:
         try:
-            ipaddress.ip_address(member.address)
+            ipaddress.ip_address(member.address.replace("%", "/"))  # what follows a % may be any text
         except ValueError as error:
             raise GangFailed(f"{member.name}: the cloud gave no address but {member.address!r}") from error
     addresses = ",".join(member.address for member in members)
@@ -89,8 +89,9 @@ def cloud_config(contents: Sequence[File]) -> str:
 
 
 def script(contents: Sequence[File]) -> str:
-    """Return a POSIX shell script that writes the files, as often as it runs (OpenNebula's START_SCRIPT, each boot)."""
-    lines = ["#!/bin/sh", "set -eu", "umask 077"]
+    """Return a POSIX shell script that writes the files, as often as it runs (OpenNebula's START_SCRIPT, each boot).
+    What follows it runs as if it were alone."""
+    lines = ["#!/bin/sh", "(", "set -eu", "umask 077"]
     for file in contents:
         # Every path is a constant of this module, and base64 has no character that a shell reads.
         lines.append(f"mkdir -p '{file.path.rpartition('/')[0]}'")
@@ -102,7 +103,8 @@ def script(contents: Sequence[File]) -> str:
             lines.append(f"echo '{_base64(file.content)}' | base64 -d > '{file.path}'")
         if not file.append or file.path.startswith("/root/"):
             lines.append(f"chmod 0{file.mode:o} '{file.path}'")
-    return "\n".join(lines) + "\n"
+    # Not ") || exit": with that the shell goes on after an error in the brackets.
+    return "\n".join([*lines, ")", "[ $? = 0 ] || exit 1"]) + "\n"
 
 
 def _base64(text: str) -> str:

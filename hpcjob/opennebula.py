@@ -121,7 +121,10 @@ def _context(name: str, present: Mapping[str, Any], script: str) -> dict[str, st
     template's own one does, and the member's name as that of the guest, unless the template names it."""
     own = str(present.get("START_SCRIPT") or "")
     if not own and present.get("START_SCRIPT_BASE64"):
-        own = base64.b64decode(str(present["START_SCRIPT_BASE64"])).decode()
+        try:
+            own = base64.b64decode(str(present["START_SCRIPT_BASE64"])).decode()
+        except ValueError as error:
+            raise BadJob(f"the template's START_SCRIPT_BASE64 is no text in base64: {error}") from error
     if own.startswith("#!") and not own.startswith(("#!/bin/sh", "#!/bin/bash")):
         raise BadJob("the template's START_SCRIPT is no shell script, and what writes the members' files is one: call "
                      "it from a shell script")

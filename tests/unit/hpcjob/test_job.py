@@ -74,7 +74,7 @@ class FilesTest(testtools.TestCase):
                          (done.returncode, done.stderr))
 
     def test_an_address_that_is_none_reaches_no_file(self) -> None:
-        for address in ("10.0.0.1\nHost *", "", "node", "10.0.0.1/24"):
+        for address in ("10.0.0.1\nHost *", "", "node", "10.0.0.1/24", "fe80::1%0\nProxyCommand sh", "fe80::1%eth0"):
             self.assertRaises(GangFailed, files.files, jobs.job(), [Member(0, 0, "a", address)], 0, keys.make("a"))
 
     def test_the_key_is_in_no_representation(self) -> None:

@@ -104,6 +104,15 @@ class OpenNebulaTest(testtools.TestCase):
         self.assertEqual("", self.cloud.vms[100]["context"]["START_SCRIPT"])
         self.assertEqual("YES", self.cloud.vms[100]["context"]["NETWORK"])
 
+    def test_the_templates_own_start_script_runs_as_if_it_were_alone(self) -> None:
+        self.cloud.context |= {"START_SCRIPT": "#!/bin/sh\numask\nfalse\necho mine $nothing\n"}
+        self.start()
+        root = self.useFixture(fixtures.TempDir()).path
+        (Path(root) / "etc").mkdir()
+        done = subprocess.run(["sh", "-c", f"umask 022\n{self.script(100)}".replace("'/", f"'{root}/")],
+                              capture_output=True, text=True, check=False, timeout=30)
+        self.assertEqual("0022\nmine\n", done.stdout, done.stderr)
+
     def test_an_own_start_script_in_base64(self) -> None:
         self.cloud.context |= {"START_SCRIPT_BASE64": base64.b64encode(b"echo mine\n").decode()}
         self.start()
@@ -112,6 +121,11 @@ class OpenNebulaTest(testtools.TestCase):
     def test_a_start_script_in_another_language_is_refused(self) -> None:
         self.cloud.context |= {"START_SCRIPT": "#!/usr/bin/python3\n"}
         self.assertIn("START_SCRIPT is no shell script", self.refused(BadJob))
+
+    def test_a_start_script_that_is_no_base64_is_refused(self) -> None:
+        for text in ("x", "//8="):
+            self.cloud.context |= {"START_SCRIPT_BASE64": text}
+            self.assertIn("START_SCRIPT_BASE64 is no text in base64", self.refused(BadJob))
 
     def test_a_job_larger_than_the_cloud(self) -> None:
         self.cloud.room = 3
