@@ -108,8 +108,7 @@ class SharedMemories:
 
     def of(self, member: Consumer) -> str | None:
         """Return the path of the memory that a container is a member of; None if it is a member of none."""
-        return next((str(MOUNTS / name) for name in self._names()
-                     if (found := self._read(name)) and member in found.members), None)
+        return next((str(MOUNTS / name) for name, _ in self._memberships(member)), None)
 
     def members(self) -> frozenset[Consumer]:
         return frozenset(member for name in self._names() if (found := self._read(name)) for member in found.members)
@@ -127,6 +126,8 @@ class SharedMemories:
     def unmount_unrecorded(self) -> None:
         """Unmount what no record has: somebody removed that, or its writer was killed. A container that has it keeps
         it until it ends."""
+        if not any(name.startswith(self._prefix) for name in self._mounts.present_memories()):
+            return
         with self._locked():
             known = {each for name in self._names() if (found := self._read(name))
                      for each in (name, *(view_name(name, member) for member in found.members))}
@@ -135,10 +136,22 @@ class SharedMemories:
                     self._mounts.unmount_memory(name)
 
     def _leave_all_but(self, kept: str | None, member: Consumer) -> None:
-        for name in self._names():
-            found = self._read(name)
-            if name != kept and found and member in found.members:
+        for name, found in self._memberships(member):
+            if name != kept:
                 self._leave(name, found, member)
+
+    def _memberships(self, member: Consumer) -> Iterator[tuple[str, "_Record"]]:
+        """Yield the memories that a container is a member of. A record that cannot be read concerns those alone who
+        have a view of its memory."""
+        for name in self._names():
+            try:
+                found = self._read(name)
+            except AllocationsUnreadable:
+                if view_name(name, member) in self._mounts.present_memories():
+                    raise
+                continue
+            if found and member in found.members:
+                yield name, found
 
     def _leave(self, name: str, found: "_Record", member: Consumer) -> None:
         self._mounts.unmount_memory(view_name(name, member))

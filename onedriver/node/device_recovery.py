@@ -64,8 +64,8 @@ class DeviceRecovery:
             return True
 
     def recover(self, containers: Iterable[ContainerState]) -> None:
-        """Finish or undo what is pending. A VM that an action works on is left to that; an error is logged, and keeps
-        no other VM from it.
+        """Finish or undo what is pending, and unmount shared memory of no record. A VM that an action works on is left
+        to that; an error is logged, and keeps no other VM from it.
 
         :param containers: all that the engine has
         """
@@ -81,3 +81,7 @@ class DeviceRecovery:
                 LOG.info("VM %s is worked on", vm_id)
             except (ContainerHostError, DriverError) as error:
                 LOG.error("What a killed action left of the devices of VM %s stays: %s", vm_id, error)
+        try:
+            self._memories.unmount_unrecorded()
+        except ContainerHostError as error:
+            LOG.error("Shared memory without a record stays mounted: %s", error)

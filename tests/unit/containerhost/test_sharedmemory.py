@@ -117,6 +117,15 @@ class SharedMemoryTest(testtools.TestCase):
                 self.assertIn(str(file), str(error))
             self.assertEqual((text, 1), (file.read_text(), len(self.shares())))
 
+    def test_record_that_cannot_be_read_keeps_nobody_else_from_leaving(self):
+        self.memories.join(job(), member(1))
+        (file,) = (self.owners / "memory").glob("*.json")
+        file.write_text("{")
+        self.memories.join(job("other"), member(2))
+        self.memories.leave(member(2))
+        self.memories.leave(member(3))
+        self.assertEqual({Path(self.memories.path(job())).name}, self.shares())
+
     def test_size_is_at_most_the_members_memory(self):
         for size in (0, MIB - 1, 65 * MIB):
             self.assertRaises(errors.SpecError, require_size, size, 64 * MIB, "hpc:shared_memory")

@@ -22,12 +22,13 @@ from containerhost.devices.model import Kind
 from containerhost.devices.scan import HostView, scan
 from containerhost.engines import ContainerState, Status
 from containerhost.errors import EngineError
-from containerhost.storage.sharedmemory import SharedMemories
+from containerhost.storage.sharedmemory import MIB, JobMemory, SharedMemories
 from onedriver.node.device_recovery import DeviceRecovery
 from onedriver.node.names import name
 from onedriver.node.vm_ids import consumer
 from tests.unit.containerhost.allocation.test_allocator import Willing, host
 from tests.unit.containerhost.hosts import MEMORY
+from tests.unit.containerhost.test_sharedmemory import Recording
 from tests.unit.onedriver.node.test_vmlock import HOLD
 
 VM_ID = 7
@@ -49,8 +50,9 @@ class DeviceRecoveryTest(testtools.TestCase):
         self.host = host("small")
         allocator = DeviceAllocator(self.store, lambda: HostView(self.host), Willing(),
                                     lambda devices: self.configured, self.host)
-        self.recovery = DeviceRecovery("lxdone", "lxd", self.has_container, allocator,
-                                       SharedMemories(self.directory / "owners", "lxdone", "lxd", Willing()),
+        self.mounts = Recording()
+        self.memories = SharedMemories(self.directory / "owners", "lxdone", "lxd", self.mounts)
+        self.recovery = DeviceRecovery("lxdone", "lxd", self.has_container, allocator, self.memories,
                                        self.directory / "state")
         self.gpu = next(device for device in scan(self.host).devices if device.kind is Kind.GPU)
         self.vm = consumer("lxdone", "lxd", VM_ID)
@@ -107,6 +109,16 @@ class DeviceRecoveryTest(testtools.TestCase):
             self.configured = {self.gpu.id: name(VM_ID)}
             self.recovery.recover(self.present)
             self.assertEqual({self.gpu.id}, set(self.store.held_by(self.vm)))
+
+    def test_memory_whose_record_somebody_removed_is_unmounted(self) -> None:
+        self.memories.join(JobMemory("3", "wave", MIB), self.vm)
+        self.known = True
+        self.recovery.recover(self.present)
+        self.assertEqual(2, len(self.mounts.there))
+        (record,) = (self.directory / "owners/memory").glob("*.json")
+        record.unlink()
+        self.recovery.recover(self.present)
+        self.assertEqual({}, self.mounts.there)
 
     def test_vm_that_action_works_on_is_left_to_it(self) -> None:
         self.left(State.CLAIMED)
