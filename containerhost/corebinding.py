@@ -43,7 +43,7 @@ class CoreBinding:
 
         :raises UnsupportedOnHost: the host has not enough free cores where the affinity needs them
         """
-        return self._chosen(spec) if spec.cpu.is_chosen else spec
+        return self._chosen(spec) if spec.cpu.is_chosen or spec.cpu.may_revert else spec
 
     @contextlib.contextmanager
     def bound(self, spec: ContainerSpec) -> Iterator[ContainerSpec]:
@@ -54,7 +54,7 @@ class CoreBinding:
         :raises EngineBusy: another process does not come to an end
         """
         with contextlib.ExitStack() as stack:
-            if spec.cpu.is_chosen:
+            if spec.cpu.is_chosen or spec.cpu.may_revert:
                 stack.enter_context(self._lock.held(errors.EngineBusy))
             yield self.preview(spec)
 
@@ -63,14 +63,18 @@ class CoreBinding:
 
         cpu, host, states = spec.cpu, topology.read(self._host), self._engine.containers()
         mine = [state for state in states if self._is_same(state, spec)]
+        had = held_by(mine)
+        if not cpu.is_chosen:
+            return dataclasses.replace(spec, cpu=dataclasses.replace(cpu, reserved=had))
         allowed = (cpu.choice or frozenset()) & host.cpus - self._reserved - id_list(
             self._host.text("/sys/devices/system/cpu/isolated"))
         near = tuple(grant.device.numa_node for grant in spec.grants if grant.device.numa_node is not None)
-        binding = affinity.rebind(host, allowed, cores_of(state for state in states if state not in mine),
+        binding = affinity.rebind(host, allowed, held_by(state for state in states if state not in mine),
                                   affinity.Request(cpu.affinity or affinity.Affinity.ANY, cpu.count, None, near),
-                                  cores_of(mine))
+                                  cores_of(mine), had)
         return dataclasses.replace(spec, cpu=dataclasses.replace(
-            cpu, cores=binding.cores, nodes=binding.nodes, ranks=binding.ranks, share=None))
+            cpu, cores=binding.cores, nodes=binding.nodes, ranks=binding.ranks, share=None,
+            reserved=had - binding.cores if cpu.may_revert else frozenset()))
 
     def _is_same(self, state: ContainerState, spec: ContainerSpec) -> bool:
         whose = spec.labels.get(self._consumer)
@@ -79,9 +83,14 @@ class CoreBinding:
 
 def unbound(spec: ContainerSpec) -> ContainerSpec:
     """Return the specification as it was before a host chose its cores, for a container that gets them later."""
-    cpu = dataclasses.replace(spec.cpu, cores=frozenset(), nodes=frozenset(), ranks=())
+    cpu = dataclasses.replace(spec.cpu, cores=frozenset(), nodes=frozenset(), ranks=(), reserved=frozenset())
     return dataclasses.replace(spec, cpu=cpu) if spec.cpu.is_chosen else spec
 
 
 def cores_of(states: Iterable[ContainerState]) -> frozenset[int]:
     return frozenset[int]().union(*(state.cores for state in states))
+
+
+def held_by(states: Iterable[ContainerState]) -> frozenset[int]:
+    """Return the cores that no other container gets."""
+    return frozenset[int]().union(*(state.cores | state.reserved for state in states))

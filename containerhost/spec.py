@@ -27,6 +27,8 @@ class Cpu:
     :ivar affinity: how the cores are chosen, by :class:`containerhost.corebinding.CoreBinding`
     :ivar choice: the host cores it chooses from; None if the cloud chose the cores
     :ivar ranks: the cores of each MPI process, where the affinity binds them
+    :ivar may_revert: the container may have to be again what it was: the cores that it had stay reserved for it
+    :ivar reserved: cores that no other container gets, though it does not run on them
     :ivar nodes: NUMA nodes its memory must come from; empty leaves that to the kernel
     :ivar share: per cent of one core's time, summed over cores (250 is two and a half cores); None is no limit
     :ivar priority: 0 (least) to 10
@@ -40,6 +42,8 @@ class Cpu:
     affinity: Affinity | None = None
     choice: frozenset[int] | None = None
     ranks: tuple[frozenset[int], ...] = ()
+    may_revert: bool = False
+    reserved: frozenset[int] = frozenset()
 
     @property
     def is_chosen(self) -> bool:

@@ -35,6 +35,7 @@ class ContainerState:
     :ivar labels: the driver's own marks, keys as given in ``ContainerSpec.labels``
     :ivar last_used: last start; None when it never started
     :ivar cores: those it has for itself among containers with an affinity
+    :ivar reserved: those that it had, and may have to have again
     :ivar interfaces: those it is configured with: their names in it -> the host interfaces that move in
     """
 
@@ -45,6 +46,7 @@ class ContainerState:
     last_used: datetime.datetime | None = None
     interfaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
     cores: frozenset[int] = frozenset()
+    reserved: frozenset[int] = frozenset()
 
 
 class InterfaceMetrics(NamedTuple):

@@ -111,20 +111,22 @@ def place(topology: "Topology", allowed: Collection[int], taken: Collection[int]
 
 
 def rebind(topology: "Topology", allowed: Collection[int], others: Collection[int], request: Request,
-           present: Collection[int]) -> Binding:
+           present: Collection[int], former: Collection[int] = ()) -> Binding:
     """Return the binding of a container that has cores: those it has, if they meet the request, and fewer of them if it
     is to have fewer; else new ones on the node that it is on. Of its devices' nodes it gets new ones where that brings
     it nearer to more of them.
 
     :param others: cores that other containers have for themselves
     :param present: cores that it has; none for a new container
+    :param former: cores that it had and that are reserved for it: taken where those that it has do not meet the request
     :raises SpecError, UnsupportedOnHost: as :func:`place`
     """
     kept = frozenset(present) & frozenset(allowed) - frozenset(others)
     found = None
-    if request.affinity is not Affinity.ANY and len(kept) >= request.count:
-        with contextlib.suppress(UnsupportedOnHost):
-            found = place(topology, allowed, frozenset(allowed) - kept, request)
+    for own in (kept, frozenset(former) & frozenset(allowed) - frozenset(others)):
+        if not found and request.affinity is not Affinity.ANY and len(own) >= request.count:
+            with contextlib.suppress(UnsupportedOnHost):
+                found = place(topology, allowed, frozenset(allowed) - own, request)
     if found and (not request.near or request.affinity is Affinity.CPU):
         return found
     near = request.near or tuple(node.id for node in topology.nodes if node.cpus & kept)

@@ -110,7 +110,7 @@ def as_it_will_be(instance: objects.Instance) -> objects.Instance:
     """Return a copy of the server with the flavor, devices and NUMA cells it will have after the current migration."""
     copy = instance.obj_clone()
     if copy.new_flavor is not None:
-        copy.flavor = copy.new_flavor
+        copy.flavor, copy.old_flavor = copy.new_flavor, instance.flavor
     copy.apply_migration_context()
     return copy
 

@@ -98,10 +98,11 @@ class Lifecycle:
         :raises UnsupportedOnHost: this host has no room for the affinity that the flavor asks for
         """
         conf, chosen = self._conf.lxd, instance.flavor
+        cpu = flavor.bound_cpu(chosen.vcpus, instance.numa_topology, self._host_cpus(), chosen.extra_specs)
         return self.cores.preview(ContainerSpec(
             name=instance.name,
             image="",
-            cpu=flavor.bound_cpu(chosen.vcpus, instance.numa_topology, self._host_cpus(), chosen.extra_specs),
+            cpu=dataclasses.replace(cpu, may_revert=may_get_cores_back(instance)),
             memory=flavor.memory(chosen.memory_mb, instance.numa_topology),
             root=flavor.root_disk(chosen.root_gb, chosen.extra_specs, conf.storage_pool),
             security=flavor.security(chosen.extra_specs, allow_privileged=conf.allow_privileged,
@@ -110,6 +111,19 @@ class Lifecycle:
             processes=flavor.processes(chosen.extra_specs, conf.process_limit),
             gpu_libraries=flavor.prepared_libraries(chosen.extra_specs),
             labels=labels.of(instance)))
+
+    def release_reserved_cores(self, instance: objects.Instance) -> None:
+        """Let other containers have the cores that only a revert would have needed. An error is logged: the cores then
+        stay reserved until the server is resized again or deleted."""
+        try:
+            state = self._states.find(instance)
+            if state is not None and state.reserved:
+                spec = self.spec(instance)
+                cpu = dataclasses.replace(spec.cpu, may_revert=False, reserved=frozenset())
+                with self.cores.bound(dataclasses.replace(spec, cpu=cpu)) as bound:
+                    self._engine.set_limits(instance.name, bound)
+        except errors.ContainerHostError:
+            LOG.exception("The cores that the server had before its resize stay reserved", instance=instance)
 
     def _config_drive(self, instance: objects.Instance, injected_files: Sequence[tuple[str, str]],
                       admin_password: str | None, requested: RequestedResources) -> tuple[Mount, ...]:
@@ -201,6 +215,15 @@ class Lifecycle:
                 except (errors.ContainerHostError, OSError):
                     # The other servers must not wait for this one; nova's deletion of it tries again.
                     LOG.exception("The server could not be removed", instance=instance)
+
+
+def may_get_cores_back(instance: objects.Instance) -> bool:
+    """Return whether the server has, or is about to have, the size of a resize that nova has not confirmed, and had
+    cores of its own before."""
+    if "old_flavor" not in instance or not instance.old_flavor or not instance.new_flavor:
+        return False
+    is_new = instance.flavor.flavorid == instance.new_flavor.flavorid
+    return is_new and flavor.AFFINITY in instance.old_flavor.extra_specs
 
 
 def is_established(instance: objects.Instance) -> bool:

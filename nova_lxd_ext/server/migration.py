@@ -206,7 +206,9 @@ class Migrations:
 
     def confirm(self, instance: objects.Instance, move: objects.Migration) -> None:
         """Remove what the old host kept: the server stays where and as it is now."""
-        if not is_at_home(move) and not self._states.is_foreign(instance):
+        if is_at_home(move):
+            self._lifecycle.release_reserved_cores(instance)
+        elif not self._states.is_foreign(instance):
             self._lifecycle.discard(instance.name, instance.uuid)
 
 

@@ -59,6 +59,7 @@ CDI_HOTPLUG = "gpu_cdi_hotplug"
 CGROUP2 = "containerhost.cgroup2"
 
 OWN_CORES = "user.containerhost.cores"  # the cores that a container has for itself
+RESERVED_CORES = f"{OWN_CORES}.reserved"  # those that it had, and may have to have again
 RAW = "raw.lxc"
 
 
@@ -161,6 +162,8 @@ def cpu(wanted: Cpu, extensions: Collection[str] = ()) -> dict[str, str]:
         config[RAW] = memory_binding(wanted.nodes, extensions)
     if wanted.own_cores:
         config[OWN_CORES] = core_list(wanted.own_cores)
+    if wanted.reserved:
+        config[RESERVED_CORES] = core_list(wanted.reserved)
     if wanted.share is not None:
         config["limits.cpu.allowance"] = f"{wanted.share * PERIOD // 100}ms/{PERIOD}ms"
     if wanted.priority is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, Status
-from containerhost.engines.lxd.config import OWN_CORES
+from containerhost.engines.lxd.config import OWN_CORES, RESERVED_CORES
 from containerhost.idlist import id_list
 
 # LXD's status codes (rest-api document, "List of current status codes").
@@ -34,6 +34,7 @@ def container_state(instance: Mapping[str, Any]) -> ContainerState:
         interfaces={device["name"]: device.get("parent", "") for device in (instance.get("devices") or {}).values()
                     if device["type"] == "nic" and "name" in device},
         cores=id_list(instance["config"].get(OWN_CORES)),
+        reserved=id_list(instance["config"].get(RESERVED_CORES)),
     )
 
 

@@ -102,6 +102,20 @@ class AffinityTest(base.LxdServers):
         self.resize(plain, self.one)
         self.assertEqual(frozenset().union(*self.nodes.values()), self.cores(server) | self.cores(plain))
 
+    def test_cores_stay_reserved_until_a_resize_is_confirmed(self) -> None:
+        plain = self.flavor(memory_mb=96)
+        server, _ = self.server(self.one), self.server(self.one)
+        cores = self.cores(server)
+        self.resize(server, plain)
+        refused = self.server(self.one, expected="ERROR")
+        self.api.delete_server(refused["id"])
+        self.revert(server)
+        self.assertEqual(cores, self.cores(server))
+        self.resize(server, plain)
+        self.api.post_server_action(server["id"], {"confirmResize": None})
+        self._wait_for_migration_status(server, ["confirmed"])
+        self.assertEqual(cores, self.cores(self.server(self.one)))
+
     def test_rescued_server_has_its_cores(self) -> None:
         server = self.server(self.one)
         cores = self.cores(server)

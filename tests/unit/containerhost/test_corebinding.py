@@ -70,6 +70,20 @@ class CoreBindingTest(testtools.TestCase):
         cores = self.create(spec("c1", 3))
         self.assertLess(self.binding.preview(spec("c1", 2)).cpu.cores, cores)
 
+    def test_cores_that_a_container_may_need_again_are_nobody_elses(self) -> None:
+        cores = self.create(spec("c1", 3))
+        for affinity in (None, Affinity.CPUMEM):
+            wanted = spec("c1", 1, affinity)
+            wanted = dataclasses.replace(wanted, cpu=dataclasses.replace(wanted.cpu, may_revert=True))
+            for _ in range(2):
+                with self.binding.bound(wanted) as bound:
+                    self.engine.reconfigure("c1", bound)
+                self.assertEqual(cores, bound.cpu.own_cores | bound.cpu.reserved)
+                self.assertFalse(self.binding.preview(spec("c2", 1)).cpu.cores & cores)
+                self.assertEqual(cores, self.binding.preview(spec("c1", 3)).cpu.cores)
+        self.engine.reconfigure("c1", self.binding.preview(spec("c1", 1)))
+        self.assertEqual(2, len(self.binding.preview(spec("c2", 2)).cpu.cores & cores))
+
     def test_one_that_takes_the_place_of_another_has_its_cores(self) -> None:
         cores = self.create(spec("c1", 3))
         self.assertEqual(cores, self.binding.preview(spec("c1-new", 3, whose="c1")).cpu.cores)

@@ -101,7 +101,7 @@ class FakeEngine:
     def _state(self, name: str) -> ContainerState:
         nics = {part.name: part.parent for part in self.specs[name].parts if isinstance(part, Nic)}
         return ContainerState(name, self.statuses[name], self.specs[name].labels, interfaces=nics,
-                              cores=self.specs[name].cpu.own_cores)
+                              cores=self.specs[name].cpu.own_cores, reserved=self.specs[name].cpu.reserved)
 
     def containers(self) -> tuple[ContainerState, ...]:
         self._called("containers")
@@ -171,6 +171,10 @@ class FakeEngine:
         self._called("reconfigure", name)
         present = self.specs[name]
         self.specs[name] = dataclasses.replace(spec, image=present.image, mounts=present.mounts)
+
+    def set_limits(self, name: str, spec: ContainerSpec) -> None:
+        self._called("set_limits", name)
+        self.specs[name] = dataclasses.replace(self.specs[name], cpu=spec.cpu, memory=spec.memory, root=spec.root)
 
     def metrics(self, name: str) -> Metrics:
         self._called("metrics", name)

@@ -30,7 +30,7 @@ def instance(*claims: tuple[str, str], extra_specs: dict[str, str] | None = None
         "vm_state": vm_states.BUILDING, "task_state": task_states.SPAWNING, "config_drive": "", "launched_at": None,
         "system_metadata": {"image_min_disk": "0"}, "metadata": {}, "numa_topology": None, "progress": 0,
         "trusted_certs": None,
-        "flavor": flavor(extra_specs, **flavor_changes or {}),
+        "flavor": flavor(**{"extra_specs": extra_specs, **(flavor_changes or {})}),
         "pci_requests": objects.InstancePCIRequests(instance_uuid=UUID, requests=[
             objects.InstancePCIRequest(request_id=request_id, alias_name=alias, count=1, spec=[])
             for alias, request_id in request_ids.items()]),

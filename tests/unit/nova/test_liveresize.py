@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """When a resize is live, and that an error leaves the old size; LXD's part is played."""
 
+import dataclasses
 import json
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import testtools
@@ -14,6 +15,8 @@ from oslo_utils import units
 from containerhost import errors
 from containerhost.engines import Status
 from containerhost.inside import resources
+from containerhost.placement.affinity import Affinity
+from containerhost.spec import Cpu
 from nova_lxd_ext.server import liveresize
 from nova_lxd_ext.server.requested import NOTHING, RequestedResources
 from tests.unit.nova import fakes, ports, records
@@ -214,3 +217,62 @@ class FixedDifferencesTest(testtools.TestCase):
                 (said,) = liveresize.fixed_differences(old, new)
                 self.assertIn(word, said)
         self.assertEqual((), liveresize.fixed_differences(plain, records.flavor(memory_mb=1024)))
+
+
+class AffinityTest(LiveCase):
+    """The host has no more cores than its servers have. Until nova confirms a resize, the server can have its cores
+    back."""
+
+    FLAVOR: ClassVar[dict[str, Any]] = {"vcpus": 1, "extra_specs": {"hpc:affinity": "cpumem"}}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server.new_flavor = self.large = records.flavor(memory_mb=1024, vcpus=1, flavorid="plain")
+        for count in (7, 8):
+            self.other(f"instance-0000000{count}", count)
+
+    def other(self, name: str, count: int = 1) -> None:
+        """Make a container with cores of its own."""
+        wanted = dataclasses.replace(self.one.engine.specs[self.server.name], name=name, parts=(), labels={},
+                                     cpu=Cpu(count, affinity=Affinity.CPUMEM, choice=frozenset(range(16))))
+        with self.one.lifecycle.cores.bound(wanted) as bound:
+            self.one.engine.create(bound)
+
+    def cores(self) -> frozenset[int]:
+        return self.one.engine.specs[self.server.name].cpu.own_cores
+
+    def resize(self) -> None:
+        self.leave()
+        self.assertRaises(errors.UnsupportedOnHost, self.other, "instance-00000003")
+        self.server.old_flavor = self.server.flavor
+        self.arrive(self.here)
+        self.assertEqual(frozenset(), self.cores())
+        self.assertRaises(errors.UnsupportedOnHost, self.other, "instance-00000003")
+
+    def test_cores_are_there_for_a_live_revert(self) -> None:
+        before = self.cores()
+        self.resize()
+        self.server.task_state = task_states.RESIZE_REVERTING
+        self.assertTrue(self.here.revert_in_place(None, self.server, NOTHING))
+        self.go_back()
+        self.assertEqual(before, self.cores())
+        self.assert_never_stopped()
+
+    def test_cores_are_there_for_a_revert_of_a_server_that_stops(self) -> None:
+        before = self.cores()
+        self.one.live.stubborn = ("it must start anew",)
+        self.resize()
+        self.one.lifecycle.remove(None, self.server, keep_disk=True)
+        self.go_back()
+        self.assertEqual(before, self.cores())
+        self.assert_as_it_was()
+
+    def test_cores_are_free_when_the_resize_is_confirmed(self) -> None:
+        self.resize()
+        self.here.confirm(self.server, self.move)
+        self.other("instance-00000003")
+
+    def test_a_confirmed_resize_stays_so_if_the_engine_does_not_answer(self) -> None:
+        self.resize()
+        self.one.engine.fail["set_limits"] = errors.EngineUnavailable("no answer")
+        self.here.confirm(self.server, self.move)

@@ -132,6 +132,7 @@ class TestParts(testtools.TestCase):
              {"limits.cpu": "5-5", "raw.lxc": "lxc.cgroup2.cpuset.mems = 0,1"}),
             (Cpu(2, frozenset({4, 5}), affinity=Affinity.CPU, choice=frozenset({4, 5, 6})), OLD,
              {"limits.cpu": "4-5", "user.containerhost.cores": "4-5"}),
+            (Cpu(2, reserved=frozenset({4, 5})), OLD, {"limits.cpu": "2", "user.containerhost.cores.reserved": "4-5"}),
             (Cpu(2, affinity=Affinity.CPU, choice=frozenset({4, 5, 6})), OLD, {"limits.cpu": "2"}),
             (Cpu(4, share=250, priority=3), OLD,
              {"limits.cpu": "4", "limits.cpu.allowance": "250ms/100ms", "limits.cpu.priority": "3"}),

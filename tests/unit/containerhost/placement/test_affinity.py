@@ -202,6 +202,22 @@ class InvariantsTest(testtools.TestCase):
             if request.affinity is Affinity.CPUMEMPIN:
                 self.assert_ranks(binding, request)
 
+    @given(host=hosts(), data=st.data())
+    @settings(max_examples=100, deadline=None)
+    def test_container_can_go_back_whatever_others_took(self, host: Topology, data: st.DataObject) -> None:
+        kinds = st.sampled_from([Affinity.CPU, Affinity.CPUMEM, Affinity.CPUMEMPIN])
+        requests = st.builds(Request, kinds, st.integers(1, 6), near=st.lists(st.integers(0, 4), max_size=2).map(tuple))
+        before = data.draw(requests)
+        try:
+            had = affinity.place(host, host.cpus, (), before).cores
+            has = affinity.rebind(host, host.cpus, (), data.draw(requests), had).cores
+        except UnsupportedOnHost:
+            return
+        others = data.draw(st.frozensets(st.sampled_from(sorted(host.cpus)))) - had - has
+        binding = affinity.rebind(host, host.cpus, others, before, has, had | has)
+        self.assertEqual(before.count, len(binding.cores))
+        self.assertEqual(frozenset(), binding.cores & others)
+
     def assert_equal_shares(self, host: Topology, allowed: frozenset[int], cores: frozenset[int]) -> None:
         shares = [len(cores & of) for of in sockets(host, allowed)]
         self.assertLessEqual(max(shares) - min(shares), 1)
