@@ -14,6 +14,7 @@ from hpcjob.errors import BadJob
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 MOST_MEMBERS = 10_000
 _NUMBERS = {"members": (1, MOST_MEMBERS), "groups": (1, MOST_MEMBERS), "slots": (1, 4096), "timeout": (1, 86_400)}
+_FLAGS = ("strict", "oversubscribe")
 _DEFAULTS = {"slots": 1, "timeout": 600}
 _SECTIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "openstack": (("image", "flavor", "network"), ("vnic_type", "key_name", "security_groups", "availability_zone")),
@@ -30,6 +31,7 @@ class Job:
     :ivar groups: number of hosts that they are spread over evenly
     :ivar strict: whether groups may neither share a host nor be split
     :ivar slots: MPI processes of a member, for the hostfile
+    :ivar oversubscribe: whether a member may have more of them than cores
     :ivar timeout: seconds until all members must run
     :ivar clouds: the sections, by cloud
     """
@@ -39,6 +41,7 @@ class Job:
     groups: int
     strict: bool
     slots: int
+    oversubscribe: bool
     timeout: int
     clouds: Mapping[str, Mapping[str, Any]]
 
@@ -50,6 +53,15 @@ class Job:
         if name not in self.clouds:
             raise BadJob(f"the job file has no section {name!r}: add one with {', '.join(_SECTIONS[name][0])}")
         return self.clouds[name]
+
+    def require_cores(self, cores: int) -> None:
+        """Refuse members that have fewer cores than MPI processes.
+
+        :raises BadJob: they have, and the file does not say that they may
+        """
+        if self.slots > cores and not self.oversubscribe:
+            raise BadJob(f"slots={self.slots} is more than the {cores} cores of a member: ask for fewer slots or a "
+                         "larger flavor or template, or say oversubscribe: true")
 
     def division(self) -> list[int]:
         """Return the group of each rank."""
@@ -78,20 +90,21 @@ def parse(text: str) -> Job:
         raise BadJob(f"the job file is no YAML: {error}") from error
     if not isinstance(content, dict):
         raise BadJob("the job file is no mapping of keys: see etc/job.yaml.sample")
-    known = {"name", "strict", *_NUMBERS, *_SECTIONS}
+    known = {"name", *_FLAGS, *_NUMBERS, *_SECTIONS}
     _refuse_unknown("the job file", content, known)
     name = content.get("name")
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise BadJob(f"name={name!r} must be 1 to 40 lower-case letters, digits and hyphens, and begin with a letter")
-    strict = content.get("strict", False)
-    if not isinstance(strict, bool):
-        raise BadJob(f"strict={strict!r} must be true or false")
+    flags = {key: content.get(key, False) for key in _FLAGS}
+    for key, value in flags.items():
+        if not isinstance(value, bool):
+            raise BadJob(f"{key}={value!r} must be true or false")
     numbers = {key: _number(content, key) for key in _NUMBERS}
     if numbers["groups"] > numbers["members"]:
         raise BadJob(f"groups={numbers['groups']} is more than members={numbers['members']}: a group has at least one "
                      f"member")
     clouds = {cloud: _section(cloud, content[cloud]) for cloud in _SECTIONS if cloud in content}
-    return Job(name=name, strict=strict, clouds=clouds, **numbers)
+    return Job(name=name, clouds=clouds, **flags, **numbers)
 
 
 def _number(content: Mapping[str, Any], key: str) -> int:

@@ -38,9 +38,11 @@ class OpenNebula:
         self._vms: list[int] = []
 
     def validate(self, job: Job) -> None:
-        """Find the template."""
+        """Find the template. It has a core for each MPI process, if it says how many."""
         self._template = self._found(job.cloud(self.name)["template"])
-        self._one.template.info(self._template)
+        vcpu = str((self._one.template.info(self._template).TEMPLATE or {}).get("VCPU") or "")
+        if vcpu.isdecimal():
+            job.require_cores(int(vcpu))
 
     def reserve(self, job: Job, ident: str) -> list[Member]:
         """Make the VM group, and a VM on hold for each member."""

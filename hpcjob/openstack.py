@@ -39,11 +39,12 @@ class OpenStack:
         self._group = ""
 
     def validate(self, job: Job) -> None:
-        """Find network, image, flavor and security groups."""
+        """Find network, image, flavor and security groups. The flavor has a core for each MPI process."""
         settings = job.cloud(self.name)
         self._network = self._found("network", settings["network"], self._cloud.network.find_network)
         self._image = self._found("image", settings["image"], self._cloud.image.find_image)
         self._flavor = self._found("flavor", settings["flavor"], self._cloud.compute.find_flavor)
+        job.require_cores(self._cloud.compute.get_flavor(self._flavor).vcpus)
         self._security_groups = [self._found("security group", name, self._cloud.network.find_security_group)
                                  for name in settings.get("security_groups") or ()]
 

@@ -355,6 +355,8 @@ def graphics(template: Section) -> dict[str, str]:
 def affinity(sections: tuple[Section | None, ...]) -> str | None:
     found = (section.section("HPC") for section in sections if section)
     return next((text for section in found if section and (text := section.text("AFFINITY"))), None)
+
+
 def hpc(sections: tuple[Section | None, ...]) -> dict[str, str]:
     found = next((own for section in sections if section and (own := section.section("HPC"))), None)
     return {"JOB": found.text("JOB") or "", "SHARED_MEMORY": found.text("SHARED_MEMORY") or ""} if found else {}

@@ -220,5 +220,5 @@ def _network(fabric: Fabric | None) -> Iterator[Advice]:
 def _always(found: Plan) -> Iterator[Advice]:
     yield Advice(f"as many threads in a container as it has cores: {found.cores}", "4.3.2")
     if len(found.containers) > found.nodes:
-        yield Advice("several containers of the job on a node: shared memory between them would avoid what the split "
-                     "costs; not measured", "3.3.5")
+        yield Advice("several containers of the job on a node: shared memory between them (hpc:shared_memory) would "
+                     "avoid what the split costs; not measured", "3.3.5")

@@ -31,7 +31,9 @@ def as_json(plan: Plan, name: str) -> str:
 def job(plan: Plan, name: str) -> str:
     """Return a job file for ``hpcjob start``; what it must say of the clouds beside is named in a comment."""
     content = {"name": name, "members": len(plan.containers), "groups": plan.nodes, "slots": plan.containers[0]}
-    return (_yaml(content) + f"# The flavor has {plan.cores} vcpus and hpc:affinity={plan.affinity}; the template "
+    content |= {"oversubscribe": True} if plan.containers[0] > plan.cores else {}
+    return (_yaml(content) + f"# In a member: mpirun -np {plan.tasks} --hostfile /etc/hpcjob/hostfile\n"
+            f"# The flavor has {plan.cores} vcpus and hpc:affinity={plan.affinity}; the template "
             f"VCPU={plan.cores} and HPC=[AFFINITY={plan.affinity}].\n"
             "# openstack: {image: IMAGE, flavor: FLAVOR, network: NETWORK}\n# opennebula: {template: TEMPLATE}\n")
 

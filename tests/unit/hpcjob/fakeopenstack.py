@@ -84,7 +84,7 @@ class FakeOpenStack(fixtures.Fixture):
                               "links": [{"rel": "self", "href": f"{self.url}/{service}/{number}/"}]}]}
 
     def _named(self, kind: str, known: str, name: str, query: dict[str, str]) -> tuple[int, Any]:
-        entry = {"id": known, "name": known.upper(), "status": "active"}
+        entry = {"id": known, "name": known.upper(), "status": "active", "vcpus": 2}
         if name and name != "detail":
             return (200, {kind: entry} if kind != "image" else entry) if name == known else (404, {})
         wanted = query.get("name")

@@ -30,6 +30,7 @@ class ParseTest(testtools.TestCase):
                 ({"members": 0}, "members=0 must be a whole number from 1"), ({"members": "many"}, "members='many'"),
                 ({"members": "true"}, "members=True"), ({"groups": 5}, "groups=5 is more than members=4"),
                 ({"timeout": 0}, "timeout=0"), ({"strict": "maybe"}, "strict='maybe'"),
+                ({"oversubscribe": 2}, "oversubscribe=2 must be true or false"),
                 ({"rank": 1}, "unknown keys rank"),
                 ({"openstack": "{image: a, flavor: b}"}, "section openstack lacks network"),
                 ({"openstack": "{image: a, flavor: b, network: c, disk: d}"}, "unknown keys disk"),

@@ -132,6 +132,12 @@ class OpenNebulaTest(testtools.TestCase):
         self.assertIn("time limit: not all 4 members run after 30 s; 1 are waiting: Cannot dispatch VM: No hosts with "
                       "enough capacity; all members are removed", self.refused())
 
+    def test_more_ranks_than_cores(self) -> None:
+        self.cloud.vcpu = "<VCPU>1</VCPU>"
+        self.assertIn("slots=2 is more than the 1 cores of a member", self.refused(BadJob))
+        self.assertEqual([], self.cloud.group_templates)
+        self.start(jobs.job(oversubscribe="true"))
+
     def test_no_addresses_left(self) -> None:
         self.cloud.leases = 3
         self.assertIn("Cannot get IP/MAC lease", self.refused())

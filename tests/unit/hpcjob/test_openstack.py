@@ -82,6 +82,11 @@ class OpenStackTest(testtools.TestCase):
                       self.refused())
         self.assertEqual(1, len(self.posted("servers")))
 
+    def test_more_ranks_than_cores(self) -> None:
+        self.assertIn("slots=3 is more than the 2 cores of a member", self.refused(BadJob, jobs.job(slots=3)))
+        self.assertEqual([], self.posted("ports"))
+        self.start(jobs.job(slots=3, oversubscribe="true"))
+
     def test_the_last_member_fails(self) -> None:
         self.cloud.room = 3
         self.assertIn("wave-1-3 failed: No valid host", self.refused())

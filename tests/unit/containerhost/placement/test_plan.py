@@ -151,6 +151,10 @@ class FormatsTest(testtools.TestCase):
         job = jobs.parse(self.written("job"))
         self.assertEqual(("wave", 8, 4, 2), (job.name, job.members, job.groups, job.slots))
         self.assertIn("hpc:affinity=cpumempin", self.written("job"))
+        self.assertIn("mpirun -np 16", self.written("job"))
+        self.assertFalse(job.oversubscribe)
+        self.plan = plan(32, Profile.NETWORK, nodes=Nodes(1, 16, 1), ranks_per_core=2)
+        self.assertTrue(jobs.parse(self.written("job")).oversubscribe)
 
     def test_json_has_every_source(self) -> None:
         found = json.loads(self.written("json"))
