@@ -77,7 +77,7 @@ class TaskGroupWeigher(weights.BaseHostWeigher):
         if not jobs.is_requested(spec) or utils.request_is_rebuild(spec):
             return [0.0] * len(hosts)
         if jobs.is_move(spec):
-            return [float(_moved_score(host, spec)) for host in hosts]
+            return _moved_scores(hosts, spec)
         try:
             job = jobs.read(spec)
             selected = placement(hosts, spec, job)[job.rank] if job else None
@@ -147,23 +147,30 @@ def _paths(hosts: Sequence[HostState], keys: Sequence[str]) -> dict[str, tuple[s
     return found
 
 
-def _moved_score(host: HostState, spec: objects.RequestSpec) -> int:
-    """Return the score of a host for a server that exists already; 0 where its group cannot be known."""
+def _moved_scores(hosts: Sequence[HostState], spec: objects.RequestSpec) -> list[float]:
+    """Return the scores of hosts for a server that exists already; 0 where its group cannot be known."""
+    homes = _groups(spec)
+    own = homes.pop(spec.instance_uuid, None)
+    if own is None:
+        return [0.0] * len(hosts)
+    held = [collections.Counter(homes[uuid] for uuid in homes.keys() & host.instances.keys()) for host in hosts]
+    return [float(taskgroups.score(taskgroups.Host(host.host, jobs.REQUEST, held=of), own, [jobs.REQUEST]))
+            for host, of in zip(hosts, held, strict=True)]
+
+
+def _groups(spec: objects.RequestSpec) -> dict[str, int]:
+    """Return the group of each server of the job, by uuid; empty where they cannot be known."""
     group = spec.instance_group
     try:
         members, groups, rank = jobs.numbers(spec)
     except SpecError:
-        return 0
+        return {}
     if group is None or spec.instance_uuid not in group.members:
-        return 0
-    place = group.members.index(spec.instance_uuid)
+        return {}
+    start = 0
     if spec.num_instances != members:
-        start = place - rank
-    elif len(group.members) == members:
-        start = 0
-    else:
-        return 0  # the group had other servers before, and which ones nova no longer tells
+        start = group.members.index(spec.instance_uuid) - rank
+    elif len(group.members) != members:
+        return {}  # the group had other servers before, and which ones nova no longer tells
     divided = jobs.divide(members, groups)
-    held = collections.Counter(divided[at - start] for at, uuid in enumerate(group.members)
-                               if 0 <= at - start < members and uuid in host.instances and uuid != spec.instance_uuid)
-    return taskgroups.score(taskgroups.Host(host.host, jobs.REQUEST, held=held), divided[place - start], [jobs.REQUEST])
+    return {uuid: divided[at - start] for at, uuid in enumerate(group.members) if 0 <= at - start < members}
