@@ -8,6 +8,7 @@ room hosts have is not for users to see, so a job that does not fit is known by 
 
 import base64
 import contextlib
+import re
 import xmlrpc.client
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from hpcjob.job import Job, Member
 
 MINE, ALL, ANY_BUT_DONE = -3, -1, -1  # filter, range and state of pools
 MERGE = 1
+HPC_VALUE = re.compile(r"[A-Za-z0-9._-]{0,64}")
 _STARTING = {"INIT", "PENDING", "HOLD", "ACTIVE", "CLONING"}
 
 
@@ -40,9 +42,11 @@ class OpenNebula:
     def validate(self, job: Job) -> None:
         """Find the template. It has a core for each MPI process, if it says how many."""
         self._template = self._found(job.cloud(self.name)["template"])
-        vcpu = str((self._one.template.info(self._template).TEMPLATE or {}).get("VCPU") or "")
+        template = self._one.template.info(self._template).TEMPLATE or {}
+        vcpu = str(template.get("VCPU") or "")
         if vcpu.isdecimal():
             job.require_cores(int(vcpu))
+        self._shared_memory = _shared_memory(template)
 
     def reserve(self, job: Job, ident: str) -> list[Member]:
         """Make the VM group, and a VM on hold for each member."""
@@ -55,7 +59,8 @@ class OpenNebula:
         members = []
         for rank, group in enumerate(division):
             name = f"{ident}-{rank}"
-            more = f'HPCJOB="{ident}"\nHPCJOB_RANK="{rank}"\nVMGROUP=[VMGROUP_ID="{vm_group}",ROLE="{roles[group]}"]'
+            more = (f'HPCJOB="{ident}"\nHPCJOB_RANK="{rank}"\nVMGROUP=[VMGROUP_ID="{vm_group}",ROLE="{roles[group]}"]'
+                    f'{_hpc(self._shared_memory, ident)}')
             vm = self._one.template.instantiate(self._template, name, True, more, False)
             self._vms.append(vm)
             members.append(Member(rank, group, name, _address(name, self._one.vm.info(vm).TEMPLATE)))
@@ -107,6 +112,27 @@ class OpenNebula:
         """Return the cloud's words. A request's body, which has the session, is in none."""
         cloud = pyone.OneException | requests.RequestException | xmlrpc.client.Error
         return (str(error) or type(error).__name__) if isinstance(error, cloud) else None
+
+
+def _shared_memory(template: Mapping[str, Any]) -> dict[str, str]:
+    """Return HPC of a template that asks for shared memory; empty of another.
+
+    :raises BadJob: its text cannot be written again
+    """
+    found = template.get("HPC")
+    if not isinstance(found, Mapping) or "SHARED_MEMORY" not in found:
+        return {}
+    values = {str(key): str(value or "") for key, value in found.items()}
+    for key, value in values.items():
+        if not HPC_VALUE.fullmatch(value):
+            raise BadJob(f"HPC of the template has {key}={value[:60]!r}: letters, digits and . _ - are known")
+    return values
+
+
+def _hpc(values: Mapping[str, str], ident: str) -> str:
+    """Return HPC with the job's id: its members share memory with each other, not with other jobs of the template."""
+    texts = [f'{key}="{value}"' for key, value in {**values, "JOB": ident}.items()]
+    return f"\nHPC=[{','.join(texts)}]" if values else ""
 
 
 def _address(name: str, template: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ class FakeOpenNebula(fixtures.Fixture):
 
     :ivar room: VMs that get a host; the others wait
     :ivar leases: addresses of the network
-    :ivar vcpu: of the template, if it says so
+    :ivar template: elements of the template
     """
 
     def _setUp(self) -> None:
@@ -37,7 +37,7 @@ class FakeOpenNebula(fixtures.Fixture):
         self.group_templates: list[str] = []
         self.requests: list[tuple[Any, ...]] = []
         self.room = self.leases = 1_000
-        self.vcpu = ""
+        self.template = ""
         self.context: dict[str, str] = {"NETWORK": "YES", "ETH0_IP": "x", "DISK_ID": "1"}
         self.after: Any = lambda method: None
         self._server = _Server(("127.0.0.1", 0), requestHandler=_Handler, logRequests=False, allow_none=True)
@@ -90,7 +90,7 @@ class FakeOpenNebula(fixtures.Fixture):
     def _template_info(self, template: int, *more: Any) -> str | list[Any]:
         if template != 7:
             return [False, f"[one.template.info] Error getting virtual machine template [{template}].", NO_EXISTS]
-        return f"<VMTEMPLATE><ID>7</ID><NAME>mpi</NAME><TEMPLATE>{self.vcpu}</TEMPLATE></VMTEMPLATE>"
+        return f"<VMTEMPLATE><ID>7</ID><NAME>mpi</NAME><TEMPLATE>{self.template}</TEMPLATE></VMTEMPLATE>"
 
     def _template_instantiate(self, template: int, name: str, hold: bool, more: str, clone: bool) -> int | list[Any]:
         if len(self.vms) >= self.leases:

@@ -133,10 +133,20 @@ class OpenNebulaTest(testtools.TestCase):
                       "enough capacity; all members are removed", self.refused())
 
     def test_more_ranks_than_cores(self) -> None:
-        self.cloud.vcpu = "<VCPU>1</VCPU>"
+        self.cloud.template = "<VCPU>1</VCPU>"
         self.assertIn("slots=2 is more than the 1 cores of a member", self.refused(BadJob))
         self.assertEqual([], self.cloud.group_templates)
         self.start(jobs.job(oversubscribe="true"))
+
+    def test_shared_memory_of_a_template_is_that_of_the_job(self) -> None:
+        self.cloud.template = "<HPC><AFFINITY>cpumem</AFFINITY><JOB>all</JOB><SHARED_MEMORY>64</SHARED_MEMORY></HPC>"
+        self.start()
+        self.assertEqual({'HPC=[AFFINITY="cpumem",JOB="wave-1",SHARED_MEMORY="64"]'},
+                         {vm["more"].splitlines()[3] for vm in self.cloud.vms.values()})
+
+    def test_other_text_in_hpc_of_a_template_is_refused(self) -> None:
+        self.cloud.template = "<HPC><AFFINITY>x\"]\nNIC=[NETWORK=\"a</AFFINITY><SHARED_MEMORY>64</SHARED_MEMORY></HPC>"
+        self.assertIn("HPC of the template has AFFINITY=", self.refused(BadJob))
 
     def test_no_addresses_left(self) -> None:
         self.cloud.leases = 3
