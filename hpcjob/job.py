@@ -104,7 +104,8 @@ def parse(text: str) -> Job:
         raise BadJob(f"groups={numbers['groups']} is more than members={numbers['members']}: a group has at least one "
                      f"member")
     clouds = {cloud: _section(cloud, content[cloud]) for cloud in _SECTIONS if cloud in content}
-    return Job(name=name, clouds=clouds, **flags, **numbers)
+    values: dict[str, Any] = {**flags, **numbers}
+    return Job(name=name, clouds=clouds, **values)
 
 
 def _number(content: Mapping[str, Any], key: str) -> int:
