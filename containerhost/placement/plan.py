@@ -123,8 +123,9 @@ def plan(tasks: int, profile: Profile, nodes: Nodes, policy: Policy | None = Non
                           "containers that divides nodes and tasks")
     affinity = _affinity(profile, cores, nodes, ranks_per_core)
     found = Plan(profile, tasks, used, tasks_of, cores, affinity, ())
-    return dataclasses.replace(found, advice=(*_granularity(found, policy, nodes), *_binding(found, ranks_per_core),
-                                              *_network(fabric), *_always(found)))
+    return dataclasses.replace(found, advice=(
+        *_granularity(found, policy, nodes), *_binding(found, nodes, ranks_per_core), *_network(fabric),
+        *_always(found)))
 
 
 def _require_numbers(**numbers: int) -> None:
@@ -192,7 +193,7 @@ def _granularity(found: Plan, policy: Policy | None, nodes: Nodes) -> Iterator[A
             yield Advice("inference, one stream: one container on each socket", "4.3")
 
 
-def _binding(found: Plan, ranks_per_core: int) -> Iterator[Advice]:
+def _binding(found: Plan, nodes: Nodes, ranks_per_core: int) -> Iterator[Advice]:
     match found.affinity:
         case Affinity.CPU:
             yield Advice("affinity cpu: an equal share of every socket, because a container is larger than one or "
@@ -202,6 +203,12 @@ def _binding(found: Plan, ranks_per_core: int) -> Iterator[Advice]:
                          "core --bind-to core", "3.4.2")
         case _:
             yield Advice("affinity cpumem: cores and memory of one socket", "3.4.2")
+    on_node = -(-len(found.containers) // found.nodes)
+    if (found.profile in (Profile.MEMORY, Profile.CPU_MEMORY, Profile.INFERENCE) and found.affinity is not Affinity.CPU
+            and on_node > 1 and on_node * found.cores < nodes.cores):
+        yield Advice("these containers leave cores of a host free, and a host fills one socket before the next: for "
+                     "the memory bandwidth of all sockets take containers of as many cores as sockets, or more, with "
+                     "affinity cpu", "3.4.2, 6.4.3")
     if ranks_per_core > 1:
         yield Advice(f"over-subscribed by {ranks_per_core} ranks to a core: pin each rank; without, cpu is better than "
                      "cpumem, and that than any; set mpi_yield_when_idle", "3.3.4, 3.4.4")

@@ -55,6 +55,13 @@ class RecommendationsTest(testtools.TestCase):
         self.assertEqual((4, (4,) * 4, Affinity.CPU), shape(found))
         self.assertEqual(["6.4.3"], sources(found, "bandwidth: spread"))
 
+    def test_small_containers_that_hosts_put_on_one_socket_are_told(self) -> None:
+        for profile in (Profile.MEMORY, Profile.CPU_MEMORY, Profile.INFERENCE):
+            self.assertEqual(["3.4.2, 6.4.3"], sources(plan(16, profile, Policy.GRANULARITY), "one socket before the"))
+            self.assertEqual([], sources(plan(128, profile, Policy.GRANULARITY), "one socket before the"))
+        self.assertEqual([], sources(plan(16, Profile.CPU, Policy.GRANULARITY), "one socket before the"))
+        self.assertEqual([], sources(plan(16, Profile.MEMORY), "one socket before the"))
+
     def test_cpu_and_memory_bound_is_spread_and_pinned(self) -> None:
         self.assertEqual((4, (1,) * 64, Affinity.CPUMEMPIN), shape(plan(64, Profile.CPU_MEMORY, Policy.GRANULARITY)))
 
