@@ -115,5 +115,8 @@ class SharedMemory:
         atomic_write(left, text.replace("one-2", "one-1").replace('"uuid": "2"', '"uuid": "1"').encode())
         self.reconcile()
         self.assertEqual([lost], self.records())
+        lost.unlink()
+        self.reconcile()
+        self.assert_gone()
         self.ok("cancel", member(2, "other"), lcm=CLEANUP)
         self.assert_gone()
