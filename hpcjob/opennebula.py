@@ -156,6 +156,8 @@ def _context(name: str, present: Mapping[str, Any], script: str) -> dict[str, st
     if own.startswith("#!") and not own.startswith(("#!/bin/sh", "#!/bin/bash")):
         raise BadJob("the template's START_SCRIPT is no shell script, and what writes the members' files is one: call "
                      "it from a shell script")
+    if own.startswith("#!"):  # what the template's script is written for runs both
+        script = own.partition("\n")[0] + script.removeprefix("#!/bin/sh")
     context = {"START_SCRIPT_BASE64": base64.b64encode((script + own).encode()).decode(),
                "SET_HOSTNAME": str(present.get("SET_HOSTNAME") or name)}
     # Some guests prefer the plain one, in which oned replaces what begins with $.

@@ -113,6 +113,13 @@ class OpenNebulaTest(testtools.TestCase):
                               capture_output=True, text=True, check=False, timeout=30)
         self.assertEqual("0022\nmine\n", done.stdout, done.stderr)
 
+    def test_the_templates_own_shell_runs_both(self) -> None:
+        for shell in ("#!/bin/bash", "#!/bin/sh"):
+            self.cloud.context |= {"START_SCRIPT": f"{shell}\necho mine\n"}
+            self.cloud.vms.clear()
+            self.start()
+            self.assertEqual(shell, self.script(min(self.cloud.vms)).splitlines()[0])
+
     def test_an_own_start_script_in_base64(self) -> None:
         self.cloud.context |= {"START_SCRIPT_BASE64": base64.b64encode(b"echo mine\n").decode()}
         self.start()
