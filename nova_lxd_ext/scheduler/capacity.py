@@ -17,7 +17,7 @@ _UNBOUNDED = 1 << 30
 
 
 def upper(host: HostState, spec: objects.RequestSpec, placed: int) -> int:
-    """Return how many servers fit by cores, memory, disk and the number of devices.
+    """Return how many servers fit by cores, memory, disk and the numbers of devices and of cores to pin.
 
     :param placed: servers of this request that the host has already; nova subtracts their disks from ``free_disk_mb``
         alone, which is what the daemon has free, while Placement counts what flavors were promised
@@ -27,7 +27,8 @@ def upper(host: HostState, spec: objects.RequestSpec, placed: int) -> int:
     ram_free_mb = host.free_ram_mb + host.total_usable_ram_mb * (_ratio(host.ram_allocation_ratio) - 1)
     cores_free = host.vcpus_total * _ratio(host.cpu_allocation_ratio) - host.vcpus_used
     return max(0, min(_count(cores_free, spec.vcpus), _count(ram_free_mb, spec.memory_mb),
-                      _count(disk_free_mb, disk_mb) - (placed if disk_mb else 0), _by_devices(host, spec)))
+                      _count(disk_free_mb, disk_mb) - (placed if disk_mb else 0), _by_devices(host, spec),
+                      _by_pinned_cores(host, spec)))
 
 
 def _by_devices(host: HostState, spec: objects.RequestSpec) -> int:
@@ -35,6 +36,15 @@ def _by_devices(host: HostState, spec: objects.RequestSpec) -> int:
     pools = host.pci_stats.pools if host.pci_stats else []
     return min((sum(pool["count"] for pool in pools if utils.pci_device_prop_match(pool, request.spec))
                 // request.count for request in _pci_requests(spec)), default=_UNBOUNDED)
+
+
+def _by_pinned_cores(host: HostState, spec: objects.RequestSpec) -> int:
+    """Return how many servers the free dedicated cores of the host's NUMA nodes are enough for, if all of a server's
+    nodes were as small as its smallest."""
+    needed = [len(cell.pcpuset) for cell in spec.numa_topology.cells if cell.pcpuset] if spec.numa_topology else []
+    if not needed or not host.numa_topology:
+        return _UNBOUNDED
+    return int(sum(len(cell.free_pcpus) // min(needed) for cell in host.numa_topology.cells) // len(needed))
 
 
 def _ratio(value: float | None) -> float:

@@ -167,31 +167,43 @@ class DevicesTest(Base):
         cloud = self.useFixture(Cloud(nodes))
         self.assertEqual(["n1"], self.schedule(cloud, 1, task_groups=1, spec=self.request()))
 
-    def pinned(self) -> dict[str, Any]:
-        cell = objects.InstanceNUMACell(id=0, cpuset=set(), pcpuset={0, 1}, memory=512, pagesize=None,
-                                        cpu_policy="dedicated", cpu_thread_policy=None, cpu_pinning=None)
+    def on_node(self, memory: int = 512, **cores: set[int]) -> dict[str, Any]:
+        values: dict[str, Any] = {"cpuset": set(), "pcpuset": set(), **cores}
+        cell = objects.InstanceNUMACell(id=0, memory=memory, pagesize=None, cpu_thread_policy=None, cpu_pinning=None,
+                                        cpu_policy="dedicated" if values["pcpuset"] else None, **values)
         return {"numa_topology": objects.InstanceNUMATopology(cells=[cell])}
 
-    def test_numa_nodes_are_counted_on_few_hosts(self) -> None:
-        counted: list[str] = []
+    def counted(self) -> list[str]:
+        """The hosts that are asked exactly from now on."""
+        found: list[str] = []
         exact = capacity.exact
 
         def counting(host: Any, *args: Any) -> int:
-            counted.append(host.host)
+            found.append(host.host)
             return exact(host, *args)
 
         self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.scheduler.capacity.exact", counting))
-        # By their cores the first hosts have room for as many as the others.
+        return found
+
+    def test_numa_nodes_are_counted_on_few_hosts(self) -> None:
+        # By their cores the first hosts have room for as many as the others; a server has the memory of a node.
+        counted = self.counted()
         nodes = [compute_node(f"n{at}", 64, numa_topology=numa_host(1 if at < 3 else 4)) for at in range(40)]
         cloud = self.useFixture(Cloud(nodes))
-        self.assertEqual(["n3"] * 4, self.schedule(cloud, 4, task_groups=1, spec=self.pinned()))
+        self.assertEqual(["n3"] * 4, self.schedule(cloud, 4, task_groups=1, spec=self.on_node(4096, cpuset={0, 1})))
         self.assertEqual({"n0", "n1", "n2", "n3"}, set(counted))
+
+    def test_no_host_is_asked_exactly_whose_nodes_have_not_the_cores(self) -> None:
+        counted = self.counted()
+        cloud = self.useFixture(Cloud([compute_node(f"n{at}", 64, numa_topology=numa_host(4)) for at in range(40)]))
+        self.refused(cloud, 5, task_groups=1, spec=self.on_node(pcpuset={0, 1}))
+        self.assertEqual([], counted)
 
     def test_numa_nodes(self) -> None:
         # Two servers of three pinned cores do not fit into nodes of two cores; two of two do.
         nodes = [compute_node("a", 64, numa_topology=numa_host(1)), compute_node("b", 64, numa_topology=numa_host(3))]
         cloud = self.useFixture(Cloud(nodes))
-        spec = self.pinned()
+        spec = self.on_node(pcpuset={0, 1})
         self.assertEqual(["b"] * 3, self.schedule(cloud, 3, task_groups=1, spec=spec))
         self.refused(cloud, 4, task_groups=1, spec=spec)
 
