@@ -28,6 +28,7 @@ class GrantOptions:
     :ivar vlan: VLAN that comes with ``mac``; 0 is none
     :ivar spoof_check: comes with ``mac``: whether the card drops what is sent from other MACs; None leaves it
     :ivar trust: likewise, whether the VF may be promiscuous and the like
+    :ivar max_tx_rate: Mbit/s that the card lets an Ethernet VF send; None is no limit
     """
 
     netdev_name: str | None = None
@@ -40,6 +41,7 @@ class GrantOptions:
     vlan: int = 0
     spoof_check: bool | None = None
     trust: bool | None = None
+    max_tx_rate: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

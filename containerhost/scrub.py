@@ -24,7 +24,7 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
     """Clean a returned device, and return complaints.
 
     :param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
-        ``port_guid``, ``mac``, ``link``, ``spoof_check``, ``trust``
+        ``port_guid``, ``mac``, ``link``, ``spoof_check``, ``trust``, ``max_tx_rate``
     :param holders: of :meth:`Privileged.users`
     :returns: what was done, in words
     :raises ScrubFailed: the device is not clean; it must not be given to anybody
@@ -68,6 +68,9 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
         function.set_port(restore["mac"], 0, *(restore[key] == "on" if key in restore else None
                                                for key in ("spoof_check", "trust")))
         done.append("its MAC, VLAN and switches are cleared")
+    if "max_tx_rate" in restore:
+        function.set_rate(int(restore["max_tx_rate"]))
+        done.append("its rate is not limited")
     if "link" in restore:
         function.set_link(True)
     # A card of its own is reset only when something is wrong with it: that takes its links down.

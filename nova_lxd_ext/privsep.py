@@ -68,6 +68,9 @@ class Helper(Privileged):
                     trust: bool | None = None) -> None:
         act("set_vf_port", netdev, index, mac, vlan, spoof_check, trust)
 
+    def set_vf_rate(self, netdev: str, index: int, rate: int) -> None:
+        act("set_vf_rate", netdev, index, rate)
+
     def set_vf_link(self, netdev: str, index: int, up: bool) -> None:
         act("set_vf_link", netdev, index, up)
 

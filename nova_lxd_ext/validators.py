@@ -13,6 +13,7 @@ from containerhost.placement.affinity import Affinity
 LIVE_RESIZE = PREFERRED, REQUIRED = ("preferred", "required")
 
 SHARED_MEMORY = "hpc:shared_memory"
+VF_RATE = "lxd:vf_max_tx_rate"
 
 _CAPABILITY = "|".join(GPU_CAPABILITIES)
 
@@ -47,6 +48,12 @@ EXTRA_SPEC_VALIDATORS = [
         name="lxd:process_limit",
         description="Most processes and threads that the container has at once.",
         value={"type": int, "min": 1, "description": "A number; ``[lxd] process_limit`` when absent."},
+    ),
+    base.ExtraSpecValidator(
+        name=VF_RATE,
+        description="What each virtual function of an Ethernet card that the container has may send, limited by the "
+                    "card.",
+        value={"type": int, "min": 1, "description": "Mbit/s; no limit when absent."},
     ),
     base.ExtraSpecValidator(
         name="hpc:affinity",

@@ -63,6 +63,7 @@ class Pci(NamedTuple):
     :ivar nic_id: of a PCI element that is a network interface to OpenNebula (TYPE=NIC), which is also how any
         device is plugged while the VM runs
     :ivar spoof_check, trust: of a virtual function; None leaves it as it is
+    :ivar sent: KB/s that a virtual function may send; None is no limit
     """
 
     id: int | None
@@ -78,6 +79,7 @@ class Pci(NamedTuple):
     trust: bool | None = None
     node_guid: str | None = None
     port_guid: str | None = None
+    sent: int | None = None
     attach: bool = False
 
     def chosen(self) -> PciAddress:
@@ -280,6 +282,7 @@ def pci(section: Section) -> Pci:
         nic_id=section.integer("NIC_ID"), mac=section.mac("MAC"), vlan_id=section.integer("VLAN_ID"),
         spoof_check=section.flag("SPOOFCHK"), trust=section.flag("TRUST"),
         node_guid=guid(section, "NODE_GUID"), port_guid=guid(section, "PORT_GUID"),
+        sent=section.integer("OUTBOUND_AVG_BW", 1),
         attach=section.flag("ATTACH") or False)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepare the network functions of consumers: their names, GUIDs, MACs, drivers and links. Under each one's lock."""
+"""Prepare the network functions of consumers: their names, GUIDs, MACs, rates, drivers and links. Under each one's
+lock."""
 
 from collections.abc import Mapping
 
@@ -8,6 +9,7 @@ from containerhost.devices import pci
 from containerhost.devices.model import Device, Kind, Role
 from containerhost.devices.netdev import Netdevs
 from containerhost.devices.scan import HostView
+from containerhost.errors import HostActionFailed, UnsupportedOnHost
 from containerhost.grants import GrantOptions
 from containerhost.network.netfunction import NO_MAC, NetFunction
 from containerhost.privileged import Privileged
@@ -26,15 +28,18 @@ class Functions:
         return NetFunction(device, netdev.name if netdev else None, self._privileged, self._host)
 
     def prepare(self, device: Device, options: GrantOptions, consumer: Consumer, former: Allocation | None) -> bool:
-        """Give an interface its own name, and a VF its GUIDs, or its MAC and VLAN; whether anything was changed.
+        """Give an interface its own name, and a VF its GUIDs, or its MAC and VLAN, and its rate; whether anything of
+        the interface was changed.
 
         :param former: the consumer's record, if it had the device before
+        :raises UnsupportedOnHost: the card does not limit its VFs so
         """
         if device.kind is not Kind.NET:
             return False
         function = self.of(device)
         if former and "link" in former.restore:
             function.set_link(True)  # its container ended while it was frozen
+        self._limit(device, function, options, consumer, former)
         if device.netdev_away:
             return False
         # By what it is called now: udev may have renamed it since the lock was taken.
@@ -60,6 +65,24 @@ class Functions:
             function.rename(name)
             changed = True
         return changed
+
+    def _limit(self, device: Device, function: NetFunction, options: GrantOptions, consumer: Consumer,
+               former: Allocation | None) -> None:
+        """Limit what a VF sends, or end the limit that it had.
+
+        The first request sets no limit: a card without limits refuses it too, while there is nothing to restore yet.
+        """
+        limited = former is not None and "max_tx_rate" in former.restore
+        if options.max_tx_rate is None and not limited:
+            return
+        try:
+            if not limited:
+                function.set_rate(0)
+                self._store.prepare(device.id, consumer, {"max_tx_rate": "0"})
+            function.set_rate(options.max_tx_rate or 0)
+        except HostActionFailed as error:
+            raise UnsupportedOnHost(f"network function {device.id} is to send at most {options.max_tx_rate} Mbit/s, "
+                                    f"which its card refuses: {error}") from error
 
     def set_link(self, device: Device, consumer: Consumer, up: bool) -> None:
         """Take the link from a VF of the consumer, or restore it."""

@@ -82,6 +82,10 @@ class NetFunction:
                 return bool(vf.get("spoofchk", False))
         raise HostActionFailed(f"`ip link show dev {netdev}` does not tell of VF {index}: {done.stderr.strip()}")
 
+    def set_rate(self, rate: int) -> None:
+        """Let a VF send at most ``rate`` Mbit/s, whatever its holder sets; 0 is no limit."""
+        self._privileged.set_vf_rate(*self._parents("a rate"), rate)
+
     def set_link(self, up: bool) -> None:
         """Let a VF have its card's link, or none: then nothing reaches it and it sends nothing."""
         self._privileged.set_vf_link(*self._parents("link"), up)

@@ -21,12 +21,14 @@ class Policy:
     """The operator's and the flavor's part in a grant.
 
     :ivar own_guids: make GUIDs from the server's uuid; else a VF keeps those the host gave it
+    :ivar max_tx_rate: Mbit/s that each VF may send; None is no limit
     """
 
     gpu_capabilities: frozenset[str] = frozenset()
     memlock: str = "unlimited"
     management_nodes: bool = False
     own_guids: bool = True
+    max_tx_rate: int | None = None
 
 
 def claimed(instance: objects.Instance, node_id: int) -> tuple[str, ...]:
@@ -83,7 +85,7 @@ def _options(device: Device, name: str | None, seed: str, policy: Policy) -> Gra
     takes_guids = device.link_layer is LinkLayer.INFINIBAND and device.role is Role.VF and policy.own_guids
     return GrantOptions(netdev_name=name, management_nodes=policy.management_nodes, memlock=policy.memlock,
                         node_guid=guid(f"{seed}/node") if takes_guids else None,
-                        port_guid=guid(f"{seed}/port") if takes_guids else None)
+                        port_guid=guid(f"{seed}/port") if takes_guids else None, max_tx_rate=policy.max_tx_rate)
 
 
 def guid(seed: str) -> str:

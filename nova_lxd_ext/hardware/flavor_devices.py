@@ -57,7 +57,8 @@ class FlavorDevices(AttachmentProvider):
             gpu_capabilities=flavor.gpu_capabilities(instance.flavor.extra_specs, self._conf.lxd.gpu_capabilities),
             memlock=self._conf.lxd.rdma_memlock,
             management_nodes=self._conf.lxd.rdma_management_nodes,
-            own_guids=self._conf.lxd.rdma_guid_policy == "instance")
+            own_guids=self._conf.lxd.rdma_guid_policy == "instance",
+            max_tx_rate=flavor.vf_rate(instance.flavor.extra_specs))
         claimed = devices.claimed(instance, self._node_id()) if instance.get_pci_devices() else ()
         names = (*claimed, *accelerators.addresses(arqs.of(instance, requested.accel_info)),
                  *self._slices.of(instance, consumer(instance), requested.allocations, view))

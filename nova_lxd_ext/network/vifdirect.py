@@ -19,6 +19,7 @@ from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceNotFound
 from containerhost.grants import Grant, GrantOptions
 from nova_lxd_ext.hardware.flavor_devices import consumer
+from nova_lxd_ext.server import flavor
 
 LOG = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class DirectPorts:
         """Return the allocation request for a port's function.
 
         :raises DeviceNotFound: nova did not claim the port's function for this server
+        :raises SpecError: on a bad flavor key
         """
         address = (vif["profile"] or {}).get("pci_slot", "")
         node = self._node_id()
@@ -56,7 +58,8 @@ class DirectPorts:
             raise DeviceNotFound(f"Port {vif['id']} names the PCI function {address or 'none'}, which nova has not "
                                  f"claimed on this host for server {instance.uuid}. Detach the port and attach it "
                                  f"again.")
-        return Request(address, options(vif, name, self._conf.lxd.rdma_memlock, self._conf.lxd.rdma_management_nodes))
+        chosen = options(vif, name, self._conf.lxd.rdma_memlock, self._conf.lxd.rdma_management_nodes)
+        return Request(address, dataclasses.replace(chosen, max_tx_rate=flavor.vf_rate(instance.flavor.extra_specs)))
 
     def held(self, instance: objects.Instance, vif: model.VIF, view: HostView
              ) -> tuple[Grant | None, tuple[Grant, ...]]:

@@ -18,7 +18,7 @@ from containerhost.grants import GPU_CAPABILITIES
 from containerhost.placement.affinity import Affinity, parse
 from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
 from containerhost.storage import sharedmemory
-from nova_lxd_ext.validators import LIVE_RESIZE, PREFERRED, REQUIRED, SHARED_MEMORY
+from nova_lxd_ext.validators import LIVE_RESIZE, PREFERRED, REQUIRED, SHARED_MEMORY, VF_RATE
 
 AFFINITY = "hpc:affinity"
 ORDINARY_PAGE_KIB = 4
@@ -229,6 +229,17 @@ def processes(extra_specs: Mapping[str, str], default: int) -> int:
     if found == 0:
         raise errors.SpecError("Flavor key lxd:process_limit must be at least 1, not 0: every container has a limit.")
     return default if found is None else found
+
+
+def vf_rate(extra_specs: Mapping[str, str]) -> int | None:
+    """Return the Mbit/s that each virtual function of the server may send; None is no limit.
+
+    :raises SpecError: the flavor's number is none
+    """
+    found = _number(extra_specs, VF_RATE)
+    if found == 0:
+        raise errors.SpecError(f"Flavor key {VF_RATE} must be at least 1, not 0: leave it out for no limit.")
+    return found
 
 
 def live_resize_required(extra_specs: Mapping[str, str]) -> bool:

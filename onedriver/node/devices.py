@@ -16,6 +16,8 @@ from onedriver.node.options import NodeOptions
 from onedriver.pciaddress import share_product, slice_product
 from onedriver.vm import Pci
 
+KILOBYTES_PER_MEGABIT = 125
+
 
 def requests(pcis: Iterable[Pci], inventory: Inventory, options: NodeOptions) -> tuple[Request, ...]:
     """Return the allocation requests for a VM's devices.
@@ -36,7 +38,20 @@ def request(pci: Pci, inventory: Inventory, options: NodeOptions) -> Request:
         netdev_name=interface(pci, device), management_nodes=options.management_nodes, memlock=options.memlock,
         node_guid=pci.node_guid, port_guid=pci.port_guid, mac=pci.mac if switched else None,
         vlan=(pci.vlan_id or 0) if switched else 0, spoof_check=pci.spoof_check if switched else None,
-        trust=pci.trust if switched else None))
+        trust=pci.trust if switched else None, max_tx_rate=rate(pci)))
+
+
+def rate(pci: Pci) -> int | None:
+    """Return the Mbit/s that a network function may send, rounded down; None is no limit.
+
+    :raises NotSupported: it is less than a card can be told
+    """
+    if pci.sent is None:
+        return None
+    if pci.sent < KILOBYTES_PER_MEGABIT:
+        raise NotSupported(f"PCI device {pci.id} has OUTBOUND_AVG_BW={pci.sent}, but a card limits its functions in "
+                           f"Mbit/s: it must be at least {KILOBYTES_PER_MEGABIT} KB/s")
+    return pci.sent // KILOBYTES_PER_MEGABIT
 
 
 def is_switched(pci: Pci, device: Device) -> bool:

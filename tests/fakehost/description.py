@@ -103,6 +103,7 @@ class Card:
     :ivar switch: address of the upstream port of the PCIe switch that it is behind
     :ivar fabric: ports of cards with the same fabric reach each other
     :ivar vf_faults: index of a virtual function -> its faults
+    :ivar vf_rates: whether its driver limits what its virtual functions send
     """
 
     address: str
@@ -123,6 +124,7 @@ class Card:
     faults: frozenset[Fault] = frozenset()
     vf_faults: tuple[tuple[int, frozenset[Fault]], ...] = ()
     switch: str | None = None
+    vf_rates: bool = True
 
     def vf_netdev(self, index: int) -> str:
         """The name that the host's rules give to the interface of a virtual function."""
@@ -280,6 +282,12 @@ def _vf_faults(value: Any) -> tuple[tuple[int, frozenset[Fault]], ...]:
     return tuple((_count(index), _faults(faults)) for index, faults in sorted(value.items()))
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("is neither true nor false")
+    return value
+
+
 def _hugepages(value: Any) -> tuple[tuple[int, int], ...]:
     if not isinstance(value, Mapping):
         raise ValueError("is not a mapping of page sizes to numbers of pages, such as {2MiB: 1024}")
@@ -360,6 +368,7 @@ def _card(section: _Section) -> Card:
         faults=section.take("faults", _faults, frozenset()),
         vf_faults=section.take("vf_faults", _vf_faults, ()),
         switch=section.take("switch", _address, None),
+        vf_rates=section.take("vf_rates", _flag, True),
     )
     section.finish()
     if card.enabled_vfs > card.total_vfs:

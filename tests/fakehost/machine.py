@@ -37,7 +37,9 @@ from tests.fakehost.netdevs import Port, Switch, bring_back, foreign_namespace, 
 from tests.fakehost.writer import LiveWriter
 
 _NO_MAC = "00:00:00:00:00:00"
-_VF_DEFAULTS = {"mac": _NO_MAC, "vlan": "0", "qos": "0", "spoofchk": "on", "trust": "off", "state": "auto"}
+_VF_DEFAULTS = {"mac": _NO_MAC, "vlan": "0", "qos": "0", "spoofchk": "on", "trust": "off", "state": "auto",
+                "max_tx_rate": "0", "min_tx_rate": "0"}
+_RATES = {"max_tx_rate", "min_tx_rate"}
 _SETTABLE = {"node_guid", "port_guid", *_VF_DEFAULTS}
 
 
@@ -247,6 +249,8 @@ class Machine:
         with self._lock:
             vf = self._vf(interface, index)
             known = self._settings(vf)
+            if _RATES & settings.keys() and (vf.card.kind is Kind.INFINIBAND or not vf.card.vf_rates):
+                raise OSError(errno.EOPNOTSUPP, f"driver {vf.card.driver} has no ndo_set_vf_rate")
             for key, value in settings.items():
                 known[key] = _normal(key, value)
             self._vf_settings[vf.address] = known
@@ -408,4 +412,4 @@ def _normal(key: str, value: str) -> str:
         return format_guid(int(digits, 16))
     if key == "mac" and not re.fullmatch("([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}", value):
         raise OSError(errno.EINVAL, f"{value!r} is not a MAC address")
-    return value.lower()
+    return str(_number(value)) if key in _RATES else value.lower()

@@ -96,10 +96,27 @@ class Net(base.Vendor):
         fill in ``device.netdev`` from its own records.
         """
         base.refuse_host_use(device)
+        if options.max_tx_rate is not None:
+            _require_limitable(device, options.max_tx_rate)
         nodes = tuple(node for node in device.nodes
                       if options.management_nodes or node.use is not NodeUse.MANAGEMENT)
         limits = {"memlock": options.memlock} if device.rdma else {}
         return Grant(device=device, nodes=nodes, netdev=_netdev_grant(device, options), limits=limits)
+
+
+def _require_limitable(device: Device, rate: int) -> None:
+    """Refuse a rate for what cannot have one: the kernel's IPoIB has no ``ndo_set_vf_rate``, and nothing is above a
+    physical function.
+
+    :raises SpecError: the device is no VF of an Ethernet card
+    """
+    if device.link_layer is LinkLayer.INFINIBAND:
+        reason = "the kernel limits no InfiniBand function; use one of an Ethernet or RoCE card"
+    elif device.role is not Role.VF:
+        reason = "it is a whole card; use a virtual function of one"
+    else:
+        return
+    raise SpecError(f"network function {device.id} is to send at most {rate} Mbit/s, which is not possible: {reason}")
 
 
 def _netdev_grant(device: Device, options: GrantOptions) -> NetdevGrant:

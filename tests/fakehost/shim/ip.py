@@ -94,8 +94,9 @@ def print_vfs(host: FakeHostControl, interface: str) -> None:
             f", {key.upper().replace(' ', '_')} {values[key]}" for key in ("node guid", "port guid") if key in values
         )
         vlan = "".join(f", vlan {entry['vlan']}" for entry in values.get("vlan_list", ()))
+        rates = "".join(f", {key} {vf[key]}Mbps" for key in ("max_tx_rate", "min_tx_rate") if vf[key] != "0")
         print(
-            f"    vf {number}     link/{values['link_type']} {values['address']} brd {values['broadcast']}{vlan}, "
+            f"    vf {number}     link/{values['link_type']} {values['address']} brd {values['broadcast']}{vlan}{rates}, "
             f"spoof checking {vf['spoofchk']}{guids}, link-state {vf['state']}, trust {vf['trust']}"
         )
 
@@ -111,6 +112,7 @@ def describe(number: int, vf: dict[str, str]) -> dict[str, Any]:
         "link_state": vf["state"],
         "trust": vf["trust"] == "on",
         "query_rss_en": False,
+        "rate": {"max_tx": int(vf["max_tx_rate"]), "min_tx": int(vf["min_tx_rate"])},
     }
     if vf["vlan"] != "0":
         values["vlan_list"] = [{"vlan": int(vf["vlan"])}]

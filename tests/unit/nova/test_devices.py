@@ -61,11 +61,12 @@ class RequestsTest(testtools.TestCase):
         self.assertEqual({IB_B: "ib0", ETH: "eth2", GPU_A: None, IB_A: "ib1"}, found)
 
     def test_each_device_gets_what_concerns_it(self) -> None:
-        policy = Policy(frozenset({"compute"}), memlock="8388608", management_nodes=True, own_guids=False)
+        policy = Policy(frozenset({"compute"}), memlock="8388608", management_nodes=True, own_guids=False,
+                        max_tx_rate=100)
         server = records.instance(("gpu", GPU_A), ("ib", IB_A))
         self.assertEqual(
             [GrantOptions(gpu_capabilities=frozenset({"compute"})),
-             GrantOptions(netdev_name="ib0", memlock="8388608", management_nodes=True)],
+             GrantOptions(netdev_name="ib0", memlock="8388608", management_nodes=True, max_tx_rate=100)],
             [request.options for request in requests(server, policy=policy)])
 
     def test_only_infiniband_vfs_get_guids(self) -> None:

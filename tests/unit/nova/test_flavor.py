@@ -169,6 +169,15 @@ class ProcessesTest(testtools.TestCase):
                 self.assertIn("lxd:process_limit", str(error))
 
 
+class VfRateTest(testtools.TestCase):
+    def test_no_limit_is_no_key(self) -> None:
+        self.assertEqual((None, 100), (flavor.vf_rate({}), flavor.vf_rate({"lxd:vf_max_tx_rate": "100"})))
+        for text in ("", "0", "-1", "1.5", "1G"):
+            with self.subTest(text):
+                error = self.assertRaises(errors.SpecError, flavor.vf_rate, {"lxd:vf_max_tx_rate": text})
+                self.assertIn("lxd:vf_max_tx_rate", str(error))
+
+
 class GpuCapabilitiesTest(testtools.TestCase):
     def test_the_flavor_comes_before_the_default(self) -> None:
         table = [

@@ -31,7 +31,7 @@ class PrivsepTest(testtools.TestCase):
                  "reset_gpu": ("vendor", "addr"),
                  "mark_reset": ("addr", {"aer_dev_fatal": 1}),
                  "set_vf_port": ("pf", 1, "mac", 7, True, None),
-                 "set_vf_link": ("pf", 1, False),
+                 "set_vf_link": ("pf", 1, False), "set_vf_rate": ("pf", 1, 100),
                  "make_veth": ("a", "b", "mac", 1450, "mark", True),
                  "remove_veth": ("a",), "set_link": ("a", False), "enslave": ("a", "br"), "compute_checksums": ("a",),
                  "write_guest_file": (7, "resources.json", b"{}"), "end_helpers": (7,), "bind_memory": (7, [0, 1]),

@@ -22,6 +22,7 @@ class ValidatorsTest(testtools.TestCase):
             "lxd:gpu_capabilities": (("none", "compute", "compute,utility,ngx"),
                                      ("", "all", "compute,", "compute utility", "none,compute", "compute\n")),
             "lxd:process_limit": (("1", "16384"), ("", "0", "-1", "many", "1.5")),
+            "lxd:vf_max_tx_rate": (("1", "25000"), ("", "0", "-1", "1.5", "1 Gbit/s")),
             "hpc:affinity": (("any", "cpu", "cpumem", "cpumempin"), ("", "CPU", "none", "cpu,cpumem")),
             "hpc:shared_memory": (("1", "65536"), ("", "0", "-1", "1.5", "1 GiB")),
             "lxd:live_resize": (("preferred", "required"), ("", "true", "Required", "required,preferred")),

@@ -58,6 +58,10 @@ class VmTest(testtools.TestCase):
         pci = read(template_with(more)).pcis[-1]
         self.assertEqual(("0002:c903:0000:0001", "0002:c903:0000:0002"), (pci.node_guid, pci.port_guid))
 
+    def test_what_a_function_may_send(self) -> None:
+        for more, expected in (("", None), ("<OUTBOUND_AVG_BW>12500</OUTBOUND_AVG_BW>", 12500)):
+            self.assertEqual(expected, read(template_with(f"<PCI>{more}</PCI>")).pcis[-1].sent)
+
     def test_attributes_of_the_driver_from_both_templates(self) -> None:
         data = changed("deployment.xml", ("<VMID>", "<LXD_A>1</LXD_A><VMID>"),
                        ("<MY_ATTR>", "<lxd_b>x y</lxd_b><MY_ATTR>"))

@@ -84,6 +84,26 @@ class Linked(Willing):
         self.links[index] = up
 
 
+class Limiting(Willing):
+    """:ivar rates: what was set, in order
+    :ivar refused: the rates that the card refuses
+    """
+
+    def __init__(self, *refused):
+        self.rates = []
+        self.refused = refused
+
+    def set_vf_rate(self, netdev, index, rate):
+        self.rates.append(rate)
+        if rate in self.refused:
+            raise errors.HostActionFailed("Operation not supported")
+
+    def unbind(self, *arguments):
+        pass
+
+    bind = reset = link_down_and_flush = unbind
+
+
 class Binding(Willing):
     """:ivar bound: what was bound, by address; each function's interface is there at once"""
 
@@ -150,6 +170,43 @@ class TestSilence(AllocatorTestCase):
 
     def test_hardware_that_cannot_is_told(self):
         self.assertEqual(("there is no such device here",), self.set_link_state(Willing(), False))
+
+
+class TestRates(AllocatorTestCase):
+    described = "mixed"
+
+    def setUp(self):
+        super().setUp()
+        self.vf = next(vf for vf in self.vfs if vf.parent == "0000:31:00.0")
+
+    def limit(self, privileged, *rates):
+        allocator = DeviceAllocator(self.store, lambda: HostView(self.host), privileged, host=self.host)
+        for rate in rates:
+            allocator.acquire([Request(self.vf.id, GrantOptions(max_tx_rate=rate))], consumer("c1"))
+        return allocator
+
+    def test_limited_until_released(self):
+        privileged = Limiting()
+        allocator = self.limit(privileged, 100)
+        self.assertEqual([0, 100], privileged.rates)
+        self.assertEqual((), allocator.release(consumer("c1")))
+        self.assertEqual([0, 100, 0], privileged.rates)
+
+    def test_a_later_rate_replaces_the_former(self):
+        privileged = Limiting()
+        self.limit(privileged, 100, 200, None)
+        self.assertEqual([0, 100, 200, 0], privileged.rates)
+
+    def test_a_card_without_rates_is_refused_unchanged(self):
+        privileged = Limiting(0, 100)
+        error = self.assertRaises(errors.UnsupportedOnHost, self.limit, privileged, 100)
+        self.assertIn("Operation not supported", str(error))
+        self.assertEqual(([0], {}), (privileged.rates, self.store.records()))
+
+    def test_a_rate_that_the_card_refuses_is_undone(self):
+        privileged = Limiting(100)
+        self.assertRaises(errors.UnsupportedOnHost, self.limit, privileged, 100)
+        self.assertEqual(([0, 100, 0], {}), (privileged.rates, self.store.records()))
 
 
 class TestAcquire(AllocatorTestCase):

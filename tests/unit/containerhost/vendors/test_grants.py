@@ -99,6 +99,14 @@ class NetworkGrants(testtools.TestCase):
         error = self.assertRaises(DeviceHeld, make_grant, self.inventory.get("0000:5e:00.0"), GrantOptions())
         self.assertIn("4 virtual functions are enabled", str(error))
 
+    def test_a_rate_is_for_virtual_functions_of_ethernet_cards(self):
+        limited = GrantOptions(max_tx_rate=100)
+        make_grant(self.inventory.get("0000:31:10.0"), limited)
+        card = dataclasses.replace(self.inventory.get("0000:31:00.0"), host_use=())
+        for device, reason in ((card, "a whole card"), (self.inventory.get("0000:5e:00.1"), "no InfiniBand function")):
+            self.assertIn(reason, str(self.assertRaises(SpecError, make_grant, device, limited)))
+            make_grant(device, GrantOptions())
+
     def test_names_the_kernel_would_refuse(self):
         for name in ("a" * 16, "ib 0", "ib/0", "..", "ib:0", "ib0\n", "é"):
             self.assertRaises(SpecError, make_grant, self.inventory.get("0000:5e:00.1"), GrantOptions(netdev_name=name))

@@ -62,6 +62,13 @@ class RequestsTest(testtools.TestCase):
             (found,) = self.requests(free)
             self.assertIsNone(found.options.mac)
 
+    def test_a_rate_in_the_units_of_cards(self) -> None:
+        for sent, expected in ((None, None), (125, 1), (12_600, 100)):
+            (found,) = self.requests(pci("0000:5e:00:2", sent=sent))
+            self.assertEqual(expected, found.options.max_tx_rate)
+        self.assertIn("125 KB/s", str(self.assertRaises(NotSupported, self.requests, pci("0000:5e:00:2", sent=124))))
+        self.requests(pci("0000:17:00:0", sent=1))  # the network of a GPU is a label
+
     def test_what_is_not_the_device_that_was_asked_for_is_refused(self) -> None:
         for wrong, error in ((pci(None), BadInput), (pci("0000:99:00:0"), DeviceNotFound),
                              (pci("0000:17:00:0", device="20b0"), BadInput),
