@@ -95,7 +95,8 @@ class Privileged:
 
     def set_vf_rate(self, netdev: str, index: int, rate: int) -> None:
         """Let VF ``index`` of the PF ``netdev`` send at most ``rate`` Mbit/s; 0 is no limit."""
-        run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)), "max_tx_rate", str(int(rate))])
+        run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
+             "max_tx_rate", str(int(rate))])
 
     def set_vf_link(self, netdev: str, index: int, up: bool) -> None:
         """Let VF ``index`` of the PF ``netdev`` have its card's link, or none whatever its holder does."""

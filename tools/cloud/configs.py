@@ -147,7 +147,7 @@ def nova_common(parts: Parts, node: Node) -> Ini:
 
 def nova_control(parts: Parts) -> Ini:
     """nova's API, scheduler, conductor and nova-manage. Without the fuzzy delay of up to a minute the scheduler finds
-    the new host at once."""
+    the new host at once. Quotas are keystone's (unified limits), for nova's own know no devices."""
     common = nova_common(parts, parts.nodes[0])
     return {
         **common,
@@ -155,6 +155,8 @@ def nova_control(parts: Parts) -> Ini:
         "api_database": {"connection": parts.database.url("nova_api")},
         "database": {"connection": parts.database.url("nova")},
         "conductor": {"workers": "1"},
+        "quota": {"driver": "nova.quota.UnifiedLimitsDriver"},
+        "oslo_limit": {**user_of("nova", parts), "endpoint_service_type": "compute", "endpoint_region_name": REGION},
         "scheduler": {"workers": "1", "discover_hosts_in_cells_interval": "2"},
         "filter_scheduler": {
             "available_filters": ["nova.scheduler.filters.all_filters", "nova_lxd_ext.scheduler.TaskGroupFilter"],

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tools.cloud import identity
 from tools.cloud.cloud import Cloud
 from tools.cloud.configs import HOST
 from tools.cloud.engine import Engine, Output
@@ -51,7 +52,7 @@ class MpiStory:
         self._admin.compute.create_flavor(name=FLAVOR, vcpus=1, ram=MEMORY, disk=2)
         smallest = min(host.inventory["MEMORY_MB"] for host in placement.providers(self._admin))
         self._admin.compute.create_flavor(name=LARGE, vcpus=1, ram=smallest * 6 // 10, disk=2)
-        self._admin.set_compute_quotas(TENANT, ram=-1)
+        identity.limit_project(self._admin, self._tenant.current_project_id, "class:MEMORY_MB", -1)
 
     def run_a_job(self) -> None:
         self._report.chapter("Four containers on two hosts, by one command")
@@ -124,11 +125,13 @@ class MpiStory:
 
     def ask_for_more_than_the_quota(self) -> None:
         self._report.chapter("A job that is more than the project's quota")
-        self._report.command(f"openstack quota set --instances 3 {TENANT}")
-        self._admin.set_compute_quotas(TENANT, instances=3)
+        self._report.command(identity.limit_command(TENANT, "servers", 3))
+        project = self._tenant.current_project_id
+        identity.limit_project(self._admin, project, "servers", 3)
         file = self._job_file("quota.yaml", name="quota")
-        self._refused(self._hpcjob("start", "openstack", str(file)), "Quota exceeded")
-        self._admin.delete_compute_quotas(TENANT)  # a cloud that is kept shall have the usual ones
+        self._refused(self._hpcjob("start", "openstack", str(file)), "is over a limit")
+        for limit in self._admin.identity.limits(project_id=project):  # a cloud that is kept shall have the usual ones
+            self._admin.identity.delete_limit(limit)
 
     # -- helpers
 

@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from openstack.compute.v2.server import Server
+from openstack.exceptions import ForbiddenException
 
 from containerhost.devices.model import Device
-from tools.cloud import image
+from tools.cloud import identity, image
 from tools.cloud.cloud import Cloud
+from tools.cloud.configs import REGION
 from tools.cloud.engine import Output
 from tools.cloud.hardware import Offer, Pair
 from tools.cloud.identity import TENANT
@@ -21,6 +23,7 @@ from tools.showcase.report import Report
 FLAVOR = "hpc.gpu1.ib1"
 IMAGE = "busybox"
 NAMES = ("train-1", "train-2")
+RAISED = 10  # of each device, for the tenant's project: more than there are
 # Addresses on the InfiniBand subnet, given inside the servers.
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 # What the guest's shell says to EPERM, ENOENT and ENXIO.
@@ -49,6 +52,7 @@ class Story:
         """All of it, in order. A fact that does not hold is noted and the story goes on; an error ends it."""
         self.offer()
         self.show_placement()
+        self.limit_projects()
         self.boot_two()
         self.show_numa_nodes()
         self.look_inside()
@@ -88,16 +92,42 @@ class Story:
             self._report.check("placement", f"{offer.alias} is a resource of its own",
                                f"{offer.resource_class}: {total}", total == len(self._pairs))
 
+    def limit_projects(self) -> None:
+        self._report.chapter("Each project may have one of either")
+        for offer in (self._gpu, self._vf):
+            resource = f"class:{offer.resource_class}"
+            self._report.command(f"openstack registered limit create --service nova --region {REGION} "
+                                 f"--default-limit 1 {resource}")
+            identity.register_limit(self._admin, resource, 1)
+
     def boot_two(self) -> None:
         self._report.chapter("Two servers")
-        for name in NAMES:
-            with self._report.timed(f"{name}, from request to ACTIVE"):
-                self._servers.append(self._settled(self._create(name)))
+        self._boot(NAMES[0])
+        self.exceed_quota(NAMES[1])
+        self._boot(NAMES[1])
         for server in self._servers:
             self._report.check(server.name, "is ACTIVE", told(server), server.status == "ACTIVE")
         if any(server.status != "ACTIVE" for server in self._servers):
             raise RuntimeError("Without two running servers there is nothing more to show.")
         self._guests = [self._guest(server) for server in self._servers]
+
+    def _boot(self, name: str) -> None:
+        with self._report.timed(f"{name}, from request to ACTIVE"):
+            self._servers.append(self._settled(self._create(name)))
+
+    def exceed_quota(self, name: str) -> None:
+        """Ask for one server more than the project's limits allow, then raise them for this project."""
+        try:
+            self._servers.append(self._settled(self._create(name)))
+            answer = "nothing refused it"
+        except ForbiddenException as error:
+            answer = f"{error.status_code}: {error.details}"
+        classes = [offer.resource_class for offer in (self._gpu, self._vf)]
+        self._report.check(name, "is refused by the project's quota, while the devices are free", answer,
+                           all(name in answer for name in classes))
+        for resource in classes:
+            self._report.command(identity.limit_command(TENANT, f"class:{resource}", RAISED))
+            identity.limit_project(self._admin, self._tenant.current_project_id, f"class:{resource}", RAISED)
 
     def show_numa_nodes(self) -> None:
         self._report.chapter("Where they are")

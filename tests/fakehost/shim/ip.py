@@ -96,8 +96,8 @@ def print_vfs(host: FakeHostControl, interface: str) -> None:
         vlan = "".join(f", vlan {entry['vlan']}" for entry in values.get("vlan_list", ()))
         rates = "".join(f", {key} {vf[key]}Mbps" for key in ("max_tx_rate", "min_tx_rate") if vf[key] != "0")
         print(
-            f"    vf {number}     link/{values['link_type']} {values['address']} brd {values['broadcast']}{vlan}{rates}, "
-            f"spoof checking {vf['spoofchk']}{guids}, link-state {vf['state']}, trust {vf['trust']}"
+            f"    vf {number}     link/{values['link_type']} {values['address']} brd {values['broadcast']}{vlan}"
+            f"{rates}, spoof checking {vf['spoofchk']}{guids}, link-state {vf['state']}, trust {vf['trust']}"
         )
 
 

@@ -14,7 +14,7 @@ from onedock.transfer.actions import ACTIONS as TRANSFER
 from onedock.vmm import Vmm
 from onedriver import document, vm
 from onedriver.errors import NotSupported
-from onedriver.node import context
+from onedriver.node import context, devices
 from onedriver.node.limits import NodeCores, shared_memory
 from tests.unit.onedriver import supporttable
 
@@ -35,7 +35,7 @@ def effect(elements: str) -> object:
     spec = translate.spec(found, attributes.read(found.own, found.context), Options(), NodeCores(NODES))
     return (config.container(spec, None), spec.cpu.affinity, shared_memory(found), translate.volumes(found),
             [(nics.pair(found, nic), nics.spec_nic(found, nic), nic.bandwidth) for nic in found.nics],
-            [pci.chosen().device_id for pci in found.pcis], context.script(found.context))
+            [(pci.chosen().device_id, devices.rate(pci)) for pci in found.pcis], context.script(found.context))
 
 
 class SupportTest(supporttable.SupportContract):
@@ -60,6 +60,7 @@ class SupportTest(supporttable.SupportContract):
         "NIC/INBOUND_AVG_BW": NIC.format("<INBOUND_AVG_BW>100</INBOUND_AVG_BW>"),
         "NIC/OUTBOUND_AVG_BW": NIC.format("<OUTBOUND_AVG_BW>100</OUTBOUND_AVG_BW>"),
         "PCI": "<PCI><ADDRESS>0000:17:00:0</ADDRESS></PCI>",
+        "PCI/OUTBOUND_AVG_BW": "<PCI><ADDRESS>0000:17:00:0</ADDRESS><OUTBOUND_AVG_BW>125</OUTBOUND_AVG_BW></PCI>",
         "CONTEXT": "<CONTEXT><KEY>value</KEY></CONTEXT>",
         "CONTEXT/FILES_DS": "<CONTEXT><FILES_DS>/x</FILES_DS></CONTEXT>",
         "CONTEXT/SET_HOSTNAME": "<CONTEXT><SET_HOSTNAME>web</SET_HOSTNAME></CONTEXT>",
@@ -77,6 +78,7 @@ class SupportTest(supporttable.SupportContract):
         "NIC/MTU": NIC.format(""),
         "NIC/INBOUND_AVG_BW": NIC.format(""),
         "NIC/OUTBOUND_AVG_BW": NIC.format(""),
+        "PCI/OUTBOUND_AVG_BW": "<PCI><ADDRESS>0000:17:00:0</ADDRESS></PCI>",
         "CONTEXT/FILES_DS": "<CONTEXT><KEY>value</KEY></CONTEXT>",
         "CONTEXT/SET_HOSTNAME": "<CONTEXT><KEY>value</KEY></CONTEXT>",
     }
