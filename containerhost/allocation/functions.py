@@ -75,14 +75,15 @@ class Functions:
         limited = former is not None and "max_tx_rate" in former.restore
         if options.max_tx_rate is None and not limited:
             return
+        rate = options.max_tx_rate or 0
         try:
             if not limited:
                 function.set_rate(0)
                 self._store.prepare(device.id, consumer, {"max_tx_rate": "0"})
-            function.set_rate(options.max_tx_rate or 0)
+            function.set_rate(rate)
         except HostActionFailed as error:
-            raise UnsupportedOnHost(f"network function {device.id} is to send at most {options.max_tx_rate} Mbit/s, "
-                                    f"which its card refuses: {error}") from error
+            raise UnsupportedOnHost(f"the card of network function {device.id} does not limit it to {rate} Mbit/s "
+                                    f"(0 is no limit): {error}") from error
 
     def set_link(self, device: Device, consumer: Consumer, up: bool) -> None:
         """Take the link from a VF of the consumer, or restore it."""

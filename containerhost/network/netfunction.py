@@ -84,7 +84,7 @@ class NetFunction:
 
     def set_rate(self, rate: int) -> None:
         """Let a VF send at most ``rate`` Mbit/s, whatever its holder sets; 0 is no limit."""
-        self._privileged.set_vf_rate(*self._parents("a rate"), rate)
+        self._privileged.set_vf_rate(*self._parents("rates"), rate)
 
     def set_link(self, up: bool) -> None:
         """Let a VF have its card's link, or none: then nothing reaches it and it sends nothing."""
