@@ -3,6 +3,8 @@
 
 from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
+from typing import ClassVar
+
 from nova.scheduler import utils as scheduler_utils
 from nova.tests.functional.api.client import OpenStackApiException
 from oslo_limit import fixture
@@ -14,6 +16,7 @@ LIMITS = {"servers": 10, "class:VCPU": 20, "class:MEMORY_MB": 51200, "class:DISK
 
 class QuotaTest(base.LxdServers):
     pci_in_placement = True
+    options: ClassVar = {(None, "allow_resize_to_same_host"): True}
 
     def setUp(self) -> None:
         super().setUp()
