@@ -58,7 +58,7 @@ def _kept(name: str, write: Callable[[tarfile.TarFile], None]) -> Path:
 
 def _write(tar: tarfile.TarFile, prefix: str, say: Callable[[str], None]) -> None:
     own = {str(file.relative_to(FILES)) for file in FILES.rglob("*") if file.is_file()}
-    with tarfile.open(_packages(say)) as source:
+    with tarfile.open(packages(say)) as source:
         for entry in source:
             name = entry.name.removeprefix("./")
             if name in ("", ".", *own) or name.startswith(LEFT_OUT):
@@ -77,7 +77,7 @@ def _write(tar: tarfile.TarFile, prefix: str, say: Callable[[str], None]) -> Non
     image.add(tar, f"{prefix}usr/sbin/init", tarfile.SYMTYPE, 0o777, "/bin/busybox")
 
 
-def _packages(say: Callable[[str], None]) -> Path:
+def packages(say: Callable[[str], None]) -> Path:
     """Return a tar with the packages alone, made once for each list of them."""
     path = CACHE / f"packages-{hashlib.sha256(' '.join(PACKAGES).encode()).hexdigest()[:8]}.tar"
     if not path.exists():

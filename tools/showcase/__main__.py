@@ -15,10 +15,12 @@ from typing import Any
 import click
 
 from containerhost.allocation.store import DIRECTORY
+from tools import debian
 from tools.cloud import dashboard, hardware
 from tools.cloud.cloud import Cloud
 from tools.cloud.identity import TENANT
 from tools.cloud.layout import CHECKOUT, PLAIN, Layout, Shape
+from tools.mpi import image
 from tools.showcase import stage
 from tools.showcase.mpi import MpiStory
 from tools.showcase.report import Report
@@ -180,6 +182,10 @@ def show_mpi(json_file: Path | None, keep: bool, since: float) -> int:
     report = Report(since)
     take_down_earlier(report)
     report.say("Two hosts are emulated on this machine. LXD, nova, Neutron and all the rest are real.", "bold yellow")
+    try:
+        image.packages(report.say)  # now: an emulated host reaches no mirror of Debian
+    except debian.Failed as error:
+        raise click.ClickException(str(error)) from error
     return play_emulated(story_command("tell-mpi", json_file, keep, since), mpi_layout(), keep)
 
 
