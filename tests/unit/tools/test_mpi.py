@@ -74,7 +74,7 @@ class ImageTest(testtools.TestCase):
                 entry = tarfile.TarInfo(name)
                 entry.type, entry.linkname = kind, target
                 tar.addfile(entry, io.BytesIO())
-        self.useFixture(fixtures.MonkeyPatch("tools.mpi.image._packages", lambda say: packages))
+        self.useFixture(fixtures.MonkeyPatch("tools.mpi.image.packages", lambda say: packages))
 
     def test_no_devices_and_no_keys_that_all_containers_would_share(self) -> None:
         names = self.names(image.plain(print))
