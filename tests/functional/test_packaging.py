@@ -55,6 +55,6 @@ class PackagingTest(testtools.TestCase):
         for driver in ("lxdone", "onedock"):
             self.assertEqual((ROOT / f"etc/{driver}.toml.sample").read_text(),
                              self.run_python("-m", f"{driver}.install", "sample", path=site))
-        for name in ("nova/lxd.conf.sample", "metadefs/compute-lxd.json"):
+        for name in ("nova/lxd.conf.sample", "metadefs/compute-lxd.json", "metadefs/compute-lxd-image.json"):
             self.assertEqual((ROOT / "etc" / name).read_text(), Path(site, "share/nova-lxd-ext", name).read_text())
         self.assertTrue(os.access(remotes / "vmm/lxdone/deploy", os.X_OK), "the wheel must ship OpenNebula's scripts")
