@@ -20,10 +20,12 @@ class Service:
     """nova-compute of one host.
 
     :ivar reason: why an administrator disabled it; empty when nobody did
+    :ivar host: its name in nova; the host's name in Placement may be another
     """
 
     up: bool
     reason: str = ""
+    host: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +66,7 @@ def devices(providers: Iterable[Mapping[str, Any]], inventories: Mapping[str, Ma
     :param providers: of Placement's ``GET /resource_providers`` (microversion 1.14 or later)
     :param inventories: by UUID of a provider, of ``GET /resource_providers/{uuid}/inventories``
     :param allocations: by UUID of a provider, of ``GET /resource_providers/{uuid}/allocations``
-    :param services: by host
+    :param services: by the host's name in Placement
     """
     providers = list(providers)
     hosts = {provider["uuid"]: provider["name"] for provider in providers if provider["parent_provider_uuid"] is None}

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ask Placement and nova, with the token of the user who looks at the panel."""
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest
+from horizon.exceptions import NotAuthenticated, ServiceCatalogException
 from keystoneauth1 import session, token_endpoint
+from keystoneauth1.exceptions import ClientException
 from openstack.connection import Connection
+from openstack.exceptions import SDKException, raise_from_response
 from openstack_dashboard.api import base
+from requests import RequestException
 
 from nova_lxd_dashboard import accelerators
 from nova_lxd_dashboard.accelerators import Device, Service
@@ -23,6 +28,15 @@ COMPUTE = "2.47"
 
 PLACEMENT = "1.14"
 """The microversion from which on a provider shows its parent and root."""
+
+TIMEOUT = 60
+"""Seconds for one request."""
+
+UNAUTHORIZED = 401
+
+
+class ServiceFailed(Exception):
+    """A service refused, did not answer, or is not in the catalog."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,19 +62,33 @@ class Holder:
     requests: tuple[str, ...]
 
 
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Raise the errors of services as Horizon is to treat them: left alone, it takes every HTTP error of openstacksdk for
+    a user who is not authorized (``openstack_dashboard.exceptions.UNAUTHORIZED``)."""
+    try:
+        yield
+    except (ClientException, RequestException, SDKException, ServiceCatalogException) as error:
+        if UNAUTHORIZED in (getattr(error, "status_code", None), getattr(error, "http_status", None)):
+            raise NotAuthenticated(str(error)) from error
+        raise ServiceFailed(str(error)) from error
+
+
 def connect(request: HttpRequest, service: str) -> Any:
     """Return openstacksdk's proxy for one service, ``compute`` or ``placement``."""
     verify = settings.OPENSTACK_SSL_CACERT or True
     auth = token_endpoint.Token(base.url_for(request, service), request.user.token.id)
-    connection = Connection(session=session.Session(auth=auth, verify=verify and not settings.OPENSTACK_SSL_NO_VERIFY),
-                            region_name=request.user.services_region)
+    connection = Connection(region_name=request.user.services_region, session=session.Session(
+        auth=auth, verify=verify and not settings.OPENSTACK_SSL_NO_VERIFY, timeout=TIMEOUT))
     return getattr(connection, service)
 
 
+@_translated()
 def page_of_devices(request: HttpRequest, after: str = "") -> Page:
     """Return the devices of the hosts whose names come after one.
 
-    :raises keystoneauth1.exceptions.ClientException: a service refused, or did not answer
+    :raises ServiceFailed: nova or Placement
+    :raises horizon.exceptions.NotAuthenticated: the user's token is not valid any more
     """
     placement, compute = connect(request, "placement"), connect(request, "compute")
     providers = _get(placement, "/resource_providers")["resource_providers"]
@@ -73,19 +101,27 @@ def page_of_devices(request: HttpRequest, after: str = "") -> Page:
     allocations = {uuid: _get(placement, f"/resource_providers/{uuid}/allocations")["allocations"] for uuid in below}
     found = accelerators.devices(providers, inventories, allocations, services(compute))
     holders = {uuid for device in found for uuid in device.servers}
-    return Page(found, _names(compute, holders, shown.values()), max(shown.values(), default=""),
+    hosts = {device.service.host for device in found if device.service and device.servers}
+    return Page(found, _names(compute, holders, hosts), max(shown.values(), default=""),
                 len(roots) > HOSTS_PER_PAGE)
 
 
 def services(compute: Any) -> Mapping[str, Service]:
-    """Return nova-compute of each host."""
-    return {service.host: Service(service.state == "up", (service.disabled_reason or "no reason given")
-                                  if service.status == "disabled" else "")
-            for service in compute.services(binary="nova-compute")}
+    """Return nova-compute of each host, by the host's name in Placement: its hypervisor's."""
+    return {hypervisor.name: Service(
+        hypervisor.state == "up",
+        (hypervisor.service_details.get("disabled_reason") or "no reason given")
+        if hypervisor.status == "disabled" else "", hypervisor.service_details["host"])
+        for hypervisor in compute.hypervisors(details=True)}
 
 
+@_translated()
 def holders(request: HttpRequest) -> list[Holder]:
-    """Return the servers of the user's project that request devices."""
+    """Return the servers of the user's project that request devices.
+
+    :raises ServiceFailed: nova
+    :raises horizon.exceptions.NotAuthenticated: the user's token is not valid any more
+    """
     compute = connect(request, "compute")
     compute.default_microversion = COMPUTE
     found = ((server, tuple(accelerators.requests(server.flavor.extra_specs or {}))) for server in compute.servers())
@@ -95,13 +131,11 @@ def holders(request: HttpRequest) -> list[Holder]:
 
 def _names(compute: Any, uuids: Iterable[str], hosts: Iterable[str]) -> Mapping[str, str]:
     wanted = set(uuids)
-    if not wanted:
-        return {}
     return {server.id: server.name for host in hosts
-            for server in compute.servers(all_projects=True, host=host) if server.id in wanted}
+            for server in compute.servers(all_projects=True, compute_host=host) if server.id in wanted}
 
 
 def _get(placement: Any, path: str) -> Any:
     answer = placement.get(path, microversion=PLACEMENT)
-    answer.raise_for_status()
+    raise_from_response(answer)
     return answer.json()

@@ -23,7 +23,7 @@ class IndexView(tables.DataTableView):
     def get_data(self) -> list[Device]:
         try:
             page = api.page_of_devices(self.request, self.request.GET.get(AcceleratorsTable._meta.pagination_param, ""))
-        except Exception:  # Horizon's own handler tells the user, and raises again what is a defect
+        except api.ServiceFailed:
             exceptions.handle(self.request, _("Unable to retrieve the accelerators."))
             return []
         self._more = page.more

@@ -16,6 +16,6 @@ class IndexView(tables.DataTableView):
     def get_data(self) -> list[api.Holder]:
         try:
             return api.holders(self.request)
-        except Exception:  # Horizon's own handler tells the user, and raises again what is a defect
+        except api.ServiceFailed:
             exceptions.handle(self.request, _("Unable to retrieve the project's accelerators."))
             return []

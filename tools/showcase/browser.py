@@ -16,9 +16,9 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 DRIVER = "/usr/bin/chromedriver"
-OPTIONS = ("--headless=new", "--no-sandbox",  # root in a namespace has no other choice
-           "--disable-dev-shm-usage", "--disable-gpu", "--no-proxy-server", "--disable-background-networking",
-           "--window-size=1440,1000")
+OPTIONS = ("--headless", "--no-sandbox",  # root in a namespace has no other choice
+           "--disable-dev-shm-usage", "--disable-gpu", "--disable-quic", "--no-first-run", "--no-proxy-server",
+           "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1440,1000")
 LIMIT = 120
 """Seconds until a page shows what is expected."""
 

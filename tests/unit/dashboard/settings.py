@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of a Horizon with the panels of this project, for tests: Horizon's own for its tests, and ours enabled as an
+operator enables them."""
+
+from openstack_dashboard import enabled
+from openstack_dashboard.test.settings import *  # noqa: F403
+from openstack_dashboard.test.settings import HORIZON_CONFIG, INSTALLED_APPS
+from openstack_dashboard.utils.settings import update_dashboards
+
+from nova_lxd_dashboard import enabled as ours
+
+ALLOWED_HOSTS = ["testserver"]  # what Django's test client asks for
+COMPRESS_ENABLED = False
+for key in ("dashboards", "default_dashboard"):
+    HORIZON_CONFIG.pop(key)
+update_dashboards([enabled, ours], HORIZON_CONFIG, [])
+INSTALLED_APPS = ["nova_lxd_dashboard", *INSTALLED_APPS]

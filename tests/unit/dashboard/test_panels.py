@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The panels' pages in a real Horizon, over services that answer what a test says."""
+
+import importlib.util
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import fixtures
+import testtools
+
+from tests.unit.dashboard.services import Services
+
+ADMIN, PROJECT = "/admin/accelerators/", "/project/accelerators/"
+SCRIPT = "<script>alert(1)</script>"
+ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;"
+SERVER = "c0c0c0c0-0000-4000-8000-000000000001"
+
+
+class PanelsCase(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        if importlib.util.find_spec("openstack_dashboard") is None:
+            self.skipTest("Horizon is not installed: see horizon-requirements.txt")
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.unit.dashboard.settings")
+        import django
+        from django.conf import settings
+        from django.test import Client
+        django.setup()
+        self.services = self.useFixture(Services())
+        self.answers = self.services.answers
+        self.logged_in()
+        self.client = Client()
+        # Horizon's other panels ask services that these tests have not, whether to be in the menu.
+        for panel in settings.TEST_GLOBAL_MOCKS_ON_PANELS.values():
+            self.useFixture(fixtures.MonkeyPatch(panel["method"], lambda *_: True))
+        self.placement({"node1": {"0000:81:00.0": 0}})
+        self.nova("gpu.small")
+
+    def logged_in(self) -> None:
+        from django.utils import timezone
+        from openstack_auth.user import User
+        catalog = [{"type": service, "name": service, "endpoints": [{
+            "id": service, "region": "RegionOne", "region_id": "RegionOne", "interface": "public",
+            "url": f"{self.services.url}/{service}"}]} for service in ("compute", "placement")]
+        token = SimpleNamespace(id="token", expires=timezone.now() + timezone.timedelta(hours=1),
+                                project={"id": "p", "name": "p"}, domain={"id": None, "name": None})
+        user = User(id="u", token=token, user="someone", tenant_id="p", tenant_name="p", service_catalog=catalog,
+                    roles=[{"name": "admin"}], authorized_tenants=[], enabled=True, endpoint=self.services.url,
+                    services_region="RegionOne")
+        self.useFixture(fixtures.MonkeyPatch("openstack_auth.utils.get_user", lambda request: user))
+
+    def placement(self, hosts: dict[str, dict[str, int]], held: bool = True) -> None:
+        """:param hosts: host -> device -> reserved"""
+        providers: list[dict[str, Any]] = []
+        for number, (host, devices) in enumerate(hosts.items()):
+            root = f"host-{number}"
+            providers.append({"uuid": root, "name": host, "parent_provider_uuid": None, "root_provider_uuid": root})
+            for device, (name, reserved) in enumerate(devices.items()):
+                uuid = f"{root}-{device}"
+                providers.append({"uuid": uuid, "name": f"{host}_{name}", "parent_provider_uuid": root,
+                                  "root_provider_uuid": root})
+                path = f"/placement/resource_providers/{uuid}"
+                self.answers[f"{path}/inventories"] = 200, {"inventories": {
+                    "CUSTOM_GPU": {"total": 1, "reserved": reserved}}}
+                self.answers[f"{path}/allocations"] = 200, {"allocations": {
+                    SERVER: {"resources": {"CUSTOM_GPU": 1}}} if held else {}}
+        self.answers["/placement/resource_providers"] = 200, {"resource_providers": providers}
+        self.hypervisors({host: {} for host in hosts})
+
+    def hypervisors(self, hosts: dict[str, dict[str, Any]]) -> None:
+        self.answers["/compute/os-hypervisors/detail"] = 200, {"hypervisors": [
+            {"id": host, "hypervisor_hostname": host, "state": "up", "status": "enabled",
+             "service": {"id": host, "host": host, "disabled_reason": None}} | more for host, more in hosts.items()]}
+
+    def nova(self, flavor: str, name: str = "train-1", **extra_specs: str) -> None:
+        specs = extra_specs or {"pci_passthrough:alias": "gpu:1"}
+        self.answers["/compute/servers/detail"] = 200, {"servers": [
+            {"id": SERVER, "name": name, "status": "ACTIVE", "OS-EXT-SRV-ATTR:host": "node1",
+             "flavor": {"original_name": flavor, "extra_specs": specs}}]}
+
+    def page(self, path: str) -> str:
+        answer = self.client.get(path)
+        self.assertEqual(200, answer.status_code, answer)
+        return str(answer.content.decode())
+
+
+class ContentTest(PanelsCase):
+    def test_devices_holders_and_health_for_administrators(self) -> None:
+        page = self.page(ADMIN)
+        for text in ("0000:81:00.0", "CUSTOM_GPU", f'<a href="/admin/instances/{SERVER}/detail">train-1</a>',
+                     "In order"):
+            self.assertIn(text, page)
+
+    def test_what_is_out_of_order(self) -> None:
+        self.placement({"node1": {"0000:81:00.0": 1}, "node2": {"0000:82:00.0": 0}, "node3": {"0000:83:00.0": 0}}, False)
+        self.hypervisors({"node1": {}, "node2": {"state": "down"}, "node3": {
+            "status": "disabled", "service": {"id": "3", "host": "node3", "disabled_reason": "new cables"}}})
+        page = self.page(ADMIN)
+        for text in ("Reserved: faulty or being cleaned", "Host down", "Host disabled: new cables"):
+            self.assertIn(text, page)
+        self.assertNotIn("In order", page)
+
+    def test_servers_with_devices_for_tenants(self) -> None:
+        page = self.page(PROJECT)
+        for text in (f"/project/instances/{SERVER}/", "train-1", "gpu.small", "gpu: 1", "ACTIVE"):
+            self.assertIn(text, page)
+
+    def test_tenants_panel_asks_nova_for_the_own_project_alone(self) -> None:
+        self.page(PROJECT)
+        self.assertEqual([], [path for path in self.services.asked
+                              if "placement" in path or "all_tenants" in path or "hypervisors" in path])
+
+    def test_server_without_devices_is_not_listed(self) -> None:
+        self.nova("small", name="plain", **{"hw:cpu_policy": "dedicated"})
+        self.assertNotIn("plain", self.page(PROJECT))
+
+    def test_hosts_are_shown_ten_at_a_time(self) -> None:
+        self.placement({f"node{number:02}": {"0000:81:00.0": 0} for number in range(12)}, held=False)
+        first, second = self.page(ADMIN), self.page(f"{ADMIN}?after=node09")
+        self.assertIn("after=node09", first)
+        self.assertNotIn("node10", first)
+        self.assertIn("node10", second)
+        self.assertNotIn("node09<", second)
+        self.assertNotIn("after=node11", second)
+
+
+class HostileTest(PanelsCase):
+    def test_names_of_servers_flavors_and_hosts_are_text(self) -> None:
+        self.nova(f"flavor{SCRIPT}", f"server{SCRIPT}", **{"pci_passthrough:alias": f"gpu{SCRIPT}:1"})
+        self.placement({f"host{SCRIPT}": {f"device{SCRIPT}": 0}})
+        self.hypervisors({f"host{SCRIPT}": {"status": "disabled", "service": {
+            "id": "1", "host": "host", "disabled_reason": f"because{SCRIPT}"}}})
+        for path, names in ((ADMIN, ("host", "device", "server", "because")), (PROJECT, ("server", "flavor", "gpu"))):
+            page = self.page(path)
+            self.assertNotIn(SCRIPT, page)
+            for name in names:
+                self.assertIn(f"{name}{ESCAPED}", page)
+
+    def test_what_a_service_says_of_its_failure_is_text(self) -> None:
+        self.answers["/compute/servers/detail"] = 500, {"computeFault": {"code": 500, "message": f"broken{SCRIPT}"}}
+        page = self.page(PROJECT)
+        self.assertNotIn(SCRIPT, page)
+        self.assertIn(f"broken{ESCAPED}", page)
+
+
+class FailureTest(PanelsCase):
+    def assert_told(self, path: str, message: str) -> None:
+        self.assertIn(message, self.page(path))
+
+    def test_refused_or_broken_services_are_told(self) -> None:
+        for status in (403, 404, 500):
+            for path, asked, message in ((ADMIN, "/placement/resource_providers", "Unable to retrieve the accelerators"),
+                                         (ADMIN, "/compute/os-hypervisors/detail", "Unable to retrieve the accelerators"),
+                                         (PROJECT, "/compute/servers/detail", "Unable to retrieve the project")):
+                with self.subTest(status=status, asked=asked):
+                    before, self.answers[asked] = self.answers[asked], (status, {})
+                    self.assert_told(path, message)
+                    self.answers[asked] = before
+
+    def test_answer_that_is_no_json_is_told(self) -> None:
+        self.answers["/placement/resource_providers"] = 200, b"<html>the proxy's own page</html>"
+        self.assert_told(ADMIN, "Unable to retrieve the accelerators")
+
+    def test_service_that_does_not_answer_is_told(self) -> None:
+        self.services.stop()
+        self.assert_told(ADMIN, "Unable to retrieve the accelerators")
+        self.assert_told(PROJECT, "Unable to retrieve the project")
+
+    def test_expired_token_leads_to_the_login(self) -> None:
+        for path, asked in ((ADMIN, "/placement/resource_providers"), (PROJECT, "/compute/servers/detail")):
+            self.answers[asked] = 401, {}
+            answer = self.client.get(path)
+            self.assertEqual((302, True), (answer.status_code, "/auth/login/" in answer["location"]))
