@@ -18,7 +18,7 @@ from prometheus_client.core import (
 )
 
 from containerhost import vendors
-from containerhost.allocation.timings import BOUNDS, Timing
+from containerhost.allocation.timings import BOUNDS, Operation, Result, Timing
 from containerhost.devices.model import Device
 from containerhost.devices.rdmacounters import COUNTERS
 from containerhost.errors import DeviceError
@@ -134,7 +134,10 @@ def _timings(timings: Iterable[Timing]) -> Metric:
     family = HistogramMetricFamily(
         f"{PREFIX}operation_seconds", "Time to acquire the devices of a container (claim, check, prepare), or to "
         "release them (clean, reset, free).", labels=["driver", "operation", "result"])
-    for timing in timings:
+    known = {(timing.driver, timing.operation, timing.result): timing for timing in timings}
+    # Prometheus sees no increase in a series that was not there before: all begin with a driver's first operation.
+    for key in itertools.product(sorted({timing.driver for timing in known.values()}), Operation, Result):
+        timing = known.get(key, Timing(*key))
         totals = itertools.accumulate(timing.counts)
         buckets = list(zip([*map(str, BOUNDS), "+Inf"], totals, strict=True))
         family.add_metric([timing.driver, timing.operation.value, timing.result.value], buckets, timing.seconds)

@@ -13,10 +13,45 @@ from containerhost.devices.taints import TaintFile
 from containerhost.sysfs import Host
 from tests.waiting import await_that
 
+LOOK = 120  # s; nova-compute looks after 60
 
-class TaintsTest(HealthServers):
+
+class ToldServers(HealthServers):
     pci_in_placement = True
 
+    def faults(self, server: dict) -> list[str]:
+        """What the container is told; nothing before it was told anything."""
+        told = self.inside(server, "cat", "/run/containerhost/faults.json")
+        return list(json.loads(told.output)["faults"]) if told.status == 0 else []
+
+
+class UnattendedTest(ToldServers):
+    """Nova-compute looks by itself, as often as by default: once a minute."""
+
+    options = {(None, "periodic_enable"): True, (None, "periodic_fuzzy_delay"): 0}
+
+    def test_holder_is_told_and_sick_devices_return_when_they_are_well(self) -> None:
+        server = self.with_gpu()
+        (held,) = self.held()
+        (free,) = set(self.gpus) - {held}
+        for gpu in self.gpus:
+            self.control.set_fallen(gpu)
+        await_that(lambda: self.reserved_functions() == {free: "CUSTOM_DEVICE_SICK"}, "the free one is reserved",
+                   limit=LOOK, pause=1)
+        await_that(lambda: [fault.partition(": ")[0] for fault in self.faults(server)] == [held], "its holder is told",
+                   limit=LOOK, pause=1)
+        for gpu in self.gpus:
+            self.control.set_fallen(gpu, False)
+        await_that(lambda: self.reserved_functions() == {}, "it is free again", limit=LOOK, pause=1)
+        await_that(lambda: self.faults(server) == [], "its holder is told that it is over", limit=LOOK, pause=1)
+        second = self.with_gpu()
+        self.assertEqual({held: server["id"], free: second["id"]}, self.held())
+        for one in (server, second):
+            self._delete_server(one)
+        self.assert_nothing_left()
+
+
+class TaintsTest(ToldServers):
     def setUp(self) -> None:
         super().setUp()
         for gpu in self.gpus:
@@ -29,9 +64,6 @@ class TaintsTest(HealthServers):
 
     def owners(self) -> tuple[str, str]:
         return "--owners", str(self.state / "owners")
-
-    def faults(self, server: dict) -> list[str]:
-        return list(json.loads(self.inside(server, "cat", "/run/containerhost/faults.json").output)["faults"])
 
     def test_tainted_gpu_is_placed_for_nobody_until_it_is_untainted(self) -> None:
         tainted, well = self.gpus

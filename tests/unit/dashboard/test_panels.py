@@ -13,6 +13,7 @@ from tests.unit.dashboard.services import Services
 
 ADMIN, PROJECT = "/admin/accelerators/", "/project/accelerators/"
 SCRIPT = "<script>alert(1)</script>"
+ALL_FAILED, OWN_FAILED = "Unable to retrieve the accelerators", "Unable to retrieve the project"
 ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;"
 SERVER = "c0c0c0c0-0000-4000-8000-000000000001"
 
@@ -93,7 +94,7 @@ class ContentTest(PanelsCase):
             self.assertIn(text, page)
 
     def test_what_is_out_of_order(self) -> None:
-        self.placement({"node1": {"0000:81:00.0": 1}, "node2": {"0000:82:00.0": 0}, "node3": {"0000:83:00.0": 0}}, False)
+        self.placement({f"node{number}": {"0000:81:00.0": int(number == 1)} for number in (1, 2, 3)}, held=False)
         self.hypervisors({"node1": {}, "node2": {"state": "down"}, "node3": {
             "status": "disabled", "service": {"id": "3", "host": "node3", "disabled_reason": "new cables"}}})
         page = self.page(ADMIN)
@@ -150,9 +151,9 @@ class FailureTest(PanelsCase):
 
     def test_refused_or_broken_services_are_told(self) -> None:
         for status in (403, 404, 500):
-            for path, asked, message in ((ADMIN, "/placement/resource_providers", "Unable to retrieve the accelerators"),
-                                         (ADMIN, "/compute/os-hypervisors/detail", "Unable to retrieve the accelerators"),
-                                         (PROJECT, "/compute/servers/detail", "Unable to retrieve the project")):
+            for path, asked, message in ((ADMIN, "/placement/resource_providers", ALL_FAILED),
+                                         (ADMIN, "/compute/os-hypervisors/detail", ALL_FAILED),
+                                         (PROJECT, "/compute/servers/detail", OWN_FAILED)):
                 with self.subTest(status=status, asked=asked):
                     before, self.answers[asked] = self.answers[asked], (status, {})
                     self.assert_told(path, message)
@@ -160,12 +161,12 @@ class FailureTest(PanelsCase):
 
     def test_answer_that_is_no_json_is_told(self) -> None:
         self.answers["/placement/resource_providers"] = 200, b"<html>the proxy's own page</html>"
-        self.assert_told(ADMIN, "Unable to retrieve the accelerators")
+        self.assert_told(ADMIN, ALL_FAILED)
 
     def test_service_that_does_not_answer_is_told(self) -> None:
         self.services.stop()
-        self.assert_told(ADMIN, "Unable to retrieve the accelerators")
-        self.assert_told(PROJECT, "Unable to retrieve the project")
+        self.assert_told(ADMIN, ALL_FAILED)
+        self.assert_told(PROJECT, OWN_FAILED)
 
     def test_expired_token_leads_to_the_login(self) -> None:
         for path, asked in ((ADMIN, "/placement/resource_providers"), (PROJECT, "/compute/servers/detail")):

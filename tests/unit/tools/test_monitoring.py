@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import testtools
 import yaml
@@ -26,14 +27,22 @@ class Monitoring(testtools.TestCase):
         self.dashboard = json.loads((ETC / "grafana/containerhost.json").read_text())
         self.queries = [target["expr"] for panel in self.dashboard["panels"] for target in panel["targets"]]
         self.queries += [variable["query"] for variable in self.dashboard["templating"]["list"]]
-        self.alerts = [rule["expr"] for group in yaml.safe_load((ETC / "prometheus/alerts.yaml").read_text())["groups"]
-                       for rule in group["rules"]]
+        self.rules = [rule for group in self.prometheus("alerts.yaml")["groups"] for rule in group["rules"]]
+        self.alerts = [rule["expr"] for rule in self.rules]
+
+    def prometheus(self, name: str) -> Any:
+        return yaml.safe_load((ETC / "prometheus" / name).read_text())
 
     def test_every_metric_of_dashboard_and_alerts_exists(self) -> None:
         for queries in (self.queries, self.alerts):
             asked = {name for query in queries for name in METRIC.findall(query)}
             self.assertGreater(len(asked), 3)
             self.assertEqual(set(), asked - self.known)
+
+    def test_every_alert_has_a_test_in_which_it_fires(self) -> None:
+        tested = {case["alertname"] for test in self.prometheus("alerts.test.yaml")["tests"]
+                  for case in test["alert_rule_test"] if case["exp_alerts"]}
+        self.assertEqual({rule["alert"] for rule in self.rules}, tested)
 
     def test_panels_do_not_overlap(self) -> None:
         fields = [(panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y) for panel in self.dashboard["panels"]

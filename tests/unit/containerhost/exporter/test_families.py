@@ -106,6 +106,7 @@ class Families(ExporterCase):
         self.assertEqual(1, value(found, "operation_seconds_count", **labels))
         self.assertEqual(1, value(found, "operation_seconds_bucket", le="+Inf", **labels))
         self.assertEqual(1, value(found, "operation_seconds_count", operation="release", result="failed"))
+        self.assertEqual(0, value(found, "operation_seconds_count", operation="acquire", result="failed"))
 
     def test_page_is_valid(self) -> None:
         self.claim(GPU)
