@@ -5,6 +5,7 @@ from tests.functional.nova.test_pci_health import HealthServers  # isort: skip (
 
 import json
 import threading
+from typing import ClassVar
 
 from click.testing import CliRunner, Result
 
@@ -28,7 +29,7 @@ class ToldServers(HealthServers):
 class UnattendedTest(ToldServers):
     """Nova-compute looks by itself, as often as by default: once a minute."""
 
-    options = {(None, "periodic_enable"): True, (None, "periodic_fuzzy_delay"): 0}
+    options: ClassVar = {(None, "periodic_enable"): True, (None, "periodic_fuzzy_delay"): 0}
 
     def test_holder_is_told_and_sick_devices_return_when_they_are_well(self) -> None:
         server = self.with_gpu()

@@ -10,7 +10,7 @@ from pathlib import Path
 import testtools
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("containerhost", "hpcjob", "lxdone", "nova_lxd_ext", "onedock", "onedriver")
+PACKAGES = ("containerhost", "hpcjob", "lxdone", "nova_lxd_dashboard", "nova_lxd_ext", "onedock", "onedriver")
 MODULE = r"[a-z_]+(?:/[a-z_]+)*/?"
 NAME = re.compile(rf"`({MODULE})`")
 # A row of a table whose first column names modules, and names of modules in parentheses after what they do.
