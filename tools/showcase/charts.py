@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the Grafana dashboard's panels for the manual, without Grafana: ``python -m tools.showcase.charts FILE.png``.
 
-Run it where a kept cloud with emulated hardware is: ``sudo tools/demo --keep``, then ``sudo tools/demo exec python -m …``.
+Run it where a kept cloud with emulated hardware is: ``sudo tools/demo --keep``, then ``sudo tools/demo exec python …``.
 It starts the exporter and a Prometheus (Debian's package), lets servers come and go and a GPU break for three minutes,
 and draws what Prometheus answers to the dashboard's own queries. The exporter's last page is written beside the picture
 (``.txt``). Needs matplotlib.
