@@ -2,7 +2,7 @@
 """Translate what Placement and nova's API tell into the rows of the panels. Pure."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 BANDWIDTH = "NET_"
@@ -10,6 +10,14 @@ BANDWIDTH = "NET_"
 
 KEYS = ("pci_passthrough:alias", "accel:device_profile")
 """Flavor keys that request devices, besides ``resources[GROUP]:CLASS``."""
+
+REASON = "CUSTOM_DEVICE_"
+"""Prefix of the traits by which the driver says why it reserved a device, in words of :data:`REASONS`."""
+
+REASONS = ("sick", "tainted", "unclean", "used_elsewhere")
+
+RESERVED = "reserved_"
+"""Prefix of an address in the names of providers that the driver made for reserved devices."""
 
 ORDINARY = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "IPV4_ADDRESS"})
 """Resource classes that every server has some of."""
@@ -35,6 +43,7 @@ class Device:
     :ivar id: unique among all rows
     :ivar name: of the provider, without the host's name
     :ivar servers: that hold some of it, by UUID
+    :ivar traits: of the provider, if all of it is reserved
     """
 
     id: str
@@ -46,27 +55,35 @@ class Device:
     used: int
     servers: tuple[str, ...]
     service: Service | None
+    traits: frozenset[str] = frozenset()
 
     @property
     def health(self) -> str:
-        """Return ``host down``, ``host disabled``, ``reserved`` (the host found a fault or cleans the device) or
-        ``ok``."""
+        """Return ``host down``, ``host disabled``, one of :data:`REASONS`, ``reserved`` for any other, or ``ok``."""
         if self.service is None or not self.service.up:
             return "host down"
         if self.service.reason:
             return "host disabled"
-        return "reserved" if self.total and self.reserved >= self.total else "ok"
+        if not is_reserved(self.total, self.reserved):
+            return "ok"
+        return next((reason for reason in REASONS if REASON + reason.upper() in self.traits), "reserved")
+
+
+def is_reserved(total: int, reserved: int) -> bool:
+    """Return whether Placement gives none of it to anybody."""
+    return 0 < total <= reserved
 
 
 def devices(providers: Iterable[Mapping[str, Any]], inventories: Mapping[str, Mapping[str, Mapping[str, int]]],
-            allocations: Mapping[str, Mapping[str, Mapping[str, Any]]],
-            services: Mapping[str, Service]) -> list[Device]:
+            allocations: Mapping[str, Mapping[str, Mapping[str, Any]]], services: Mapping[str, Service],
+            traits: Mapping[str, Collection[str]]) -> list[Device]:
     """Return the devices of all providers, by host and name.
 
     :param providers: of Placement's ``GET /resource_providers`` (microversion 1.14 or later)
     :param inventories: by UUID of a provider, of ``GET /resource_providers/{uuid}/inventories``
     :param allocations: by UUID of a provider, of ``GET /resource_providers/{uuid}/allocations``
     :param services: by the host's name in Placement
+    :param traits: by UUID of a provider, of ``GET /resource_providers/{uuid}/traits``; of reserved ones
     """
     providers = list(providers)
     hosts = {provider["uuid"]: provider["name"] for provider in providers if provider["parent_provider_uuid"] is None}
@@ -78,10 +95,12 @@ def devices(providers: Iterable[Mapping[str, Any]], inventories: Mapping[str, Ma
                 continue
             held = {consumer: entry["resources"].get(resource_class, 0)
                     for consumer, entry in allocations.get(provider["uuid"], {}).items()}
+            name = provider["name"].removeprefix(host).lstrip("_").removeprefix(RESERVED)
             found.append(Device(
-                f"{provider['uuid']}:{resource_class}", host, provider["name"].removeprefix(host).lstrip("_") or host,
-                resource_class, inventory["total"], inventory.get("reserved", 0), sum(held.values()),
-                tuple(sorted(consumer for consumer, amount in held.items() if amount)), services.get(host)))
+                f"{provider['uuid']}:{resource_class}", host, name or host, resource_class, inventory["total"],
+                inventory.get("reserved", 0), sum(held.values()),
+                tuple(sorted(consumer for consumer, amount in held.items() if amount)), services.get(host),
+                frozenset(traits.get(provider["uuid"], ()))))
     return sorted(found, key=lambda device: (device.host, device.name, device.resource_class))
 
 

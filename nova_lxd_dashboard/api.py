@@ -99,7 +99,10 @@ def page_of_devices(request: HttpRequest, after: str = "") -> Page:
     below = [provider["uuid"] for provider in providers if provider["parent_provider_uuid"]]
     inventories = {uuid: _get(placement, f"/resource_providers/{uuid}/inventories")["inventories"] for uuid in below}
     allocations = {uuid: _get(placement, f"/resource_providers/{uuid}/allocations")["allocations"] for uuid in below}
-    found = accelerators.devices(providers, inventories, allocations, services(compute))
+    reserved = [uuid for uuid, inventory in inventories.items() if any(
+        accelerators.is_reserved(entry["total"], entry.get("reserved", 0)) for entry in inventory.values())]
+    traits = {uuid: _get(placement, f"/resource_providers/{uuid}/traits")["traits"] for uuid in reserved}
+    found = accelerators.devices(providers, inventories, allocations, services(compute), traits)
     holders = {uuid for device in found for uuid in device.servers}
     hosts = {device.service.host for device in found if device.service and device.servers}
     return Page(found, _names(compute, holders, hosts), max(shown.values(), default=""),

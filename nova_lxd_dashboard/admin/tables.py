@@ -11,7 +11,11 @@ from nova_lxd_dashboard.accelerators import Device
 
 HEALTH = {
     "ok": _("In order"),
-    "reserved": _("Reserved: faulty or being cleaned"),
+    "sick": _("Sick"),
+    "tainted": _("Tainted by the operator"),
+    "unclean": _("Could not be cleaned"),
+    "used_elsewhere": _("Used by something else"),
+    "reserved": _("Reserved"),
     "host down": _("Host down"),
     "host disabled": _("Host disabled"),
 }

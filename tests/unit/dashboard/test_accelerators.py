@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test how answers of Placement and flavors become the rows of Horizon's panels."""
 
+import dataclasses
+
 import testtools
 
-from nova_lxd_dashboard.accelerators import Device, Service, devices, requests
+from nova_lxd_dashboard.accelerators import REASON, REASONS, Device, Service, devices, requests
+from nova_lxd_ext.hardware.pci import Reason
 
 HOST, GPU, NIC = "11111111", "22222222", "33333333"
 PROVIDERS = [
@@ -31,17 +34,26 @@ class DevicesTest(testtools.TestCase):
         self.assertEqual(
             [Device(f"{GPU}:CUSTOM_GPU", "node1", "0000:81:00.0", "CUSTOM_GPU", 1, 0, 1, ("server",),
                     Service(up=True))],
-            devices(PROVIDERS, INVENTORIES, HELD, {"node1": Service(up=True)}))
+            devices(PROVIDERS, INVENTORIES, HELD, {"node1": Service(up=True)}, {}))
+
+    def test_reserved_device_with_its_reason(self) -> None:
+        providers = [{**PROVIDERS[1], "name": "node1_reserved_0000:81:00.0"}, PROVIDERS[2]]
+        inventories = {GPU: {"CUSTOM_GPU": {"total": 1, "reserved": 1}}}
+        (found,) = devices(providers, inventories, {}, {"node1": UP}, {GPU: ["CUSTOM_DEVICE_SICK"]})
+        self.assertEqual(("0000:81:00.0", "sick"), (found.name, found.health))
+
+    def test_reasons_are_those_of_the_driver(self) -> None:
+        self.assertEqual(set(Reason), {REASON + reason.upper() for reason in REASONS})
 
     def test_free_device(self) -> None:
-        found = devices(PROVIDERS, INVENTORIES, {}, {})
+        found = devices(PROVIDERS, INVENTORIES, {}, {}, {})
         self.assertEqual([(0, ())], [(entry.used, entry.servers) for entry in found])
 
     def test_order_by_host_and_name(self) -> None:
         providers = [{"uuid": name, "name": name, "parent_provider_uuid": None, "root_provider_uuid": name}
                      for name in ("b", "a")]
         inventories = {name: {"CUSTOM_GPU": {"total": 1}} for name in ("b", "a")}
-        self.assertEqual(["a", "b"], [entry.host for entry in devices(providers, inventories, {}, {})])
+        self.assertEqual(["a", "b"], [entry.host for entry in devices(providers, inventories, {}, {}, {})])
 
 
 class HealthTest(testtools.TestCase):
@@ -49,6 +61,7 @@ class HealthTest(testtools.TestCase):
         expected = {
             "ok": device(),
             "reserved": device(reserved=1),
+            "tainted": dataclasses.replace(device(reserved=1), traits=frozenset({"CUSTOM_DEVICE_TAINTED", "HW_X"})),
             "host down": device(service=Service(up=False)),
             "host disabled": device(reserved=1, service=Service(up=True, reason="maintenance")),
         }

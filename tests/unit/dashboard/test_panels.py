@@ -64,6 +64,7 @@ class PanelsCase(testtools.TestCase):
                 path = f"/placement/resource_providers/{uuid}"
                 self.answers[f"{path}/inventories"] = 200, {"inventories": {
                     "CUSTOM_GPU": {"total": 1, "reserved": reserved}}}
+                self.answers[f"{path}/traits"] = 200, {"traits": ["CUSTOM_DEVICE_TAINTED"]}
                 self.answers[f"{path}/allocations"] = 200, {"allocations": {
                     SERVER: {"resources": {"CUSTOM_GPU": 1}}} if held else {}}
         self.answers["/placement/resource_providers"] = 200, {"resource_providers": providers}
@@ -98,7 +99,7 @@ class ContentTest(PanelsCase):
         self.hypervisors({"node1": {}, "node2": {"state": "down"}, "node3": {
             "status": "disabled", "service": {"id": "3", "host": "node3", "disabled_reason": "new cables"}}})
         page = self.page(ADMIN)
-        for text in ("Reserved: faulty or being cleaned", "Host down", "Host disabled: new cables"):
+        for text in ("Tainted by the operator", "Host down", "Host disabled: new cables"):
             self.assertIn(text, page)
         self.assertNotIn("In order", page)
 

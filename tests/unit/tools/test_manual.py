@@ -18,6 +18,8 @@ ROW = re.compile(r"^\| *(`[^|]*?) *\|", re.M)
 LISTED = re.compile(rf"\((`{MODULE}`(?:, `{MODULE}`)*)\)")
 DOTTED = re.compile(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})(?:\.[a-z_]+)+\b(?!\()")
 PATH = re.compile(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})(?:/[a-z_]+)+(?:\.py)?\b")
+PICTURE = re.compile(r"!\[[^]]*\]\(([^)]+)\)")
+PICTURE_LIMIT = 400 << 10  # bytes; the repository keeps every version of them
 
 
 def sources(*directories: str) -> Iterator[Path]:
@@ -50,6 +52,15 @@ class Manual(testtools.TestCase):
             missing = [name for name in sorted(named)
                        if not {name, str(Path(name).parent)} & (self.modules | self.directories)]
             self.assertEqual([], missing, page.name)
+
+    def test_every_page_is_in_the_table_of_contents_and_its_pictures_are_there(self) -> None:
+        pages = sorted((ROOT / "doc/source").glob("*.md"))
+        listed = set((ROOT / "doc/source/index.md").read_text(encoding="utf-8").splitlines())
+        self.assertEqual([], [page.name for page in pages if page.stem not in {"index", *listed}])
+        pictures = {page.parent / name for page in pages for name in PICTURE.findall(page.read_text(encoding="utf-8"))}
+        self.assertNotEqual(set(), pictures)
+        self.assertEqual([], [str(picture) for picture in sorted(pictures) if not picture.is_file()])
+        self.assertEqual([], [str(picture) for picture in sorted(pictures) if picture.stat().st_size > PICTURE_LIMIT])
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
