@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lay out the table of devices."""
 
+from urllib.parse import quote_plus
+
 from django.urls import reverse
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
@@ -62,5 +64,5 @@ class AcceleratorsTable(tables.DataTable):
         return f"{datum.host} {datum.name}"
 
     def get_marker(self) -> str:
-        """Return the last host of this page."""
-        return str(getattr(self, "last_host", ""))
+        """Return the last host of this page, as a query has it."""
+        return quote_plus(getattr(self, "last_host", ""))
