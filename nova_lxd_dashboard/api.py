@@ -92,8 +92,9 @@ def page_of_devices(request: HttpRequest, after: str = "") -> Page:
     """
     placement, compute = connect(request, "placement"), connect(request, "compute")
     providers = _get(placement, "/resource_providers")["resource_providers"]
+    with_devices = {provider["root_provider_uuid"] for provider in providers if provider["parent_provider_uuid"]}
     roots = sorted((provider["name"], provider["uuid"]) for provider in providers
-                   if provider["parent_provider_uuid"] is None and provider["name"] > after)
+                   if provider["uuid"] in with_devices and provider["name"] > after)
     shown = dict(itertools.islice(((uuid, name) for name, uuid in roots), HOSTS_PER_PAGE))
     providers = [provider for provider in providers if provider["root_provider_uuid"] in shown]
     below = [provider["uuid"] for provider in providers if provider["parent_provider_uuid"]]
