@@ -95,8 +95,11 @@ class Dashboard:
         window.type("#name", SERVER)
         for choice in (image, flavor, "private"):
             window.click("button.next")
-            window.click(f"{STEP}//div[contains(@class, 'transfer-available')]//tr[contains(., '{choice}')]//button")
-            window.find(f"{STEP}//div[contains(@class, 'transfer-allocated')]//tr[contains(., '{choice}')]")
+            offered = f"{STEP}//div[contains(@class, 'transfer-available')]//tr[contains(., '{choice}')]//button"
+            chosen = f"{STEP}//div[contains(@class, 'transfer-allocated')]//tr[contains(., '{choice}')]"
+            if window.find(f"{offered} | {chosen}").tag_name == "button":  # a project's only network is chosen already
+                window.click(offered)
+            window.find(chosen)
             if choice == flavor:
                 window.click(f"{STEP}//div[contains(@class, 'transfer-allocated')]"
                              "//span[contains(@class, 'fa-chevron-right')]")
