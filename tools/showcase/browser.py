@@ -3,11 +3,13 @@
 
 import contextlib
 import dataclasses
+import io
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from PIL import Image
 from selenium import webdriver
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.service import Service
@@ -21,6 +23,8 @@ OPTIONS = ("--headless", "--no-sandbox",  # root in a namespace has no other cho
            "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1440,1000")
 LIMIT = 120
 """Seconds until a page shows what is expected."""
+
+COLORS = 96
 
 Value = TypeVar("Value")
 
@@ -70,9 +74,10 @@ class Browser:
         return wait.until(lambda _driver: ask(), f"{expected} is not on {self.driver.current_url}")
 
     def take_picture(self, name: str) -> Path:
-        """Save what the window shows."""
+        """Save what the window shows, in as few colors as Horizon's pages need."""
         path = self.pictures / f"{name}.png"
-        self.driver.save_screenshot(str(path))
+        shown = Image.open(io.BytesIO(self.driver.get_screenshot_as_png())).convert("RGB")
+        shown.quantize(COLORS).save(path, optimize=True)
         return path
 
 
