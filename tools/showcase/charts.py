@@ -10,6 +10,7 @@ and draws what Prometheus answers to the dashboard's own queries. The exporter's
 import contextlib
 import datetime
 import json
+import re
 import subprocess
 import sys
 import time
@@ -39,6 +40,7 @@ EXPORTER, PROMETHEUS = "127.0.0.1:9869", "127.0.0.1:9090"
 SCRAPE, WINDOW = 2, 30  # seconds: between two scrapes; what the dashboard calls $__rate_interval
 ROUNDS, HELD, FREE = 4, 15, 10  # how often servers come, and the seconds that they stay and are gone
 COLUMNS, ROW_HEIGHT, WIDTH = 24, 0.28, 13.0  # of the dashboard's grid; inches
+LEGEND = 6  # lines that are named
 TEXT_LIMIT = 30  # characters of a label in a table
 HIDDEN = ("__name__", "job", "uuid", "engine")
 UNITS = {"percentunit": "share", "bytes": "bytes", "watt": "W", "Bps": "bytes/s", "s": "s"}
@@ -142,18 +144,19 @@ def series(axes: Axes, panel: dict[str, Any], start: float, end: float) -> None:
     axes.set_ylabel(UNITS.get(panel["fieldConfig"]["defaults"]["unit"], ""), fontsize=7)
     for target in panel["targets"]:
         for found in ask("query_range", query=expression(target), start=start, end=end, step=SCRAPE):
-            label = target["legendFormat"]
-            for name, value in found["metric"].items():
-                label = label.replace("{{" + name + "}}", value)
+            label = re.sub(r"{{(\w+)}} ?", lambda name, has=found["metric"]: f"{has.get(name[1], '')} ".lstrip(),
+                           target["legendFormat"])
             times = [datetime.datetime.fromtimestamp(at, datetime.UTC) for at, _ in found["values"]]
             axes.plot(times, [float(value) for _, value in found["values"]], label=label, linewidth=1)
     if not axes.lines:
+        axes.set_xticks([])
+        axes.set_yticks([])
         empty(axes)
         return
-    axes.xaxis.set_major_formatter(DateFormatter("%H:%M"))
+    axes.xaxis.set_major_formatter(DateFormatter("%H:%M:%S"))
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=6, loc="upper left")
+    axes.legend(handles=axes.lines[:LEGEND], fontsize=6, loc="upper left")
 
 
 DRAW = {"stat": numbers, "table": table, "timeseries": series}
@@ -179,7 +182,7 @@ def main() -> None:
         try:
             time.sleep(HELD)
             end = time.time()
-            draw(json.loads(DASHBOARD.read_text())["panels"], start, end).savefig(file, dpi=100)
+            draw(json.loads(DASHBOARD.read_text())["panels"], start, end).savefig(file, dpi=90)
             with urllib.request.urlopen(f"http://{EXPORTER}/metrics", timeout=30) as page:
                 file.with_suffix(".txt").write_bytes(page.read())
         finally:
