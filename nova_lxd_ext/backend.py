@@ -20,7 +20,7 @@ from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.disktransfers import DiskTransfers
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.exports import Exports
-from containerhost.engines.lxd.guestfiles import GuestFiles
+from containerhost.inside.guestfiles import GuestFiles
 from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.images import Images
 from containerhost.engines.lxd.live import Live

@@ -294,3 +294,30 @@ class LiveChanges(Protocol[Current]):
 
     def replace_devices(self, current: Current, spec: ContainerSpec) -> None:
         """Take everything granted from the running container and give it the grants of ``spec``."""
+
+
+class Size(NamedTuple):
+    """:ivar cores: of the host, by which the container is bound
+    :ivar memory: bytes
+    """
+
+    cores: frozenset[int]
+    memory: int
+
+
+class LiveSizes(Protocol[Current]):
+    """Change cores, memory and labels of a container while its processes go on, and nothing else of it."""
+
+    def look(self, name: str) -> Current:
+        """Return the container.
+
+        :raises EngineNotFound: there is none, or the driver did not make it
+        """
+
+    def resize(self, current: Current, size: Size, labels: Mapping[str, str]) -> None:
+        """Let the running container have a size, and these labels beside its others. May be repeated.
+
+        :raises EngineConflict: it does not run, or is not what ``current`` tells any more: nothing is changed
+        :raises EngineNotFound: it is gone, also where another one has its name
+        :raises UnsupportedOnHost: a core is offline
+        """

@@ -57,18 +57,25 @@ class GuestNotice:
         """
         if before is None or not resources.shrinks(before, coming):
             return False
-        if self._acknowledged(name) < resources.generation(resources.parse(before)):
-            return False
         until = self._clock() + self._timeout
-        if not self.notify(name, resources.announcing(before, coming, int(until))):
+        if not self.begin(name, before, coming, until):
             return False
         awaited = resources.generation(resources.parse(coming))
-        while self._acknowledged(name) < awaited:
+        while self.acknowledged(name) < awaited:
             if self._clock() > until:
                 LOG.warning("Container %s did not acknowledge generation %d within %g s", name, awaited, self._timeout)
                 break
             self._sleep(POLL_INTERVAL)
         return True
+
+    def begin(self, name: str, before: str, coming: str, until: float) -> bool:
+        """Let the container know that it will lose something, and do not wait.
+
+        :param until: seconds since 1970
+        :returns: whether its guest listens, and was told
+        """
+        return (self.acknowledged(name) >= resources.generation(resources.parse(before))
+                and self.notify(name, resources.announcing(before, coming, int(until))))
 
     def notify(self, name: str, document: str) -> bool:
         """Write the document into the container.
@@ -100,7 +107,7 @@ class GuestNotice:
             return False
         return True
 
-    def _acknowledged(self, name: str) -> int:
+    def acknowledged(self, name: str) -> int:
         """Return the generation that the guest has acknowledged; -1 when no guest listens."""
         try:
             found = resources.parse(self._files.read(name, resources.ACKNOWLEDGED))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from containerhost.engines.capabilities import Size
 from containerhost.engines.docker.record import Netdev, Node, Record, union
 from containerhost.errors import SpecError
 from containerhost.grants import Grant
@@ -148,6 +149,11 @@ def update(spec: ContainerSpec, cpus: str, nodes: str) -> dict[str, Any]:
     everything = {"CpuPeriod": PERIOD, "CpuQuota": -1, "CpusetCpus": cpus, "CpusetMems": nodes,
                   "CpuShares": SHARES}
     return everything | cpu(spec.cpu) | memory(spec.memory)
+
+
+def live(size: Size) -> dict[str, Any]:
+    """Return the body of ``POST /containers/ID/update`` for a running container's size; its other limits stay."""
+    return {"CpusetCpus": id_text(size.cores), **memory(Memory(size.memory))}
 
 
 def cpu(wanted: Cpu) -> dict[str, Any]:

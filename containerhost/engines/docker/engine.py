@@ -7,8 +7,6 @@ devices, live consoles and events.
 
 import contextlib
 import dataclasses
-import datetime
-import json
 import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +21,7 @@ from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.freezer import Freezer
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.engines.docker.record import DIRECTORY, Record, Records
+from containerhost.engines.docker.states import bare_name, container_state, status_of, summary_state
 from containerhost.engines.verify import complaints, require_interface
 from containerhost.grants import Grant
 from containerhost.linux.lock import FileLock
@@ -35,16 +34,6 @@ from containerhost.storage import blockdisk
 from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
-
-STATUSES: Mapping[str, Status] = {
-    "created": Status.STOPPED,
-    "exited": Status.STOPPED,
-    "running": Status.RUNNING,
-    "paused": Status.FROZEN,
-    "restarting": Status.STARTING,
-    "removing": Status.STOPPING,
-    "dead": Status.ERROR,
-}
 
 LINES = 1000  # of what a container printed
 BUSY_INTERVAL = 0.2  # s between looks at a container that another caller removes
@@ -77,15 +66,16 @@ class DockerEngine:
                      self.client.containers())
 
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
-        """Return the metrics of all running containers (one request; the kernel supplies the values). One that ends
+        """Return all containers and their metrics (one request; the kernel supplies the values). One that ends
         meanwhile is left out."""
         found = []
         for summary in self.client.containers():
-            state = summary_state(summary, Record())
-            if state.status in (Status.RUNNING, Status.FROZEN):
-                used = usage.read(self._host, summary["Id"], state.status)
-                if used:
-                    found.append((state, used))
+            state = summary_state(summary, self._record_or_none(summary["Id"]))
+            runs = state.status in (Status.RUNNING, Status.FROZEN)
+            used = usage.read(self._host, summary["Id"], state.status) if runs else dataclasses.replace(
+                usage.NOTHING, status=state.status)
+            if used:
+                found.append((state, used))
         return tuple(found)
 
     def root_ids(self) -> tuple[int, int]:
@@ -117,7 +107,7 @@ class DockerEngine:
 
     def container(self, name: str) -> ContainerState:
         container = self.client.container(name)
-        return container_state(container, self._record_or_none(container["Id"]) or Record())
+        return container_state(container, self._record_or_none(container["Id"]))
 
     def exists(self, name: str) -> bool:
         try:
@@ -171,11 +161,32 @@ class DockerEngine:
         return blockdisk.holding(self._host, self.client.info()["DockerRootDir"])
 
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
-        """Let a container, stopped or running, have the CPUs and the memory that ``spec`` says. Docker changes all of
-        it or nothing."""
+        """Let a container, stopped or running, have the CPUs, the memory and the labels that ``spec`` says. Docker
+        changes all of the limits or nothing."""
         allowed = self._host.fields("/proc/self/status")
         with self._recorded_cores(name, spec.cpu.own_cores):
             self.client.update(name, config.update(spec, allowed["Cpus_allowed_list"], allowed["Mems_allowed_list"]))
+        container = self.client.container(name)
+        record = self._record_or_none(container["Id"])
+        if record is not None and container_state(container, record).labels != spec.labels:
+            self.relabel(container["Id"], spec.labels)
+
+    def own(self, name: str) -> tuple[str, ContainerState]:
+        """Return Docker's id and the state of a container that this engine made.
+
+        :raises EngineNotFound: there is none of that name or id, or others made it
+        """
+        container = self.client.container(name)
+        return container["Id"], container_state(container, self._records.read(container["Id"]))
+
+    def relabel(self, container: str, labels: Mapping[str, str]) -> None:
+        """Let a container have these labels in place of those that it was made with.
+
+        :param container: Docker's id
+        """
+        with self._locked(container):
+            record = self._records.read(container)
+            self._records.write(container, dataclasses.replace(record, labels=dict(labels)))
 
     @contextlib.contextmanager
     def _recorded_cores(self, name: str, cores: frozenset[int]) -> Iterator[None]:
@@ -382,7 +393,8 @@ class DockerEngine:
             require_made_for(container, grants_of(parts))
             self._records.write(container["Id"],
                                 dataclasses.replace(wanted, volumes_in_root=record.volumes_in_root,
-                                                    container=record.container, cores=record.cores))
+                                                    container=record.container, cores=record.cores,
+                                                    labels=record.labels))
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """Look into the running container from the host, through its first process; nothing of it is run."""
@@ -458,47 +470,3 @@ def require_libraries(container: Mapping[str, Any], pid: int | None, more: Colle
     if pid is not None and more:
         raise errors.SpecError(f"the libraries of the GPU's driver ({', '.join(sorted(more))}) come in when container "
                                f"{bare_name([container['Name']])} starts: stop it first")
-
-
-def status_of(container: Mapping[str, Any]) -> Status:
-    return STATUSES.get(container["State"]["Status"], Status.ERROR)
-
-
-def container_state(container: Mapping[str, Any], record: Record) -> ContainerState:
-    return ContainerState(
-        name=bare_name([container["Name"]]), status=status_of(container),
-        labels=labels_of(container["Config"]["Labels"]), created=moment(container["Created"]),
-        last_used=moment(container["State"]["StartedAt"]), interfaces=interfaces_of(record), cores=record.cores)
-
-
-def summary_state(summary: Mapping[str, Any], record: Record | None) -> ContainerState:
-    """Return the state of an entry of Docker's list, which lacks when a container was last started."""
-    return ContainerState(
-        name=bare_name(summary["Names"]), status=STATUSES.get(summary["State"], Status.ERROR),
-        labels=labels_of(summary["Labels"]), created=datetime.datetime.fromtimestamp(summary["Created"], datetime.UTC),
-        interfaces=interfaces_of(record or Record()), cores=(record or Record()).cores)
-
-
-def bare_name(names: Sequence[str]) -> str:
-    return names[0].removeprefix("/") if names else ""
-
-
-def interfaces_of(record: Record) -> dict[str, str]:
-    return {netdev.name: netdev.host_name for netdev in sorted(record.netdevs)}
-
-
-def labels_of(labels: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the driver's labels; none where somebody else wrote the label."""
-    try:
-        own = json.loads((labels or {}).get(config.LABEL, "{}"))
-        return {str(key): str(value) for key, value in own.items()}
-    except (ValueError, AttributeError):
-        return {}
-
-
-def moment(text: str) -> datetime.datetime | None:
-    """Parse Docker's RFC 3339 time with nanoseconds; None for its "never", which is in year 1."""
-    seconds, _, fraction = text.removesuffix("Z").partition(".")
-    if seconds.startswith("0001-"):
-        return None
-    return datetime.datetime.fromisoformat(f"{seconds}.{fraction[:6].ljust(6, '0')}+00:00")

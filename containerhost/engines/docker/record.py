@@ -7,7 +7,7 @@ all, and holds only names and numbers.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ class Record:
         earlier version made, whose data is in Docker's anonymous volumes
     :ivar cores: those it has for itself
     :ivar container: its name; empty in records of earlier versions
+    :ivar labels: the driver's marks since they were changed: Docker fixes those that a container was made with; None
+        where they were not
     """
 
     devices: frozenset[str] = frozenset()
@@ -63,6 +65,7 @@ class Record:
     volumes_in_root: bool = False
     container: str = ""
     cores: frozenset[int] = frozenset()
+    labels: Mapping[str, str] | None = None
 
     def called_here(self, other: "Record") -> "Record":
         """Return ``other`` with the names that its interfaces have in this container: what they were given by may
@@ -75,12 +78,12 @@ class Record:
         return Record(self.devices | other.devices, self.nodes | other.nodes,
                       other.netdevs | (self.netdevs - other.netdevs), self.libraries | other.libraries,
                       self.volumes_in_root or other.volumes_in_root, self.container or other.container,
-                      self.cores | other.cores)
+                      self.cores | other.cores, self.labels if other.labels is None else other.labels)
 
     def __sub__(self, other: "Record") -> "Record":
         """Return the record without another's parts. Libraries stay as long as the container runs."""
         return Record(self.devices - other.devices, self.nodes - other.nodes, self.netdevs - other.netdevs,
-                      self.libraries, self.volumes_in_root, self.container, self.cores)
+                      self.libraries, self.volumes_in_root, self.container, self.cores, self.labels)
 
     def fields(self) -> dict[str, Any]:
         """Return the record's fields as JSON has them."""
@@ -89,7 +92,8 @@ class Record:
                 "netdevs": [{"host_name": netdev.host_name, "name": netdev.name,
                              "setup": netdev.setup and netdev.setup._asdict()} for netdev in sorted(self.netdevs)],
                 "libraries": sorted(self.libraries), "volumes_in_root": self.volumes_in_root,
-                "container": self.container, "cores": sorted(self.cores)}
+                "container": self.container, "cores": sorted(self.cores),
+                "labels": None if self.labels is None else dict(self.labels)}
 
 
 class Records:
@@ -140,7 +144,11 @@ def parsed(data: Any) -> Record:
                   frozenset(Netdev(str(item["host_name"]), str(item["name"]), recordfiles.ip_config(item.get("setup")))
                             for item in data["netdevs"]), frozenset(map(str, data.get("libraries", ()))),
                   bool(data.get("volumes_in_root", False)), str(data.get("container", "")),
-                  frozenset(map(int, data.get("cores", ()))))
+                  frozenset(map(int, data.get("cores", ()))), labels(data.get("labels")))
+
+
+def labels(data: Any) -> dict[str, str] | None:
+    return None if data is None else {str(key): str(value) for key, value in data.items()}
 
 
 def union(parts: Iterable[Record]) -> Record:

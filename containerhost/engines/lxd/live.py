@@ -15,9 +15,14 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from containerhost.engines.lxd import config, cores, memoryuse
+from containerhost import errors
+from containerhost.engines import Status, memoryuse
+from containerhost.engines.capabilities import Size
+from containerhost.engines.lxd import config, cores
 from containerhost.engines.lxd.client import LxdClient, VersionedInstance
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.states import STATUSES
+from containerhost.idlist import id_list
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec
 from containerhost.sysfs import Host
@@ -105,6 +110,22 @@ class Live:
             cores.wait_applied(self._client, self._engine.change, self._host, spec.name, pid,
                                wanted.config.get(cores.LIMIT))
             cores.bind_memory(self._privileged, self._host, pid, spec.cpu)
+
+    def resize(self, current: VersionedInstance, size: Size, labels: Mapping[str, str]) -> None:
+        """Let the running container have other cores and memory, and labels; all else stays. One request, which LXD
+        refuses when anything else has changed the container."""
+        instance, etag = current
+        name, online = instance["name"], id_list(self._host.text("/sys/devices/system/cpu/online"))
+        if STATUSES.get(instance["status_code"]) is not Status.RUNNING:
+            raise errors.EngineConflict(f"container {name} does not run, so it is not resized")
+        if not size.cores <= online:
+            raise errors.UnsupportedOnHost(f"container {name} is to run on cores {config.core_list(size.cores)}, of "
+                                           f"which {config.core_list(size.cores - online)} are offline")
+        keys = {cores.LIMIT: config.core_list(size.cores), "limits.memory": str(size.memory)}
+        keys |= {f"user.{key}": value for key, value in labels.items()}
+        self._client.replace_instance(name, instance | {"config": instance["config"] | keys}, etag)
+        cores.wait_applied(self._client, self._engine.change, self._host, name, self._engine.pid(name),
+                           keys[cores.LIMIT])
 
     def replace_devices(self, current: VersionedInstance, spec: ContainerSpec) -> None:
         """Take everything granted from the running container and give it the grants of ``spec``: for one that does not

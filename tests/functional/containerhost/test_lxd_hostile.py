@@ -12,7 +12,7 @@ from typing import Any
 
 from containerhost import errors
 from containerhost.engines import Status
-from containerhost.engines.lxd.guestfiles import GuestFiles
+from containerhost.inside.guestfiles import GuestFiles
 from containerhost.inside.guest_directory import LIMIT
 from containerhost.privileged import Privileged
 from containerhost.process import daemonhelpers

@@ -17,7 +17,7 @@ from oslo_privsep import priv_context
 from containerhost.devices.model import Role
 from containerhost.devices.scan import scan
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.engines.lxd.guestfiles import GuestFiles
+from containerhost.inside.guestfiles import GuestFiles
 from containerhost.errors import HostActionFailed
 from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Share files with running containers. LXD's files API is not used: its helper opens whatever the tenant put there,
-waits at a FIFO without end, and keeps the container from being deleted."""
+"""Share files with running containers of any engine. LXD's files API is not used: its helper opens whatever the tenant
+put there, waits at a FIFO without end, and keeps the container from being deleted."""
 
 from collections.abc import Callable
 

@@ -6,10 +6,14 @@ too that are in memory for speed: the kernel drops those when the limit shrinks.
 because containers are not swapped out.
 """
 
+import re
+
 from containerhost.sysfs import Host
 
 ROOT = "/sys/fs/cgroup"
-PAYLOAD = "lxc.payload"  # LXC's name for the group of everything in a container (lxc.container.conf, lxc.cgroup.*)
+# The group of everything in a container: LXC's name for it (lxc.container.conf, lxc.cgroup.*), and Docker's under
+# either of its cgroup drivers.
+PAYLOAD = re.compile(r"lxc\.payload.*|(docker-)?[0-9a-f]{64}(\.scope)?")
 
 
 def needed(host: Host, pid: int) -> int | None:
@@ -29,7 +33,7 @@ def needed(host: Host, pid: int) -> int | None:
 def container_part(path: str) -> str:
     """Return the group that has the container's limit: its init may have moved itself into one below."""
     parts = path.split("/")
-    depth = next((place + 1 for place, part in enumerate(parts) if part.startswith(PAYLOAD)), len(parts))
+    depth = next((place + 1 for place, part in enumerate(parts) if PAYLOAD.fullmatch(part)), len(parts))
     return "/".join(parts[:depth])
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from containerhost.engines.lxd import memoryuse
+from containerhost.engines import memoryuse
 from containerhost.sysfs import Host
 
 V1 = """cache 5000

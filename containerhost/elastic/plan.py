@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decide which size each opted-in container is to have, and what of it can be done now. Pure."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from containerhost.elastic import corechoice, policies
+from containerhost.elastic.claim import Claim
+from containerhost.elastic.corechoice import Cores, Share
+from containerhost.elastic.policies import Demand, Policy
+from containerhost.engines.capabilities import Size
+from containerhost.inside import resources
+
+UNIT = 64 << 20  # bytes of memory that are moved at least
+BAND = 16  # a change of memory is at least this part of the most
+HEADROOM = 8  # of what its processes need, this part more stays free
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A container that opted in and runs.
+
+    :ivar key: engine and name, ``lxd/c1``
+    :ivar pid: its first process
+    :ivar mark: its claim, as it is written
+    :ivar document: of its resources, as the driver or this service wrote it; None where there is none yet
+    :ivar used: busy cores in the last rounds
+    :ivar pressure: per cent of the time in which a process waited for a core; None where it is not known
+    :ivar memory_used: bytes that its processes cannot do without
+    """
+
+    key: str
+    name: str
+    pid: int
+    claim: Claim
+    mark: str
+    document: str | None
+    used: tuple[float, ...] = ()
+    pressure: float | None = None
+    memory_used: int = 0
+
+    @property
+    def cores(self) -> Cores:
+        """Return the cores that it is bound to; none where it runs on whatever the engine chooses."""
+        found = self._told("cpus")
+        cores = found.get("cores") if isinstance(found, dict) else None
+        return frozenset(core for core in cores if type(core) is int) if isinstance(cores, list) else frozenset()
+
+    @property
+    def count(self) -> int:
+        return len(self.cores) or self.claim.cores.most
+
+    @property
+    def memory(self) -> int:
+        found = self._told("memory")
+        return found if type(found) is int and found > 0 else self.claim.memory.most
+
+    @property
+    def generation(self) -> int:
+        return resources.generation(resources.parse(self.document))
+
+    def _told(self, key: str) -> Any:
+        return (resources.parse(self.document) or {}).get(key)
+
+    def coming(self, size: Size) -> str:
+        """Return its document with another size."""
+        present = resources.parse(self.document) or {}
+        body = {"devices": present.get("devices", []), "environment": present.get("environment", {}),
+                "cpus": {"count": len(size.cores), "cores": sorted(size.cores)}, "memory": size.memory}
+        return resources.following(body, self.document)
+
+    def loses(self, size: Size) -> bool:
+        return (len(size.cores) < self.count or not self.cores <= size.cores or size.memory < self.memory)
+
+
+@dataclasses.dataclass(frozen=True)
+class Capacity:
+    """What the host has for the containers that opted in.
+
+    :ivar cores: online, and nobody's own
+    :ivar hardware: the host's hardware cores with their NUMA nodes, each as its threads
+    :ivar memory: bytes
+    """
+
+    cores: Cores
+    hardware: tuple[tuple[int, Cores], ...]
+    memory: int
+
+
+def sizes(members: Sequence[Member], capacity: Capacity, policy: Policy) -> dict[str, Size]:
+    """Return which size each is to have in the end.
+
+    A container with none of the permitted cores left keeps what it has.
+    """
+    permitted = {member.key: capacity.cores & (member.claim.choice or capacity.cores) for member in members}
+    members = [member for member in members if permitted[member.key]]
+    counts = policy(len(frozenset[int]().union(*permitted.values())), [Demand(
+        member.key, member.claim.cores.least, member.claim.cores.most, member.count, member.claim.priority,
+        policies.cores_needed(member.count, member.used, member.pressure)) for member in members])
+    cores = corechoice.choose([Share(member.key, counts[member.key], permitted[member.key], member.cores)
+                               for member in members], capacity.hardware,
+                              {member.key: member.claim.cores.least for member in members})
+    memories = _memories(members, capacity.memory, policy)
+    return {member.key: Size(cores[member.key], memories[member.key]) for member in members}
+
+
+def _memories(members: Sequence[Member], capacity: int, policy: Policy) -> dict[str, int]:
+    """Return the memory of each. One whose memory is fixed keeps it."""
+    found = {member.key: member.memory for member in members}
+    moving = [member for member in members if not member.claim.memory.is_fixed]
+    amounts = policy(capacity // UNIT, [_memory_demand(member) for member in moving])
+    for member in moving:
+        wanted = max(member.claim.memory.least, min(member.claim.memory.most, amounts[member.key] * UNIT))
+        band = max(UNIT, member.claim.memory.most // BAND)
+        if abs(wanted - member.memory) >= band or (wanted == member.claim.memory.most):
+            found[member.key] = wanted
+    return found
+
+
+def _memory_demand(member: Member) -> Demand:
+    """Return the demand in units. What its processes use stays."""
+    needed = _units(needed_memory(member.memory_used))
+    most, present = _units(member.claim.memory.most), _units(member.memory)
+    least = min(most, max(_units(member.claim.memory.least), min(needed, present)))
+    return Demand(member.key, least, most, present, member.claim.priority, needed)
+
+
+def needed_memory(used: int) -> int:
+    return used + used // HEADROOM
+
+
+def _units(size: int) -> int:
+    return -(-size // UNIT)
+
+
+def is_shared(wanted: Mapping[str, Size]) -> bool:
+    """Return whether cores are so few that containers share some."""
+    return sum(len(size.cores) for size in wanted.values()) > len(frozenset[int]().union(
+        *(size.cores for size in wanted.values())))
+
+
+def possible(member: Member, wanted: Size, held: Cores, memory_free: int, *, shared: bool) -> Size | None:
+    """Return the size that a container can have now, on its way to what it is to have; None if it has to wait for
+    others, or has it.
+
+    :param held: cores that others have still, or were promised
+    :param memory_free: bytes that nobody has
+    :param shared: whether cores are so few that some are had by several
+    """
+    cores = wanted.cores if shared else wanted.cores - held
+    memory = min(wanted.memory, member.memory + max(0, memory_free))
+    if len(cores) < member.claim.cores.least and len(cores) < len(wanted.cores):
+        cores = member.cores
+    if not cores or (cores == member.cores and memory == member.memory):
+        return None
+    return Size(cores, memory)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decide how many units of a resource each opted-in container is to have. Pure.
+
+A unit is a core, or a piece of memory. A policy maps a capacity and the demands on it to an amount for each. Of every
+policy holds:
+
+- each has at least its least and at most its most;
+- the sum is at most the capacity; if not even the leasts fit, each has its least and no more;
+- where nothing else changes, a second division of what the first one gave changes nothing.
+
+Fairness is max-min: the next unit goes to who has the smallest part of its most, which is what its owner claimed.
+Between equals it stays with who has it already.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+Amounts = dict[str, int]
+
+
+class Demand(NamedTuple):
+    """:ivar least, most: between these it may be
+    :ivar present: what it has
+    :ivar priority: 10 is served first
+    :ivar need: what it could use now
+    """
+
+    name: str
+    least: int
+    most: int
+    present: int
+    priority: int = 0
+    need: int = 0
+
+
+def fair(capacity: int, demands: Sequence[Demand]) -> Amounts:
+    """Divide everything in proportion to what each may have."""
+    return _filled(capacity, demands, [lambda demand: demand.most])
+
+
+def priority(capacity: int, demands: Sequence[Demand]) -> Amounts:
+    """Serve the highest priority first, in full; equal ones are served as :func:`fair` does."""
+    amounts = _leasts(demands)
+    for level in sorted({demand.priority for demand in demands}, reverse=True):
+        _fill(amounts, capacity, demands, lambda demand, level=level: (  # type: ignore[misc]
+            demand.most if demand.priority == level else amounts[demand.name]))
+    return amounts
+
+
+def load(capacity: int, demands: Sequence[Demand]) -> Amounts:
+    """Give each what it needs; what nobody needs stays where it is, so that nothing moves for nothing."""
+    return _filled(capacity, demands, [lambda demand: min(demand.need, demand.most),
+                                       lambda demand: min(demand.present, demand.most)])
+
+
+Policy = Callable[[int, Sequence[Demand]], Amounts]
+POLICIES: Mapping[str, Policy] = {"fair": fair, "priority": priority, "load": load}
+
+
+def _filled(capacity: int, demands: Sequence[Demand], ceilings: Sequence[Callable[[Demand], int]]) -> Amounts:
+    amounts = _leasts(demands)
+    for ceiling in ceilings:
+        _fill(amounts, capacity, demands, ceiling)
+    return amounts
+
+
+def _leasts(demands: Sequence[Demand]) -> Amounts:
+    return {demand.name: demand.least for demand in demands}
+
+
+def _fill(amounts: Amounts, capacity: int, demands: Sequence[Demand], ceiling: Callable[[Demand], int]) -> None:
+    """Give what is left of the capacity, unit by unit, to those that are below their ceiling."""
+    def entry(demand: Demand) -> tuple[Fraction, bool, str]:
+        amount = amounts[demand.name]
+        return Fraction(amount + 1, demand.most), demand.present <= amount, demand.name
+
+    by_name = {demand.name: demand for demand in demands}
+    left = capacity - sum(amounts.values())
+    waiting = [entry(demand) for demand in demands if amounts[demand.name] < ceiling(demand)]
+    heapq.heapify(waiting)
+    while left > 0 and waiting:
+        demand = by_name[heapq.heappop(waiting)[2]]
+        amounts[demand.name] += 1
+        left -= 1
+        if amounts[demand.name] < ceiling(demand):
+            heapq.heappush(waiting, entry(demand))
+
+
+BUSY = Fraction(9, 10)  # of its cores: who uses more could use another one
+PRESSED = 10.0  # % of the time in which a process waits for a core
+
+
+def cores_needed(present: int, used: Sequence[float], pressure: float | None) -> int:
+    """Return how many cores a container could use.
+
+    The bound for growing and that for shrinking are the same number of busy cores, and a shrink waits for the highest
+    use of all rounds: so a load that is constant moves nothing to and fro.
+
+    :param used: busy cores in the last rounds with its present size, the newest last
+    :param pressure: per cent of the time in which a process waited for a core (PSI, ``some avg10``): an average of use
+        hides short peaks, so who waits keeps what it has; None where the kernel does not tell
+    """
+    if not used:
+        return present
+    if used[-1] >= BUSY * present:
+        return present + max(1, present // 2)
+    enough = int(max(used) / BUSY) + 1
+    return max(enough, present) if pressure is not None and pressure >= PRESSED else enough

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record what the elastic service has begun, so that the next one can finish it after it was killed at any point, and
+what it saw last, which ``containerhost elastic status`` tells.
+
+The sizes themselves are in the containers' configuration: a record that is lost loses none.
+"""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from containerhost.linux import records
+from containerhost.linux.files import atomic_write
+from containerhost.linux.lock import make_directory
+
+LOG = logging.getLogger(__name__)
+DIRECTORY = Path("/var/lib/containerhost/elastic")
+FILE = "state.json"
+VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A change of one container.
+
+    :ivar generation: of the document that the container has
+    :ivar mark: that says what it may have
+    :ivar document: the coming one
+    :ivar until: seconds since 1970, when the guest's time is over
+    :ivar applying: the engine was asked for it
+    """
+
+    generation: int
+    mark: str
+    document: str
+    until: float
+    applying: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """:ivar steps: by engine and container, ``lxd/c1``
+    :ivar seen: what the last round saw, as the status has it
+    """
+
+    steps: Mapping[str, Step] = dataclasses.field(default_factory=dict)
+    seen: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class StateFile:
+    def __init__(self, directory: Path = DIRECTORY) -> None:
+        self.path = directory / FILE
+        self._written: State | None = None
+
+    def read(self) -> State:
+        """Return the state; an empty one where there is none, or none that can be read."""
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            records.version(found)
+            steps = {str(key): records.parsed(Step, json.dumps(step)) for key, step in found["steps"].items()}
+            return State(steps, dict(found["seen"]))
+        except FileNotFoundError:
+            return State()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            LOG.warning("What was begun is not known, because %s cannot be read (%s): it is begun anew", self.path,
+                        error)
+            return State()
+
+    def write(self, state: State) -> None:
+        """Write the state if it has changed; it is on the disk when this returns.
+
+        :raises OSError: it cannot be written
+        """
+        if state == self._written:
+            return
+        make_directory(self.path.parent)
+        atomic_write(self.path, records.replacing(self.path, dataclasses.asdict(state), VERSION).encode(), 0o644)
+        self._written = state

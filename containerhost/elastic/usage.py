@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure what containers use, for the policy ``load``: CPU time from the engine's list, all else from the kernel."""
+
+import re
+from collections import deque
+from collections.abc import Collection
+from typing import NamedTuple
+
+from containerhost.engines.memoryuse import ROOT, container_part
+from containerhost.sysfs import Host
+
+ROUNDS = 3  # whose highest use a shrink waits for
+LEAST_TIME = 1.0  # s that a sample covers
+SECOND = 1_000_000_000  # ns
+PRESSURE = re.compile(r"some avg10=([0-9]{1,3}(?:\.[0-9]{1,2})?) ")
+
+
+class _Sample(NamedTuple):
+    pid: int | None
+    cores: int
+    cpu_time: int
+    time: float
+
+
+class Load:
+    """Remember the busy cores of containers in the last rounds."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, _Sample] = {}
+        self._used: dict[str, deque[float]] = {}
+
+    def observe(self, key: str, pid: int | None, cores: int, cpu_time: int, now: float) -> tuple[float, ...]:
+        """Return the busy cores in the last rounds with the present number of cores, the newest last.
+
+        :param cpu_time: nanoseconds since its start
+        :param now: seconds, of a clock that is never set
+        """
+        last, sample = self._last.get(key), _Sample(pid, cores, cpu_time, now)
+        if last is None or (last.pid, last.cores) != (pid, cores) or cpu_time < last.cpu_time:
+            self._last[key], self._used[key] = sample, deque(maxlen=ROUNDS)
+        elif now - last.time >= LEAST_TIME:
+            self._used[key].append((cpu_time - last.cpu_time) / SECOND / (now - last.time))
+            self._last[key] = sample
+        return tuple(self._used[key])
+
+    def keep(self, keys: Collection[str]) -> None:
+        """Forget all others."""
+        for gone in self._last.keys() - set(keys):
+            del self._last[gone], self._used[gone]
+
+
+def cpu_pressure(host: Host, pid: int) -> float | None:
+    """Return the per cent of the last 10 s in which a process of the container waited for a CPU; None where the kernel
+    does not tell (Documentation/accounting/psi.rst: for groups of version 2 alone, also beside version 1)."""
+    for line in host.lines(f"/proc/{pid}/cgroup"):
+        number, _, path = line.split(":", 2)
+        if number == "0":
+            part = container_part(path)
+            texts = (host.text(f"{root}{part}/cpu.pressure") for root in (f"{ROOT}/unified", ROOT))
+            found = next((match for text in texts if text and (match := PRESSURE.match(text))), None)
+            return float(found[1]) if found else None
+    return None

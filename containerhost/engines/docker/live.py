@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Change cores and memory of a container while its processes go on. Docker fixes labels when it makes a container; they
+change in the engine's record."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from containerhost import errors
+from containerhost.engines import Status
+from containerhost.engines.capabilities import LiveSizes, Size
+from containerhost.engines.docker import config
+from containerhost.engines.docker.engine import DockerEngine
+from containerhost.idlist import id_list
+from containerhost.sysfs import Host
+
+
+class Seen(NamedTuple):
+    """A container as one request told of it.
+
+    :ivar id: Docker's
+    """
+
+    id: str
+    labels: Mapping[str, str]
+
+    def label(self, key: str) -> str | None:
+        return self.labels.get(key)
+
+
+class Live:
+    def __init__(self, engine: DockerEngine, host: Host | None = None) -> None:
+        self._engine = engine
+        self._host = host or Host()
+
+    def look(self, name: str) -> Seen:
+        return self._look(name)[0]
+
+    def resize(self, current: Seen, size: Size, labels: Mapping[str, str]) -> None:
+        """Let the running container have other cores and memory, and labels. The labels follow the limits: a caller
+        that is killed between the two repeats the call."""
+        found, status = self._look(current.id)
+        if status is not Status.RUNNING or found != current:
+            raise errors.EngineConflict(f"container {current.id[:12]} was stopped or changed meanwhile, so it is not "
+                                        "resized")
+        missing = size.cores - id_list(self._host.text("/sys/devices/system/cpu/online"))
+        if missing:
+            raise errors.UnsupportedOnHost(f"container {current.id[:12]} is to run on cores "
+                                           f"{config.id_text(size.cores)}, of which {config.id_text(missing)} are "
+                                           "offline")
+        self._engine.client.update(current.id, config.live(size))
+        self._engine.relabel(current.id, dict(current.labels) | dict(labels))
+
+    def _look(self, name: str) -> tuple[Seen, Status]:
+        container, state = self._engine.own(name)
+        return Seen(container, state.labels), state.status
+
+
+_: type[LiveSizes[Seen]] = Live
