@@ -4,6 +4,7 @@
 import re
 from collections.abc import Mapping
 
+from containerhost.elastic.claim import marked
 from containerhost.grants import GPU_CAPABILITIES
 from containerhost.spec import BridgedNic, ContainerSpec, DirectoryDisk, IoLimit, Mount, RootDisk, Security
 from containerhost.storage import sharedmemory
@@ -11,7 +12,7 @@ from lxdone import cloudinit
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node import context, limits
-from onedriver.node.limits import NodeCores, cpu, memory, processes
+from onedriver.node.limits import NodeCores, cpu, elastic, memory, processes
 from onedriver.node.names import labels, name
 from onedriver.section import NO, YES
 from onedriver.vm import MIB, OVS, Disk, Nic, Vm
@@ -39,12 +40,13 @@ def spec(vm: Vm, options: Options, cores: NodeCores, *, packed: bool = False
     :raises BadInput, NotSupported: it asks for what this driver cannot or must not do
     """
     context.require_names(vm.context)
-    return ContainerSpec(
+    found = ContainerSpec(
         name=name(vm.id), image="", cpu=cpu(vm, cores), memory=memory(vm),
         root=RootDisk(options.storage_pool, root_size(root(vm), options, packed=packed), io_limit(root(vm))),
         security=security(vm.own, options), gpu_libraries=gpu_capabilities(vm.own) or frozenset(),
         processes=processes(vm.own, PROCESS_LIMIT, options.process_limit),
         cloud_init=cloudinit.documents(vm.context), labels=labels(vm))
+    return marked(found, elastic(vm, found.cpu, found.memory))
 
 
 def security(own: Mapping[str, str], options: Options) -> Security:

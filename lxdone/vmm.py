@@ -368,7 +368,7 @@ class Vmm(BaseVmm):
             try:
                 with self._root_images.held(disk, origin, directory, limit) as image:
                     labels = dict(spec.labels) | {translate.IMAGE_LABEL: image}
-                    with self._cores.bound(dataclasses.replace(spec, image=image, labels=labels)) as bound:
+                    with self._cores.bound(self._noted(dataclasses.replace(spec, image=image, labels=labels))) as bound:
                         return self._engine.create(bound)
             except EngineNotFound:
                 if last:
@@ -379,7 +379,7 @@ class Vmm(BaseVmm):
         grants = self._acquire_anew(vm, view)
         self._write_context(vm, self._engine.root_ids(spec.name))
         self._disks.provide(vm)
-        fitted = self._fitted(vm, spec, grants)
+        fitted = self._noted(self._fitted(vm, spec, grants))
         with self._cores.bound(fitted) as bound:
             self._engine.reconfigure(spec.name, bound)
         self._disks.release_others(vm)

@@ -20,12 +20,12 @@ from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.disktransfers import DiskTransfers
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.exports import Exports
-from containerhost.inside.guestfiles import GuestFiles
 from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.images import Images
 from containerhost.engines.lxd.live import Live
 from containerhost.engines.lxd.migration import Transfers
 from containerhost.engines.lxd.pooldisks import PoolDisks
+from containerhost.inside.guestfiles import GuestFiles
 from containerhost.inside.guestnotice import GuestNotice
 from containerhost.network.veth import Veths
 from containerhost.privileged import Privileged

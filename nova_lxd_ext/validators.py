@@ -15,6 +15,9 @@ LIVE_RESIZE = PREFERRED, REQUIRED = ("preferred", "required")
 SHARED_MEMORY = "hpc:shared_memory"
 VF_RATE = "lxd:vf_max_tx_rate"
 
+ELASTIC = VCPUS_MIN, VCPUS_MAX, MEMORY_MIN, MEMORY_MAX, ELASTIC_PRIORITY = (
+    "hpc:vcpus_min", "hpc:vcpus_max", "hpc:memory_min", "hpc:memory_max", "hpc:elastic_priority")
+
 _CAPABILITY = "|".join(GPU_CAPABILITIES)
 
 EXTRA_SPEC_VALIDATORS = [
@@ -82,6 +85,32 @@ EXTRA_SPEC_VALIDATORS = [
                     "in the same server group.",
         value={"type": int, "min": 1, "description": "MiB, at most the flavor's memory; a /dev/shm of its own when "
                                                      "absent."},
+    ),
+    base.ExtraSpecValidator(
+        name=VCPUS_MIN,
+        description="Fewest cores that the container keeps while the elastic service of its host divides cores among "
+                    "the containers that opted in by this key or the next ones.",
+        value={"type": int, "min": 1, "description": "A number, at most the flavor's vCPUs; these when absent."},
+    ),
+    base.ExtraSpecValidator(
+        name=VCPUS_MAX,
+        description="Most cores that the container gets of the elastic service.",
+        value={"type": int, "min": 1, "description": "A number, at most the flavor's vCPUs; these when absent."},
+    ),
+    base.ExtraSpecValidator(
+        name=MEMORY_MIN,
+        description="Least memory that the container keeps while the elastic service of its host divides memory.",
+        value={"type": int, "min": 16, "description": "MiB, at most the flavor's memory; this when absent."},
+    ),
+    base.ExtraSpecValidator(
+        name=MEMORY_MAX,
+        description="Most memory that the container gets of the elastic service.",
+        value={"type": int, "min": 16, "description": "MiB, at most the flavor's memory; this when absent."},
+    ),
+    base.ExtraSpecValidator(
+        name=ELASTIC_PRIORITY,
+        description="Which containers the elastic service serves first, where its policy is priority.",
+        value={"type": int, "min": 0, "max": 10, "description": "0 to 10, which is served first; 5 when absent."},
     ),
 ]
 

@@ -4,12 +4,13 @@ spec."""
 
 import re
 
+from containerhost.elastic.claim import marked
 from containerhost.spec import ContainerSpec, Mount, RootDisk, Security
 from containerhost.storage import sharedmemory
 from onedock.attributes import PROCESS_LIMIT, Attributes
 from onedock.conf import Options
 from onedriver.errors import BadInput, NotSupported
-from onedriver.node.limits import NodeCores, cpu, io_limit, memory, processes
+from onedriver.node.limits import NodeCores, cpu, elastic, io_limit, memory, processes
 from onedriver.node.names import labels, name
 from onedriver.vm import MIB, Disk, Vm
 
@@ -29,12 +30,13 @@ def spec(vm: Vm, attributes: Attributes, options: Options, cores: NodeCores) -> 
     require_disks(vm)
     if vm.topology.hugepage:
         raise NotSupported(f"VM {vm.id} is to have huge pages, which Docker has no limit for; leave out HUGEPAGE_SIZE")
-    return ContainerSpec(
+    found = ContainerSpec(
         name=name(vm.id), image="", cpu=cpu(vm, cores), memory=memory(vm),
         root=RootDisk("", root(vm).size if options.root_quota else None, io_limit(root(vm))),
         security=Security(read_only=attributes.read_only), environment=attributes.environment,
         program=attributes.program, labels=labels(vm),
         processes=processes(vm.own, PROCESS_LIMIT, options.process_limit))
+    return marked(found, elastic(vm, found.cpu, found.memory))
 
 
 def root(vm: Vm) -> Disk:

@@ -231,7 +231,7 @@ class Vmm(BaseVmm):
         beside = attributes.raw(vm.own, self._options.raw_options)
         mounts = (*self._guests.mounts(vm.id), *translate.shared_memory(self._shared_memory(vm)))
         made = dataclasses.replace(spec, image=image, mounts=mounts)
-        with self._cores.bound(made) as bound:
+        with self._cores.bound(self._noted(made)) as bound:
             self._engine.create(bound, beside)
 
     def _restart(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
@@ -243,7 +243,7 @@ class Vmm(BaseVmm):
         parts: tuple[Part, ...] = (*self._nics.provide(vm, running=False), *grants)
         self._nics.remove(vm.id, frozenset(nic.target for nic in vm.nics))
         self._engine.update_devices(spec.name, parts)
-        with self._cores.bound(dataclasses.replace(spec, parts=parts)) as bound:
+        with self._cores.bound(self._noted(dataclasses.replace(spec, parts=parts))) as bound:
             self._engine.reconfigure(spec.name, bound)
         self._start(spec.name, parts)
 

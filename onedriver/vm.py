@@ -161,7 +161,7 @@ class Vm(NamedTuple):
     :ivar memory: bytes
     :ivar graphics: the attributes of its screen, as they are written (see :mod:`onedriver.graphics`)
     :ivar uid: number of the user who owns the VM; None if it is not told
-    :ivar hpc: JOB and SHARED_MEMORY of HPC as they are written; the owner may change them at any time
+    :ivar hpc: JOB, SHARED_MEMORY and ELASTIC of HPC as they are written; the owner may change them at any time
     :ivar system_ds: id of the system datastore it is on; None before its first host
     :ivar uuid: None where it is none: its owner may change it at any time, and the VM must end all the same
     :ivar context: variables for the guest, in OpenNebula's order; the owner may change them at any time, so their names
@@ -362,7 +362,7 @@ def affinity(sections: tuple[Section | None, ...]) -> str | None:
 
 def hpc(sections: tuple[Section | None, ...]) -> dict[str, str]:
     found = next((own for section in sections if section and (own := section.section("HPC"))), None)
-    return {"JOB": found.text("JOB") or "", "SHARED_MEMORY": found.text("SHARED_MEMORY") or ""} if found else {}
+    return {key: found.text(key) or "" for key in ("JOB", "SHARED_MEMORY", "ELASTIC")} if found else {}
 
 
 def own_attributes(sections: tuple[Section | None, ...], prefix: str) -> dict[str, str]:

@@ -137,5 +137,5 @@ def keeping_size(spec: ContainerSpec, mark: str | None, document: Mapping[str, o
     if (claim is None or not cores or type(memory) is not int
             or not (len(cores) <= claim.cores.most and memory <= claim.memory.most)):
         return spec
-    cpu = dataclasses.replace(spec.cpu, count=len(cores), cores=cores, share=None)
+    cpu = dataclasses.replace(spec.cpu, count=len(cores), cores=cores)
     return dataclasses.replace(spec, cpu=cpu, memory=dataclasses.replace(spec.memory, size=memory))

@@ -65,10 +65,7 @@ class Member:
 
     def coming(self, size: Size) -> str:
         """Return its document with another size."""
-        present = resources.parse(self.document) or {}
-        body = {"devices": present.get("devices", []), "environment": present.get("environment", {}),
-                "cpus": {"count": len(size.cores), "cores": sorted(size.cores)}, "memory": size.memory}
-        return resources.following(body, self.document)
+        return resources.resized(self.document, len(size.cores), size.cores, size.memory)
 
     def loses(self, size: Size) -> bool:
         return (len(size.cores) < self.count or not self.cores <= size.cores or size.memory < self.memory)

@@ -34,6 +34,7 @@ from containerhost.sysfs import Host
 LOG = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.2  # s between two looks at guests that are waited for
+REST = 60.0  # s until a change that failed is tried again: its guest was asked to let go for nothing
 FAILURES = (errors.ContainerHostError, OSError)
 
 
@@ -79,6 +80,7 @@ class Service:
         self._load = Load()
         self._told: dict[str, tuple[int, int]] = {}  # its first process, and the generation
         self._announced: set[str] = set()  # by this process
+        self._resting: dict[str, float] = {}  # until when
         state = file.read()
         self.steps: dict[str, Step] = dict(state.steps)
         self.seen: Mapping[str, Any] = state.seen
@@ -124,7 +126,7 @@ class Service:
         # Who loses comes first: what is lost at once can be had by others in the same round.
         for member in sorted(by_key.values(), key=lambda member: not self._loses(member, wanted)):
             key = member.key
-            if key not in wanted or key in self.steps:
+            if key not in wanted or key in self.steps or key in self._resting:
                 continue
             others = frozenset[int]().union(*(cores for other, cores in held.items() if other != key))
             size = plan.possible(member, wanted[key], others, capacity.memory - sum(memory.values()), shared=shared)
@@ -145,6 +147,7 @@ class Service:
                   for state, metrics in managed.engine.measured()]
         members = [member for name, state, metrics in listed if (member := self._member(name, state, metrics))]
         self._load.keep([member.key for member in members])
+        self._resting = {key: until for key, until in self._resting.items() if self._monotonic() < until}
         mine = {member.key for member in members}
         own = frozenset[int]().union(*(state.cores for name, state, _ in listed if f"{name}/{state.name}" not in mine))
         found = topology.read(self._host)
@@ -235,7 +238,7 @@ class Service:
         if size.memory < member.memory and (needed := self._memory_used(member.pid, 0)) > size.memory:
             LOG.warning("Container %s uses %d MiB, more than the %d MiB it was to have: it keeps its size", member.key,
                         needed >> 20, size.memory >> 20)
-            self._withdraw(member, "in use")
+            self._fail(member, "in use")
             return member
         try:
             with resizing(self._options.locks, member.name, 0):
@@ -254,7 +257,7 @@ class Service:
             return member
         except FAILURES as error:
             LOG.warning("Container %s does not get its size: %s", member.key, error)
-            self._withdraw(member, "failed")
+            self._fail(member, "failed")
             return member
         LOG.info("Container %s has cores %s and %d MiB: %s", member.key, sorted(size.cores), size.memory >> 20, outcome)
         self._count("change", outcome)
@@ -262,6 +265,10 @@ class Service:
         changed = dataclasses.replace(member, document=step.document)
         self._tell(changed)
         return changed
+
+    def _fail(self, member: Member, outcome: str) -> None:
+        self._resting[member.key] = self._monotonic() + REST
+        self._withdraw(member, outcome)
 
     def _withdraw(self, member: Member, outcome: str) -> None:
         """End a change that does not come about, and tell the guest so."""

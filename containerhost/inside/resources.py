@@ -18,7 +18,7 @@ A JSON object:
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from containerhost import vendors
@@ -66,6 +66,16 @@ def following(body: Document, before: str | None) -> str:
     if present is not None and all(present.get(key) == body[key] for key in BODY):
         return str(before)
     return text({"schema": SCHEMA, "generation": generation(present) + 1, **body, "announced": None})
+
+
+def resized(before: str | None, count: int, cores: Collection[int], memory: int) -> str:
+    """Return the document of a container that has another size, and the devices that it has.
+
+    :param before: its present document
+    """
+    present = parse(before) or {}
+    return following({"cpus": {"count": count, "cores": sorted(cores)}, "memory": memory,
+                      "devices": present.get("devices", []), "environment": present.get("environment", {})}, before)
 
 
 def announcing(before: str, coming: str, until: int) -> str:

@@ -14,11 +14,24 @@ from nova import objects
 from oslo_utils import strutils, units
 
 from containerhost import errors
+from containerhost.elastic.claim import Claim, Wanted, claimed
 from containerhost.grants import GPU_CAPABILITIES
 from containerhost.placement.affinity import Affinity, parse
 from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
 from containerhost.storage import sharedmemory
-from nova_lxd_ext.validators import LIVE_RESIZE, PREFERRED, REQUIRED, SHARED_MEMORY, VF_RATE
+from nova_lxd_ext.validators import (
+    ELASTIC,
+    ELASTIC_PRIORITY,
+    LIVE_RESIZE,
+    MEMORY_MAX,
+    MEMORY_MIN,
+    PREFERRED,
+    REQUIRED,
+    SHARED_MEMORY,
+    VCPUS_MAX,
+    VCPUS_MIN,
+    VF_RATE,
+)
 
 AFFINITY = "hpc:affinity"
 ORDINARY_PAGE_KIB = 4
@@ -194,6 +207,24 @@ def shared_memory(extra_specs: Mapping[str, str], memory_mb: int) -> int | None:
         return None
     sharedmemory.require_size(found * units.Mi, memory_mb * units.Mi, SHARED_MEMORY)
     return found * units.Mi
+
+
+def elastic(extra_specs: Mapping[str, str], topology: objects.InstanceNUMATopology | None, cpu: Cpu, memory: Memory
+            ) -> Claim | None:
+    """Return between which sizes a server may be while it runs; None if it did not opt in. All that its flavor says is
+    claimed by nova, so that is the most.
+
+    :raises SpecError: the flavor asks for more than it has, or nova's keys fix its cores
+    """
+    if not any(key in extra_specs for key in ELASTIC):
+        return None
+    if any(cell.cpu_pinning for cell in (topology.cells if topology is not None else ())):
+        raise errors.SpecError(f"The flavor has {VCPUS_MIN} or the like and hw:cpu_policy, which fixes the server's "
+                               "cores. Remove one of the two keys.")
+    found = {key: _number(extra_specs, key) for key in ELASTIC}
+    least, most = (None if found[key] is None else (found[key] or 0) * units.Mi for key in (MEMORY_MIN, MEMORY_MAX))
+    return claimed(Wanted(found[VCPUS_MIN], found[VCPUS_MAX], least, most, found[ELASTIC_PRIORITY]), cpu, memory,
+                   "The flavor")
 
 
 def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> frozenset[str]:

@@ -17,6 +17,7 @@ from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.corebinding import CoreBinding
+from containerhost.elastic import claim
 from containerhost.engines import ContainerState, Engine, Status
 from containerhost.inside import resources
 from containerhost.rollback import Rollback
@@ -99,18 +100,20 @@ class Lifecycle:
         """
         conf, chosen = self._conf.lxd, instance.flavor
         cpu = flavor.bound_cpu(chosen.vcpus, instance.numa_topology, self._host_cpus(), chosen.extra_specs)
-        return self.cores.preview(ContainerSpec(
+        memory = flavor.memory(chosen.memory_mb, instance.numa_topology)
+        own = flavor.elastic(chosen.extra_specs, instance.numa_topology, cpu, memory)
+        return self.cores.preview(claim.marked(ContainerSpec(
             name=instance.name,
             image="",
             cpu=dataclasses.replace(cpu, may_revert=may_get_cores_back(instance)),
-            memory=flavor.memory(chosen.memory_mb, instance.numa_topology),
+            memory=memory,
             root=flavor.root_disk(chosen.root_gb, chosen.extra_specs, conf.storage_pool),
             security=flavor.security(chosen.extra_specs, allow_privileged=conf.allow_privileged,
                                      isolated=conf.isolated),
             cloud_init=cloudinit.documents(instance),
             processes=flavor.processes(chosen.extra_specs, conf.process_limit),
             gpu_libraries=flavor.prepared_libraries(chosen.extra_specs),
-            labels=labels.of(instance)))
+            labels=labels.of(instance)), own))
 
     def release_reserved_cores(self, instance: objects.Instance) -> None:
         """Let other containers have the cores that only a revert would have needed. An error is logged: the cores then

@@ -9,6 +9,8 @@ next start of nova-compute after it was killed) brings the container in line wit
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from nova import exception, objects
@@ -19,11 +21,13 @@ from oslo_utils import units
 
 from containerhost import errors
 from containerhost.devices.scan import HostView
+from containerhost.elastic import claim
 from containerhost.engines import ContainerState, Engine, Status
 from containerhost.engines.capabilities import Labelled, LiveChanges
 from containerhost.grants import Grant
 from containerhost.inside import resources
 from containerhost.inside.guestnotice import GuestNotice
+from containerhost.resizelock import resizing
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, grants_of
 from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
@@ -68,6 +72,11 @@ class LiveResize:
         flavors.live_resize_required(flavor.extra_specs)
         if state.status is not Status.RUNNING or instance.vm_state != vm_states.ACTIVE:
             return False
+        with self._resizing(instance):
+            return self._change(context, instance, flavor, requested, move, view)
+
+    def _change(self, context: Any, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
+                move: objects.Migration, view: HostView) -> bool:
         coming = as_it_will_be(instance)
         obstacles = self._obstacles_on_the_way(instance, flavor, requested, move)
         if not obstacles:
@@ -117,6 +126,15 @@ class LiveResize:
         """
         if direct(requested):
             return True
+        with self._resizing(instance):
+            return self._reconcile(context, instance, requested, view)
+
+    def _resizing(self, instance: objects.Instance) -> AbstractContextManager[object]:
+        """Keep the elastic service from changing the container meanwhile."""
+        return resizing(Path(self._conf.lxd.owners_dir), instance.name)
+
+    def _reconcile(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+                   view: HostView) -> bool:
         self._live.await_changes(instance.name)
         self._flavor_devices.rebind_driver(instance, view)
         current = self._live.look(instance.name)
@@ -207,8 +225,10 @@ def notified(current: Labelled) -> str | None:
 
 
 def with_grants(spec: ContainerSpec, grants: tuple[Grant, ...], current: Labelled) -> ContainerSpec:
-    """Return the spec with grants, and with the document of all resources of the ``current`` container."""
-    return resources.with_document(dataclasses.replace(spec, parts=grants), notified(current))
+    """Return the spec with grants, and with the document of all resources of the ``current`` container. One that the
+    elastic service resizes keeps the size it has, as long as its flavor's bounds are the same."""
+    present = claim.keeping_size(spec, current.label(claim.LABEL), resources.parse(notified(current)))
+    return resources.with_document(dataclasses.replace(present, parts=grants), notified(current))
 
 
 def require_allowed(flavor: objects.Flavor, obstacles: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
+from containerhost.elastic.claim import Claim, Wanted, claimed
 from containerhost.errors import SpecError
 from containerhost.placement.affinity import Affinity, parse
 from containerhost.spec import Cpu, IoLimit, Memory
@@ -14,6 +15,7 @@ from onedriver.vm import MIB, Disk, Topology, Vm
 
 JOB = re.compile(r"[A-Za-z0-9._-]{1,64}")
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+BOUNDS = re.compile(r"(?P<key>cores|memory|priority)=(?P<least>[0-9]{1,9})(?:-(?P<most>[0-9]{1,9}))?", re.I | re.A)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +133,41 @@ def shared_memory(vm: Vm) -> JobMemory | None:
     if vm.uid is None:
         raise BadInput(f"VM {vm.id} has no UID, so it is not known who may share memory with it")
     return JobMemory(str(vm.uid), job, int(size) * MIB)
+
+
+def elastic(vm: Vm, cpu: Cpu, memory: Memory) -> Claim | None:
+    """Return between which sizes a VM may be while it runs; None if its template does not say ELASTIC.
+
+    :raises BadInput: HPC says something else, or more than CPU, VCPU and MEMORY
+    """
+    text = vm.hpc.get("ELASTIC", "")
+    if not text:
+        return None
+    found = {match["key"].lower(): match for item in text.split(",") if (match := BOUNDS.fullmatch(item.strip()))}
+    if len(found) != len(text.split(",")):
+        raise BadInput(f"HPC of VM {vm.id} has ELASTIC={text[:60]!r}, but must have some of cores=LEAST-MOST, "
+                       "memory=LEAST-MOST (MiB) and priority=0 to 10, separated by commas")
+    if vm.topology.pin_policy not in ("NONE", "NODE_AFFINITY"):
+        raise BadInput(f"HPC of VM {vm.id} has ELASTIC, and TOPOLOGY binds it to cores ({vm.topology.pin_policy}); "
+                       "remove one of the two")
+    (cores, memories), priority = (_bounds(found.get(key)) for key in ("cores", "memory")), found.get("priority")
+    least, most = (None if size is None else size * MIB for size in memories)
+    try:
+        claim = claimed(Wanted(*cores, least, most, int(priority["least"]) if priority else None), cpu, memory,
+                        f"HPC=[ELASTIC] of VM {vm.id}")
+    except SpecError as error:
+        raise BadInput(str(error)) from error
+    if vm.cpu < 100 * claim.cores.most:
+        raise BadInput(f"VM {vm.id} may grow to {claim.cores.most} cores by HPC=[ELASTIC], but claims only "
+                       f"CPU={vm.cpu / 100:g} of them; raise CPU, or say cores=LEAST-MOST with a lower maximum")
+    return claim
+
+
+def _bounds(match: re.Match[str] | None) -> tuple[int | None, int | None]:
+    """Return the least and the most; None where it is not said."""
+    if match is None:
+        return None, None
+    return int(match["least"]), int(match["most"]) if match["most"] else None
 
 
 def io_limit(disk: Disk) -> IoLimit:

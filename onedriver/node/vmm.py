@@ -7,6 +7,7 @@ context.
 """
 
 import abc
+import dataclasses
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +17,13 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import Consumer
 from containerhost.corebinding import CoreBinding
 from containerhost.devices.scan import HostView
+from containerhost.elastic import claim
 from containerhost.engines import Containers, ContainerState, Status, first_process
 from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
 from containerhost.privileged import Privileged
+from containerhost.resizelock import resizing
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, grants_of
 from containerhost.storage.sharedmemory import JobMemory, SharedMemories
@@ -172,9 +175,45 @@ class BaseVmm(abc.ABC):
 
     def resize(self, call: Call) -> None:
         own, spec = self._existing(call).name, self._spec(call.vm)
-        if self._is_running(own):
+        with resizing(Path(self._options.owners), own):
+            if not self._is_running(own):
+                self._reconfigure(call.vm, self._noted(spec))
+            elif claim.LABEL in spec.labels:
+                self._resize_announced(call.vm, spec)
+            else:
+                validation.of_shrinking(own, spec.memory.size, self._engine.metrics(own).memory)
+                self._reconfigure(call.vm, spec)
+
+    def _resize_announced(self, vm: Vm, spec: ContainerSpec) -> None:
+        """Resize a running VM that may be resized by the elastic service too: its guest is asked before it loses
+        something, and told afterwards."""
+        from containerhost.inside import resources  # noqa: PLC0415  (few VMs opt in)
+        from containerhost.inside.guestfiles import GuestFiles  # noqa: PLC0415
+        from containerhost.inside.guestnotice import GuestNotice  # noqa: PLC0415
+
+        own, labels = spec.name, self._engine.container(spec.name).labels
+        before = labels.get(resources.LABEL)
+        spec = claim.keeping_size(spec, labels.get(claim.LABEL), resources.parse(before))
+        coming = resources.resized(before, spec.cpu.count, spec.cpu.cores, spec.memory.size)
+        notice = GuestNotice(GuestFiles(self._engine.pid, Privileged()), self._options.shrink_notice)
+        with Rollback(f"resize of {own}") as undo:
+            if notice.announce(own, before, coming):
+                undo.on_error("what was announced", notice.notify, own, before or "")
             validation.of_shrinking(own, spec.memory.size, self._engine.metrics(own).memory)
-        self._reconfigure(call.vm, spec)
+            self._reconfigure(vm, dataclasses.replace(spec, labels=dict(spec.labels) | {resources.LABEL: coming}))
+        notice.notify(own, coming)
+
+    def _noted(self, spec: ContainerSpec) -> ContainerSpec:
+        """Return the spec with the document of its resources, for a VM that the elastic service may resize."""
+        if claim.LABEL not in spec.labels:
+            return spec
+        from containerhost.inside import resources  # noqa: PLC0415  (few VMs opt in)
+
+        try:
+            before = self._engine.container(spec.name).labels.get(resources.LABEL)
+        except EngineNotFound:
+            before = None
+        return resources.with_document(spec, before)
 
     def exec(self, call: Call) -> None:
         """Start a command, and return once it has started; monitoring reports its end."""

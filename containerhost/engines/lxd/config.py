@@ -16,9 +16,11 @@ from typing import Any
 
 from containerhost import vendors
 from containerhost.devices.model import CharNode
+from containerhost.elastic import claim
 from containerhost.errors import SpecError, UnsupportedOnHost
 from containerhost.grants import GPU_CAPABILITIES, GpuGrant, Grant
 from containerhost.idlist import id_runs
+from containerhost.inside import resources
 from containerhost.mimepart import mime_part
 from containerhost.spec import (
     BlockDevice,
@@ -57,6 +59,9 @@ CDI_HOTPLUG = "gpu_cdi_hotplug"
 
 # Beside the extensions: the host's control groups are of version 2 alone.
 CGROUP2 = "containerhost.cgroup2"
+
+# Marks that say which size a container has and may have: they change with its limits.
+SIZE_LABELS = (claim.LABEL, resources.LABEL)
 
 OWN_CORES = "user.containerhost.cores"  # the cores that a container has for itself
 RESERVED_CORES = f"{OWN_CORES}.reserved"  # those that it had, and may have to have again
@@ -139,12 +144,15 @@ def instance_devices(spec: ContainerSpec, extensions: Collection[str]) -> dict[s
 
 
 def limits(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
-    return cpu(spec.cpu, extensions) | memory(spec.memory, extensions) | {"limits.processes": str(spec.processes)}
+    sizes = {f"user.{key}": spec.labels[key] for key in SIZE_LABELS if key in spec.labels}
+    return (cpu(spec.cpu, extensions) | memory(spec.memory, extensions) | {"limits.processes": str(spec.processes)}
+            | sizes)
 
 
 def is_limit(key: str) -> bool:
     """Return whether :func:`limits` may set a key of an instance's configuration."""
-    return key.startswith(("limits.cpu", "limits.memory", "limits.hugepages.", "limits.processes", OWN_CORES, RAW))
+    return key.startswith(("limits.cpu", "limits.memory", "limits.hugepages.", "limits.processes", OWN_CORES, RAW,
+                           *(f"user.{key}" for key in SIZE_LABELS)))
 
 
 def cpu(wanted: Cpu, extensions: Collection[str] = ()) -> dict[str, str]:

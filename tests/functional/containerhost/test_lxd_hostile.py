@@ -12,8 +12,8 @@ from typing import Any
 
 from containerhost import errors
 from containerhost.engines import Status
-from containerhost.inside.guestfiles import GuestFiles
 from containerhost.inside.guest_directory import LIMIT
+from containerhost.inside.guestfiles import GuestFiles
 from containerhost.privileged import Privileged
 from containerhost.process import daemonhelpers
 from tests.functional.containerhost.base import LxdTestCase

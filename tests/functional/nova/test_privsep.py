@@ -17,8 +17,8 @@ from oslo_privsep import priv_context
 from containerhost.devices.model import Role
 from containerhost.devices.scan import scan
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.inside.guestfiles import GuestFiles
 from containerhost.errors import HostActionFailed
+from containerhost.inside.guestfiles import GuestFiles
 from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
 from containerhost.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk

@@ -2,6 +2,7 @@
 import testtools
 
 from containerhost import errors
+from containerhost.elastic.claim import Claim, Range
 from containerhost.placement.affinity import Affinity
 from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
 from nova_lxd_ext.server import flavor
@@ -193,3 +194,25 @@ class GpuCapabilitiesTest(testtools.TestCase):
         for text in ("", "all", "compute;utility", "compute,,utility"):
             with self.subTest(text):
                 self.assertRaises(errors.SpecError, flavor.gpu_capabilities, {"lxd:gpu_capabilities": text}, [])
+
+
+class ElasticTest(testtools.TestCase):
+    @staticmethod
+    def claim(topology: object = None, **keys: str) -> Claim | None:
+        named = {f"hpc:{key}": value for key, value in keys.items()}
+        return flavor.elastic(named, topology, Cpu(4, frozenset({2, 3, 6, 7})), Memory(GIB))
+
+    def test_flavor_is_the_most(self) -> None:
+        self.assertIsNone(self.claim(affinity="any"))
+        self.assertEqual(Claim(Range(1, 4), Range(GIB, GIB), choice=frozenset({2, 3, 6, 7})), self.claim(vcpus_min="1"))
+        self.assertEqual(Claim(Range(2, 3), Range(GIB // 2, GIB), 8, frozenset({2, 3, 6, 7})), self.claim(
+            vcpus_min="2", vcpus_max="3", memory_min="512", elastic_priority="8"))
+
+    def test_job_below_its_minimum_is_refused(self) -> None:
+        for keys, words in (({"vcpus_min": "5"}, "from 5 to 4"), ({"memory_min": "2048"}, "elastic memory"),
+                            ({"vcpus_max": "8"}, "at most 4"), ({"vcpus_min": "many"}, "hpc:vcpus_min")):
+            self.assertIn(words, str(self.assertRaises(errors.SpecError, self.claim, **keys)))
+
+    def test_pinned_cores_are_not_elastic(self) -> None:
+        pinned = records.numa({"id": 0, "pcpuset": {0, 1}, "cpu_pinning_raw": {"0": 1, "1": 3}})
+        self.assertIn("hw:cpu_policy", str(self.assertRaises(errors.SpecError, self.claim, pinned, vcpus_min="1")))

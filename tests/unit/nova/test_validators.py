@@ -35,6 +35,11 @@ class ValidatorsTest(testtools.TestCase):
             "lxd:vf_max_tx_rate": (("1", "25000"), ("", "0", "-1", "1.5", "1 Gbit/s")),
             "hpc:affinity": (("any", "cpu", "cpumem", "cpumempin"), ("", "CPU", "none", "cpu,cpumem")),
             "hpc:shared_memory": (("1", "65536"), ("", "0", "-1", "1.5", "1 GiB")),
+            "hpc:vcpus_min": (("1", "64"), ("", "0", "-1", "1.5", "1-4")),
+            "hpc:vcpus_max": (("1", "64"), ("", "0", "-1", "1.5", "1-4")),
+            "hpc:memory_min": (("16", "65536"), ("", "0", "15", "1.5", "1 GiB")),
+            "hpc:memory_max": (("16", "65536"), ("", "0", "15", "1.5", "1 GiB")),
+            "hpc:elastic_priority": (("0", "10"), ("", "11", "-1", "high")),
             "lxd:live_resize": (("preferred", "required"), ("", "true", "Required", "required,preferred")),
         }
         self.assertEqual(table.keys(), BY_NAME.keys())

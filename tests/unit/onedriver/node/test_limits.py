@@ -3,12 +3,13 @@ import dataclasses
 
 import testtools
 
+from containerhost.elastic.claim import Claim, Range
 from containerhost.placement.affinity import Affinity
 from containerhost.spec import Cpu
 from onedriver.errors import BadInput
 from onedriver.node import limits
 from onedriver.node.limits import NodeCores
-from onedriver.vm import NumaNode, Topology, Vm
+from onedriver.vm import MIB, NumaNode, Topology, Vm
 from tests.unit.lxdone.machines import machine
 
 HOST = NodeCores({0: frozenset(range(4)), 1: frozenset(range(4, 8))})
@@ -18,6 +19,32 @@ def vm(affinity: str | None, policy: str = "NONE", *nodes: int, **more: int) -> 
     placed = tuple(NumaNode(frozenset({4 * node}), node) for node in nodes)
     return machine()._replace(affinity=affinity, topology=Topology(policy, None, placed),
                                **{"vcpu": 2, "cpu": 200, **more})
+
+
+def elastic(text: str, policy: str = "NONE", **more: int) -> Claim | None:
+    wanted = vm(None, policy, **{"vcpu": 4, "cpu": 400, "memory": 1024 * MIB, **more})._replace(hpc={"ELASTIC": text})
+    return limits.elastic(wanted, Cpu(wanted.vcpu, share=wanted.cpu), limits.memory(wanted))
+
+
+class ElasticTest(testtools.TestCase):
+    def test_what_the_template_may_say(self) -> None:
+        for text, expected in (("", None), ("cores=1", Claim(Range(1, 4), Range(1024 * MIB, 1024 * MIB))),
+                               ("Cores=2-3, memory=512-768 ,priority=9",
+                                Claim(Range(2, 3), Range(512 * MIB, 768 * MIB), 9)),
+                               ("memory=16", Claim(Range(4, 4), Range(16 * MIB, 1024 * MIB)))):
+            self.assertEqual(expected, elastic(text))
+
+    def test_refusals_name_what_is_wrong(self) -> None:
+        for text, more, words in (
+                ("cores", {}, "ELASTIC='cores'"), ("cores=1,cores=2", {}, "ELASTIC="), ("cores=-1", {}, "ELASTIC="),
+                ("gpus=1", {}, "ELASTIC="), ("cores=1,", {}, "ELASTIC="), ("cores=1-8", {}, "from 1 to 8"),
+                ("cores=5", {}, "from 5 to 4"), ("memory=1", {}, "elastic memory"), ("priority=11", {}, "11"),
+                ("cores=1", {"cpu": 150}, "claims only CPU=1.5"), ("cores=1", {"policy": "CORE"}, "CORE")):
+            with self.subTest(text):
+                self.assertIn(words, str(self.assertRaises(BadInput, elastic, text, **more)))
+
+    def test_fewer_cores_than_vcpu_can_be_claimed(self) -> None:
+        self.assertEqual(Range(1, 2), elastic("cores=1-2", cpu=200).cores)
 
 
 class AffinityTest(testtools.TestCase):

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds of the service: who gets what when, what a guest can do about it, and what a kill leaves."""
+
+import json
+from pathlib import Path
+
+import fixtures
+import testtools
+
+from containerhost import errors
+from containerhost.elastic import claim
+from containerhost.engines import Status
+from containerhost.inside import resources
+from containerhost.resizelock import resizing
+from tests.unit.containerhost.elastic.fakes import GiB, Killed, MiB, World
+
+
+class ServiceCase(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.world = World(self.directory)
+        self.engine, self.files = self.world.engine, self.world.files
+
+    def settled(self, **options: object) -> None:
+        """Two containers that share four cores."""
+        for name in ("a", "b"):
+            self.engine.add(name, (1, 4))
+        self.world.rounds(self.world.service(**options), 3)
+
+    def assert_settled(self, **counts: int) -> None:
+        cores = self.world.cores()
+        self.assertEqual(counts, {name: len(own) for name, own in cores.items()})
+        self.assertEqual(sum(counts.values()), len(set().union(*cores.values())))
+        for name in counts:
+            told = json.loads(self.engine.containers_[name].labels[resources.LABEL])
+            self.assertEqual(sorted(cores[name]), told["cpus"]["cores"])
+            self.assertEqual(told, self.files.document(name))
+
+
+class RoundTest(ServiceCase):
+    def test_cores_are_divided_and_come_to_rest(self) -> None:
+        self.settled()
+        self.assert_settled(a=2, b=2)
+        self.engine.asked.clear()
+        self.world.rounds(self.world.service(), 3)
+        self.assertEqual([("measured",)] * 3, self.engine.asked)
+
+    def test_those_that_did_not_opt_in_are_never_touched(self) -> None:
+        own = self.engine.add("own", None, own_cores=frozenset({0, 1}))
+        plain, stopped = self.engine.add("plain", None), self.engine.add("off", (1, 4), status=Status.STOPPED)
+        self.settled()
+        for other in (own, plain, stopped):
+            self.assertEqual((None, 1), (other.size, other.version))
+        self.assertEqual({2, 3}, set().union(*self.world.cores().values()))
+
+    def test_cores_that_another_gets_for_itself_are_left(self) -> None:
+        self.settled()
+        self.engine.add("own", None, own_cores=frozenset({0, 1}))
+        self.world.rounds(self.world.service(), 3)
+        self.assertEqual({2, 3}, set().union(*self.world.cores().values()))
+        self.assert_settled(a=1, b=1)
+
+    def test_host_loses_cores_and_gets_them_back(self) -> None:
+        self.settled()
+        service = self.world.service()
+        for cores, each in ((2, 1), (4, 2)):
+            self.world.set_cores(cores)
+            self.world.rounds(service, 3)
+            self.assert_settled(a=each, b=each)
+        self.world.set_cores(1)  # fewer than the least of both
+        self.world.rounds(service, 3)
+        self.assertEqual({"a": {0}, "b": {0}}, self.world.cores())
+
+    def test_container_that_ends_leaves_its_cores(self) -> None:
+        self.settled()
+        service = self.world.service()
+        self.engine.containers_["b"].status = Status.STOPPED
+        self.world.rounds(service, 2)
+        self.assertEqual(4, self.world.counts()["a"])
+
+    def test_reserved_and_permitted_cores(self) -> None:
+        self.engine.add("a", (1, 4), choice=frozenset({0, 1}))
+        self.world.rounds(self.world.service(reserved=frozenset({0})), 2)
+        self.assertEqual({"a": {1}}, self.world.cores())
+
+    def test_a_started_container_is_told_what_it_has(self) -> None:
+        self.settled()
+        service = self.world.service()
+        self.world.rounds(service)
+        self.files.files.clear()
+        self.world.rounds(service)
+        self.assertEqual({}, self.files.files)
+        self.engine.containers_["a"].pid = 7
+        self.world.rounds(service)
+        self.assertEqual(2, self.files.document("a")["cpus"]["count"])
+
+    def test_engine_that_does_not_answer_changes_nothing(self) -> None:
+        self.settled()
+        service = self.world.service()
+        before = self.world.cores()
+
+        def fails() -> tuple[()]:
+            raise errors.EngineUnavailable("it restarts")
+
+        self.engine.measured = fails  # type: ignore[method-assign]
+        self.assertRaises(errors.EngineUnavailable, service.round)
+        self.assertEqual(before, self.world.cores())
+
+    def test_plan_changes_nothing(self) -> None:
+        self.engine.add("a", (1, 4))
+        (row,) = self.world.service().plan()
+        self.assertEqual(("fake/a", 4, [], None), (row["container"], row["wanted"], row["cores"],
+                                                   self.engine.containers_["a"].size))
+        self.assertFalse((self.directory / "state").exists())
+
+    def test_load_moves_cores_to_the_busy_one(self) -> None:
+        self.settled(policy="load")
+        service = self.world.service(policy="load")
+        for _ in range(10):
+            self.engine.containers_["a"].cpu_time += 5 * len(self.world.cores()["a"]) * 10**9
+            self.world.rounds(service)
+        self.assert_settled(a=3, b=1)
+
+
+class MemoryTest(ServiceCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.world = World(self.directory, memory=5 * GiB)
+        self.engine, self.files = self.world.engine, self.world.files
+        for name in ("a", "b"):
+            self.engine.add(name, (1, 2), (GiB, 4 * GiB))
+
+    def sizes(self) -> dict[str, int]:
+        return {name: each.size.memory // MiB for name, each in self.engine.containers_.items() if each.size}
+
+    def test_memory_is_divided(self) -> None:
+        self.world.rounds(self.world.service(), 4)
+        self.assertEqual({"a": 2048, "b": 2048}, self.sizes())
+
+    def test_what_processes_use_stays(self) -> None:
+        self.world.memory_used("a", 3 * GiB)
+        self.world.write("proc/meminfo", f"MemTotal: {5 << 20} kB\nMemAvailable: {2 << 20} kB\n")
+        self.world.rounds(self.world.service(), 4)
+        self.assertTrue(self.sizes()["a"] > 3 * 1024 > self.sizes()["b"], self.sizes())
+
+    def test_use_that_grows_after_the_announcement_keeps_the_memory(self) -> None:
+        service = self.world.service(notice=1000.0)
+        self.files.listening |= {"a", "b"}
+        self.engine.add("c", (1, 2), (GiB, 4 * GiB))
+        self.world.rounds(service, 2)
+        before = self.sizes()
+        self.engine.add("d", (1, 2), (GiB, 4 * GiB))
+        self.world.rounds(service)
+        self.assertIn("fake/a", service.steps)
+        self.world.memory_used("a", 3 * GiB)
+        self.files.acknowledge("a", self.files.document("a")["announced"]["generation"])
+        self.world.rounds(service)
+        self.assertEqual(before["a"], self.sizes()["a"])
+        self.assertEqual(1, service.done["change", "in use"])
+        self.assertIsNone(self.files.document("a")["announced"])
+
+
+class GuestTest(ServiceCase):
+    """Container c comes to two that have all cores."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.settled()
+        self.service = self.world.service()
+        self.world.rounds(self.service)
+
+    def coming(self) -> None:
+        self.engine.add("c", (2, 4))
+        self.world.rounds(self.service)
+
+    def test_guest_that_follows_is_asked_first(self) -> None:
+        self.files.listening |= {"a", "b"}
+        self.files.acknowledge("a", 1)
+        self.files.acknowledge("b", 1)
+        self.coming()
+        self.assertEqual({"a": 2, "b": 2}, self.world.counts())
+        for name in ("a", "b"):
+            self.assertEqual((1, 1), tuple(self.files.document(name)[key] if key == "generation" else len(
+                self.files.document(name)["announced"]["cpus"]["cores"]) for key in ("generation", "cpus")))
+        self.assertFalse(self.service.is_ready())
+        for name in ("a", "b"):
+            self.files.acknowledge(name, 2)
+        self.assertTrue(self.service.is_ready())
+        self.world.rounds(self.service)
+        self.assert_settled(a=1, b=1, c=2)
+        self.assertEqual(2, self.service.done["change", "acknowledged"])
+
+    def test_guest_that_never_acknowledges_loses_it_in_the_end(self) -> None:
+        self.files.listening.add("a")
+        self.files.acknowledge("a", 1)
+        self.coming()
+        for _ in range(5):
+            self.world.rounds(self.service)
+            self.assertEqual(2, self.world.counts()["a"])
+        self.world.rounds(self.service, 2)
+        self.assert_settled(a=1, b=1, c=2)
+        self.assertEqual(1, self.service.done["change", "timed out"])
+
+    def test_guest_that_does_not_listen_is_not_waited_for(self) -> None:
+        self.coming()
+        self.assert_settled(a=1, b=1, c=2)
+
+    def test_what_a_hostile_guest_writes_keeps_nothing(self) -> None:
+        """It acknowledges what it never had, or writes rubbish where the acknowledgement is expected."""
+        for content in (b"\xff" * 1000, b"[" * 60000, b'{"generation": 99999999999999999999}', b'{"generation": "1"}',
+                        b"null", b'{"generation": -5}'):
+            with self.subTest(content[:30]):
+                self.files.files["a", resources.ACKNOWLEDGED] = content
+                self.coming()
+                self.world.rounds(self.service, 8)
+                self.assertEqual({"a": 1, "b": 1, "c": 2}, self.world.counts())
+                del self.engine.containers_["c"]
+                self.world.rounds(self.service, 8)
+                self.assertEqual({"a": 2, "b": 2}, self.world.counts())
+
+    def test_guest_whose_file_cannot_be_written_is_resized_nevertheless(self) -> None:
+        self.files.acknowledge("a", 1)
+        self.files.refusing.add("a")
+        self.coming()
+        self.assertEqual({"a": 1, "b": 1, "c": 2}, self.world.counts())
+
+    def test_what_is_not_needed_any_more_is_withdrawn(self) -> None:
+        self.files.listening |= {"a", "b"}
+        self.files.acknowledge("a", 1)
+        self.files.acknowledge("b", 1)
+        self.coming()
+        del self.engine.containers_["c"]
+        self.world.rounds(self.service)
+        self.assert_settled(a=2, b=2)
+
+
+class OthersTest(ServiceCase):
+    """Somebody else changes the container at the same time."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.settled()
+        self.service = self.world.service()
+        self.files.listening.add("a")
+        self.files.acknowledge("a", 1)
+        self.engine.add("c", (2, 4))
+        self.world.rounds(self.service)
+        self.a = self.engine.containers_["a"]
+        self.assertIn("fake/a", self.service.steps)
+
+    def test_resize_of_the_tenants_own_is_kept(self) -> None:
+        """Also where its document has the number that the announced one was to have."""
+        new = json.loads(self.a.labels[resources.LABEL]) | {"generation": 2, "memory": 3}
+        self.a.labels[resources.LABEL] = json.dumps(new)
+        self.a.version += 1
+        self.files.acknowledge("a", 2)
+        resized = len(self.engine.asked)
+        self.service.round()
+        self.assertNotIn(("resize", "a"), [tuple(each[:2]) for each in self.engine.asked[resized:]])
+        self.assertEqual(3, json.loads(self.a.labels[resources.LABEL])["memory"])
+
+    def test_no_change_while_another_process_changes_it(self) -> None:
+        self.files.acknowledge("a", 2)
+        with resizing(self.directory / "locks", "a"):
+            self.service.round()
+            self.assertEqual(2, self.world.counts()["a"])
+        self.service.round()
+        self.assertEqual(1, self.world.counts()["a"])
+
+    def test_change_between_the_look_and_the_write_is_kept(self) -> None:
+        self.files.acknowledge("a", 2)
+
+        def overtaken(what: str) -> None:
+            if what == "resize":
+                self.a.version += 1
+                self.engine.hook = lambda what: None
+
+        self.engine.hook = overtaken
+        self.service.round()
+        self.assertEqual(2, self.world.counts()["a"])
+        self.world.rounds(self.service, 8)
+        self.assert_settled(a=1, b=1, c=2)
+
+    def test_deleted_stopped_and_new_containers_are_not_changed(self) -> None:
+        self.files.acknowledge("a", 2)
+        before = self.a.version
+        step = self.service.steps["fake/a"]
+        for end in ("stopped", "deleted", "new"):
+            with self.subTest(end):
+                self.service.steps["fake/a"] = step
+                self.a.status = Status.STOPPED
+                if end != "stopped":
+                    del self.engine.containers_["a"]
+                if end == "new":
+                    self.a = self.engine.add("a", None)
+                    before = self.a.version
+                self.world.rounds(self.service)
+                self.assertNotIn("fake/a", self.service.steps)
+                self.assertEqual((before, end == "deleted"), (self.a.version, "a" not in self.engine.containers_))
+                self.engine.containers_["a"] = self.a
+
+    def test_container_that_opts_out_is_left_alone(self) -> None:
+        del self.a.labels[claim.LABEL]
+        self.files.acknowledge("a", 2)
+        version = self.a.version
+        self.world.rounds(self.service)
+        self.assertEqual((2, version), (self.world.counts()["a"], self.a.version))
+
+    def test_change_that_the_engine_refuses_is_not_tried_at_once_again(self) -> None:
+        self.files.acknowledge("a", 2)
+
+        def refuses(what: str) -> None:
+            if what == "resize":
+                raise errors.EngineError("it cannot")
+
+        self.engine.hook = refuses
+        self.world.rounds(self.service)
+        self.assertEqual(1, self.service.done["change", "failed"])
+        self.assertIsNone(self.files.document("a")["announced"])
+        self.engine.hook = lambda what: None
+        self.world.rounds(self.service)
+        self.assertNotIn("fake/a", self.service.steps)
+        self.world.rounds(self.service, 20)
+        self.assert_settled(a=1, b=1, c=2)
+
+
+class KillTest(ServiceCase):
+    """The service is killed at each point of a trade and a new one follows: all come to their sizes."""
+
+    def killed_at(self, point: int, *, listens: bool) -> bool:
+        """Kill the service at a point of a trade.
+
+        :returns: whether it was killed: False when the trade has fewer points
+        """
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.world = World(self.directory)
+        self.engine, self.files = self.world.engine, self.world.files
+        self.settled()
+        if listens:
+            self.files.following |= {"a", "b"}
+            for name in ("a", "b"):
+                self.files.acknowledge(name, 1)
+        self.engine.add("c", (2, 4))
+        left = [point]
+
+        def count(what: str) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+
+        self.engine.hook = count
+        try:
+            self.world.rounds(self.world.service(), 4)
+        except Killed:
+            self.engine.hook = lambda what: None
+            self.world.rounds(self.world.service(), 8)
+            return True
+        finally:
+            self.engine.hook = lambda what: None
+        return False
+
+    def test_nobody_loses_anything_at_any_point(self) -> None:
+        for listens in (True, False):
+            point = 1
+            while self.killed_at(point, listens=listens):
+                with self.subTest(point=point, listens=listens):
+                    self.assert_settled(a=1, b=1, c=2)
+                    state = json.loads((self.directory / "state/state.json").read_text())
+                    self.assertEqual({}, state["steps"])
+                point += 1
+            self.assertGreater(point, 10)
+
+    def test_killed_between_announcement_and_reclaim_the_time_of_the_guest_is_not_longer(self) -> None:
+        self.settled()
+        service = self.world.service()
+        self.files.listening.add("a")
+        self.files.acknowledge("a", 1)
+        self.engine.add("c", (2, 4))
+        self.world.rounds(service)
+        until = service.steps["fake/a"].until
+        self.world.rounds(self.world.service())
+        self.assertEqual((2, int(until)), (self.world.counts()["a"], self.files.document("a")["announced"]["until"]))
+        self.world.now = until
+        self.world.rounds(self.world.service(), 2)
+        self.assert_settled(a=1, b=1, c=2)
+
+    def test_killed_in_a_change_that_nobody_needs_any_more(self) -> None:
+        """What the engine did is told, before it is undone."""
+        self.settled()
+        self.engine.add("c", (2, 4))
+
+        def kill(what: str) -> None:
+            if what == "resized":
+                raise Killed
+
+        self.engine.hook = kill
+        self.assertRaises(Killed, self.world.service().round)
+        self.engine.hook = lambda what: None
+        del self.engine.containers_["c"]
+        self.world.rounds(self.world.service(), 3)
+        self.assert_settled(a=2, b=2)
+
+    def test_state_that_cannot_be_read_loses_nothing(self) -> None:
+        self.settled()
+        for text in ("", "{", "[]", '{"steps": {"fake/a": {}}, "seen": {}}', '{"steps": 3}'):
+            (self.directory / "state/state.json").write_text(text)
+            self.world.rounds(self.world.service(), 2)
+            self.assert_settled(a=2, b=2)
