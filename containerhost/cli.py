@@ -25,6 +25,7 @@ from containerhost.drawing import text
 from containerhost.drawing.look import look
 from containerhost.drawing.png import from_svg
 from containerhost.drawing.svg import draw
+from containerhost.elastic.cli import elastic
 from containerhost.errors import AllocationsUnreadable, ContainerHostError
 from containerhost.findings import Severity
 from containerhost.linux import files
@@ -223,6 +224,7 @@ def scrub(device: str, as_json: bool, owners_directory: Path | None) -> None:
 
 
 main.add_command(vfs)
+main.add_command(elastic)
 
 
 @main.command("plan")

@@ -362,7 +362,8 @@ def affinity(sections: tuple[Section | None, ...]) -> str | None:
 
 def hpc(sections: tuple[Section | None, ...]) -> dict[str, str]:
     found = next((own for section in sections if section and (own := section.section("HPC"))), None)
-    return {key: found.text(key) or "" for key in ("JOB", "SHARED_MEMORY", "ELASTIC")} if found else {}
+    return {"JOB": found.text("JOB") or "", "SHARED_MEMORY": found.text("SHARED_MEMORY") or "",
+            "ELASTIC": found.text("ELASTIC") or ""} if found else {}
 
 
 def own_attributes(sections: tuple[Section | None, ...], prefix: str) -> dict[str, str]:

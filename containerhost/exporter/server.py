@@ -48,7 +48,7 @@ class HostCollector(Collector):
         yield from families.families(sample)
 
 
-def serve(address: str, collector: HostCollector) -> threading.Thread:
+def serve(address: str, collector: Collector) -> threading.Thread:
     """Serve the metrics in a thread, which is returned.
 
     :param address: IP address and port, ``127.0.0.1:9869`` or ``[::1]:9869``

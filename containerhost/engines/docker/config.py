@@ -11,14 +11,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from containerhost.elastic import claim
 from containerhost.engines.capabilities import Size
 from containerhost.engines.docker.record import Netdev, Node, Record, union
 from containerhost.errors import SpecError
 from containerhost.grants import Grant
 from containerhost.idlist import id_runs
+from containerhost.inside import guest_directory
 from containerhost.spec import CloudInit, ContainerSpec, Cpu, Health, IoLimit, Memory, Mount, Nic, Part, Program
 
 RUNTIME = "containerhost"
+
+# Where the host tells a container its size. Docker's root file systems are mostly an overlay, which the host does not
+# look into, so one that opted in has a file system there.
+GUEST_DIRECTORY = f"/{'/'.join(guest_directory.DIRECTORY)}"
+GUEST_OPTIONS = "size=1m,mode=0755"
 
 # One label holds all marks of the driver: single ones could come with an image.
 LABEL = "containerhost"
@@ -109,6 +116,8 @@ def host_config(spec: ContainerSpec, disk: str | None) -> dict[str, Any]:
         **io_limits(spec.root.io, disk),
         **start_config(spec.grants, spec.limits),
     }
+    if claim.LABEL in spec.labels:
+        config["Tmpfs"] = {GUEST_DIRECTORY: GUEST_OPTIONS}
     if spec.root.size is not None:
         config["StorageOpt"] = {"size": str(spec.root.size)}
     return config

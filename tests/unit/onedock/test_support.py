@@ -49,6 +49,7 @@ class SupportTest(supporttable.SupportContract):
                                "<MEMORY_NODE_ID>0</MEMORY_NODE_ID></NUMA_NODE>",
         "TOPOLOGY/HUGEPAGE_SIZE": "<TOPOLOGY><HUGEPAGE_SIZE>2</HUGEPAGE_SIZE></TOPOLOGY>",
         "HPC/AFFINITY": "<HPC><AFFINITY>cpumem</AFFINITY></HPC>",
+        "HPC/ELASTIC": "<CPU>2</CPU><HPC><ELASTIC>cores=1</ELASTIC></HPC>",
         "HPC/SHARED_MEMORY": "<HPC><JOB>wave</JOB><SHARED_MEMORY>8</SHARED_MEMORY></HPC>",
         "DISK (image)": DISK.format("FILE", ""),
         "DISK (TYPE=fs)": DISK.format("fs", ""),

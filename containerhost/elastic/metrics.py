@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Translate what the elastic service saw and did into metrics of Prometheus. Names and units as in
+:mod:`containerhost.exporter.families`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+PREFIX = "containerhost_elastic_"
+SIZES = {"cores": ("least", "count", "wanted", "most"),
+         "memory_bytes": ("memory_least", "memory", "memory_wanted", "memory_most")}
+KINDS = ("least", "present", "wanted", "most")
+
+Seen = Mapping[str, Any]
+Done = Mapping[tuple[str, str], int]
+
+
+def families(seen: Seen, done: Done) -> Iterator[Metric]:
+    """Yield every metric family, also without samples. Pure.
+
+    :param seen: of the service's last round
+    :param done: how often what was done
+    """
+    rows = seen.get("containers", ())
+    for name, keys in SIZES.items():
+        family = GaugeMetricFamily(PREFIX + name, f"{name.partition('_')[0].capitalize()} of a container: least, "
+                                   "present, wanted and most.", labels=["engine", "container", "kind"])
+        for row in rows:
+            engine, _, container = row["container"].partition("/")
+            for kind, key in zip(KINDS, keys, strict=True):
+                family.add_metric([engine, container, kind], row[key])
+        yield family
+    yield GaugeMetricFamily(f"{PREFIX}capacity_cores", "Cores that are divided.", value=len(seen.get("cores", ())))
+    yield GaugeMetricFamily(f"{PREFIX}capacity_memory_bytes", "Memory that is divided.", value=seen.get("memory", 0))
+    yield GaugeMetricFamily(f"{PREFIX}last_round_timestamp_seconds", "When the last round ended that was not broken "
+                            "off.", value=seen.get("time", 0))
+    changes = CounterMetricFamily(f"{PREFIX}changes", "Changes of containers, by how they ended.", labels=["outcome"])
+    failed = CounterMetricFamily(f"{PREFIX}failed_rounds", "Rounds that were broken off.",
+                                 value=done.get(("round", "failed"), 0))
+    for (kind, outcome), times in sorted(done.items()):
+        if kind == "change":
+            changes.add_metric([outcome], times)
+    yield from (changes, failed)
+
+
+class ElasticCollector(Collector):
+    """:param read: returns what was seen and done
+    """
+
+    def __init__(self, read: Callable[[], tuple[Seen, Done]]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterator[Metric]:
+        """Name no metric in advance."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        yield from families(*self._read())
