@@ -12,13 +12,13 @@ Cores = frozenset[int]
 
 
 class Share(NamedTuple):
-    """:ivar count: cores it is to have
+    """:ivar size: how many cores it is to have
     :ivar allowed: those that it may have
     :ivar present: those that it has
     """
 
     name: str
-    count: int
+    size: int
     allowed: Cores
     present: Cores
 
@@ -39,7 +39,7 @@ def choose(shares: Sequence[Share], hardware: Sequence[tuple[int, Cores]], least
         chosen[share.name] = kept
     for share in sorted(shares, key=lambda share: (len(share.allowed), share.name)):
         free = share.allowed - taken
-        more = _nearest(chosen[share.name], free, share.count - len(chosen[share.name]), place)
+        more = _nearest(chosen[share.name], free, share.size - len(chosen[share.name]), place)
         taken |= more
         chosen[share.name] |= more
     users = dict.fromkeys(taken, 1)
@@ -59,7 +59,7 @@ def _kept(share: Share, place: Mapping[int, tuple[int, int]], taken: set[int]) -
     for cpu in mine:
         on_node[_at(cpu, place)[0]] = on_node.get(_at(cpu, place)[0], 0) + 1
     ordered = sorted(mine, key=lambda cpu: (-on_node[_at(cpu, place)[0]], *_at(cpu, place), cpu))
-    return frozenset(ordered[:share.count])
+    return frozenset(ordered[:share.size])
 
 
 def _nearest(own: Cores, free: Cores, count: int, place: Mapping[int, tuple[int, int]]) -> Cores:
