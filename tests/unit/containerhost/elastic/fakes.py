@@ -49,6 +49,7 @@ class Container:
 class FakeEngine:
     """:ivar asked: what it was asked for, in order
     :ivar hook: called before each call that changes or tells something
+    :ivar check: called with a container's name and its coming size
     """
 
     name = "fake"
@@ -57,6 +58,7 @@ class FakeEngine:
         self.containers_: dict[str, Container] = {}
         self.asked: list[tuple[str, ...]] = []
         self.hook: Callable[[str], None] = lambda what: None
+        self.check: Callable[[str, Size], None] = lambda name, size: None
         self._pids = 100
 
     def add(self, name: str, cores: tuple[int, int] | None, memory: tuple[int, int] = (GiB, GiB), priority: int = 5,
@@ -82,6 +84,7 @@ class FakeEngine:
         found = self._found(current.name)
         if found.version != current.version or found.status is not Status.RUNNING:
             raise errors.EngineConflict("it has changed")
+        self.check(current.name, size)
         self.asked.append(("resize", current.name, ",".join(map(str, sorted(size.cores)))))
         found.size = size
         self.hook("resized")

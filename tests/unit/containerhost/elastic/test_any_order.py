@@ -10,6 +10,7 @@ import testtools
 
 from containerhost.elastic import claim
 from containerhost.engines import Status
+from containerhost.engines.capabilities import Size
 from containerhost.inside import resources
 from tests.unit.containerhost.elastic.fakes import Container, GiB, Killed, World
 
@@ -69,6 +70,7 @@ class AnyOrderTest(testtools.TestCase):
         """Resize it, as a driver does."""
         if there is not None and claim.LABEL in there.labels:
             there.labels[resources.LABEL] = resources.resized(there.labels.get(resources.LABEL), 6, (), 2 * GiB)
+            there.size = None
             there.version += 1
 
     def opt_out(self, name: str, there: Container | None) -> None:
@@ -87,31 +89,45 @@ class AnyOrderTest(testtools.TestCase):
                 self.engine, self.files = self.world.engine, self.world.files
                 self.service = self.world.service()
                 self.engine.add("own", None)
+                self.engine.check = self.require_given_back
                 self.cores = 8
                 for _ in range(EVENTS):
                     self.happen()
                 self.world.rounds(self.service, 20)
                 self.assert_at_rest()
 
+    def members(self) -> dict[str, Container]:
+        return {name: each for name, each in self.engine.containers_.items()
+                if claim.LABEL in each.labels and each.status is Status.RUNNING}
+
+    def fit(self) -> bool:
+        """Return whether the least of all fits on the host."""
+        fewest = sum(claim.parse(each.labels).cores.least for each in self.members().values())
+        return fewest <= len(frozenset(range(self.cores)) - self.engine.containers_["own"].own_cores)
+
+    def require_given_back(self, name: str, size: Size) -> None:
+        """Require that nobody gets a core that another one still has."""
+        mine = self.engine.containers_[name].size
+        more = size.cores - (mine.cores if mine else frozenset())
+        for other, each in self.members().items():
+            if other != name and each.size and self.fit():
+                self.assertFalse(more & each.size.cores, f"{name} gets cores of {other}")
+
     def assert_at_rest(self) -> None:
         self.assertEqual({}, self.service.steps)
         own = self.engine.containers_["own"]
         self.assertEqual((None, 1), (own.size, own.version))
-        members = {name: each for name, each in self.engine.containers_.items()
-                   if claim.LABEL in each.labels and each.status is Status.RUNNING}
         taken: list[int] = []
-        fewest = 0
-        for name, each in members.items():
+        for name, each in self.members().items():
             bounds = claim.parse(each.labels)
             told = json.loads(each.labels[resources.LABEL])
             self.assertEqual((sorted(each.size.cores), each.size.memory), (told["cpus"]["cores"], told["memory"]))
             self.assertTrue(bounds.cores.least <= len(each.size.cores) <= bounds.cores.most, (name, each))
             taken += each.size.cores
-            fewest += bounds.cores.least
             if name not in self.files.refusing:
                 self.assertEqual(told, self.files.document(name))
         self.assertFalse(set(taken) & own.own_cores)
-        if fewest <= len(frozenset(range(self.cores)) - own.own_cores):
+        if self.fit():
             self.assertEqual(len(taken), len(set(taken)), "two have the same core")
         rows = self.service.plan()
         self.assertEqual([row["wanted"] for row in rows], [row["count"] for row in rows])
