@@ -20,6 +20,7 @@ class Options(NodeOptions):
     :ivar start_seconds: seconds within which a program's failure is one of its start, unless it waits for something
     sooner
     :ivar root_quota: whether a root disk is held to its SIZE; Docker's storage must be able to
+    :ivar lxcfs: where LXCFS is mounted, for containers to see their own CPUs and memory in /proc; empty is not at all
     :ivar raw_options: which of DOCKER_RAW's options a template may use
     """
 
@@ -28,6 +29,7 @@ class Options(NodeOptions):
     records: str = "/var/lib/containerhost/docker"
     start_seconds: float = 0.25
     root_quota: bool = False
+    lxcfs: str = ""
     raw_options: tuple[str, ...] = ()
 
 

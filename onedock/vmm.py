@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Status
+from containerhost.engines.docker.config import own_view
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.errors import EngineConflict, EngineNotFound
 from containerhost.rollback import Rollback
@@ -229,7 +230,8 @@ class Vmm(BaseVmm):
 
     def _create(self, vm: Vm, spec: ContainerSpec, image: str) -> None:
         beside = attributes.raw(vm.own, self._options.raw_options)
-        mounts = (*self._guests.mounts(vm.id), *translate.shared_memory(self._shared_memory(vm)))
+        mounts = (*self._guests.mounts(vm.id), *translate.shared_memory(self._shared_memory(vm)),
+                  *own_view(self._options.lxcfs))
         made = dataclasses.replace(spec, image=image, mounts=mounts)
         with self._cores.bound(self._noted(made)) as bound:
             self._engine.create(bound, beside)

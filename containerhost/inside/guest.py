@@ -9,10 +9,10 @@
     containerhost-guest follow -- COMMAND...  the same, and end and start the program at each change
     containerhost-guest faults                what is wrong with its devices, one a line; status 1 if anything is
 
-One file, needing nothing but Python 3.9: copy it into an image as it is, or as containerhost_guest.py into a program's
-path for :class:`Follower`. What the host tells is described in containerhost/inside/resources.py. It comes as the file resources.json, and, also before the host has written that, by
-the guest API of LXD and Incus. ``ack.json`` beside it says which generation this guest knows: the host waits for it,
-for a limited time, before it takes something away.
+One file, needing nothing but Python 3.9: copy it into an image as it is, and as containerhost_guest.py to where a
+program imports :class:`Follower` from. What the host tells is described in containerhost/inside/resources.py. It comes
+as the file resources.json, and, also before the host has written that, by the guest API of LXD and Incus. ``ack.json``
+beside it says which generation this guest knows: the host waits for it, for a limited time, before it takes something.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ NOT_TOLD = 3
 MPI_LAUNCHERS = frozenset({"mpirun", "mpiexec", "orterun", "prterun", "srun", "aprun", "jsrun"})
 # What Open MPI, MPICH (and Intel MPI) and MVAPICH2 tell each process of how many ranks there are.
 RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-MPI = ("an MPI program keeps the ranks it was started with until it ends, so it cannot follow its resources. Run it from a "
-       "script that goes on from a checkpoint with as many ranks as there are cores, or in a container of a fixed size")
+MPI = ("an MPI program keeps the ranks it was started with until it ends, so it cannot follow its resources. Run it "
+       "from a script that goes on from a checkpoint with as many ranks as there are cores, or keep the container's size")
 
 
 class CannotFollow(Exception):
@@ -235,6 +235,29 @@ def end(job: subprocess.Popen[bytes]) -> None:
                 job.poll()  # a process that nobody has waited for is still of its group
                 os.killpg(job.pid, 0)
                 time.sleep(END_INTERVAL)
+
+
+def run(command: list[str], document: Document) -> int:
+    """Run a command with the environment of the document.
+
+    :returns: its exit status
+    """
+    return subprocess.run(command, env={**os.environ, **environment(document)}, check=False).returncode
+
+
+def watch(directory: str, command: list[str], looks: int | None = None) -> None:
+    """Print every document that is new; forever, or as often as ``looks`` says."""
+    seen = None
+    while looks is None or looks > 0:
+        document = load(directory)
+        if document is not None and document != seen:
+            seen = document
+            print(json.dumps(document), flush=True)
+            if not command or run(command, document) == 0:
+                acknowledge(directory, document)
+        if looks is not None:
+            looks -= 1
+        time.sleep(POLL_INTERVAL)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Work through numbered tasks with one process for each GPU of the container; the pool gains and loses processes with them.
+"""Work through numbered tasks with one process for each GPU of the container; GPUs come and go meanwhile.
 
     gpu_pool.py TASKS
 
-Prints "start GPU", "done TASK GPU" and "stop GPU". Before a GPU goes its process finishes its task and ends, so that nothing
-has the device open when the host takes it; no task is lost or done twice.
+Prints "start GPU", "done TASK GPU" and "stop GPU". Before a GPU goes its process finishes its task and ends, so that
+nothing has the device open when the host takes it; no task is lost or done twice.
 """
 
 import contextlib
@@ -61,7 +61,8 @@ class Pool:
             self._say(f"stop {name}")
         for name in gpus.keys() - self._workers.keys():
             stop = multiprocessing.Event()
-            worker = multiprocessing.Process(target=work, args=(gpus[name], self._next, self._tasks, stop, self._output))
+            arguments = (gpus[name], self._next, self._tasks, stop, self._output)
+            worker = multiprocessing.Process(target=work, args=arguments)
             self._say(f"start {name}")
             worker.start()
             self._workers[name] = worker, stop

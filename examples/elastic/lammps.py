@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Run molecular dynamics (LAMMPS, by mpirun) with as many ranks as the container has cores: lammps.py STEPS [--rigid]
+"""Run molecular dynamics (LAMMPS, by mpirun) with as many ranks as there are cores: lammps.py STEPS [--rigid]
 
-An MPI program keeps its ranks until it ends. So at each change this script lets the program write a restart file and end,
-and starts it from there with other ranks. It prints "RANKS ranks: steps FIRST-LAST" of each part, and ends with status 1 if
-one does not begin at the step at which the one before ended. Files are in the working directory.
+An MPI program keeps its ranks until it ends. So at each change this script lets the program write a restart file and
+end, and starts it from there with other ranks. It prints "RANKS ranks: steps FIRST-LAST" of each part, and ends with
+status 1 if one does not begin at the step at which the one before ended. Files are in the working directory.
 """
 
 import os
@@ -51,7 +51,7 @@ class Simulation:
             STOP.unlink()
         steps = [int(step) for step in STEP.findall(LOG.read_text())]
         if status != 0 or not steps or steps[0] != self._done:
-            sys.exit(f"LAMMPS ended with status {status} and did steps {steps[:1]}-{steps[-1:]} after {self._done}: {LOG}")
+            sys.exit(f"LAMMPS ended with status {status} and did steps {steps[:1]}-{steps[-1:]} after {self._done}")
         print(f"{self._ranks} ranks: steps {self._done}-{steps[-1]}", flush=True)
         self._process, self._done = None, steps[-1]
 

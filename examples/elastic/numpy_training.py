@@ -4,7 +4,7 @@
 
     numpy_training.py [--rigid] [--steps N]
 
-Prints each second the threads, the steps done in it and the loss. With --rigid the threads stay what they are at the start.
+Prints each second the threads, the steps done in it and the loss. With --rigid the threads stay as they are at first.
 """
 
 import argparse

@@ -38,7 +38,8 @@ def main() -> None:
         done += 1
         if time.monotonic() - began >= 1 or step == chosen.steps:
             rate = done / (time.monotonic() - began)
-            print(f"{torch.get_num_threads()} threads {rate:.1f} steps/s step {step} loss {loss.item():.4f}", flush=True)
+            used = torch.get_num_threads()
+            print(f"{used} threads {rate:.1f} steps/s step {step} loss {loss.item():.4f}", flush=True)
             began, done = time.monotonic(), 0
 
 

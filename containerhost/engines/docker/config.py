@@ -200,6 +200,20 @@ def mount(wanted: Mount) -> dict[str, Any]:
     return {"Type": "bind", "Source": wanted.source, "Target": wanted.target, "ReadOnly": wanted.read_only, **follows}
 
 
+#: What LXCFS tells each container of its own in place of the host's, and runc lets be mounted there. Not ``present``
+#: and ``possible``: programs size arrays by them that they index with the number of the CPU they run on.
+LXCFS = ("proc/cpuinfo", "proc/diskstats", "proc/loadavg", "proc/meminfo", "proc/stat", "proc/swaps", "proc/uptime",
+         "sys/devices/system/cpu/online")
+
+
+def own_view(lxcfs: str) -> tuple[Mount, ...]:
+    """Return the mounts by which a container's /proc and /sys tell its own CPUs and memory.
+
+    :param lxcfs: where LXCFS is mounted on the host; empty where it is not to be used
+    """
+    return tuple(Mount(f"lxcfs-{file.rpartition('/')[2]}", f"{lxcfs}/{file}", f"/{file}") for file in LXCFS if lxcfs)
+
+
 # What a container must be started with.
 
 
