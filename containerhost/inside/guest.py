@@ -45,7 +45,7 @@ MPI_LAUNCHERS = frozenset({"mpirun", "mpiexec", "orterun", "prterun", "srun", "a
 # What Open MPI, MPICH (and Intel MPI) and MVAPICH2 tell each process of how many ranks there are.
 RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 MPI = ("an MPI program keeps the ranks it was started with until it ends, so it cannot follow its resources. Run it "
-       "from a script that goes on from a checkpoint with as many ranks as there are cores, or keep the container's size")
+       "from a script that goes on from a checkpoint with as many ranks as there are cores, or keep the size fixed")
 
 
 class CannotFollow(Exception):

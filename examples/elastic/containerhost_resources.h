@@ -129,6 +129,8 @@ static inline int containerhost_acknowledge(const struct containerhost *host)
 
     if (host->generation < 0)
         return 0; /* the host has told none */
+    containerhost_path(path, sizeof path, "");
+    mkdir(path, 0755);
     containerhost_path(path, sizeof path, "ack.json");
     containerhost_path(unfinished, sizeof unfinished, "ack.json.new");
     file = fopen(unfinished, "we");

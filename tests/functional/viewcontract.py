@@ -18,7 +18,6 @@ from containerhost.inside.guestnotice import GuestNotice
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Cpu, Memory, Mount
 from containerhost.sysfs import Host
-from tests.conformance.engine import frame
 from tests.conformance.engine.frame import MiB
 from tests.conformance.engine.suite import PYTHON
 from tests.waiting import await_that
@@ -62,11 +61,14 @@ class Lxcfs(fixtures.Fixture):
         await_that((LXCFS / "proc/uptime").exists, "LXCFS shows its files")
 
 
-class ViewContract(frame.EngineFrame):
-    """:cvar same: sources that tell the container's CPUs and memory
+class ViewContract:
+    """Mixed into a test case of an engine (:class:`~tests.conformance.engine.frame.EngineFrame`).
+
+    :cvar same: sources that tell the container's CPUs and memory
     :cvar hosts: sources that tell the host's: nothing on this engine changes them
     """
 
+    engine: Any
     same = frozenset({"affinity", "nproc", "sysconf", "cpuinfo", "stat", "online", "cgroup", "memory", "meminfo"})
     hosts = frozenset({"present", "possible"})
 
@@ -82,14 +84,18 @@ class ViewContract(frame.EngineFrame):
         self.document: str | None = None
 
     def test_all_sources_tell_the_same_before_during_and_after(self) -> None:
-        large = self.sized(Cpu(2, frozenset(self.cores)), 96)
+        self.resized(Cpu(2, frozenset(self.cores)), *(Cpu(1, frozenset({core})) for core in self.cores))
+
+    def resized(self, most: Cpu, *fewer: Cpu) -> None:
+        """Look at each step of a container that shrinks to ``fewer`` and grows again."""
+        large = self.sized(most, 96)
         self.engine.create(large)
         self.engine.start("c1")
         self.up()
         self.tell(large)
         self.assert_sees(large)
-        for core in self.cores:
-            small = self.sized(Cpu(1, frozenset({core})), 64)
+        for cpu in fewer:
+            small = self.sized(cpu, 64)
             self.announce(small)
             self.assert_sees(large)
             self.resize(small)
@@ -132,28 +138,22 @@ class ViewContract(frame.EngineFrame):
         found = self.look()
         self.assertEqual((spec.cpu.count, spec.memory.size),
                          (found["told"]["cpus"]["count"], found["told"]["memory"]))
-        own = self.expected(spec.cpu.cores, spec.memory.size)
-        whole = self.expected(id_list(Host().text("/sys/devices/system/cpu/online")), self.host_memory())
-        for source in self.same | self.hosts:
-            wanted = (own if source in self.same else whole)[source]
-            self.assertEqual(wanted, normal(source, found[source]), f"{source} in {found}")
-
-    @staticmethod
-    def expected(cores: frozenset[int], memory: int) -> dict[str, Any]:
-        counts = dict.fromkeys(("nproc", "sysconf", "cpuinfo", "stat", "online"), len(cores))
-        ids = dict.fromkeys(("affinity", "cgroup", "present", "possible"), sorted(cores))
-        return {**counts, **ids, "memory": memory, "meminfo": memory}
-
-    @staticmethod
-    def host_memory() -> int:
-        return int(Host().fields("/proc/meminfo")["MemTotal"].split()[0]) << 10
+        memory = Host().fields("/proc/meminfo")["MemTotal"].split()[0]  # KiB
+        whole = id_list(Host().text("/sys/devices/system/cpu/online")), int(memory) << 10
+        for sources, cores, size in ((self.same, spec.cpu.cores or spec.cpu.count, spec.memory.size),
+                                     (self.hosts, *whole)):
+            for source in sources:
+                wanted = size if source in ("memory", "meminfo") else cores
+                self.assertEqual(*alike(wanted, found[source], source), f"{source} in {found}")
 
 
-def normal(source: str, value: Any) -> Any:
-    """Return a source's value for comparison. Of ``online`` that is a count: LXCFS numbers the CPUs from 0."""
-    if source in ("online", "present", "possible", "cgroup"):
-        ids = sorted(id_list(value))
-        return len(ids) if source == "online" else ids
-    return int(value) if source == "memory" else value
-
-
+def alike(wanted: frozenset[int] | int, found: Any, source: str) -> tuple[Any, Any]:
+    """Return what is wanted of a source and what it tells, for comparison: numbers of CPUs, or which ones where both
+    sides say it. LXCFS numbers those of ``online`` from 0."""
+    if isinstance(found, str):
+        found = int(found) if source == "memory" else id_list(found)
+    elif isinstance(found, list):
+        found = frozenset(found)
+    if isinstance(wanted, int) or isinstance(found, int) or source == "online":
+        return tuple(value if isinstance(value, int) else len(value) for value in (wanted, found))
+    return wanted, found

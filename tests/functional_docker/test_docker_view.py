@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container on Docker sees of its CPUs and memory while they change."""
 
+from typing import Any
+
 from containerhost.engines.docker.config import own_view
 from containerhost.linux.files import atomic_write
 from containerhost.spec import ContainerSpec, Mount
 from tests.functional import viewcontract
+from tests.functional.viewcontract import ViewContract
 from tests.functional_docker.base import DockerTestCase
 
 
-class DockerView(viewcontract.ViewContract, DockerTestCase):
+class KernelViewTest(ViewContract, DockerTestCase):
+    """Without LXCFS the kernel tells of the whole host in /proc and /sys/devices/system/cpu."""
+
+    same = frozenset({"affinity", "nproc", "cgroup", "memory"})
+    hosts = frozenset({"sysconf", "cpuinfo", "stat", "online", "present", "possible", "meminfo"})
+
     def mounts(self) -> tuple[Mount, ...]:
         """Return the directory of what a container is told: the host looks into no overlay."""
         return (Mount("told", str(self.told), "/run/containerhost", read_only=False),)
 
-    def files(self) -> "DockerView":
+    def files(self) -> Any:
         self.told = self.directory() / "told"
         self.told.mkdir(exist_ok=True)
         return self
@@ -28,14 +36,9 @@ class DockerView(viewcontract.ViewContract, DockerTestCase):
         self.engine.reconfigure(spec.name, spec)
 
 
-class KernelViewTest(DockerView):
-    """Without LXCFS the kernel tells of the whole host in /proc and /sys/devices/system/cpu."""
+class LxcfsViewTest(KernelViewTest):
+    same, hosts = ViewContract.same, ViewContract.hosts
 
-    same = frozenset({"affinity", "nproc", "cgroup", "memory"})
-    hosts = frozenset({"sysconf", "cpuinfo", "stat", "online", "present", "possible", "meminfo"})
-
-
-class LxcfsViewTest(DockerView):
     def setUp(self) -> None:
         self.useFixture(viewcontract.Lxcfs())
         super().setUp()

@@ -3,9 +3,14 @@
 
 from containerhost.engines.lxd.live import Live
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec
+from containerhost.spec import ContainerSpec, Cpu
 from tests.functional import viewcontract
 from tests.functional.containerhost.base import LxdTestCase
+
+# What systemd does in larger images; the control groups' own namespace shows the container's.
+MOUNT = """cd /sys/fs/cgroup; mount -t cgroup2 none . && cd . && [ -e cpuset.cpus.effective ] && exit
+mount -t tmpfs none . && cd /sys/fs/cgroup && mkdir cpuset memory &&
+mount -t cgroup -o cpuset none cpuset && mount -t cgroup -o memory none memory"""
 
 
 class ViewTest(viewcontract.ViewContract, LxdTestCase):
@@ -14,5 +19,11 @@ class ViewTest(viewcontract.ViewContract, LxdTestCase):
         super().setUp()
         self.live = Live(self.engine, Privileged())
 
+    def up(self, name: str = "c1") -> None:
+        self.assertEqual((0, ""), self.inside(name, "sh", "-c", MOUNT))
+
     def resize(self, spec: ContainerSpec) -> None:
         self.live.adapt(self.live.look(spec.name), spec)
+
+    def test_cpus_that_lxd_chooses(self) -> None:
+        self.resized(Cpu(2), Cpu(1))
