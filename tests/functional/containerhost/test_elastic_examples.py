@@ -152,17 +152,18 @@ class NumpyTest(ProcessCase):
 class LammpsTest(ProcessCase):
     def test_ranks_change_and_no_step_is_lost_or_repeated(self) -> None:
         require_two_cpus(self)
-        before = self.tell(told(cpu=Cpu(2)))
+        before = self.tell(told(cpu=Cpu(1)))
+        more = told(before, cpu=Cpu(2))
         with self.example("lammps.py", str(STEPS)) as simulation:
             log = self.directory / "log.lammps"
             await_that(lambda: log.exists() and "Step" in log.read_text(), "steps are done")
-            self.tell(resources.announcing(before, told(before, cpu=Cpu(1)), 1))
-            await_that(lambda: self.acknowledged() == 2, "the shrink is acknowledged")
-            self.tell(before)
-            await_that(lambda: self.acknowledged() == 1, "the growth is acknowledged")
+            self.tell(more)
+            await_that(lambda: self.acknowledged() == 2, "the growth is acknowledged")
+            self.tell(resources.announcing(more, told(more, cpu=Cpu(1)), 1))
+            await_that(lambda: self.acknowledged() == 3, "the shrink is acknowledged")
             parts = re.findall("([0-9]+) ranks: steps ([0-9]+)-([0-9]+)", simulation.stdout.read())
             self.assertEqual(0, simulation.wait())
-        self.assertEqual(["2", "1", "2"], [ranks for ranks, _, _ in parts])
+        self.assertEqual(["1", "2", "1"], [ranks for ranks, _, _ in parts])
         ends = [0, *(int(last) for _, _, last in parts)]
         self.assertEqual(ends[:-1], [int(first) for _, first, _ in parts])
         self.assertEqual((True, STEPS), (0 < ends[1] < STEPS, ends[-1]))
