@@ -8,78 +8,74 @@ Prints "start GPU", "done TASK GPU" and "stop GPU". Before a GPU goes its proces
 nothing has the device open when the host takes it; no task is lost or done twice.
 """
 
-import contextlib
 import multiprocessing
 import os
 import sys
 import time
-from multiprocessing.synchronize import Event, Lock
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from containerhost_guest import Follower
 
 TASK = 0.2  # s
-POLL_INTERVAL = 0.1  # s
+POLL_INTERVAL = 0.5  # s
 
 
-def compute(task: int) -> None:
-    """Stand for a kernel on the GPU that CUDA_VISIBLE_DEVICES names."""
-    time.sleep(TASK)
-
-
-def work(gpu: dict[str, Any], position: Any, tasks: int, stop: Event, output: Lock) -> None:
-    os.environ["CUDA_VISIBLE_DEVICES"] = gpu["uuid"] or gpu["id"]  # before CUDA is loaded
-    with contextlib.ExitStack() as opened:
-        for node in gpu["nodes"][:1]:
-            with contextlib.suppress(OSError):  # an emulated GPU has nodes that nothing serves
-                opened.enter_context(open(node, "rb", buffering=0))
-        while not stop.is_set():
-            with position.get_lock():
-                task, position.value = position.value, min(position.value + 1, tasks)
-            if task == tasks:
-                break
-            compute(task)
-            with output:
-                print(f"done {task} {gpu['id']}", flush=True)
+def work(gpu: dict[str, Any], tasks: Connection) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpu["uuid"] or gpu["id"]  # before a library for GPUs is loaded
+    for task in iter(tasks.recv, None):
+        time.sleep(TASK)  # in the place of a computation
+        tasks.send(task)
 
 
 class Pool:
     def __init__(self, tasks: int) -> None:
-        self._tasks = tasks
-        self._next = multiprocessing.Value("q", 0)
-        self._output = multiprocessing.Lock()
-        self._workers: dict[str, tuple[multiprocessing.Process, Event]] = {}
+        self._tasks = list(range(tasks - 1, -1, -1))
+        self._workers: dict[str, tuple[multiprocessing.Process, Connection]] = {}
+        self._busy: set[str] = set()
 
     def fit(self, resources: dict[str, Any]) -> None:
         """Stop the processes of GPUs that go, and start those of GPUs that came."""
         gpus = {device["id"]: device for device in resources.get("devices", ()) if device["kind"].startswith("gpu")}
-        leaving = {name: self._workers.pop(name) for name in self._workers.keys() - gpus.keys()}
-        for _, stop in leaving.values():
-            stop.set()
-        for name, (worker, _) in leaving.items():
+        for name in self._workers.keys() - gpus.keys():
+            if name in self._busy:
+                self._done(name)
+            worker, tasks = self._workers.pop(name)
+            tasks.send(None)
             worker.join()
-            self._say(f"stop {name}")
+            print(f"stop {name}", flush=True)
         for name in gpus.keys() - self._workers.keys():
-            stop = multiprocessing.Event()
-            arguments = (gpus[name], self._next, self._tasks, stop, self._output)
-            worker = multiprocessing.Process(target=work, args=arguments)
-            self._say(f"start {name}")
+            ours, theirs = multiprocessing.Pipe()
+            worker = multiprocessing.Process(target=work, args=(gpus[name], theirs), daemon=True)
             worker.start()
-            self._workers[name] = worker, stop
+            self._workers[name] = worker, ours
+            print(f"start {name}", flush=True)
 
-    def is_busy(self) -> bool:
-        return self._next.value < self._tasks or any(worker.is_alive() for worker, _ in self._workers.values())
+    def step(self) -> bool:
+        """Give tasks to those that have none, and wait a little for results.
 
-    def _say(self, text: str) -> None:
-        with self._output:
-            print(text, flush=True)
+        :returns: whether there is more to do
+        """
+        for name in self._workers.keys() - self._busy:
+            if self._tasks:
+                self._workers[name][1].send(self._tasks.pop())
+                self._busy.add(name)
+        if not self._busy:
+            time.sleep(POLL_INTERVAL)  # there is no GPU now
+        ready = wait([tasks for _, tasks in self._workers.values()], POLL_INTERVAL) if self._busy else ()
+        for name in [name for name in self._busy if self._workers[name][1] in ready]:
+            self._done(name)
+        return bool(self._busy or self._tasks)
+
+    def _done(self, name: str) -> None:
+        print(f"done {self._workers[name][1].recv()} {name}", flush=True)
+        self._busy.remove(name)
 
 
 def main() -> None:
     pool = Pool(int(sys.argv[1]))
     follower = Follower(pool.fit)
-    while pool.is_busy():
-        time.sleep(POLL_INTERVAL)
+    while pool.step():
         follower.poll()
 
 

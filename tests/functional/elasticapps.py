@@ -9,6 +9,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from testtools.content import text_content
+
 from containerhost.engines.lxd.guestfiles import GuestFiles
 from containerhost.engines.lxd.live import Live
 from containerhost.inside import guest, resources
@@ -52,6 +54,7 @@ class ElasticCase(LxdTestCase):
         self.documents[spec.name] = spec.labels[resources.LABEL]
         self.engine.create(spec)
         self.engine.start(spec.name)
+        self.addOnException(lambda _: self.addDetail(spec.name, text_content("\n".join(self.lines(spec.name)))))
         script = f"cd /root; export PYTHONPATH=/tools:/site; setsid {command} > out 2>&1 < /dev/null &"
         self.assertEqual((0, ""), self.inside(spec.name, "sh", "-c", script))
 
