@@ -1,9 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """VMs with an affinity on Docker."""
 
-from tests.functional import affinitycontract
+from tests.functional import affinitycontract, viewcontract
+from tests.functional.affinitycontract import affine
+from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import OnedockCase
+
+COUNT = "nproc; grep -c ^processor /proc/cpuinfo; grep -c '^cpu[0-9]' /proc/stat"
 
 
 class AffinityTest(affinitycontract.AffinityContract, OnedockCase):
-    pass
+    def test_proc_tells_its_own_cpus_with_lxcfs(self) -> None:
+        self.useFixture(viewcontract.Lxcfs())
+        self.node.configure(f'lxcfs = "{viewcontract.LXCFS}"\n')
+        machine = self.deployed(Machine(more=affine("cpumem")))
+        self.assertEqual("1\n" * 3, self.shell(machine, COUNT))
+        self.ok("resize", machine.changed(cpu="2", vcpu=2, more=affine("cpu")))
+        self.assertEqual("2\n" * 3, self.shell(machine, COUNT))
+        self.ok("resize", machine)
+        self.assertEqual("1\n" * 3, self.shell(machine, COUNT))
