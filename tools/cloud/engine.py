@@ -90,6 +90,13 @@ class Engine:
         done = self._run(("exec", container, "--", *command), limit)
         return Output(done.returncode, done.stdout.strip(), done.stderr.strip())
 
+    def push(self, path: Path, container: str, target: str) -> None:
+        """Put a program into a container.
+
+        :raises CalledProcessError: it cannot be put there
+        """
+        self._run(("file", "push", "--mode", "755", str(path), f"{container}{target}"), 60).check_returncode()
+
     def shut_down(self, limit: float = 60) -> None:
         """End every container and the daemon."""
         subprocess.run((self._program, "shutdown", "--timeout", "5"), env=self._env(), stdin=subprocess.DEVNULL,

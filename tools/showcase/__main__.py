@@ -22,6 +22,7 @@ from tools.cloud.identity import TENANT
 from tools.cloud.layout import CHECKOUT, PLAIN, Layout, Shape
 from tools.mpi import image
 from tools.showcase import stage
+from tools.showcase.elastic import ElasticStory
 from tools.showcase.mpi import MpiStory
 from tools.showcase.report import Report
 from tools.showcase.story import FLAVOR, IMAGE, Story
@@ -32,6 +33,8 @@ INTERRUPTION = "interrupted"
 DASHBOARD = Shape(networks=True, dashboard=True)
 """Horizon's form for a new server wants a network."""
 TWO_HOSTS = Shape(networks=True, second_host=True)
+ELASTIC_USE = (f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor elastic --image busybox "
+               "--nic none mine",)
 MPI_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack examples/mpi/job.yaml",)
 
 
@@ -65,6 +68,18 @@ def mpi(context: click.Context, json_file: Path | None, keep: bool) -> None:
     since = context.parent.params["since"] if context.parent else time.time()
     with alone(Layout.default()):
         sys.exit(show_mpi(context.obj / json_file if json_file else None, keep, since))
+
+
+@main.command()
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Also write every fact and timing to FILE.")
+@click.option("--keep", is_flag=True, help="Leave the cloud up and tell how to use it; end it with: tools/demo down")
+@click.pass_context
+def elastic(context: click.Context, json_file: Path | None, keep: bool) -> None:
+    """Show three servers that trade the cores of this machine, with a program that follows and one that does not."""
+    since = context.parent.params["since"] if context.parent else time.time()
+    with alone(Layout.default()):
+        sys.exit(show_elastic(context.obj / json_file if json_file else None, keep, since))
 
 
 @main.command()
@@ -150,6 +165,20 @@ def tell_mpi(json_file: Path | None, keep: bool, since: float) -> None:
     sys.exit(perform(cloud, report, lambda: MpiStory(cloud, report).tell(), json_file, MPI_USE if keep else ()))
 
 
+@main.command("tell-elastic", hidden=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path))
+@click.option("--keep", is_flag=True)
+@click.option("--since", type=float, required=True)
+def tell_elastic(json_file: Path | None, keep: bool, since: float) -> None:
+    """Tell the story of elastic servers, on the emulated host."""
+    stage.end_on_signals()
+    report = Report(since)
+    cloud = Cloud(elastic_layout(), say=report.say)
+    report.setting = {"versions": cloud.versions()}
+    sys.exit(perform(cloud, report, lambda: ElasticStory(cloud, report).tell(), json_file,
+                     ELASTIC_USE if keep else ()))
+
+
 def horizon_layout() -> Layout:
     return Layout(CHECKOUT / ".demo" / "horizon")
 
@@ -158,9 +187,14 @@ def mpi_layout() -> Layout:
     return Layout(CHECKOUT / ".demo" / "mpi")
 
 
+def elastic_layout() -> Layout:
+    return Layout(CHECKOUT / ".demo" / "elastic")
+
+
 def in_use() -> list[tuple[Layout, Shape]]:
     """Return the clouds of all stories of which there is anything."""
-    every = [(Layout.default(), PLAIN), (horizon_layout(), DASHBOARD), (mpi_layout(), TWO_HOSTS)]
+    every = [(Layout.default(), PLAIN), (horizon_layout(), DASHBOARD), (mpi_layout(), TWO_HOSTS),
+             (elastic_layout(), PLAIN)]
     return [(layout, shape) for layout, shape in every if layout.in_use]
 
 
@@ -187,6 +221,14 @@ def show_mpi(json_file: Path | None, keep: bool, since: float) -> int:
     except debian.Failed as error:
         raise click.ClickException(str(error)) from error
     return play_emulated(story_command("tell-mpi", json_file, keep, since), mpi_layout(), keep)
+
+
+def show_elastic(json_file: Path | None, keep: bool, since: float) -> int:
+    """Let the story of elastic servers play; its exit status."""
+    report = Report(since)
+    take_down_earlier(report)
+    report.say("The host's devices are emulated; its cores, LXD, nova and all the rest are real.", "bold yellow")
+    return play_emulated(story_command("tell-elastic", json_file, keep, since), elastic_layout(), keep)
 
 
 def story_command(name: str, json_file: Path | None, keep: bool, since: float) -> list[str]:
