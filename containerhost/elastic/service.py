@@ -22,7 +22,7 @@ from containerhost.elastic import claim, plan
 from containerhost.elastic.plan import Capacity, Member
 from containerhost.elastic.policies import POLICIES
 from containerhost.elastic.state import State, StateFile, Step
-from containerhost.elastic.usage import Load, cpu_pressure
+from containerhost.elastic.usage import Load, age, cpu_pressure
 from containerhost.engines import Containers, ContainerState, Metrics, Status, memoryuse
 from containerhost.engines.capabilities import LiveSizes, Size
 from containerhost.idlist import id_list
@@ -34,6 +34,9 @@ from containerhost.sysfs import Host
 LOG = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.2  # s between two looks at guests that are waited for
+LEAST_PAUSE = 1.0  # s between two rounds
+START_TIME = 120.0  # s that a container may take to start
+SEEN_INTERVAL = 60  # s after which what was seen is written, though nothing has changed
 REST = 60.0  # s until a change that failed is tried again: its guest was asked to let go for nothing
 FAILURES = (errors.ContainerHostError, OSError)
 
@@ -81,6 +84,8 @@ class Service:
         self._told: dict[str, tuple[int, int]] = {}  # its first process, and the generation
         self._announced: set[str] = set()  # by this process
         self._resting: dict[str, float] = {}  # until when
+        self._written: tuple[Any, Mapping[str, Step]] = (None, {})
+        self._written_at = 0
         state = file.read()
         self.steps: dict[str, Step] = dict(state.steps)
         self.seen: Mapping[str, Any] = state.seen
@@ -88,16 +93,17 @@ class Service:
 
     def run(self, stop: threading.Event, interval: float) -> None:
         """Run until ``stop`` is set. What fails is logged, and tried again in the next round."""
-        due = self._monotonic()
+        began = self._monotonic() - interval
         while not stop.is_set():
+            passed = self._monotonic() - began
             try:
-                if self._monotonic() >= due or self.is_ready():
-                    due = self._monotonic() + interval
+                if passed >= interval or (passed >= LEAST_PAUSE and self.is_ready()):
+                    began = self._monotonic()
                     self.round()
             except FAILURES as error:
                 self._count("round", "failed")
                 LOG.error("This round came to no end: %s", error)
-            stop.wait(POLL_INTERVAL if self.steps else max(0.0, due - self._monotonic()))
+            stop.wait(POLL_INTERVAL if self.steps else max(0.0, began + interval - self._monotonic()))
 
     def is_ready(self) -> bool:
         """Return whether a change that is under way can go on."""
@@ -136,9 +142,16 @@ class Service:
             memory[key] = max(by_key[key].memory, self._promised_memory(key))
         for member in by_key.values():
             self._tell(member)
-        self.seen = {"time": int(self._clock()), "policy": self._options.policy, "cores": sorted(capacity.cores),
-                     "memory": capacity.memory, "containers": self._rows(list(by_key.values()), wanted)}
-        self._write()
+        self._see({"time": int(self._clock()), "policy": self._options.policy, "cores": sorted(capacity.cores),
+                   "memory": capacity.memory, "containers": self._rows(list(by_key.values()), wanted)})
+
+    def _see(self, seen: Mapping[str, Any]) -> None:
+        """Remember what was seen; write it where it is of interest: sizes have changed, or a minute has passed."""
+        self.seen = seen
+        sizes = [{key: value for key, value in each.items() if key != "used"} for each in seen["containers"]]
+        if (sizes, self.steps) != self._written or seen["time"] >= self._written_at + SEEN_INTERVAL:
+            self._written, self._written_at = (sizes, dict(self.steps)), seen["time"]
+            self._write()
 
     # Looking
 
@@ -278,10 +291,18 @@ class Service:
 
     def _tell(self, member: Member) -> None:
         """Write its document into the container, once for each start of it and each change."""
+        if member.document is None or member.key in self.steps:
+            return
         now = member.pid, member.generation
-        if member.document is not None and member.key not in self.steps and self._told.get(member.key) != now:
+        if self._told.get(member.key) != now or (self._is_starting(member)
+                                                 and not self._notice(member).has_document(member.name)):
             self._notice(member).notify(member.name, member.document)
             self._told[member.key] = now
+
+    def _is_starting(self, member: Member) -> bool:
+        """Return whether its init may still mount something over what was written."""
+        found = age(self._host, member.pid)
+        return found is not None and found < START_TIME
 
     # Steps
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure what containers use, for the policy ``load``: CPU time from the engine's list, all else from the kernel."""
 
+import os
 import re
 from collections import deque
 from collections.abc import Collection
@@ -8,10 +9,12 @@ from typing import NamedTuple
 
 from containerhost.engines.memoryuse import ROOT, container_part
 from containerhost.sysfs import Host
+from containerhost.topology import uptime
 
 ROUNDS = 3  # whose highest use a shrink waits for
 LEAST_TIME = 1.0  # s that a sample covers
 SECOND = 1_000_000_000  # ns
+STARTTIME = 20  # field of /proc/PID/stat after the program's name
 PRESSURE = re.compile(r"some avg10=([0-9]{1,3}(?:\.[0-9]{1,2})?) ")
 
 
@@ -47,6 +50,14 @@ class Load:
         """Forget all others."""
         for gone in self._last.keys() - set(keys):
             del self._last[gone], self._used[gone]
+
+
+def age(host: Host, pid: int) -> float | None:
+    """Return the seconds since a process began (proc_pid_stat(5), starttime); None where the host does not tell."""
+    fields = (host.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    if len(fields) < STARTTIME or not fields[STARTTIME - 1].isdecimal():
+        return None
+    return uptime(host) - int(fields[STARTTIME - 1]) / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_pressure(host: Host, pid: int) -> float | None:

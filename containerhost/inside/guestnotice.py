@@ -91,6 +91,15 @@ class GuestNotice:
             return False
         return True
 
+    def has_document(self, name: str) -> bool:
+        """Return whether there is a document in the container: while it starts, something may be mounted over it."""
+        try:
+            return self._files.read(name, resources.FILE) is not None
+        except errors.EngineUnavailable:
+            raise
+        except (errors.EngineError, errors.HostActionFailed):
+            return True  # the tenant put something else there
+
     def tell_faults(self, name: str, faults: Sequence[str]) -> bool:
         """Write into the container what is wrong with its devices. Where nothing is, nothing is written but over what
         was told before.

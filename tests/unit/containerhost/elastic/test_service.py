@@ -95,6 +95,18 @@ class RoundTest(ServiceCase):
         self.world.rounds(service)
         self.assertEqual(2, self.files.document("a")["cpus"]["count"])
 
+    def test_container_whose_init_mounts_something_over_the_document_is_told_again(self) -> None:
+        self.settled()
+        service = self.world.service()
+        self.world.rounds(service)
+        pid = self.engine.containers_["a"].pid
+        for uptime, expected in ((50, {"a"}), (500, set())):
+            self.world.write("proc/uptime", f"{uptime}.00 0.00\n")
+            self.world.write(f"proc/{pid}/stat", f"{pid} (init) S {' '.join(['0'] * 18)} 1000 0 0\n")
+            self.files.files.clear()
+            self.world.rounds(service)
+            self.assertEqual(expected, {name for name, _ in self.files.files})
+
     def test_engine_that_does_not_answer_changes_nothing(self) -> None:
         self.settled()
         service = self.world.service()
