@@ -9,11 +9,13 @@ that follow, as a share of the same application begun on one core (ideal). Aim: 
 
 Three containers on LXD for each application. All are there at the same time, but only one runs at any moment: they take
 turns, and the others are frozen, so that what else the machine does meets them alike. The shrink is announced,
-acknowledged and done as by a live resize. Medians of what the applications print each second.
+acknowledged and done as by a live resize. Medians of what the applications print each second; the shares are medians of
+those of each round.
 """
 
 import argparse
 import json
+import operator
 import os
 import re
 import statistics
@@ -69,16 +71,18 @@ class Measured(elasticapps.ElasticCase):
             self.engine.freeze(name)
             print(f"{name}: {'acknowledged' if asked else 'not asked'}", file=sys.stderr)
         after = self.turns("rigid", "following", "ideal")
-        ideal = after["ideal"][1]
-        return {"before": before["following"], **after,
-                "shares": {name: after[name][1] / ideal for name in ("rigid", "following")}}
+        shares = {name: statistics.median(map(operator.truediv, after[name][1], after["ideal"][1]))
+                  for name in ("rigid", "following")}
+        sides = {"before": before["following"], **after}
+        return {"shares": shares, **{name: (threads, statistics.median(rates))
+                                     for name, (threads, rates) in sides.items()}}
 
     def small(self, name: str, cpu: Cpu) -> ContainerSpec:
         site = (Mount("site", str(self.packages), "/site"),) if self.packages.exists() else ()
         return self.spec(name, cpu=cpu, memory=Memory(2 << 30), mounts=site)
 
-    def turns(self, *names: str) -> dict[str, tuple[int, float]]:
-        """Return the threads and the median rate of each container."""
+    def turns(self, *names: str) -> dict[str, tuple[int, list[float]]]:
+        """Return the threads of each container, and its rate in each round."""
         rates: dict[str, list[float]] = {name: [] for name in names}
         threads = dict.fromkeys(names, 0)
         for _ in range(self.rounds):
@@ -87,11 +91,10 @@ class Measured(elasticapps.ElasticCase):
                 self.engine.unfreeze(name)
                 await_that(lambda: len(self.lines(name)) > seen + TURN, f"{name} works", limit=300)  # noqa: B023
                 self.engine.freeze(name)
-                for line in self.lines(name)[seen + 1:]:
-                    if found := RATE.match(line):
-                        threads[name] = int(found[1])
-                        rates[name].append(float(found[2]))
-        return {name: (threads[name], statistics.median(rates[name])) for name in names}
+                found = [RATE.match(line) for line in self.lines(name)[seen + 1:]]
+                threads[name] = int(found[-1][1])
+                rates[name].append(statistics.median(float(each[2]) for each in found))
+        return {name: (threads[name], rates[name]) for name in names}
 
 
 def main() -> int:

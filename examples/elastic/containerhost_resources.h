@@ -6,7 +6,11 @@
  *     struct containerhost host = {0};
  *     for (;;) {
  *         int threads = containerhost_poll(&host);
- *         if (threads) { omp_set_num_threads(threads); containerhost_acknowledge(&host); }
+ *         if (threads) {
+ *             omp_pause_resource_all(omp_pause_soft);
+ *             omp_set_num_threads(threads);
+ *             containerhost_acknowledge(&host);
+ *         }
  *         #pragma omp parallel
  *         ...
  *     }

@@ -31,6 +31,7 @@ int main(int argc, char **argv)
     for (;;) {
         int threads = rigid ? 0 : containerhost_poll(&host);
         if (threads) {
+            omp_pause_resource_all(omp_pause_soft); /* ends threads that libgomp would keep spinning for a larger team */
             omp_set_num_threads(threads);
             if (containerhost_acknowledge(&host))
                 perror("acknowledge");
