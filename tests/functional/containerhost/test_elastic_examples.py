@@ -53,8 +53,15 @@ class OpenMpTest(elasticapps.ElasticCase):
         for _ in range(2):
             self.assertTrue(self.resize(dataclasses.replace(two, cpu=Cpu(1))))
             self.await_line("1 threads", after=len(self.lines()))
+            self.await_threads(1)
             self.assertFalse(self.resize(two))
             self.await_line("2 threads", after=len(self.lines()))
+            self.await_threads(2)
+
+    def await_threads(self, number: int) -> None:
+        """Wait until the program has this many threads in the kernel: none is left to spin on the other's core."""
+        look = "grep ^Threads: /proc/$(pidof openmp)/status"
+        await_that(lambda: self.inside("c1", "sh", "-c", look)[1].split()[-1:] == [str(number)], "its threads end")
 
 
 class GpuPoolTest(DeviceFrame, elasticapps.ElasticCase):
