@@ -23,6 +23,8 @@ from tools.cloud.cloud import Cloud
 from tools.cloud.engine import Output
 from tools.cloud.identity import TENANT
 from tools.cloud.layout import CHECKOUT
+from tools.showcase import elasticplot
+from tools.showcase.elasticplot import Point
 from tools.showcase.report import Report
 from tools.showcase.story import wait_for
 
@@ -123,20 +125,25 @@ class ElasticStory:
     def compare(self) -> None:
         self._report.chapter("What came of it")
         fixed = self._rate("fixed", self._cores // 2)
+        work = sum(turn.regions for turn in self._turns["fixed"])
         rows: dict[str, Any] = {}
         for kind, turns in self._turns.items():
             seconds = sum(turn.seconds for turn in turns)
             regions = sum(turn.regions for turn in turns)
             rows[kind] = {
                 "regions": round(regions), "regions_per_second": round(regions / seconds),
+                "seconds_for_the_fixed_ones_work": round(work / max(regions / seconds, 1e-9), 1),
                 "utilisation": round(sum(turn.busy for turn in turns) / seconds / self._cores, 2),
                 "after_a_shrink": round(self._rate(kind, self._cores // 2) / fixed, 3),
                 "turns": [turn._asdict() for turn in turns]}
-            self._report.say(f"{kind.ljust(10)} {rows[kind]['regions_per_second']:>8} regions/s in all, utilisation "
+            self._report.say(f"{kind.ljust(10)} {rows[kind]['regions_per_second']:>8} regions/s in all, the fixed one's "
+                             f"work in {rows[kind]['seconds_for_the_fixed_ones_work']} s, utilisation "
                              f"{rows[kind]['utilisation']:.2f}, after a shrink {rows[kind]['after_a_shrink']:.3f} of "
                              "the fixed one's work for each second of CPU time")
             self._report.say(f"{'':10} cores over time: {' '.join(str(turn.cores) for turn in turns)}")
         self._report.setting["elastic"] = rows
+        self._report.drawing = elasticplot.draw({kind: [Point(turn.cores, turn.regions / turn.seconds) for turn in turns]
+                                                 for kind, turns in self._turns.items()})
         self._report.check("following", f"does at least {AIM} of the fixed one's work after a shrink",
                            str(rows["following"]["after_a_shrink"]), rows["following"]["after_a_shrink"] >= AIM)
         self._report.check("rigid", "does less than the following one after a shrink",
