@@ -136,14 +136,15 @@ class ElasticStory:
                 "utilisation": round(sum(turn.busy for turn in turns) / seconds / self._cores, 2),
                 "after_a_shrink": round(self._rate(kind, self._cores // 2) / fixed, 3),
                 "turns": [turn._asdict() for turn in turns]}
-            self._report.say(f"{kind.ljust(10)} {rows[kind]['regions_per_second']:>8} regions/s in all, the fixed one's "
-                             f"work in {rows[kind]['seconds_for_the_fixed_ones_work']} s, utilisation "
+            self._report.say(f"{kind.ljust(10)} {rows[kind]['regions_per_second']:>8} regions/s in all, the fixed "
+                             f"one's work in {rows[kind]['seconds_for_the_fixed_ones_work']} s, utilisation "
                              f"{rows[kind]['utilisation']:.2f}, after a shrink {rows[kind]['after_a_shrink']:.3f} of "
                              "the fixed one's work for each second of CPU time")
             self._report.say(f"{'':10} cores over time: {' '.join(str(turn.cores) for turn in turns)}")
         self._report.setting["elastic"] = rows
-        self._report.drawing = elasticplot.draw({kind: [Point(turn.cores, turn.regions / turn.seconds) for turn in turns]
-                                                 for kind, turns in self._turns.items()})
+        self._report.drawing = elasticplot.draw({
+            kind: [Point(turn.cores, turn.regions / turn.seconds) for turn in turns]
+            for kind, turns in self._turns.items()})
         self._report.check("following", f"does at least {AIM} of the fixed one's work after a shrink",
                            str(rows["following"]["after_a_shrink"]), rows["following"]["after_a_shrink"] >= AIM)
         self._report.check("rigid", "does less than the following one after a shrink",
