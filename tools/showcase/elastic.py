@@ -134,11 +134,11 @@ class ElasticStory:
                 "regions": round(regions), "regions_per_second": round(regions / seconds),
                 "seconds_for_the_fixed_ones_work": round(work / max(regions / seconds, 1e-9), 1),
                 "utilisation": round(sum(turn.busy for turn in turns) / seconds / self._cores, 2),
-                "after_a_shrink": round(self._rate(kind, self._cores // 2) / fixed, 3),
+                "after_a_shrink": round(self._rate(kind, self._cores // 2) / fixed, 4),
                 "turns": [turn._asdict() for turn in turns]}
             self._report.say(f"{kind.ljust(10)} {rows[kind]['regions_per_second']:>8} regions/s in all, the fixed "
                              f"one's work in {rows[kind]['seconds_for_the_fixed_ones_work']} s, utilisation "
-                             f"{rows[kind]['utilisation']:.2f}, after a shrink {rows[kind]['after_a_shrink']:.3f} of "
+                             f"{rows[kind]['utilisation']:.2f}, after a shrink {rows[kind]['after_a_shrink']:.4f} of "
                              "the fixed one's work for each second of CPU time")
             self._report.say(f"{'':10} cores over time: {' '.join(str(turn.cores) for turn in turns)}")
         self._report.setting["elastic"] = rows
