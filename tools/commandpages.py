@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a manual page for each command of the environment that this runs in, and completion for those made with click.
+
+    python tools/commandpages.py VERSION MAN_DIRECTORY COMPLETION_DIRECTORY
+
+Prints the names of the commands that work: those whose extra is not installed cannot be loaded.
+"""
+
+import inspect
+import re
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, distribution
+from pathlib import Path
+
+import click
+from click.shell_completion import BashComplete
+from click_man.core import write_man_pages
+
+PACKAGE = "nova-lxd-ext"
+# Of these --help is runc's.
+RUNTIMES = {"containerhost-ociruntime": ("containerhost-docker-runtime",)}
+
+
+def main(version: str, man: Path, completions: Path) -> None:
+    for point in distribution(PACKAGE).entry_points.select(group="console_scripts"):
+        try:
+            command = point.load()
+        except ImportError:
+            continue
+        if isinstance(command, click.Command):
+            write_man_pages(point.name, command, version=version, target_dir=str(man))
+            completion = BashComplete(command, {}, point.name, f"_{point.name.replace('-', '_').upper()}_COMPLETE")
+            (completions / point.name).write_text(completion.source())
+        else:
+            (man / f"{point.name}.1").write_text(page(point, version))
+        print(point.name)
+        for other in RUNTIMES.get(point.name, ()):
+            (man / f"{other}.1").write_text(f".so man1/{point.name}.1\n")
+            print(other)
+
+
+def page(point: EntryPoint, version: str) -> str:
+    """Write the page of a command made without click: what its module and its --help say."""
+    said = inspect.getdoc(sys.modules[point.module]) or ""
+    summary, _, more = said.partition("\n\n")
+    if point.name not in RUNTIMES:
+        more = subprocess.run((Path(sys.executable).with_name(point.name), "--help"), capture_output=True, text=True,
+                              check=True, timeout=60).stdout
+    return "\n".join((f'.TH "{point.name.upper()}" "1" "" "{version}" "{PACKAGE}"', ".SH NAME",
+                      f"{point.name} \\- {escaped(brief(summary))}", ".SH DESCRIPTION", ".nf",
+                      escaped(more.rstrip()), ".fi", ""))
+
+
+def brief(summary: str) -> str:
+    return re.split(r"[:.,;]", " ".join(summary.replace("``", "").split()))[0]
+
+
+def escaped(text: str) -> str:
+    """Escape what roff would take for a request or an escape."""
+    return "\n".join(f"\\&{line}" if line.startswith((".", "'")) else line
+                     for line in text.replace("\\", "\\e").replace("-", "\\-").splitlines())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
