@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a manual page for each command of the environment that this runs in, and completion for those made with click.
 
-    python tools/commandpages.py VERSION MAN_DIRECTORY COMPLETION_DIRECTORY
+    python tools/commandpages.py VERSION EXTRAS MAN_DIRECTORY COMPLETION_DIRECTORY
 
-Prints the names of the commands that work: those whose extra is not installed cannot be loaded.
+Prints the names of the commands. What belongs to an extra that is not of the EXTRAS does not work and is left out.
 """
 
 import inspect
@@ -22,12 +22,11 @@ PACKAGE = "nova-lxd-ext"
 RUNTIMES = {"containerhost-ociruntime": ("containerhost-docker-runtime",)}
 
 
-def main(version: str, man: Path, completions: Path) -> None:
+def main(version: str, extras: str, man: Path, completions: Path) -> None:
     for point in distribution(PACKAGE).entry_points.select(group="console_scripts"):
-        try:
-            command = point.load()
-        except ImportError:
+        if not set(point.extras) <= set(extras.split(",")):
             continue
+        command = point.load()
         if isinstance(command, click.Command):
             write_man_pages(point.name, command, version=version, target_dir=str(man))
             completion = BashComplete(command, {}, point.name, f"_{point.name.replace('-', '_').upper()}_COMPLETE")
@@ -63,4 +62,4 @@ def escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))

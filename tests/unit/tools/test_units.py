@@ -38,7 +38,8 @@ class Units(testtools.TestCase):
 
     def test_every_unit_is_exposed_to_little(self) -> None:
         for unit in UNITS:
-            found = {sandbox: self.analyze("security", "--offline=true", "--no-pager", f"--threshold={EXPOSURE[unit.name]}",
-                                           self.installed(unit, sandbox)) for sandbox in (True, False)}
+            options = ("--offline=true", "--no-pager", f"--threshold={EXPOSURE[unit.name]}")
+            found = {sandbox: self.analyze("security", *options, self.installed(unit, sandbox))
+                     for sandbox in (True, False)}
             self.assertEqual(0, found[True].returncode, found[True].stdout + found[True].stderr)
             self.assertNotEqual(0, found[False].returncode, f"{unit.name} passes without a sandbox")
