@@ -15,7 +15,7 @@ from pathlib import Path
 import openstack
 from openstack.connection import Connection
 
-from tools.cloud import configs, dashboard, identity, lxcfs, probes, services, volumes
+from tools.cloud import configs, dashboard, identity, ini, lxcfs, probes, services, volumes
 from tools.cloud.daemons import DaemonFailed, Daemons
 from tools.cloud.database import MariaDb
 from tools.cloud.engine import POOL, Engine, lockable_memory
@@ -106,6 +106,20 @@ class Cloud:
             unmount_below(directory)
             if directory.exists():
                 shutil.rmtree(directory)
+
+    def wait_for_compute(self, admin: Connection) -> None:
+        self._wait_until("nova-compute is up and its host in its cell", lambda: self._computes_up(admin))
+
+    def restart_aliases(self) -> None:
+        """Restart what has read the aliases of devices; another process may have started it."""
+        daemons = [services.api(self.layout, self.ports, "nova"), services.nova_daemon(self.layout, "nova-scheduler")]
+        self.daemons.stop([daemon.name for daemon in daemons])
+        self.daemons.bring_up(daemons)
+
+    def write_node_config(self, path: Path) -> None:
+        """Write nova.conf of a compute host as it is before it has a driver."""
+        parts = self._parts()
+        ini.write(path, {**configs.nova_common(parts, parts.nodes[0]), "vnc": {"enabled": "false"}})
 
     def connect(self, name: str) -> Connection:
         """As ``admin`` or as the tenant (:data:`tools.cloud.identity.TENANT`)."""
@@ -240,10 +254,12 @@ class Cloud:
         """nova-compute asks the conductor for everything: started before it, it would wait ten seconds in vain."""
         list(admin.network.networks())  # neutron 29 answers its very first question with 500 if that is for ports
         self._wait_until("the conductor and the scheduler are up", lambda: workers_up(admin, CONTROL_WORKERS))
+        if not self.shape.compute:
+            return
         self.daemons.start(services.compute_daemon(self.layout))
         if self.second:
             self.daemons.start(self.second.daemon(services.compute_daemon(self.layout, SECOND)))
-        self._wait_until("nova-compute is up and its host in its cell", lambda: self._computes_up(admin))
+        self.wait_for_compute(admin)
 
     def _start_dashboard(self) -> None:
         self._say("Starting Horizon; its style sheets take a minute the first time")

@@ -91,7 +91,12 @@ class Daemons:
         :raises DaemonFailed: one that was started, and not stopped, has ended
         """
         for name, child in list(self._children.items()):
-            if child.poll() is not None:
+            if child.poll() is None:
+                continue
+            note = self._note(name)
+            if not note.exists() or json.loads(note.read_text())["pid"] != child.pid:
+                del self._children[name]  # another process stopped or restarted it
+            else:
                 raise DaemonFailed(f"{name} ended with status {child.returncode}.\n{self._end_of_log(name)}")
 
     def bring_up(self, daemons: Iterable[Daemon]) -> None:

@@ -93,12 +93,14 @@ class Shape:
     :ivar volumes: Cinder with a backend of files on loop devices
     :ivar second_host: another compute host (:mod:`tools.cloud.secondhost`), with networks only
     :ivar dashboard: Horizon (:mod:`tools.cloud.dashboard`)
+    :ivar compute: nova-compute; without, the caller configures and starts it
     """
 
     networks: bool = False
     volumes: bool = False
     second_host: bool = False
     dashboard: bool = False
+    compute: bool = True
 
 
 PLAIN = Shape()

@@ -22,6 +22,7 @@ from tools.cloud.identity import TENANT
 from tools.cloud.layout import CHECKOUT, PLAIN, Layout, Shape
 from tools.mpi import image
 from tools.showcase import stage
+from tools.showcase.ansible import DIRECTORIES, AnsibleStory
 from tools.showcase.elastic import ElasticStory
 from tools.showcase.mpi import MpiStory
 from tools.showcase.report import Report
@@ -35,7 +36,10 @@ DASHBOARD = Shape(networks=True, dashboard=True)
 TWO_HOSTS = Shape(networks=True, second_host=True)
 ELASTIC_USE = (f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor elastic --image busybox "
                "--nic none mine",)
+NO_COMPUTE = Shape(compute=False)
 MPI_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack examples/mpi/job.yaml",)
+
+ANSIBLE_USE = ("sudo tools/demo exec openstack flavor list --all",)
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,6 +72,24 @@ def mpi(context: click.Context, json_file: Path | None, keep: bool) -> None:
     since = context.parent.params["since"] if context.parent else time.time()
     with alone(Layout.default()):
         sys.exit(show_mpi(context.obj / json_file if json_file else None, keep, since))
+
+
+@main.command("ansible")
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Also write every fact and timing to FILE.")
+@click.option("--keep", is_flag=True, help="Leave the cloud up and tell how to use it; end it with: tools/demo down")
+@click.option("--package", required=True, hidden=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.pass_context
+def install(context: click.Context, json_file: Path | None, keep: bool, package: Path) -> None:
+    """Show how Ansible makes an emulated host a compute node: from its package to the first server with a GPU."""
+    since = context.parent.params["since"] if context.parent else time.time()
+    with alone(Layout.default()):
+        report = Report(since)
+        take_down_earlier(report)
+        report.say("The host is emulated. Ansible, dpkg, LXD, nova and all the rest are real.", "bold yellow")
+        story = story_command("tell-ansible", context.obj / json_file if json_file else None, keep, since)
+        sys.exit(play_emulated([str(CHECKOUT / "tools/overlay"), *DIRECTORIES, "--", *story, "--package", str(package)],
+                               ansible_layout(), keep))
 
 
 @main.command()
@@ -179,6 +201,31 @@ def tell_elastic(json_file: Path | None, keep: bool, since: float) -> None:
                      ELASTIC_USE if keep else ()))
 
 
+@main.command("tell-ansible", hidden=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path))
+@click.option("--keep", is_flag=True)
+@click.option("--since", type=float, required=True)
+@click.option("--package", required=True, type=click.Path(path_type=Path))
+def tell_ansible(json_file: Path | None, keep: bool, since: float, package: Path) -> None:
+    """Tell the story of the operator, on the emulated host."""
+    stage.end_on_signals()
+    report = Report(since)
+    cloud = Cloud(ansible_layout(), say=report.say, shape=NO_COMPUTE)
+    report.setting = {"package": package.name, "versions": cloud.versions()}
+    sys.exit(perform(cloud, report, lambda: AnsibleStory(cloud, report, package).tell(), json_file,
+                     ANSIBLE_USE if keep else ()))
+
+
+@main.command("restart-aliases", hidden=True)
+def restart_aliases() -> None:
+    """Restart what has read the aliases of devices: Ansible's handler calls it."""
+    Cloud(ansible_layout(), shape=NO_COMPUTE).restart_aliases()
+
+
+def ansible_layout() -> Layout:
+    return Layout(CHECKOUT / ".demo" / "ansible")
+
+
 def horizon_layout() -> Layout:
     return Layout(CHECKOUT / ".demo" / "horizon")
 
@@ -194,7 +241,7 @@ def elastic_layout() -> Layout:
 def in_use() -> list[tuple[Layout, Shape]]:
     """Return the clouds of all stories of which there is anything."""
     every = [(Layout.default(), PLAIN), (horizon_layout(), DASHBOARD), (mpi_layout(), TWO_HOSTS),
-             (elastic_layout(), PLAIN)]
+             (elastic_layout(), PLAIN), (ansible_layout(), NO_COMPUTE)]
     return [(layout, shape) for layout, shape in every if layout.in_use]
 
 
