@@ -82,7 +82,19 @@ class Clouds(click.Group):
 
     def get_command(self, context: click.Context, cmd_name: str) -> click.Command | None:
         found = next(iter(importlib.metadata.entry_points(group=CONFIG_GROUP, name=cmd_name)), None)
-        return found.load() if found else None
+        try:
+            return found.load() if found else None
+        except ModuleNotFoundError as error:
+            return _not_installed(cmd_name, f"{error.name} is missing: install nova-lxd-ext[{','.join(found.extras)}]")
+
+
+def _not_installed(name: str, reason: str) -> click.Command:
+    """Return a command that refuses all arguments with the reason."""
+    def refuse() -> None:
+        raise click.ClickException(reason)
+
+    return click.Command(name, callback=refuse, short_help=f"Not installed: {reason}", add_help_option=False,
+                         context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 
 
 @main.group(cls=Clouds)
