@@ -60,6 +60,15 @@ class DaemonsTest(testtools.TestCase):
         Daemons(self.directory).stop()
         self.assertFalse(running(self.pid("a")))
 
+    def test_what_another_command_restarted_has_not_failed(self) -> None:
+        self.daemons.bring_up([self.python("a", "time.sleep(60)")])
+        other = Daemons(self.directory)
+        other.stop(["a"])
+        self.daemons.check()
+        other.bring_up([self.python("a", "time.sleep(60)")])
+        self.daemons.check()
+        other.stop()
+
     def test_a_number_given_to_another_process_is_left_alone(self) -> None:
         (self.directory / "a.json").write_text(f'{{"pid": {os.getpid()}, "started": 1, "end": {int(signal.SIGKILL)}}}')
         self.daemons.stop()
