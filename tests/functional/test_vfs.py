@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`containerhost vfs apply` on an emulated host, whose cards make and take away their functions."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import fixtures
@@ -14,6 +18,8 @@ from containerhost.devices.scan import scan
 from containerhost.vfs.provisioner import OPERATOR
 from tests.fakehost.control import FakeHostControl
 
+UNIT = Path(__file__).parents[2] / "etc/systemd/containerhost-vfs.service"
+NOBODY = 65534
 FIRST, SECOND = "0000:5e:00.0", "0000:d8:00.0"
 
 
@@ -53,6 +59,20 @@ class ApplyTest(testtools.TestCase):
         self.assertEqual((0, 2), (again.exit_code, again.stdout.count("nothing to do")))
         self.assertEqual(before, scan().devices)
         self.assertEqual({}, AllocationStore(self.owners).records())
+
+    def test_capabilities_of_the_unit_are_enough(self) -> None:
+        """The records belong to nova-compute's user, as where that is not root."""
+        names = re.search(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.M)[1].split()
+        kept = ",".join(name.lower().replace("cap_", "+") for name in names)
+        self.owners.mkdir()
+        os.chown(self.owners, NOBODY, NOBODY)
+        file = self.directory / "vfs.yaml"
+        file.write_text(f"{FIRST}: 4\n{SECOND}: 0\n")
+        command = (Path(sys.executable).with_name("containerhost"), "vfs", "apply", file, "--owners", self.owners)
+        done = subprocess.run(("setpriv", "--bounding-set", f"-all,{kept}", *command), capture_output=True, text=True,
+                              timeout=60, check=False)
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
+        self.assertEqual((4, 0), self.numbers())
 
     def test_dry_run_changes_nothing(self) -> None:
         done = self.apply(f"{FIRST}: 4\n", "--dry-run")
