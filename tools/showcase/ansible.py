@@ -77,7 +77,7 @@ class AnsibleStory:
                 "nova_lxd_options": {"endpoint": str(self._cloud.engine.socket), "storage_pool": POOL,
                                      "rdma_memlock": self._cloud.memlock},
                 "nova_lxd_restart_command": str(RESTART),
-                "nova_lxd_controller_restart_command": 
+                "nova_lxd_controller_restart_command":
                 f"env PYTHONPATH={CHECKOUT} {sys.executable} -m tools.showcase restart-aliases"}
 
     @property
