@@ -82,8 +82,11 @@ class Clouds(click.Group):
 
     def get_command(self, context: click.Context, cmd_name: str) -> click.Command | None:
         found = next(iter(importlib.metadata.entry_points(group=CONFIG_GROUP, name=cmd_name)), None)
+        if found is None:
+            return None
         try:
-            return found.load() if found else None
+            command: click.Command = found.load()
+            return command
         except ModuleNotFoundError as error:
             return _not_installed(cmd_name, f"{error.name} is missing: install nova-lxd-ext[{','.join(found.extras)}]")
 
