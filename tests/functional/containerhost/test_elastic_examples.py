@@ -60,8 +60,8 @@ class OpenMpTest(elasticapps.ElasticCase):
 
     def await_threads(self, number: int) -> None:
         """Wait until the program has this many threads in the kernel: none is left to spin on the other's core."""
-        look = "grep ^Threads: /proc/$(pidof openmp)/status"
-        await_that(lambda: self.inside("c1", "sh", "-c", look)[1].split()[-1:] == [str(number)], "its threads end")
+        look = "grep -l '^openmp$' /proc/[0-9]*/comm | while read -r comm; do grep ^Threads: ${comm%comm}status; done"
+        await_that(lambda: self.inside("c1", "sh", "-c", look)[1].split() == ["Threads:", str(number)], "threads end")
 
 
 class GpuPoolTest(DeviceFrame, elasticapps.ElasticCase):
