@@ -42,7 +42,7 @@ END_TIMEOUT = 20.0  # s that a command has to end; shorter than the host waits f
 END_INTERVAL = 0.05  # s
 NOT_TOLD = 3
 MPI_LAUNCHERS = frozenset({"mpirun", "mpiexec", "orterun", "prterun", "srun", "aprun", "jsrun"})
-# What Open MPI, MPICH (and Intel MPI) and MVAPICH2 tell each process of how many ranks there are.
+# What Open MPI, MPICH (with what is built from it) and MVAPICH2 tell each process of how many ranks there are.
 RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 MPI = ("an MPI program keeps the ranks it was started with until it ends, so it cannot follow its resources. Run it "
        "from a script that goes on from a checkpoint with as many ranks as there are cores, or keep the size fixed")
