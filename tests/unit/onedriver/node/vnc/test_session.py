@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 import testtools
+from testtools.content import text_content
 
 from onedriver.node.vnc import framebuffer, glyphs, session
 from onedriver.node.vnc.rfb import NotRfb
@@ -22,6 +23,7 @@ class SessionTest(testtools.TestCase):
         guest, there = socket.socketpair()
         guest.settimeout(TIMEOUT)
         self.failed: list[Exception] = []
+        self.addOnException(lambda _: self.addDetail("how the session ended", text_content(repr(self.failed))))
         self.places: list[str | None] = []
 
         def serve() -> None:
