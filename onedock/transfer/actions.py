@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from onedock import datafiles
+from onedock.transfer import turns
 from onedock.transfer.nodes import Node, copied
 from onedriver import disk_paths
 from onedriver.disk_paths import DiskPath
@@ -49,7 +50,9 @@ def act(script: str, argv: Sequence[str]) -> str | None:
         raise BadInput(f"{action}: called with {len(argv)} arguments, but oned gives {least + 2} or more")
     disk_paths.number(argv[-1], "the datastore's number")
     os.umask(0o027)
-    return done(Call(argv[:-2], disk_paths.number(argv[-2], "the VM's number")))
+    call = Call(argv[:-2], disk_paths.number(argv[-2], "the VM's number"))
+    with turns.turn(call.vm, deletes=action == "delete" and call.disk(0).disk is None):
+        return done(call)
 
 
 def mkimage(call: Call) -> None:

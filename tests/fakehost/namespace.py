@@ -28,7 +28,7 @@ BIN = f"{HOME}/bin"
 REAL_IP = "/dev/fakehost-ip"  # Incus calls ip where a new sysfs covers /sys
 ATTRIBUTES = f"{HOME}/attributes"
 SCRATCH = f"{HOME}/scratch"
-_STATE = ("/run/containerhost", "/var/lib/containerhost")
+_STATE = ("/run/containerhost", "/run/onedriver", "/var/lib/containerhost")
 
 _SHIM = pathlib.Path(__file__).parent / "shim"
 _LOOPS = 64

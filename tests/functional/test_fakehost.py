@@ -293,7 +293,7 @@ class TestTool(testtools.TestCase):
         self.assertEqual(self.before, self.traces())
 
     def test_each_host_has_records_of_its_own(self):
-        for directory in ("/run/containerhost", "/var/lib/containerhost"):
+        for directory in ("/run/containerhost", "/run/onedriver", "/var/lib/containerhost"):
             file = pathlib.Path(directory, "of-the-outer-host")
             file.touch()
             self.addCleanup(file.unlink)

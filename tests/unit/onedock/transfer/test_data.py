@@ -5,6 +5,7 @@ ssh is a stand-in that runs what it is told here; the engine is not there, as on
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from unittest import mock
 
@@ -13,11 +14,12 @@ import testtools
 
 from onedock.cli import main
 from onedock.datastore import actions as datastore
-from onedock.transfer import actions
+from onedock.transfer import actions, turns
 from onedriver import template
 from onedriver.errors import BadInput, DriverError, NotSupported
 from tests.unit.onedock.messages import message
 from tests.unit.onedriver.test_disk_paths import METACHARACTERS
+from tests.waiting import await_that
 
 ROOT = Path(__file__).parents[4]
 SSH = """#!/bin/sh
@@ -45,6 +47,7 @@ class TransferTestCase(testtools.TestCase):
         self.useFixture(fixtures.EnvironmentVariable("PATH", f"{commands}:{os.environ['PATH']}"))
         self.useFixture(fixtures.EnvironmentVariable("ONEDOCK_CONF", str(self.base / "onedock.toml")))
         self.addCleanup(os.umask, os.umask(0o022))
+        self.useFixture(fixtures.MockPatchObject(turns, "directory", return_value=self.base))
 
     def tm(self, action: str, *arguments: object, vm: int = 1) -> None:
         self.assertIsNone(actions.act(action, [*map(str, arguments), str(vm), "101"]))
@@ -67,6 +70,47 @@ class TransferTestCase(testtools.TestCase):
 
     def left(self, directory: Path) -> list[str]:
         return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+class TurnsTest(TransferTestCase):
+    """oned deletes a VM beside an action of it that it has cancelled, and that goes on."""
+
+    def held_up(self) -> tuple[Path, Path]:
+        """Let the next request wait; return the directory that it makes, and the one that lets it go on."""
+        waits, goes = self.base / "waits", self.base / "goes"
+        (self.base / "bin/ssh").write_text(SSH.replace("#!/bin/sh\n", "#!/bin/sh\n"
+            f"if mkdir {waits} 2> /dev/null; then while [ ! -e {goes} ]; do sleep 0.05; done; fi\n"))
+        return waits, goes
+
+    def test_deletion_waits_for_the_action_before(self) -> None:
+        waits, goes = self.held_up()
+        making = threading.Thread(target=self.tm, args=("mkimage", "8", "raw", self.place("disk.1")))
+        making.start()
+        self.addCleanup(making.join)
+        self.addCleanup(goes.mkdir, exist_ok=True)
+        await_that(waits.exists, "the request begins")
+        deleting = threading.Thread(target=self.tm, args=("delete", self.place()))
+        deleting.start()
+        deleting.join(1)  # it would end at once if it did not wait
+        goes.mkdir()
+        for thread in (making, deleting):
+            thread.join()
+        self.assertFalse(self.directory().exists())
+
+    def test_action_that_began_before_the_deletion_does_nothing(self) -> None:
+        earlier = turns.began() - 1
+        self.tm("delete", self.place())
+        self.useFixture(fixtures.MockPatchObject(turns, "began", return_value=earlier))
+        self.refused("VM 1 was deleted", "mkimage", "8", "raw", self.place("disk.1"))
+        self.assertFalse(self.directory().exists())
+        self.tm("mkimage", "8", "raw", self.place("disk.1", vm=2), vm=2)
+
+    def test_deletion_of_one_disk_ends_no_other_action(self) -> None:
+        earlier = turns.began() - 1
+        self.tm("mkimage", "8", "raw", self.place("disk.1"))
+        self.tm("delete", self.place("disk.1"))
+        self.useFixture(fixtures.MockPatchObject(turns, "began", return_value=earlier))
+        self.tm("mkimage", "8", "raw", self.place("disk.2"))
 
 
 class DataTest(TransferTestCase):

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the transfer actions of a VM one at a time, on the front-end.
+
+oned cancels an action by not waiting for its script any more (``cancel_action`` of OpenNebula's ActionManager.rb): when a
+VM is deleted while an image is copied for it (``onevm recover --delete``), the copy goes on beside the deletion. So an
+action waits for the one before, and does nothing if its VM's directory was deleted after it began.
+
+Each VM has eight bytes of a file. They are locked while one of its actions runs, and tell when the last one that deleted
+its directory began.
+"""
+
+import contextlib
+import os
+import pwd
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from containerhost.linux.files import closing
+from containerhost.linux.lock import byte_held
+from onedriver.errors import DriverError
+from onedriver.node.single_instance import HOME, RUN
+
+FILE = "transfers"
+TIME = struct.Struct("<d")  # s since the epoch
+TIMEOUT = 24 * 3600.0  # s; the action before may copy a large disk
+STARTTIME = 19  # field of /proc/PID/stat after the program's name, from 0; see proc_pid_stat(5)
+
+
+@contextlib.contextmanager
+def turn(vm: int, *, deletes: bool) -> Iterator[None]:
+    """Run the block when no other action of the VM runs.
+
+    :param deletes: the block deletes the VM's directory: no action that began earlier may follow
+    :raises DriverError: the VM's directory was deleted meanwhile, or another action does not come to its end
+    """
+    file, offset, now = directory() / FILE, vm * TIME.size, began()
+    with byte_held(file, offset, TIMEOUT, lambda _: DriverError(
+            f"another transfer of VM {vm} has not ended within {TIMEOUT / 3600:g} h")), closing(
+            os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)) as fd:
+        deleted = os.pread(fd, TIME.size, offset)
+        if len(deleted) == TIME.size and now < TIME.unpack(deleted)[0]:
+            raise DriverError(f"VM {vm} was deleted after this transfer had begun: nothing was done")
+        if deletes:
+            os.pwrite(fd, TIME.pack(now), offset)
+        yield
+
+
+def directory() -> Path:
+    """Return where this user's file is; no other user can write there."""
+    return RUN if os.getuid() == 0 else Path(pwd.getpwuid(os.getuid()).pw_dir) / HOME
+
+
+def began() -> float:
+    """Return when this process began, in seconds since the epoch: oned started actions in the order of these times."""
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[STARTTIME]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
