@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the transfer actions of a VM one at a time, on the front-end.
 
-oned cancels an action by not waiting for its script any more (``cancel_action`` of OpenNebula's ActionManager.rb): when
-a VM is deleted while an image is copied for it (``onevm recover --delete``), the copy goes on beside the deletion. So an
-action waits for the one before, and does nothing if its VM's directory was deleted after it began.
+oned cancels an action by not waiting for its script any more (``cancel_action`` of OpenNebula's ActionManager.rb).
+When a VM is deleted while an image is copied for it (``onevm recover --delete``), the copy goes on beside the deletion.
+So an action waits for the one before, and does nothing if the directory of its VM was deleted after it began.
 
 Each VM has eight bytes of a file. They are locked while one of its actions runs, and tell when the last deletion of its
 directory began.
