@@ -16,7 +16,7 @@ GPU_CAPABILITIES = ("compute", "compat32", "display", "graphics", "ngx", "utilit
 
 @dataclasses.dataclass(frozen=True)
 class GrantOptions:
-    """What the cloud may choose about a grant.
+    """Hold the options of a grant that the cloud may choose.
 
     :ivar netdev_name: name of the interface in the container (``ib0``, ``eth1``)
     :ivar management_nodes: give umad and issm too (the operator's choice, never a tenant's)

@@ -59,7 +59,7 @@ LIMITS = {
 
 
 class Inside(NamedTuple):
-    """What a container's first process sees.
+    """Describe what a container's first process sees.
 
     :ivar nodes: path -> major and minor of each character node
     :ivar netdevs: names of its interfaces
@@ -242,7 +242,7 @@ class Privileged:
         freezer.thaw_left()
 
     def fence_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
-        """Let nobody in the container of process ``pid`` open its block node ``path``."""
+        """Keep the processes of the container of process ``pid`` from opening its block node ``path``."""
         limited(lambda: blocknodes.fence(int(pid), check(NODE, path), (int(number[0]), int(number[1]))))
 
     def restore_block(self, pid: int, path: str, number: tuple[int, int], mode: int) -> None:

@@ -205,10 +205,10 @@ class Security(NamedTuple):
 
 
 class Health(NamedTuple):
-    """How the engine finds out whether the program is well: a command that it runs in the container now and then.
+    """Describe the health check of the program: a command that the engine runs in the container now and then.
 
     :ivar interval, timeout, start: seconds; None is the engine's
-    :ivar retries: failures in a row that count as illness
+    :ivar retries: consecutive failures that make it unhealthy
     """
 
     command: tuple[str, ...]
@@ -219,7 +219,7 @@ class Health(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What the container runs, where it is not what its image says (None). Words, never for a shell.
+    """Describe the container's program; None is what the image says. Words, never for a shell.
 
     :ivar directory: its working directory
     :ivar user: a name or number of the container's, perhaps with its group: ``1000:1000``

@@ -36,7 +36,7 @@ class LinkLayer(enum.StrEnum):
 
 
 class NodeUse(enum.StrEnum):
-    """Who may have a character node.
+    """Classify a character node by which containers may have it.
 
     ``own`` belongs to one device; ``shared`` serves every holder of that kind of device (rdma_cm);
     ``management`` reaches beyond the device (umad, issm: a fabric's subnet manager) and is given only when the
@@ -113,7 +113,7 @@ class Device:
     :ivar id: unique on the host: the PCI address, or ``<address>/gi<N>/ci<N>`` for a slice, ``<address>/share<N>`` for
         a share of a GPU
     :ivar numa_node: None when the host does not say (the kernel's -1)
-    :ivar parent: the physical function of a VF, or the GPU of a slice or place, as an address
+    :ivar parent: the physical function of a VF, or the GPU of a slice or share, as an address
     :ivar netdev: the interface's name on the host; None when it is in a container or has none
     :ivar netdev_away: it has an interface, in another network namespace: a container has it. The device is healthy
     :ivar nodes: every character node it comes with; a slice's include what it shares with its GPU

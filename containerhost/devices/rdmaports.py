@@ -22,7 +22,7 @@ _MODE = "/sys/module/ib_core/parameters/netns_mode"
 
 
 class NamespaceMode(enum.StrEnum):
-    """Who sees an RDMA device: every network namespace, or only the one it is in."""
+    """Name the network namespaces that see an RDMA device: every one, or only the one it is in."""
 
     SHARED = "shared"
     EXCLUSIVE = "exclusive"

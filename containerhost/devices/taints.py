@@ -34,7 +34,7 @@ SAYS = "tainted by the operator: {reason}"
 
 @dataclasses.dataclass(frozen=True)
 class Taint:
-    """What the operator decided of one device.
+    """Hold the operator's decision about one device.
 
     :ivar reason: of the taint; None if the device is not tainted
     :ivar tolerated: complaints that are notes

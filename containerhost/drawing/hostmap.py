@@ -27,7 +27,7 @@ class Status(enum.StrEnum):
 class Part:
     """A slice, a share or a virtual function.
 
-    :ivar owner: the container that has it
+    :ivar owner: the consumer, a container
     """
 
     id: str
@@ -101,7 +101,7 @@ class HostMap:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What is drawn.
+    """Hold the data to draw.
 
     :ivar records: who holds what, by device id; None if they cannot be read
     :ivar pins: the CPUs that containers are pinned to, by container

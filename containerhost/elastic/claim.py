@@ -34,7 +34,7 @@ class Range(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a flavor or a template asks for; None where it does not say. Memory in bytes."""
+    """Hold the request of a flavor or a template; None where it does not say. Memory in bytes."""
 
     cores_least: int | None = None
     cores_most: int | None = None

@@ -73,9 +73,9 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Capacity:
-    """What the host has for the containers that opted in.
+    """Describe the host's capacity for the containers that opted in.
 
-    :ivar cores: online, and nobody's own
+    :ivar cores: online, and not dedicated to a container
     :ivar hardware: the host's hardware cores with their NUMA nodes, each as its threads
     :ivar memory: bytes
     """
@@ -142,7 +142,7 @@ def possible(member: Member, wanted: Size, held: Cores, memory_free: int, *, sha
     others, or has it.
 
     :param held: cores that others have still, or were promised
-    :param memory_free: bytes that nobody has
+    :param memory_free: unallocated bytes
     :param shared: whether cores are so few that some are had by several
     """
     cores = wanted.cores if shared else wanted.cores - held

@@ -30,7 +30,7 @@ class Status(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class ContainerState:
-    """What one list of all containers tells about each.
+    """Describe one container of the list of all.
 
     :ivar labels: the driver's own marks, keys as given in ``ContainerSpec.labels``
     :ivar last_used: last start; None when it never started
@@ -71,7 +71,7 @@ class InterfaceMetrics(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-    """What one container uses now.
+    """Hold the current resource usage of one container.
 
     :ivar pid: its first process as the host numbers it; None when it does not run
     :ivar cpu_time: nanoseconds of CPU since its start
@@ -185,7 +185,7 @@ class Events(Protocol):
 
 
 class Containers(Protocol):
-    """What every engine does with its containers."""
+    """Manage containers: the operations of every engine."""
 
     name: str
 
@@ -235,7 +235,7 @@ class Containers(Protocol):
     def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
         """Take ``part`` away; nodes that ``remaining`` shares with it stay.
 
-        :raises DeviceInUse: it is a block device that somebody in the running container uses; it stays
+        :raises DeviceInUse: it is a block device that a process of the running container uses; it stays
         """
 
     def update_devices(self, name: str, parts: Sequence[Part]) -> None:
@@ -276,7 +276,7 @@ class Containers(Protocol):
 
 
 class Engine(Containers, Protocol):
-    """What LXD does with its containers."""
+    """Manage containers on LXD."""
 
     def pool(self, name: str) -> PoolUsage: ...
 
@@ -294,9 +294,9 @@ class Engine(Containers, Protocol):
         """
 
     def fenced(self, name: str, disk: BlockDevice) -> AbstractContextManager[None]:
-        """Encloses what must not happen while the container uses the disk: in the block nobody in it can open it.
+        """Fence a disk: in the block no process of the container can open it.
 
-        :raises DeviceInUse: somebody uses it
+        :raises DeviceInUse: a process uses it
         """
 
     def restore_fenced(self) -> tuple[str, ...]:

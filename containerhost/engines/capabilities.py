@@ -99,14 +99,14 @@ class PoolDisks(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """All that a receiver needs to fetch one container once.
+    """Hold all that a receiver needs to fetch one container once.
 
     :ivar name: of the container
     :ivar operation: URL of the sender's operation
     :ivar certificate: of the sender, in PEM
     :ivar architecture: of the container, as the engine names it
     :ivar config: keys of the container that go with its files
-    :ivar secrets: by channel; whoever has them can read the container, so they are shown nowhere
+    :ivar secrets: by channel; they give access to the container, so they are shown nowhere
     """
 
     name: str
@@ -121,7 +121,7 @@ class Transfers(Protocol):
     """Move containers from one daemon to another; the receiver fetches."""
 
     def offer(self, name: str, address: str) -> Offer:
-        """Begin to send a stopped container to whoever takes the offer; it stays here as it is.
+        """Begin to send a stopped container to the receiver of the offer; it stays here as it is.
 
         :param address: ``https://host:port`` at which receivers reach this daemon
         """
@@ -138,12 +138,12 @@ class Transfers(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class DiskOffer:
-    """All that a receiver needs to fetch one disk once.
+    """Hold all that a receiver needs to fetch one disk once.
 
     :ivar operation: URL of the sender's operation
     :ivar certificate: of the sender, in PEM
     :ivar config: keys of the disk that go with its files
-    :ivar secrets: by channel; whoever has them can read the disk, so they are shown nowhere
+    :ivar secrets: by channel; they give access to the disk, so they are shown nowhere
     """
 
     name: str
@@ -157,7 +157,7 @@ class DiskTransfers(Protocol):
     """Move further disks of a storage pool from one daemon to another, as containers."""
 
     def offer(self, name: str, address: str) -> DiskOffer:
-        """Begin to send a disk that nobody writes to whoever takes the offer; it stays here as it is.
+        """Begin to send a disk without writers to the receiver of the offer; it stays here as it is.
 
         :param address: ``https://host:port`` at which receivers reach this daemon
         """

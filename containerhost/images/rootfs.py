@@ -49,7 +49,7 @@ Known = Kind | bytes  # what lies at a path; of a symbolic link its target
 
 
 class Tree:
-    """What was written so far, so that no member is put below a link or over another member."""
+    """Track what was written so far, so that no member is put below a link or over another member."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Known] = {}

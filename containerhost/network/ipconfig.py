@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class IpConfig(NamedTuple):
-    """What the host sets on an interface in the container, before its first program runs.
+    """Describe what the host sets on an interface in the container, before its first program runs.
 
     :ivar addresses: with the length of their prefix: ``10.0.0.5/24``
     :ivar gateways: default routers, at most one of each IP version

@@ -17,7 +17,7 @@ Links = Mapping[frozenset[str], int]
 
 
 class Nearness(enum.IntEnum):
-    """What all devices of a set have in common, the nearest first."""
+    """Rank what all devices of a set have in common, the nearest first."""
 
     SWITCH = 0
     ROOT = 1

@@ -19,7 +19,7 @@ MOST = 1_000_000  # tasks, nodes, cores
 
 
 class Profile(enum.StrEnum):
-    """What limits the speed of a job."""
+    """Name the resources that limit the speed of a job."""
 
     NETWORK = "network"
     CPU = "cpu"

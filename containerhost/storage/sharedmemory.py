@@ -37,7 +37,7 @@ SUFFIX = ".json"
 
 @dataclasses.dataclass(frozen=True)
 class JobMemory:
-    """What a container asks for.
+    """Describe the shared memory that a container requests.
 
     :ivar tenant, job: as the cloud knows them, never as the guest says
     :ivar size: bytes
@@ -51,7 +51,7 @@ class JobMemory:
 class SharedMemories:
     """The shared memory of the jobs of one driver and engine on this host.
 
-    :param owners: directory of the records of who has what of the host; those of shared memory are below it
+    :param owners: directory of the allocation records; those of shared memory are below it
     """
 
     def __init__(self, owners: Path, driver: str, engine: str, mounts: Privileged) -> None:
@@ -124,7 +124,7 @@ class SharedMemories:
         self.unmount_unrecorded()
 
     def unmount_unrecorded(self) -> None:
-        """Unmount what no record has: somebody removed that, or its writer was killed. A container that has it keeps
+        """Unmount what no record has: that was removed, or its writer was killed. A container that has it keeps
         it until it ends."""
         if not any(name.startswith(self._prefix) for name in self._mounts.present_memories()):
             return

@@ -18,7 +18,7 @@ _MIB, _GIB = 1 << 20, 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What one container is to have.
+    """Describe the resources of one container.
 
     :ivar devices: how many of each offer
     :ivar memory: bytes, whole MiB

@@ -28,8 +28,8 @@ ACCELERATOR = "12"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
-    """Of a GPU or a slice, now. None is what it does not tell; slices, and GPUs that are cut, do not tell how busy they
-    are.
+    """Hold the current use of a GPU or a slice. None where it does not report a value: slices, and GPUs that are cut,
+    do not report how busy they are.
 
     :ivar busy, memory_busy: per cent of time
     :ivar free: bytes of its memory
@@ -46,7 +46,7 @@ class Use:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LxdLibraries:
-    """How LXD brings the libraries of a GPU's driver into a container that starts, where it does not by CDI.
+    """Describe how LXD brings a GPU driver's libraries into a container that starts, where it does not by CDI.
 
     :ivar extension: the API extension that the daemon needs
     :ivar keys: of the instance's configuration. A value is a list with commas: a container has what it was started
@@ -59,7 +59,7 @@ class LxdLibraries:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PeerAccess:
-    """How network cards can reach the memory of a vendor's GPUs (GPUDirect RDMA).
+    """Describe how network cards can reach the memory of a vendor's GPUs (GPUDirect RDMA).
 
     :ivar dma_buf: the driver exports memory as DMA-BUF
     :ivar peer_memory: a module that registers the memory with the RDMA subsystem is loaded

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a function answers, has a driver that serves it, and has its nodes in /dev."""
+"""Check that a function answers, has a driver that serves it, and has its nodes in /dev."""
 
 from collections.abc import Iterable, Iterator
 

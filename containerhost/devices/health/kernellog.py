@@ -39,7 +39,7 @@ def mark(address: str, counters: Mapping[str, int]) -> str:
 
 
 class DriverLog(abc.ABC):
-    """What one driver says of its devices. It keeps a few numbers for each device, of :data:`DEVICES_LIMIT` at most.
+    """Read one driver's kernel messages. Keeps a few numbers for each of at most :data:`DEVICES_LIMIT` devices.
 
     :cvar prefix: what its messages begin with
     """

@@ -17,7 +17,7 @@ from containerhost.engines.docker.error_map import error_for
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to reach the daemon.
+    """Hold the address and the timeouts of the daemon.
 
     :ivar endpoint: its socket, ``unix:///run/docker.sock``
     :ivar request_timeout: seconds without an answer

@@ -20,7 +20,7 @@ from containerhost.engines.timeouts import has_cause, is_timeout
 
 
 class Connection(docker.APIClient):
-    """For one thread: a session of requests must not be shared."""
+    """Send requests for one thread: a session of requests must not be shared."""
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None,
             query: Mapping[str, object] | None = None) -> Any:

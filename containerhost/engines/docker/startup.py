@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a program that was just started has begun well: until it waits for something, as far as the kernel tells.
+"""Wait until a program that was just started is up: it waits for something, as far as the kernel shows.
 
 A program that cannot work mostly ends before that. So nobody needs to wait for a fixed time to see it fail.
 """

@@ -62,7 +62,7 @@ class VersionedInstance(NamedTuple):
     """An instance as one request told of it.
 
     :ivar instance: LXD's document
-    :ivar etag: to write it back with, as long as nobody else has changed it
+    :ivar etag: to write it back with, unless it was changed meanwhile
     """
 
     instance: dict[str, Any]
@@ -76,7 +76,7 @@ class VersionedInstance(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to reach the daemon.
+    """Hold the address, the credentials and the timeouts of the daemon.
 
     :ivar endpoint: path of its socket or ``https://host:port``; None looks in the usual places ($LXD_DIR first)
     :ivar cert: file of the client certificate, for https

@@ -43,7 +43,7 @@ Step = Callable[[Instance], Instance]
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What a running container is to have.
+    """Describe the target state of a running container.
 
     :ivar config: its live keys
     :ivar root: its root disk

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a network function reaches its network.
+"""Check that a network function reaches its network.
 
 An InfiniBand VF's own port stays down until it has a driver and GUIDs that the subnet manager knows, and the card may
 hold it down: only the cable of its physical function decides whether it can be given away.

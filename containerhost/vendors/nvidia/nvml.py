@@ -31,7 +31,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0")
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigSlice:
     """:ivar memory: bytes
-    :ivar free: bytes of it that nobody uses; compute instances of one GPU instance share it
+    :ivar free: unused bytes of it; compute instances of one GPU instance share it
     """
 
     uuid: str
@@ -42,7 +42,7 @@ class MigSlice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gpu:
-    """Of one that NVML cannot reach only ``state`` is known.
+    """Describe a GPU; of one that NVML cannot reach only ``state`` is known.
 
     :ivar memory: bytes
     :ivar slices: by GPU instance and compute instance

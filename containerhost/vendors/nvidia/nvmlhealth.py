@@ -65,7 +65,7 @@ _ACTIONS = {1: "reset", 2: "restart of the host", 3: "drain of peer-to-peer traf
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class State:
-    """Of a GPU, now. None is what it, or its driver, does not tell.
+    """Hold the current state of a GPU. None where it, or its driver, does not report a value.
 
     :ivar lost: NVML's word for why it cannot be reached
     :ivar unknown: why NVML has told nothing

@@ -29,7 +29,7 @@ class Placement:
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """Of GPU instances.
+    """Describe a profile of GPU instances.
 
     :ivar id: the driver's number of it
     :ivar slices: compute slices
