@@ -15,4 +15,4 @@ class GangFailed(JobError):
 
 
 class Leftover(JobError):
-    """What was made could not be removed. The message names it and the command that removes it."""
+    """Report that something created could not be removed. The message names it and the command that removes it."""

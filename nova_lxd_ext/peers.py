@@ -2,7 +2,7 @@
 """Connect the drivers of different compute hosts over nova's own message bus.
 
 A server must be on its new host before nova is told that it left the old one: nova cannot undo a move whose second half
-fails. So the old host's driver asks the new host's to fetch the container, and waits. Whoever may write to the bus
+fails. So the old host's driver asks the new host's to fetch the container, and waits. A client that may write to the bus
 controls every compute host anyway, so it is safe to carry a transfer's one-time secrets.
 """
 
@@ -25,7 +25,7 @@ VERSION = "1.1"  # 1.1: receive_disk
 
 
 class Receiver(Protocol):
-    """What a host does when its peers ask."""
+    """Handle the requests of a host's peers."""
 
     def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None: ...
 
@@ -95,7 +95,7 @@ class Peers:
                        f"driver, and does it run?") from error
 
     def forget(self, context: Any, host: str, instance: objects.Instance) -> None:
-        """Let ``host`` remove what it fetched for a move that failed, as soon as it can; nobody waits for it."""
+        """Let ``host`` remove what it fetched for a move that failed, as soon as it can; does not wait for it."""
         self._client(host).cast(context, "forget", instance=instance)
 
     def _client(self, host: str) -> Any:

@@ -74,7 +74,7 @@ class ExampleAccel(base.GpuVendor):
 
     @functools.cached_property
     def _control(self) -> tuple[CharNode, ...]:
-        """What every holder of a card needs; it opens none."""
+        """Return the node that every holder of a card needs; it opens no card."""
         major = self.host.char_majors.get("exampleaccel")
         return () if major is None else (CharNode("/dev/exampleaccel/control", major, 255, NodeUse.SHARED),)
 

@@ -38,7 +38,7 @@ DIRECT_TYPES = (model.VIF_TYPE_HW_VEB, model.VIF_TYPE_HOSTDEV, model.VIF_TYPE_IB
 
 
 class Kind(enum.StrEnum):
-    """How a port reaches its container.
+    """Classify how a port reaches its container.
 
     ``switched``: the host end is itself a port of Open vSwitch. ``hybrid``: it is a port of the small bridge on which
     neutron's iptables filter works. ``plain``: an agent finds it by its name. ``direct``: a network function.

@@ -32,7 +32,7 @@ SECOND_REQUESTS = {task_states.RESIZE_MIGRATED: Second("resize_instance", "finis
 
 
 class Step(enum.Enum):
-    """What to do about a server."""
+    """Name the recovery action for a server."""
 
     NOTHING = enum.auto()
     FORGET_MOVE = enum.auto()
