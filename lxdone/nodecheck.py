@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a node can run VMs on LXD: what is wrong, each with what to do."""
+"""Check that a node can run VMs on LXD; say what is wrong, each with what to do."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -24,8 +24,8 @@ from onedriver.vm import Vm
 ROOT = "root"
 KEPT = "kept"
 DISK = "disk."  # the transfer driver's, see nodeimages.py
-LOCK = ".images"  # whoever names or unnames an image holds it, for no longer than that takes
-LOADS = ".loads"  # whoever loads an image holds its lock
+LOCK = ".images"  # held while an image is tagged or untagged, for no longer than that takes
+LOADS = ".loads"  # one lock for each image, held while it is loaded
 TRIES = 3  # another VM's end may remove an image between its loading and its naming
 #: Machines as Go, and so Docker, calls them, by the kernel's names.
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -119,7 +119,7 @@ class RootImages:
 
 
 class Snapshots:
-    """Of containers' roots, each an image beside that of its VM's container."""
+    """Manage snapshots of containers' roots, each an image beside that of its VM's container."""
 
     def __init__(self, images: Images) -> None:
         self._images = images

@@ -9,7 +9,7 @@ class DriverError(Exception):
 
 
 class BadInput(DriverError):
-    """What oned handed over, or a tenant wrote, is incomplete or makes no sense; nothing was changed."""
+    """Report that input of oned or of a tenant is incomplete or makes no sense; nothing was changed."""
 
     status = 2
 

@@ -372,7 +372,7 @@ def opened(record: Record, *, write: bool) -> Iterator[Path]:
 
 
 def is_gone(record: Record) -> bool:
-    """Whether OpenNebula removed a disk: detached it while the VM was off, or ended the VM.
+    """Return whether OpenNebula removed a disk: detached it while the VM was off, or ended the VM.
 
     :raises DriverError: that is not certain, because the datastore may not be there
     """

@@ -182,7 +182,7 @@ def is_ended(record: RootState) -> bool:
 
 
 def is_over(record: RootState) -> bool:
-    """Whether OpenNebula ended the VM, or moved it away, and nothing of it is needed here. Only certain when the
+    """Return whether OpenNebula ended the VM, or moved it away, and nothing of it is needed here. Only certain when the
     datastore is surely there and the root is in the disk that went."""
     if record.unsaved or record.coming:
         return False

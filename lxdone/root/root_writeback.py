@@ -108,7 +108,7 @@ class RootWriteback:
 
     @staticmethod
     def is_over(home: Path) -> bool:
-        """Whether OpenNebula ended the VM, or has it elsewhere."""
+        """Return whether OpenNebula ended the VM, or has it elsewhere."""
         record = root_state.read(home)
         return record is not None and root_state.is_over(record)
 
@@ -134,7 +134,7 @@ class RootWriteback:
     def is_current(self, home: Path, vm: Vm, file: Path) -> bool:
         """Return whether the container may go on with the root it has; else the disk has something else by now.
 
-        :raises DriverError: both were written, and nobody but the administrator can say which is to be kept
+        :raises DriverError: both were written, and only the administrator can say which is to be kept
         """
         record = root_state.read(home)
         if record is None:

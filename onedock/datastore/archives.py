@@ -27,7 +27,7 @@ INDEX, MANIFEST = "index.json", "manifest.json"
 
 
 class Files(Protocol):
-    """What an archive consists of."""
+    """Read the files of an archive."""
 
     def has(self, path: str) -> bool: ...
 

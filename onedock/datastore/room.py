@@ -15,7 +15,7 @@ class TooLarge(BadInput):
 
 
 class Room:
-    """What one action may write to a datastore.
+    """Limit what one action may write to a datastore.
 
     :param free, total: bytes of the datastore's file system
     :param limit: bytes; None where only what is free limits the action

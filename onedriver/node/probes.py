@@ -36,7 +36,7 @@ STATES = {Status.RUNNING: "RUNNING", Status.STARTING: "RUNNING", Status.STOPPING
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """Of one datastore on the node, in bytes."""
+    """Hold the size and usage of one datastore on the node, in bytes."""
 
     datastore: int
     total: int
@@ -46,7 +46,7 @@ class Space:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Of a container's CPU.
+    """Hold one sample of a container's CPU time.
 
     :ivar pid: its first process, which tells one start from the next
     :ivar cpu_time: ns since that start
@@ -210,7 +210,7 @@ def vm_values(now: Metrics, moment: float, before: Sample | None) -> dict[str, t
     """Return the values of a container's metrics.
 
     :param moment: seconds since the host's start
-    :param before: of an earlier round; without it, or over a restart, CPU is not told
+    :param before: of an earlier round; without it, or over a restart, CPU is not reported
     """
     values: dict[str, template.Value] = {
         "MEMORY": now.memory // KIB,
@@ -247,7 +247,7 @@ def gpu_values(uses: Sequence[Use | None]) -> dict[str, template.Value]:
     """Return the GPU values of ``onevm show``: their average use, and the sums of free memory and power. A value that
     one of them does not report is left out.
 
-    :param uses: of every GPU that the VM has, None where nobody tells
+    :param uses: of every GPU that the VM has, None where unknown
     """
     if not uses:
         return {}

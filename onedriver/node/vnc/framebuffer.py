@@ -16,7 +16,7 @@ Lines = Sequence[Sequence[Cell]]
 
 
 class Framebuffer:
-    """Of one viewer."""
+    """Track the framebuffer of one viewer."""
 
     def __init__(self) -> None:
         self._sent: Lines | None = None
