@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is there at a moment that a device given and taken must not leave more of: on the host, in one container, and in
-this process."""
+"""List all that attaching and detaching a device must not leak: on the host, in one container, and in this process."""
 
 import os
 import socket
@@ -49,7 +48,7 @@ class Registrar:
 
 
 def changes(before: Census, after: Census) -> dict[str, dict[str, list[str]]]:
-    """Of each kind that changed: what is more, and what is less."""
+    """Return, by kind, what was added and what was removed; unchanged kinds are left out."""
     found = {}
     for kind, there in before.items():
         more, less = Counter(after[kind]) - Counter(there), Counter(there) - Counter(after[kind])

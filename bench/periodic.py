@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What nova asks again and again about a host full of servers, against LXD's own time to list them: aim <= 1.3 times.
+"""Measure nova's periodic tasks on a host full of servers against LXD's own time to list them: aim <= 1.3 times.
 
     sudo .venv/bin/python bench/periodic.py [--containers N] [--runs N] [--json]
 

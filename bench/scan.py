@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long a scan of a very large host takes, and how much memory: aim < 1 s and < 100 MB for 10,000 PCI functions.
+"""Measure the time and memory of a scan of a very large host: aim < 1 s and < 100 MB for 10,000 PCI functions.
 
     .venv/bin/python bench/scan.py [--functions N] [--runs N] [--json]
 

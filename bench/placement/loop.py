@@ -10,7 +10,7 @@ from bench.placement.workloads import Job
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a job asks for: containers, in the order of ranks, each with as many cores as ranks.
+    """Describe a job's request: containers, in the order of ranks, each with as many cores as ranks.
 
     :ivar containers: the number of ranks in each
     :ivar groups: into how many task groups they are divided; 0 is none

@@ -13,7 +13,7 @@ PATH = pathlib.Path(__file__).with_name("parameters.json")
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """What ``fit`` finds.
+    """Hold the parameters that ``fit`` finds.
 
     :ivar calibration: measured with hpcc
     :ivar seconds: length of a job; fitted to the makespan of "affinity"

@@ -10,7 +10,7 @@ WINDOW_SECONDS = 1200.0
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """What a rank does, in shares of its time when nothing else slows it down.
+    """Describe a rank's work, in shares of its time when nothing else slows it down.
 
     :ivar profile: as the planner is told
     :ivar compute: in its core

@@ -39,7 +39,7 @@ class Cloud:
     """MariaDB, RabbitMQ, keystone, glance, placement, neutron-server, nova and LXD or Incus on this machine.
 
     :param offers: the devices that flavors can ask for
-    :param owners: directory of the records of which container holds which device; a private one if not given, which is
+    :param owners: directory of the allocation records; a private one if not given, which is
         right only for emulated devices: all drivers of a host must share theirs
     :param say: told in a few words what is being done
     :param shape: what it has beside
@@ -127,7 +127,7 @@ class Cloud:
         return openstack.connect(cloud=name)
 
     def versions(self) -> dict[str, str]:
-        """Of everything that the cloud is made of."""
+        """Return the version of everything that the cloud is made of."""
         server = subprocess.run(("mariadbd", "--version"), capture_output=True, text=True, check=True).stdout
         return {**{name: importlib.metadata.version(name) for name in RELEASES}, "mariadb": server.strip(),
                 self.engine.flavour.name: self.engine.version()}

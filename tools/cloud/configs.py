@@ -31,7 +31,7 @@ class Node:
 
     :ivar suffix: of the names of its directories and daemons
     :ivar engine_socket: the unix socket of LXD or Incus
-    :ivar owners: directory of the records of which container holds which device
+    :ivar owners: directory of the allocation records (which container has which device)
     :ivar offers: the devices that flavors can ask for
     :ivar address: where other hosts reach it
     :ivar tunnels: address of its end of the tunnels that the tenants' networks are in
@@ -46,13 +46,13 @@ class Node:
 
     @property
     def name(self) -> str:
-        """What Nova and Neutron call it."""
+        """Return the host name that Nova and Neutron use."""
         return HOST + self.suffix
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What the configurations are made from.
+    """Hold what the configurations are made from.
 
     :ivar nodes: its compute hosts, first the one that everything else is on
     :ivar memlock: what ``[lxd] rdma_memlock`` becomes
@@ -71,7 +71,7 @@ class Parts:
 
 
 def user_of(service: str, parts: Parts) -> dict[str, str | Sequence[str]]:
-    """How one service logs in to keystone."""
+    """Return the options with which a service logs in to keystone."""
     return {"auth_type": "password", "auth_url": parts.ports.url("keystone"), "username": service,
             "password": parts.passwords[service], "project_name": "service", "user_domain_name": "Default",
             "project_domain_name": "Default", "region_name": REGION}

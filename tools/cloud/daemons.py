@@ -50,14 +50,14 @@ class Daemons:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What every process of the cloud inherits. LC_ALL: Erlang and Python want UTF-8."""
+        """Return the environment of every process of the cloud. LC_ALL: Erlang and Python want UTF-8."""
         return {**os.environ, MARK: str(self._directory), "LC_ALL": "C.UTF-8"}
 
     def log(self, name: str) -> Path:
         return self._directory / f"{name}.log"
 
     def pid(self, name: str) -> int:
-        """Of a process that was started."""
+        """Return the pid of a process that was started."""
         return self._children[name].pid
 
     def start(self, daemon: Daemon) -> None:

@@ -26,7 +26,7 @@ class MariaDb:
 
     @property
     def _options(self) -> tuple[str, ...]:
-        """Of server and installer. Its data live no longer than the cloud, so nothing waits for a disk."""
+        """Return the options of server and installer. Data live no longer than the cloud: nothing waits for a disk."""
         return ("--no-defaults", "--user=root", f"--datadir={self._files}", "--innodb-log-file-size=16M",
                 "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0")
 

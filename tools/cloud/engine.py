@@ -20,7 +20,7 @@ POOL = "demo"
 
 @dataclasses.dataclass(frozen=True)
 class Flavour:
-    """What differs between the two."""
+    """Describe what differs between LXD and Incus."""
 
     name: str
     daemon: str
@@ -136,8 +136,8 @@ class CommandFailed(Exception):
 
 
 def lockable_memory() -> str:
-    """How much memory a container may be allowed to lock here, for ``[lxd] rdma_memlock``: ``unlimited``, or the bytes
-    beyond which this machine does not let even root go (a root without CAP_SYS_RESOURCE)."""
+    """Return how much memory a container may lock here, for ``[lxd] rdma_memlock``: ``unlimited``, or the bytes beyond
+    which this machine does not let even root go (a root without CAP_SYS_RESOURCE)."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if hard == resource.RLIM_INFINITY:
         return "unlimited"

@@ -55,7 +55,7 @@ class Offer:
 
     @property
     def resource_class(self) -> str:
-        """What nova calls it in Placement."""
+        """Return its resource class in Placement."""
         return f"CUSTOM_PCI_{self.vendor_id}_{self.product_id}".upper()
 
 

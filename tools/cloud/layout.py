@@ -35,7 +35,7 @@ class Layout:
 
     @property
     def run(self) -> Path:
-        """What one cloud needs; deleted with it."""
+        """Return the directory of what one cloud needs; deleted with it."""
         return self.directory / "run"
 
     @property
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        """What preparing makes and later starts copy: databases, keystone's keys, passwords."""
+        """Return the directory of what preparing makes and later starts copy: databases, keystone's keys, passwords."""
         return self.run / "state"
 
     @property
@@ -86,7 +86,7 @@ def program(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What a cloud has beside the services that every one has.
+    """Describe what a cloud has beside the services that every one has.
 
     :ivar networks: Neutron with its agents on Open vSwitch in user space, routers, DHCP, metadata and floating IPs.
         Only in a network namespace of its own

@@ -108,7 +108,7 @@ class LoopDriver(driver.VolumeDriver):
             losetup("--detach", device)
 
     def _file(self, of: Any) -> Path:
-        """Of a volume or a snapshot; Cinder makes both names from their ids."""
+        """Return the file of a volume or a snapshot; Cinder makes both names from their ids."""
         return self._directory / of.name
 
     def _copy(self, source: Path, volume: Any) -> None:

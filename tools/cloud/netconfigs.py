@@ -53,7 +53,7 @@ def switch_agent(parts: Parts, node: Node) -> Ini:
 
 
 def agents(parts: Parts) -> dict[str, Ini]:
-    """Of each agent what it wants beside neutron.conf."""
+    """Return each agent's configuration beside neutron.conf."""
     return {
         **{SWITCH_AGENT + node.suffix: switch_agent(parts, node) for node in parts.nodes},
         "neutron-dhcp-agent": {"DEFAULT": {
@@ -81,7 +81,7 @@ def metadata_service(parts: Parts) -> dict[str, str]:
 
 
 def plugging(compute_file: Path) -> Ini:
-    """How nova-compute's os-vif does its root actions, being root.
+    """Return the configuration by which nova-compute's os-vif does its root actions, being root.
 
     :param compute_file: nova-compute's configuration
     """

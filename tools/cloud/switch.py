@@ -28,7 +28,7 @@ class Switch:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What everything that runs ``ovs-ofctl`` or ``ovs-vsctl`` needs to find this instance."""
+        """Return the environment in which ``ovs-ofctl`` and ``ovs-vsctl`` find this instance."""
         return {f"OVS_{name}": str(self._directory) for name in ("RUNDIR", "DBDIR", "LOGDIR", "SYSCONFDIR")}
 
     def create(self, daemons: Daemons) -> None:

@@ -41,7 +41,7 @@ def nova(parts: configs.Parts) -> Ini:
 
 
 def connecting(compute_file: Path) -> Ini:
-    """How nova-compute's os-brick does its root actions, being root."""
+    """Return the configuration by which nova-compute's os-brick does its root actions, being root."""
     return {"privsep_osbrick": {"helper_command": f"{program('privsep-helper')} --config-file {compute_file}"}}
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What trying an MPI job on a cloud needs, whatever the cloud: an image, the job and what is to be seen of it."""
+"""Provide what an MPI job on any cloud needs for a trial: an image, the job and what is to be seen of it."""

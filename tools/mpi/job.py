@@ -30,7 +30,7 @@ class Member(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """What a rank of the MPI program tells of itself.
+    """Describe a rank as the MPI program reports it.
 
     :ivar cores: that it may run on
     """

@@ -80,7 +80,7 @@ class Machine:
 
     @property
     def pid(self) -> int:
-        """Of its first process, which its namespaces can be entered by."""
+        """Return the pid of its first process, through which its namespaces can be entered."""
         return int(json.loads((REGISTRY / self._host).read_text())["init"])
 
     @property

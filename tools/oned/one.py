@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scenarios ask of OpenNebula: its own commands on the front-end for all that is done, and for what is only
-looked at, time and again, a program that stays there and uses OpenNebula's own library."""
+"""Call OpenNebula for the scenarios: for every change its own commands on the front-end, and for what is only read,
+again and again, a program that stays there and uses OpenNebula's own library."""
 
 import contextlib
 import json
@@ -107,7 +107,7 @@ class One:
         return self.look(kind, number)["hash"][kind.upper()]
 
     def state(self, vm: str) -> str:
-        """Of a VM, in the command's words: ``ACTIVE RUNNING``."""
+        """Return the state of a VM, in the command's words: ``ACTIVE RUNNING``."""
         found = self.look("vm", vm)
         return f"{found['state']} {found['lcm']}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scenarios have: VMs of both drivers, what is in them and on their nodes, and what they leave behind."""
+"""Provide scenarios with VMs of both drivers; look into them, at their nodes, and for what they leave behind."""
 
 import subprocess
 import sys

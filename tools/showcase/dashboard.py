@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tenant and an administrator do and see in Horizon."""
+"""Show what a tenant and an administrator do and see in Horizon."""
 
 import json
 import os

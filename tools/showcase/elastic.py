@@ -41,7 +41,7 @@ setsid ./openmp $2 >> out 2>&1 < /dev/null &"""
 
 
 class Turn(NamedTuple):
-    """What the first server did between two trades.
+    """Hold the measurements of the first server between two trades.
 
     :ivar regions: parallel regions
     :ivar cpu: seconds of CPU time

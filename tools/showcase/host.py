@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the host itself says: its devices, who holds them, its NUMA nodes. Asked of the same code as operators ask."""
+"""Show the host's own report: its devices, their consumers, its NUMA nodes, by the code that operators use."""
 
 import dataclasses
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement says about the host: providers, what they have and what of it is used."""
+"""Show Placement's view of the host: providers, their inventories and usages."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the reader sees while the demo works and at its end, and the same as JSON."""
+"""Report to the reader while the demo works and at its end, and the same as JSON."""
 
 import contextlib
 import dataclasses

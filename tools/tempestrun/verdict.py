@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came out: counted from the stream of results, told in a few lines and as JSON."""
+"""Count the results in the stream; report them in a few lines and as JSON."""
 
 import dataclasses
 import re

@@ -66,7 +66,7 @@ class Trees:
         self._stamp.write_text(wanted())
 
     def _add_python(self) -> None:
-        """For the guest's own Python, which need not be that of this machine."""
+        """Install packages for the guest's own Python, which need not be that of this machine."""
         version = os.readlink(self.guest / "usr/bin/python3").removeprefix("python")
         run([str(REPOSITORY / ".venv/bin/pip"), "install", "-q", "--disable-pip-version-check", "--target",
              str(self.guest / "opt/python"), "--python-version", version, "--only-binary=:all:", "-c",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is tried with the real oned. A scenario is a function that raises where something is not as it should be, and
-returns what was seen; what it leaves on the nodes or in oned fails it too."""
+"""Test the real oned. A scenario is a function that raises where something is not as it should be, and returns what was
+seen; what it leaves on the nodes or in oned fails it too."""
 
 import time
 from collections.abc import Callable, Mapping

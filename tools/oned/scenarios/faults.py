@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong: daemons end, containers stop or vanish behind oned's back, datastores are full."""
+"""Test faults: daemons end, containers stop or vanish behind oned's back, datastores are full."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -98,7 +98,7 @@ def image_of_a_marketplace(stage: Stage, driver: Driver) -> str:
 
 @scenario
 def every_format_of_a_root(stage: Stage) -> str:
-    """What lxdone starts from: archives and file systems, in a datastore with NO_DECOMPRESS as the manual has it."""
+    """Test lxdone's images: archives and file systems, in a datastore with NO_DECOMPRESS as the manual has it."""
     seen = []
     for format_, words in FORMATS.items():
         name = f"format-{format_}"

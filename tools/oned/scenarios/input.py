@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tenants write: values that make no sense, words for a shell, lines that end a message early."""
+"""Test tenants' input: values that make no sense, words for a shell, lines that end a message early."""
 
 import time
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a VM goes through, on both nodes."""
+"""Test the life cycle of a VM, on both nodes."""
 
 from tools.oned.machine import Machine, MachineFailed
 from tools.oned.scenarios import for_each_driver, scenario
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 @scenario
 def nodes_are_in_order(stage: Stage) -> str:
-    """What the manual has an operator ask of each node."""
+    """Run the check that the manual asks of an operator on each node."""
     for node in stage.cloud.nodes:
         for driver in DRIVERS:
             told = check_of(node, driver)
@@ -36,7 +36,7 @@ def node_without_a_datastores_directory_is_told(stage: Stage) -> str:
 
 
 def check_of(node: Machine, driver: Driver) -> str:
-    """What the driver's check of a node prints, to root as he logs in."""
+    """Return the output of the driver's check of a node, run as root with the PATH of a login."""
     return node.run("env", f"PATH={ROOTS_PATH}", "sh", "-c", f"{driver.name}-install node || true")
 
 
