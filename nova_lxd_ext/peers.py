@@ -2,8 +2,8 @@
 """Connect the drivers of different compute hosts over nova's own message bus.
 
 A server must be on its new host before nova is told that it left the old one: nova cannot undo a move whose second half
-fails. So the old host's driver asks the new host's to fetch the container, and waits. A client that may write to the bus
-controls every compute host anyway, so it is safe to carry a transfer's one-time secrets.
+fails. So the old host's driver asks the new host's to fetch the container, and waits. A client that may write to the
+bus controls every compute host anyway, so it is safe to carry a transfer's one-time secrets.
 """
 
 from collections.abc import Iterator

@@ -75,7 +75,7 @@ class Member:
 class Capacity:
     """Describe the host's capacity for the containers that opted in.
 
-    :ivar cores: online, and not dedicated to a container
+    :ivar cores: online, and not dedicated
     :ivar hardware: the host's hardware cores with their NUMA nodes, each as its threads
     :ivar memory: bytes
     """

@@ -24,7 +24,7 @@ from containerhost.placement import taskgroups
 
 GROUPS, MEMBERS, RANK = "task_groups", "task_members", "task_rank"
 REQUEST: taskgroups.Resources = {"servers": 1}
-"""What a server of the job needs: all have one flavor, so hosts are measured in how many of them they have room for."""
+"""Resources of one server of the job: all have one flavor, so hosts are measured in how many of them they can hold."""
 
 MOST_MEMBERS = 100_000
 _EARLIER = -1  # a group that the request cannot name: its servers were made before

@@ -29,7 +29,7 @@ class NodeOptions:
     :ivar endpoint: the engine's socket
     :ivar datastores: directory of OpenNebula's datastores on this node
     :ivar state: directory of what the driver keeps for each VM
-    :ivar owners: directory of the allocation records (which container has which device); all drivers of the node share it
+    :ivar owners: directory of the allocation records (device to container); all drivers of the node share it
     :ivar stop_timeout: seconds a guest may take to shut down by itself
     :ivar shrink_notice: seconds that the guest of a VM with HPC=[ELASTIC] has to let go before it loses something
     :ivar request_timeout: seconds the engine may be silent

@@ -39,8 +39,8 @@ class Cloud:
     """MariaDB, RabbitMQ, keystone, glance, placement, neutron-server, nova and LXD or Incus on this machine.
 
     :param offers: the devices that flavors can ask for
-    :param owners: directory of the allocation records; a private one if not given, which is
-        right only for emulated devices: all drivers of a host must share theirs
+    :param owners: directory of the allocation records; a private one if not given, which is right only for
+        emulated devices: all drivers of a host must share theirs
     :param say: told in a few words what is being done
     :param shape: what it has beside
     """
