@@ -47,7 +47,7 @@ _NO_REPLY = (_Operation.FORGET, _Operation.INTERRUPT, _Operation.BATCH_FORGET)
 
 @dataclasses.dataclass(frozen=True)
 class Attribute:
-    """What a file does: ``read`` gives its content, ``write`` gets the written text and raises OSError to refuse."""
+    """Describe a file: ``read`` gives its content, ``write`` gets the written text and raises OSError to refuse."""
 
     mode: int
     read: Callable[[], str]

@@ -96,7 +96,7 @@ class FakeHostControl:
         return list(self._call("resets"))
 
     def vf_state(self, interface: str, index: int) -> dict[str, str]:
-        """What is configured for a VF of the physical function with this interface: node_guid, mac, vlan, ..."""
+        """Return the settings of a VF of the physical function with this interface: node_guid, mac, vlan, ..."""
         settings = self.vf_settings(interface)
         if index >= len(settings):
             raise OSError(errno.EINVAL, f"{interface} has {len(settings)} VFs, there is no VF {index}")
@@ -106,7 +106,7 @@ class FakeHostControl:
         return list(self._call("vf_settings", interface=interface))
 
     def set_vf(self, interface: str, index: int, settings: Mapping[str, str]) -> None:
-        """What ``ip link set INTERFACE vf INDEX KEY VALUE`` does."""
+        """Set a VF as ``ip link set INTERFACE vf INDEX KEY VALUE`` does."""
         self._call("set_vf", interface=interface, index=index, settings=dict(settings))
 
     def set_rdma_namespaces(self, exclusive: bool) -> None:

@@ -16,7 +16,7 @@ _GUID_BASE = 0xB8CEF603 << 32
 
 @dataclasses.dataclass(frozen=True)
 class PciLink:
-    """What sysfs tells of a card's PCI Express link.
+    """Describe a card's PCI Express link as sysfs shows it.
 
     :ivar lanes: that are in use, of LANES
     :ivar fatal: errors that the kernel has counted, of the kind that needs a reset
@@ -61,7 +61,7 @@ class GpuFunction:
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """What a network function is called on the wire.
+    """Hold the addresses of a network function on the wire.
 
     GUIDs are written as in sysfs: four groups of four hexadecimal digits.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What GPUs show: DRM minors, and per vendor /proc/driver/nvidia, /dev/kfd and amdgpu's own attributes.
+"""Emulate GPUs: DRM minors, and per vendor /proc/driver/nvidia, /dev/kfd and amdgpu's own attributes.
 
 Formats: kernel Documentation/gpu (drm, amdgpu) and ABI/testing/sysfs-amdkfd; for NVIDIA the driver's README ("The /proc
 interface") and the MIG user guide ("Device nodes and capabilities").
@@ -23,7 +23,7 @@ _KFD = "sys/devices/virtual/kfd/kfd"
 
 
 def function_entries(gpu: GpuFunction) -> Iterator[Entry]:
-    """What is there because the driver has bound this GPU and the GPU answers."""
+    """Yield what exists because the driver has bound this GPU and the GPU answers."""
     if not gpu.bound:
         return
     if gpu.gpu.vendor == "example":
@@ -37,7 +37,7 @@ def function_entries(gpu: GpuFunction) -> Iterator[Entry]:
 
 
 def shared_entries(gpus: Sequence[GpuFunction]) -> Iterator[Entry]:
-    """What all GPUs of a vendor share; it is there as long as the driver is loaded."""
+    """Yield what all GPUs of a vendor share; it exists as long as the driver is loaded."""
     nvidia = [gpu for gpu in gpus if gpu.gpu.driver == "nvidia"]
     if nvidia:
         yield from _nvidia_shared_entries(nvidia)

@@ -28,7 +28,7 @@ class KernelLog:
         self._add(_KERNEL, message)
 
     def attribute(self) -> Attribute:
-        """What the file does: whoever writes is no part of the kernel, and marked so."""
+        """Return the behaviour of /dev/kmsg: text written to it is marked as not the kernel's own."""
         return Attribute(0o644, lambda: self._text, lambda text: self._add(_USER, text))
 
     def _add(self, facility: int, message: str) -> None:

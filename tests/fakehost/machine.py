@@ -245,7 +245,7 @@ class Machine:
         raise OSError(errno.EINVAL, f"{text!r} sets nothing of a VF")
 
     def set_vf(self, interface: str, index: int, settings: dict[str, str]) -> None:
-        """What ``ip link set INTERFACE vf INDEX ...`` does; keys as that command writes them."""
+        """Set a VF as ``ip link set INTERFACE vf INDEX ...`` does; keys as that command writes them."""
         with self._lock:
             vf = self._vf(interface, index)
             known = self._settings(vf)
@@ -258,7 +258,7 @@ class Machine:
                 self._replace(vf.address, link_up=settings["state"] != "disable")
 
     def vf_settings(self, interface: str) -> list[dict[str, str]]:
-        """What ``ip link show INTERFACE`` tells about the VFs, in their order; empty when it has none."""
+        """Return the VFs as ``ip link show INTERFACE`` reports them, in their order; empty when it has none."""
         with self._lock:
             function = self._by_interface(interface)
             if function is None:

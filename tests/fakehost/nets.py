@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What network functions show: their RDMA side (infiniband, infiniband_verbs, infiniband_mad) and their interface.
+"""Emulate network functions: RDMA side (infiniband, infiniband_verbs, infiniband_mad) and interface.
 
 Formats: kernel Documentation/ABI/stable/sysfs-class-infiniband and ABI/testing/sysfs-class-net.
 """
@@ -49,7 +49,7 @@ def shared_entries(functions: Sequence[NetFunction]) -> Iterator[Entry]:
 
 
 def namespace_mode(exclusive: bool) -> File:
-    """How RDMA devices are shared between network namespaces: a parameter of ib_core."""
+    """Return the parameter of ib_core that says how network namespaces share RDMA devices."""
     return File("sys/module/ib_core/parameters/netns_mode", "N\n" if exclusive else "Y\n")
 
 

@@ -107,7 +107,7 @@ class Nvml(fixtures.Fixture):
         return next(gpu for gpu in self.gpus if gpu.address == address)
 
     def cut(self, address: str) -> list[tuple[int, str, tuple[int, ...]]]:
-        """How a GPU is cut: start, profile and compute slices of each instance."""
+        """Return the partitions of a GPU: start, profile and compute slices of each instance."""
         return sorted((one.start, one.kind.name, tuple(part.slices for part in one.parts))
                       for one in self.gpu(address).instances)
 

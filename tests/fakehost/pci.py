@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every PCI function and driver shows in /sys/bus/pci.
+"""Emulate what every PCI function and driver shows in /sys/bus/pci.
 
 Formats: kernel Documentation/ABI/testing/sysfs-bus-pci; the first bytes of ``config`` as in the PCI specification's
 type 0 header.
@@ -34,7 +34,7 @@ def of(function: Function) -> str:
 
 
 def function_entries(function: Function) -> Iterator[Entry]:
-    """What does not depend on the function's vendor."""
+    """Yield what does not depend on the function's vendor."""
     address, path = function.address, of(function)
     vendor_id, product_id, class_code, numa_node = _identity(function)
     for name, value in (

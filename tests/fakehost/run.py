@@ -140,7 +140,7 @@ def _reap() -> dict[int, int]:
 
 
 def _let_go() -> None:
-    """Whoever waits for the end of what this process writes must not wait for its end; log files stay."""
+    """Redirect the standard streams, so that their readers need not wait for this process's end; log files stay."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

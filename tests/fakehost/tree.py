@@ -31,7 +31,7 @@ def write(host: HostDescription, root: str | pathlib.Path) -> None:
 
 
 def function_entries(function: Function) -> Iterator[Entry]:
-    """All that exists because of one function, except its network interface."""
+    """Yield all that exists because of one function, except its network interface."""
     yield from pci.function_entries(function)
     yield from (
         gpus.function_entries(function) if isinstance(function, GpuFunction) else nets.function_entries(function)
@@ -39,7 +39,7 @@ def function_entries(function: Function) -> Iterator[Entry]:
 
 
 def fixed_entries(host: HostDescription, present: Sequence[Function]) -> Iterator[Entry]:
-    """All that stays as it is whatever happens to single functions: buses, drivers, classes, shared nodes."""
+    """Yield all that stays as it is whatever happens to single functions: buses, drivers, classes, shared nodes."""
     yield from pci.bus_entries()
     drivers = {gpu.driver: gpu.driver_version for gpu in host.gpus}
     for card in host.cards:
@@ -53,7 +53,7 @@ def fixed_entries(host: HostDescription, present: Sequence[Function]) -> Iterato
 
 
 def standalone_entries(host: HostDescription, present: Sequence[Function]) -> Iterator[Entry]:
-    """What a tree needs only because no real machine is under it."""
+    """Yield what a tree needs only because no real machine is under it."""
     yield from numa.cpu_entries(host.nodes)
     yield from numa.proc_entries(host)
     real = "Character devices:\n  1 mem\n 10 misc\n\nBlock devices:\n254 virtblk\n"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands in containers (onevm exec) must do alike under every driver, from their begin to the message that tells
-their end. A test case mixes this in beside its driver's own.
+"""Test commands in containers (onevm exec), which must behave alike under every driver, from their start to the message
+that reports their end. A test case mixes this in beside its driver's own.
 
 Import the module, not its class: it would else be a test of the importing module.
 """
@@ -33,7 +33,7 @@ class CommandContract(Commands):
         return self.deployed()
 
     def assert_ended(self, machine: Machine) -> None:
-        """All that was begun, by the time the action has ended."""
+        """Check that all that was started has ended by the time the action ends."""
         self.assertEqual(set(), self.sleeping(machine))
 
     def sleeping(self, machine: Machine) -> set[str]:

@@ -43,7 +43,7 @@ def imported(store: Images, file: Path, alias: str, properties: Mapping[str, str
 
 
 def only_rootfs(unified: Path, target: Path) -> None:
-    """What is below rootfs/ of a unified image, as a tarball of its own."""
+    """Write what is below rootfs/ of a unified image, as a tarball of its own."""
     with tarfile.open(unified) as source, tarfile.open(target, "w") as archive:
         for member in source:
             name = member.name.removeprefix("rootfs/")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's driver writes to the kernel's log."""
+"""Write messages as NVIDIA's driver writes them to the kernel's log."""
 
 LOADED = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024"  # settles all
 

@@ -20,7 +20,7 @@ def iptables(*words: str) -> str:
 
 
 class Group:
-    """What vnm/fw does for one NIC: a chain for each way, which lets through what its rules return from.
+    """Do what vnm/fw does for one NIC: a chain for each way, which lets through what its rules return from.
 
     :param allowed: of what comes in
     """

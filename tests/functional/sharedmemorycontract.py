@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What VMs of a job have in common as /dev/shm: the same with both drivers of OpenNebula.
+"""Test the /dev/shm that VMs of a job share: the same with both drivers of OpenNebula.
 
 Import the module, not its class: it would else be a test of the importing module.
 """

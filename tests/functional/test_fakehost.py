@@ -257,7 +257,7 @@ class TestTool(testtools.TestCase):
         self.before = self.traces()
 
     def traces(self) -> set[str]:
-        """What a host that has not cleaned up would leave: mounts, control groups, interfaces, processes."""
+        """Return what a host that has not cleaned up would leave: mounts, control groups, interfaces, processes."""
         mounts = {line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()}
         groups = {str(path) for path in pathlib.Path("/sys/fs/cgroup").glob("**/fakehost-*")}
         processes = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container sees of its CPUs and memory, before, during and after a live resize: the same on every engine.
+"""Test a container's view of its CPUs and memory around a live resize: the same on every engine.
 
 Import the module, not its classes: each would else be a test of the importing module.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test of the real cloud does: boot a server on a network, look into it, wait for what must come true."""
+"""Share the steps of tests of the real cloud: boot a server on a network, look into it, wait for a condition."""
 
 import itertools
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests on Docker share: the daemon, and a small container's spec."""
+"""Share the daemon and a small container's spec between the tests on Docker."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class DockerTestCase(frame.EngineFrame):
         self.printed(name, b"up")
 
     def left(self, name: str = "c1") -> list[str]:
-        """Of all containers: none may be there any more."""
+        """Return what is left of all containers: none may be there any more."""
         return leftovers(self.docker.daemon)
 
     def directory(self) -> Path:

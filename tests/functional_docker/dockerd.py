@@ -203,7 +203,7 @@ class Docker(fixtures.Fixture):
 
 
 def leftovers(daemon: Daemon) -> list[str]:
-    """What is left of containers after all were deleted."""
+    """Return what is left of containers after all were deleted."""
     directories = [daemon.records, daemon.base / "data/containers", *daemon.base.glob("data/*.*/containers")]
     files = [path for directory in directories if directory.exists() for path in directory.iterdir()
              if not path.name.startswith(".lock")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container on Docker sees of its CPUs and memory while they change."""
+"""Test what a container on Docker sees of its CPUs and memory while they change."""
 
 from typing import Any
 

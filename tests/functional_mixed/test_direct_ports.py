@@ -71,7 +71,7 @@ class DirectPortServers(Interrupted):
         return self.inside(server, "cat", f"/sys/class/net/{name}/address").output.strip()
 
     def of_physical_function(self) -> list[dict[str, Any]]:
-        """What the physical function makes each VF use."""
+        """Return what the physical function makes each VF use."""
         return [{"address": vf["address"], "vlan": vf.get("vlan_list", [{"vlan": 0}])[0]["vlan"]}
                 for vf in self.shown()["vfinfo_list"]]
 
@@ -296,7 +296,7 @@ class KilledPortTest(DirectPortServers):
         self.assertEqual([FREE] * (VFS - len(ports)), [vf for vf in self.of_physical_function() if vf == FREE])
 
     def after_kill(self, step: int) -> None:
-        """What its owner does: detach the port if the server has it."""
+        """Clean up as the server's user does: detach the port if the server has it."""
         self._run_periodics()
         if self.is_attached():
             self.detach(self.the_server, self.more)

@@ -26,7 +26,7 @@ class FunctionTest(ActionsCase):
                 f"<TYPE>NIC</TYPE><PCI_ID>0</PCI_ID>{more}</PCI>")
 
     def settings(self) -> list[dict[str, object]]:
-        """What the physical function makes its VFs use, those of a VLAN first."""
+        """Return what the physical function makes its VFs use, those of a VLAN first."""
         shown = json.loads(subprocess.run(["ip", "-j", "link", "show", "dev", scan().get(PF).netdev], check=True,
                                           capture_output=True, text=True).stdout)[0]
         found = [{"address": vf["address"], "vlan": vf.get("vlan_list", [{"vlan": 0}])[0]["vlan"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a virtual function may send, held by its card, under every driver."""
+"""Test the rate at which a virtual function may send, enforced by its card, under every driver."""
 
 from tests.functional.nova import base  # isort: skip (decides how nova runs)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of commands in containers share: beginning one as oned does, and what comes of it."""
+"""Start commands in containers as oned does, and read their outcome."""
 
 import base64
 import shlex
@@ -26,7 +26,7 @@ class Commands:
         self.assertEqual((0, "", ""), (result.status, result.out, result.err))
 
     def outcome(self) -> str:
-        """What the probe tells, once it tells something."""
+        """Return what the probe reports, once it reports something."""
         found: list[str] = []
 
         def told() -> bool:

@@ -37,7 +37,7 @@ class Result(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What oned shows as the VM's error: every line that is none of the log."""
+        """Return what oned shows as the VM's error: every line that is none of the log."""
         return "".join(line for line in self.err.splitlines()
                        if not line.startswith(("ERROR: ", "INFO: ", "WARN: ", "DEBUG: ")))
 
@@ -111,14 +111,14 @@ class Node(fixtures.Fixture):
             + more)
 
     def give_disk(self, machine: Machine, content: Path | None = None) -> None:
-        """What the transfer driver does before a deployment."""
+        """Create the VM's disks as the transfer driver does before a deployment."""
         directory = self.datastores / "0" / str(machine.id)
         directory.mkdir(parents=True, exist_ok=True)
         shutil.copy(content or self.lxd.images["unified"], directory / "disk.0")
         self.give_volatile(machine)
 
     def give_volatile(self, machine: Machine) -> None:
-        """What the transfer driver makes of volatile disks that are not there yet: files with nothing in them."""
+        """Create missing volatile disks as the transfer driver does: files with nothing in them."""
         for number, size in VOLATILE.findall(machine.disks):
             file = self.datastores / "0" / str(machine.id) / f"disk.{number}"
             if not file.exists():

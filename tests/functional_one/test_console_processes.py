@@ -121,7 +121,7 @@ class ConsolesTest(testtools.TestCase):
         self.assertTrue(any(viewer.framebuffer[LINE + 8][:64]))
 
     def test_by_way_of_a_websocket_as_a_browser_has_it(self) -> None:
-        """What noVNC says after the greeting: how it wants pixels, all the encodings it knows, and what was copied."""
+        """Send what noVNC sends after the greeting: its pixel format, all encodings it knows, and what was copied."""
         self.consoles.provide(self.wanted())
         with self.websockify() as address, connect(address, subprotocols=["binary"], proxy=None) as web:
             connection = WebSocket(web)

@@ -237,7 +237,7 @@ class FuzzTest(ActionsCase):
         self.links, self.mounts = links(), mounts()
 
     def container(self, name: str) -> Any:
-        """What must not have changed where an action was refused; what runs in it does not matter."""
+        """Return what must not have changed where an action was refused; what runs in it does not matter."""
         try:
             found, _ = self.engine.client.instance(name)
         except EngineNotFound:

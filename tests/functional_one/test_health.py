@@ -195,7 +195,7 @@ class InterruptedTest(HealthCase):
         return interfaces > 1 or any(Path(f"/proc/{pid}/root{node.path}").exists() for node in own)
 
     def end(self, how: str, machine: Machine) -> None:
-        """What an administrator does by LXD's own means."""
+        """End or restart a VM's container as an administrator does, by LXD's own means."""
         if how == "delete":
             self.engine.delete(machine.name)
         elif how == "stop":

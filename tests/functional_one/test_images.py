@@ -376,7 +376,7 @@ class ImagesTest(ActionsCase):
         self.refused("not by both", "resize", machine.changed(disks=ROOT.replace("<TYPE>", slow.format(5))))
 
     def throttled(self) -> list[str]:
-        """What the kernel holds groups of the container to."""
+        """Return the throttle limits that the kernel enforces on groups of the container."""
         tables = Path("/sys/fs/cgroup/blkio").rglob("*one-1/**/blkio.throttle.*_device")
         return [f"{table}: {text}" for table in tables if (text := table.read_text())]
 

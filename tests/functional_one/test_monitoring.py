@@ -49,7 +49,7 @@ class MonitoringTest(ActionsCase):
         return {part.tag: base64.b64decode(part.text or "").decode() for part in answer if part.tag != "TIMESTAMP"}
 
     def monitored(self) -> str:
-        """What the last metrics of the VM are."""
+        """Return the last metrics of the VM."""
         found = [re.search('ID="1".*MONITOR="(.*)"', text) for text in self.front_end.texts(Type.MONITOR_VM)]
         return base64.b64decode(found[-1][1]).decode() if found and found[-1] else ""
 

@@ -58,7 +58,7 @@ class MovesCase(ActionsCase):
 
     @contextlib.contextmanager
     def at(self, node: Node) -> Iterator[None]:
-        """What is called meanwhile is called on that node."""
+        """Run the calls made meanwhile on that node."""
         before = self.node
         self.node, self.engine = node, node.engine
         try:
@@ -88,7 +88,7 @@ class MovesCase(ActionsCase):
         return node.datastores / "0" / str(machine.id)
 
     def move(self, machine: Machine, source: Node, target: Node) -> None:
-        """What the `ssh` transfer driver does, with tar."""
+        """Move a VM's directory as the `ssh` transfer driver does with tar."""
         old, new = self.directory(source, machine), self.directory(target, machine)
         new.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "--archive", "--sparse=always", str(old), str(new)], check=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `containerhost config opennebula` prints, used as it is: the node's options, and VMs of the templates."""
+"""Test the output of `containerhost config opennebula` as it is: the node's options, VMs of the templates."""
 
 import json
 from collections import Counter

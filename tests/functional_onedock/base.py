@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of OpenNebula's driver for Docker share: actions, and a look at what is left after them."""
+"""Share the actions of OpenNebula's driver for Docker between its tests, and check what is left after them."""
 
 import subprocess
 from pathlib import Path
@@ -45,7 +45,7 @@ class OnedockCase(testtools.TestCase):
         self.addCleanup(self.nothing_is_left)
 
     def daemon(self) -> Daemon | None:
-        """Of the test's own; None is that of all tests."""
+        """Return the test's own daemon; None is that of all tests."""
         return None
 
     def nothing_is_left(self) -> None:

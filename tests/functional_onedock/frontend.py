@@ -59,7 +59,7 @@ class FrontEnd(fixtures.Fixture):
         return f"{host}:{self.directory(host).parent}//0/{vm}" + (f"/{name}" if name else "")
 
     def directory(self, host: str = "node1") -> Path:
-        """Of the system datastore there."""
+        """Return the directory of the host's system datastore."""
         return self._node.datastores / "0" if host == "node1" else self._node.base / host / "0"
 
     def record(self, source: str) -> Record:

@@ -65,7 +65,7 @@ class DockerNode(node.Node):
         return found
 
     def give_disk(self, machine: Machine, content: Path | None = None, image: str = "polite") -> None:
-        """What the transfer driver does before a deployment."""
+        """Create the VM's disk as the transfer driver does before a deployment."""
         imageref.write(self.directory(machine) / "disk.0", ImageRef(self.image(image), f"docker://{image}"))
 
     def image(self, name: str) -> str:

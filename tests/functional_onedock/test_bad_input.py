@@ -55,7 +55,7 @@ class ImagesTest(TransferCase):
 
 
 class DigestsTest(RegistryCase):
-    """What a registry hands out is not what was asked for."""
+    """Test a registry that hands out other content than was requested."""
 
     inline = False
 

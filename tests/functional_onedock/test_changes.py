@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What changes about VMs on Docker that are there, and what monitoring tells of them."""
+"""Test changes of VMs on Docker that are there, and what monitoring reports of them."""
 
 import base64
 import contextlib

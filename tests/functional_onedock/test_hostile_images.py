@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an image's configuration asks Docker for, and what a tenant writes, beside the container's limits."""
+"""Test what an image's configuration asks Docker for, and what a tenant writes, beside the container's limits."""
 
 import os
 from collections.abc import Mapping

@@ -31,7 +31,7 @@ def addressed(*addresses: str) -> tuple[tuple[str, str], ...]:
 
 
 def forget(pid: int, number: tuple[int, int]) -> None:
-    """Of a container's control group, as `systemctl daemon-reload` does."""
+    """Remove a node from a container's control group, as `systemctl daemon-reload` does."""
     charnodes.permit(pid, number, False)
 
 
@@ -114,7 +114,7 @@ class LeftDevicesTest(leftdevicescontract.LeftDevicesContract, OnedockCase):
 
 
 class LibrariesTest(OnedockCase):
-    """Those of NVIDIA's driver; what stands in for NVIDIA's tool mounts as it does."""
+    """Test the libraries of NVIDIA's driver; what stands in for NVIDIA's tool mounts as it does."""
 
     inline = False
 

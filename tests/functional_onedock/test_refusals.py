@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What VMs on Docker cannot have, whatever a template says: refused with a reason, and nothing is changed."""
+"""Test what VMs on Docker cannot have, whatever a template says: refused with a reason, nothing is changed."""
 
 import hashlib
 import io

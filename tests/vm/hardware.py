@@ -45,7 +45,7 @@ def set_up(netdev: str, up: bool) -> None:
 
 
 def links(*options: str, of: int | None = None) -> list[dict[str, Any]]:
-    """What ``ip`` tells of interfaces: of the host's, or of those of the process ``of``."""
+    """Return what ``ip`` reports of interfaces: of the host's, or of those of the process ``of``."""
     within = ["nsenter", "--target", str(of), "--net"] if of else []
     return json.loads(subprocess.run([*within, "ip", "-json", "link", "show", *options], check=True,
                                      capture_output=True, text=True).stdout)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the emulated host of the other tests can only show: a kernel's own SR-IOV, resets and DRM nodes."""
+"""Test what the emulated host of the other tests can only imitate: a kernel's own SR-IOV, resets and DRM nodes."""
 
 import os
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of an engine stand on: what its own test case brings, and the devices of the emulated host.
+"""Provide the base of engine tests: what an engine's test case brings, and the emulated host's devices.
 
 Import the module, not its classes: each would else be a test of the importing module.
 """
@@ -39,7 +39,7 @@ class Daemon(Protocol):
 
 
 class EngineFrame(testtools.TestCase):
-    """What an engine's own base class brings.
+    """Declare what an engine's own base class brings.
 
     :cvar label: the mark that :meth:`spec` gives a container
     :ivar daemon: the tests' own

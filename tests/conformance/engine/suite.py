@@ -221,7 +221,7 @@ class Limits(frame.DeviceFrame):
         self.assertRegex(self.inside("c1", "cat", "/proc/1/limits")[1], r"Max open files\s+1024\s+1024")
 
     def test_fork_bomb_ends_at_the_limit_of_processes(self):
-        """One that could not take the host with it either: it is of 200 processes, which end by themselves."""
+        """Use a bomb that could not take the host with it either: 200 processes, which end by themselves."""
         self.running(processes=60)
         self.running("c2")
         bomb = "i=0; while [ $i -lt 200 ]; do sleep 120 > /dev/null 2>&1 < /dev/null & i=$((i+1)); done; echo all"
@@ -678,4 +678,4 @@ class Crashes(Interfaces):
 
 
 class EngineConformance(Life, Limits, Commands, Usage, Devices, Crashes):
-    """What an engine must do to be one."""
+    """Test what every engine must do."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every vendor plug-in must do, on an emulated host.
+"""Test what every vendor plug-in must do, on an emulated host.
 
 A plug-in passes when a test case mixes in :class:`VendorConformance` (:class:`GpuConformance` for accelerators) and
 names two of its devices in an emulated host.

@@ -54,7 +54,7 @@ def set_link(host: FakeHostControl, arguments: list[str], words: Sequence[str]) 
 
 
 def real(arguments: list[str]) -> int:
-    """What the real command does, in place of this one."""
+    """Run the real command in place of this one."""
     os.execv(REAL, [REAL, *arguments])
 
 

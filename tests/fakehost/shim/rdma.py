@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the emulated host understands of ``rdma``: the mode of namespaces, and moving a device into one.
+"""Emulate ``rdma`` as far as the host needs it: the mode of namespaces, and moving a device into one.
 
 Runs without site-packages, so it imports nothing but the client of the control socket.
 """

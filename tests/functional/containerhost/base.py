@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the functional tests of containerhost share: the daemon, and a small container's spec."""
+"""Share the daemon and a small container's spec between the functional tests of containerhost."""
 
 import os
 from pathlib import Path

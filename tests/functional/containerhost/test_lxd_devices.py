@@ -200,7 +200,7 @@ class TestPossession(DeviceTestCase):
         self.assertTrue(wait_until(lambda: [user for user in Privileged().users([node]) if "python" in user], 10))
 
     def test_a_gpu_that_a_process_of_a_container_still_has_open_is_not_free(self):
-        """Of a container of any kind: here one made of namespaces only, with a terminal for the GPU's node."""
+        """Use a container of any kind: here one made of namespaces only, with a terminal for the GPU's node."""
         ends = os.openpty()
         self.addCleanup(lambda: [os.close(end) for end in ends])
         terminal = os.fstat(ends[1]).st_rdev

@@ -25,7 +25,7 @@ ACK, TOLD = "ack.json", "resources.json"
 
 
 def ends(act: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """What ``act`` returned or raised; a test fails if it does not end."""
+    """Return what ``act`` returned or raised; fail the test if it does not end."""
     found: list[tuple[Any, Exception | None]] = []
 
     def run() -> None:

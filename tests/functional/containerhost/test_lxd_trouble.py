@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of requests when the daemon is down, slow, restarted in the middle, or has no room."""
+"""Test requests when the daemon is down, slow, restarted in the middle, or has no room."""
 
 import os
 import re

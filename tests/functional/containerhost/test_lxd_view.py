@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container on LXD sees of its CPUs and memory while they change."""
+"""Test what a container on LXD sees of its CPUs and memory while they change."""
 
 from containerhost.engines.lxd.live import Live
 from containerhost.privileged import Privileged

@@ -43,7 +43,7 @@ FILTERS = ["PciPassthroughFilter", "NUMATopologyFilter"]
 
 
 class Inside(NamedTuple):
-    """What came out of a command in a container."""
+    """Hold the result of a command in a container."""
 
     status: int
     output: str
@@ -237,7 +237,7 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         return {device: record.consumer.uuid for device, record in records.items()}
 
     def assert_nothing_left(self, servers: Collection[Mapping[str, Any]] = ()) -> None:
-        """Of no server but ``servers`` is anything on this host or in Placement."""
+        """Check that no server but ``servers`` has anything on this host or in Placement."""
         kept = {server["id"] for server in servers}
         self.assertEqual(kept, {labels.uuid(state.labels) for state in self.lxd.engine.containers()})
         self.assertEqual(set(), set(self.held().values()) - kept)

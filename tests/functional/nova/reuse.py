@@ -38,8 +38,8 @@ class Reused(fixtures.Fixture):
 
 
 class Calm(fixtures.Fixture):
-    """What a cloud that stands need not do: look a hundred times a second whether an idle thread shall end, and search
-    the modules and classes of nova for garbage. Its end is as quick as before."""
+    """Stop what a cloud that stands need not do: look a hundred times a second whether an idle thread shall end, and
+    search the modules and classes of nova for garbage. Its end is as quick as before."""
 
     def _setUp(self) -> None:
         self.useFixture(fixtures.MonkeyPatch("futurist._thread.ThreadWorker.MAX_IDLE_FOR", IDLE))

@@ -22,7 +22,7 @@ class State(NamedTuple):
     deleted: bool = False
 
     def fits(self, expected: Mapping[str, Any]) -> bool:
-        """Whether a server in this state may show what is expected."""
+        """Return whether a server in this state may show what is expected."""
         if self.vm is None or self.deleted:
             return self.deleted
         shown = {"status": common.status_from_state(self.vm, self.task), "OS-EXT-STS:task_state": self.task}

@@ -38,7 +38,7 @@ class AcceleratorTest(base.LxdServers):
         self.flags(device_spec=[], alias=[], group="pci")  # what Cyborg hands out, nova must not
 
     def offer(self) -> None:
-        """What Cyborg's agent does: a provider below the host."""
+        """Create a provider below the host, as Cyborg's agent does."""
         root = self._get_provider_uuid_by_host(base.HOST)
         made = self.placement.post("/resource_providers", version="1.20",
                                    body={"name": "gpu0", "parent_provider_uuid": root}).body

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong between nova's claim and a running container, each fault caused for real."""
+"""Test faults between nova's claim and a running container, each caused for real."""
 
 import threading
 from collections.abc import Callable

@@ -107,7 +107,7 @@ class TestCache(testtools.TestCase):
             self.boot(self.cache(Glance(path)).ensure(None, meta, 1))
 
     def settled(self) -> None:
-        """What the engine was told to do goes on without who told it."""
+        """Wait until the engine has no operation left: it continues them without the client."""
         end = time.monotonic() + 30
         while self.busy() and time.monotonic() < end:
             time.sleep(0.05)

@@ -174,7 +174,7 @@ class KilledCase(testtools.TestCase):
         backend.build(CONF).lifecycle.remove(context.get_admin_context(), self.server(task_state=task_states.DELETING))
 
     def restart(self, instance: objects.Instance) -> None:
-        """What the driver does when nova-compute starts again (LXDDriver.init_host, process_instances_at_startup)."""
+        """Do what the driver does at nova-compute's start (LXDDriver.init_host, process_instances_at_startup)."""
         parts = backend.build(CONF)
         parts.images.purge()
         parts.lifecycle.reconcile([instance])

@@ -63,7 +63,7 @@ class KilledLiveResizeTest(KilledCase):
         self.moves().migrate(context.get_admin_context(), self.resized(), self.flavor, NOTHING, 0, 0)
 
     def go_back(self) -> None:
-        """What nova does at its start with a server that was leaving (ComputeManager._init_instance)."""
+        """Do what nova does at its start with a server that was migrating (ComputeManager._init_instance)."""
         self.moves().revert(context.get_admin_context(), self.resized(), self.move, NOTHING, True)
 
     def assert_is(self, memory_mb: int, devices: list[str], step: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator meets: nova and LXD that disagree, a daemon that restarts, two operations on one server at once."""
+"""Test faults of operation: nova and LXD disagree, a daemon restarts, two operations on one server at once."""
 
 from tests.functional.nova import base  # isort: skip
 

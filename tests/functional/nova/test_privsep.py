@@ -154,7 +154,7 @@ class PrivsepTest(DaemonTest):
         self.assertIn(str(2 * MIB), str(error))
 
     def test_the_hosts_own_disks_are_out_of_reach(self) -> None:
-        """For a nova-compute that was taken over: the daemon must not hand it the host."""
+        """Test that the daemon does not hand the host to a compromised nova-compute."""
         loop, other = self.useFixture(storage.Loop(16 * MIB)), self.useFixture(storage.Loop(16 * MIB))
         before = os.stat(loop.path)
         number = (os.major(before.st_rdev), os.minor(before.st_rdev))

@@ -115,7 +115,7 @@ class RecoveryServers(base.LxdServers):
     # What must hold whenever nothing is going on
 
     def leftovers(self, server: Mapping[str, Any]) -> list[str]:
-        """What is wrong on the host, in nova's records and in Placement, in words."""
+        """Return what is wrong on the host, in nova's records and in Placement, in words."""
         self.computes[base.HOST].manager.update_available_resource(nova_context.get_admin_context())
         return [*self._host_leftovers(server), *self._nova_leftovers(server)]
 

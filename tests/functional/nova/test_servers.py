@@ -63,7 +63,7 @@ class BootTest(base.LxdServers):
         self.assert_nothing_left()
 
     def test_only_root_of_the_container_reads_the_config_drive(self) -> None:
-        """Whoever nova-compute runs as, on the host."""
+        """Test it for every user that nova-compute may run as on the host."""
         server = self.server(config_drive=True, user_data=base64.b64encode(b"secret").decode())
         for owner in (0, NOVA):
             for path in (self.state / "instances" / server["id"]).rglob("configdrive/**/*"):

@@ -47,7 +47,7 @@ class SnapshotCase(base.LxdServers):
         return self._wait_for_server_parameter(server, {"OS-EXT-STS:task_state": None})
 
     def assert_no_traces(self) -> None:
-        """Of exports, in LXD's store and in its containers."""
+        """Check that exports left nothing in LXD's store and in its containers."""
         client = self.lxd.engine.client
         self.assertEqual([], [image["filename"] for image in client.images() if image["filename"].startswith(PREFIX)])
         for state in self.lxd.engine.containers():
@@ -93,7 +93,7 @@ class SnapshotTest(SnapshotCase):
         return shown["OS-EXT-STS:task_state"], shown["progress"]
 
     def task_states(self, server: dict[str, Any]) -> list[str | None]:
-        """All that the server went through."""
+        """Return all task states that the server went through."""
         payloads = [sent["payload"]["nova_object.data"] for sent in self.notifier.versioned_notifications
                     if sent["event_type"] == "instance.update"]
         states = [payload["state_update"]["nova_object.data"]["new_task_state"] for payload in payloads
@@ -147,7 +147,7 @@ class FaultTest(SnapshotCase, Interrupted):
         self.assert_no_traces()
 
     def last_fault(self, server: dict[str, Any]) -> str:
-        """What nova noted of a failure that did not harm the server."""
+        """Return the fault that nova recorded of a failure that did not harm the server."""
         faults = objects.InstanceFaultList.get_latest_by_instance_uuids(
             nova_context.get_admin_context(), [server["id"]])
         return str(faults[0].message)

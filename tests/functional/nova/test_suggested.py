@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `containerhost config nova` prints, used as it is: nova's services read it and boot servers of the flavors."""
+"""Test the output of `containerhost config nova` as it is: nova's services read it and boot the flavors."""
 
 import json
 import shlex

@@ -14,7 +14,7 @@ EMPTY = objects.InstanceDeviceMetadata(devices=[])
 
 
 def drive(servers: base.LxdServers, server: Any) -> list[dict[str, Any]]:
-    """What the guest finds on its config drive."""
+    """Return the devices that the guest finds on its config drive."""
     text = servers.inside(server, "cat", "/config-drive/openstack/latest/meta_data.json").output
     return json.loads(text)["devices"]
 

@@ -21,7 +21,7 @@ class ToldServers(HealthServers):
     pci_in_placement = True
 
     def faults(self, server: dict) -> list[str]:
-        """What the container is told; nothing before it was told anything."""
+        """Return the faults that the container was notified of; empty before the first notification."""
         told = self.inside(server, "cat", "/run/containerhost/faults.json")
         return list(json.loads(told.output)["faults"]) if told.status == 0 else []
 

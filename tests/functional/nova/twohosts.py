@@ -147,7 +147,7 @@ class TwoHosts(base.LxdServers):
         return (self.lxd if host == FIRST else self.second).disks.all()
 
     def directories_on(self, host: str) -> list[Path]:
-        """Those of the host's servers."""
+        """Return the directories of the host's servers."""
         return list((self.state / "instances").glob(f"*/lxd-{host}"))
 
     def held_on(self, host: str) -> set[str]:

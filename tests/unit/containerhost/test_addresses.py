@@ -7,7 +7,7 @@ from containerhost.spec import IpConfig
 
 
 class CheckedTest(testtools.TestCase):
-    """What the kernel does with addresses the functional tests try."""
+    """Test refusals; the functional tests try what the kernel does with addresses."""
 
     def test_what_is_no_address_never_reaches_the_kernel(self) -> None:
         for setup in (IpConfig(("10.0.0.1/33",)), IpConfig(("$(x)/24",)), IpConfig((), ("10.0.0",)),

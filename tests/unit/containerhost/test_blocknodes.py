@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be tried on this process itself; nodes of real containers are in the functional tests."""
+"""Test what can be tried on this process itself; nodes of real containers are in the functional tests."""
 
 import mmap
 import os

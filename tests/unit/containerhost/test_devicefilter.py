@@ -12,7 +12,7 @@ RULES = bytes(range(16))  # of an engine
 
 
 class InstructionsTest(testtools.TestCase):
-    """What the kernel makes of them the functional tests try."""
+    """Test the instructions as written; the functional tests try what the kernel makes of them."""
 
     def test_verdicts_are_read_from_what_was_written(self):
         wanted = {(195, 0): True, (195, 255): False, (511, 3): True}

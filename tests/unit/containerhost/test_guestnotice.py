@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container is told: the document, the announcement, and the helper in the guest that reads both."""
+"""Test the notice to a container: the document, the announcement, and the helper in the guest that reads both."""
 
 import json
 import os

@@ -195,7 +195,7 @@ class BrokenHost(testtools.TestCase):
 
 
 class Faults(testtools.TestCase):
-    """What happens to a device after the host has started."""
+    """Test faults of a device after the host has started."""
 
     def setUp(self) -> None:
         super().setUp()

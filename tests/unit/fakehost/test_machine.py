@@ -18,7 +18,7 @@ GPU, OTHER = "0000:3b:00.0", "0000:af:00.0"
 
 
 class TestGpus(testtools.TestCase):
-    """What needs no interfaces, and so no privileges; the rest is in tests/functional/test_fakehost.py."""
+    """Test what needs no interfaces, and so no privileges; the rest is in tests/functional/test_fakehost.py."""
 
     def setUp(self):
         super().setUp()

@@ -222,7 +222,7 @@ class NodeTest(testtools.TestCase):
 
 
 class MemlockTest(testtools.TestCase):
-    """Of this process in the place of an engine's daemon."""
+    """Test the limits with this process in the place of an engine's daemon."""
 
     def complaints(self, wanted: str, limits: str, capabilities: int, rdma: bool = True) -> list[str]:
         directory = Path(self.useFixture(fixtures.TempDir()).path)

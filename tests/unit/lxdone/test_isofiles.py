@@ -24,7 +24,7 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, content: bytes = b"", link: 
 
 
 class IsoFilesTest(testtools.TestCase):
-    """What a hostile image can tell; bsdtar itself is tried in the functional tests."""
+    """Test what a hostile image can list; bsdtar itself is tried in the functional tests."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -11,7 +11,7 @@ from tests.unit.nova.fakes import IMAGE, FakeEngine
 
 
 class FakeEvents:
-    """What is put into ``changes`` is received; None ends the connection."""
+    """Deliver what is put into ``changes``; None ends the connection."""
 
     def __init__(self) -> None:
         self.changes: queue.Queue[Change | None] = queue.Queue()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of os-brick, by its own interface: its connectors for real backends need those."""
+"""Test what is asked of os-brick, by its own interface: its connectors for real backends need those."""
 
 import inspect
 import threading

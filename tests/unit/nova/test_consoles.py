@@ -159,7 +159,7 @@ class ConsolesTest(testtools.TestCase):
         self.assertEqual(b"", self.visit().recv(100))
 
     def test_those_without_a_ticket_make_room_for_one_with(self) -> None:
-        """Whoever reaches the port could else keep every tenant from every console of the host."""
+        """Test that access to the port alone cannot keep every tenant from every console of the host."""
         self.patch(consoles, "MAX_CLIENTS", 3)
         self.consoles.serial(self.server)
         silent = []

@@ -14,7 +14,7 @@ GROUP = "b6a4a3c2-6a4e-4c36-9d38-7c1b9a1f0e01"
 
 class WantedTest(testtools.TestCase):
     def wanted(self, project: str | None, **extra_specs: str) -> jobmemory.JobMemory | None:
-        """What a server gets whose server group is of a project; None is no group."""
+        """Return what a server gets whose server group is of a project; None is no group."""
 
         def group(context: object, server: str) -> objects.InstanceGroup:
             if project is None:

@@ -41,7 +41,7 @@ class LifecycleTest(testtools.TestCase):
         self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.storage.configdrive.metadata.InstanceMetadata", Metadata))
 
     def restarted(self) -> fakes.World:
-        """What a new nova-compute on the same host has; the engine lived on."""
+        """Return what a new nova-compute on the same host has; the engine kept running."""
         found = fakes.world(self.directory, nova.conf.CONF)
         if hasattr(self, "world"):
             found.engine.specs = self.world.engine.specs

@@ -75,7 +75,7 @@ class LiveResizeTest(LiveCase):
         self.assert_never_stopped()
 
     def stays(self, requested: RequestedResources = NOTHING) -> bool:
-        """What nova does first when a resize is reverted: it ends the server, unless that stays."""
+        """Do what nova does first when a resize is reverted: end the server, unless that stays."""
         self.server.old_flavor, self.server.task_state = records.flavor(), task_states.RESIZE_REVERTING
         if self.here.revert_in_place(None, self.server, requested):
             return True

@@ -31,7 +31,7 @@ MOVE = 7
 
 
 class Transfers:
-    """What LXD's daemons do.
+    """Fake the transfers of LXD's daemons.
 
     :ivar fault: what the receiver's LXD says instead of making the container
     """
@@ -104,7 +104,7 @@ class MovesCase(testtools.TestCase):
         self.here.migrate(None, self.server, flavor or self.large, NOTHING, 0, 0)
 
     def arrive(self, moves: Migrations) -> None:
-        """What nova does to its record before."""
+        """Finish a migration after changing nova's record as nova does before."""
         self.server.flavor = self.large
         self.server.apply_migration_context()
         moves.finish(None, self.server, NOTHING, True)

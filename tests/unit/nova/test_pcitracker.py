@@ -16,7 +16,7 @@ from nova_lxd_ext.hardware.pcitracker import PciTracker
 
 
 class Tracker:
-    """What it was told, in order."""
+    """Record the updates it gets, in order."""
 
     def __init__(self) -> None:
         self.told: list[list[str]] = []

@@ -30,7 +30,7 @@ class PowerTest(testtools.TestCase):
         self.world.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, NOTHING, True)
 
     def did(self, action: object, *arguments: object, status: Status | None = None) -> list[str]:
-        """What the engine was made to do, looking aside."""
+        """Return what the engine was made to do, without look-ups."""
         if status is not None:
             self.engine.statuses[self.server.name] = status
         self.engine.asked.clear()

@@ -50,7 +50,7 @@ class ChooseTest(testtools.TestCase):
 
 class UnusableTest(testtools.TestCase):
     def test_what_placement_must_not_give_away(self) -> None:
-        """Who holds what -> the slices to reserve. What a server of nova has is counted as used already."""
+        """Map allocations to the slices to reserve. What a server of nova has is counted as used already."""
         for held, blocked, expected in (
                 ({}, "", set()), ({FIRST: ME}, "", set()), ({FIRST: ONE_D}, "", {FIRST}), ({FIRST: ME}, FIRST, {FIRST}),
                 ({GPU_A: OTHER}, "", {FIRST, SECOND, BIG}), ({GPU_B: ONE_D}, "", {FAR})):

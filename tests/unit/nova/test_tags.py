@@ -25,7 +25,7 @@ def port(name: str, last: int = 1, **more: Any) -> model.VIF:
 
 
 def described(found: objects.InstanceDeviceMetadata | None) -> list[dict[str, Any]]:
-    """What is set of each device, without objects."""
+    """Return what is set of each device, without objects."""
     return [{name: getattr(device, name).address if name == "bus" else getattr(device, name)
              for name in device.obj_fields if name in device}
             for device in (found.devices if found else ())]

@@ -59,7 +59,7 @@ class ValidatorsTest(testtools.TestCase):
 
 
 class MetadefsTest(testtools.TestCase):
-    """What Horizon offers, by the metadata definitions in Glance, is what the API and the driver take."""
+    """Test that what Horizon offers, by the metadata definitions in Glance, is what the API and the driver take."""
 
     def described(self, name: str, resource: str) -> dict[str, Any]:
         content = json.loads((ROOT / "etc/metadefs" / name).read_text())

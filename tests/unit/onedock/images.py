@@ -49,7 +49,7 @@ class Image:
 
     def saved(self, changed: dict[str, bytes] | None = None, links: dict[str, str] | None = None,
               images: Any = None) -> bytes:
-        """What `docker save` writes.
+        """Return what `docker save` writes.
 
         :param changed: files with another content
         :param images: instead of what stands in its manifest
@@ -63,7 +63,7 @@ class Image:
         return tarball({name: content for name, content in files.items() if name not in (links or {})}, links)
 
     def blobs(self, pack: Any = gzip.compress) -> tuple[dict[str, bytes], dict[str, Any]]:
-        """What a registry or an OCI layout has of it, by digest; and its manifest."""
+        """Return what a registry or an OCI layout has of it, by digest; and its manifest."""
         packed = [pack(layer) for layer in self.layers]
         manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
                     "config": descriptor(self.config, "application/vnd.oci.image.config.v1+json"),

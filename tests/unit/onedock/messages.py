@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What oned tells a datastore's driver: the recorded message, with another image and datastore."""
+"""Write oned's message to a datastore's driver: the recorded one, with another image and datastore."""
 
 from pathlib import Path
 from xml.sax.saxutils import escape

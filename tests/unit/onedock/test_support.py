@@ -99,7 +99,7 @@ class ScriptsTest(testtools.TestCase):
                          set(self.told))
 
     def test_what_is_refused_is_and_nothing_else_at_once(self) -> None:
-        """What an action refuses whatever it is asked, it refuses before it looks at its arguments."""
+        """Test that an action refuses what it always refuses before it looks at its arguments."""
         refused = set()
         for name in TRANSFER:
             try:

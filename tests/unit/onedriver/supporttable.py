@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 def rows(page: str, heading: str) -> dict[str, tuple[str, ...]]:
-    """Of the table below a heading: cells by name. A name that is there twice is a mistake in the page."""
+    """Return the table below a heading: cells by name. A name that is there twice is a mistake in the page."""
     _, _, rest = page.partition(f"\n## {heading}\n")
     found: dict[str, tuple[str, ...]] = {}
     for line in rest.partition("\n## ")[0].splitlines():
@@ -80,7 +80,7 @@ class SupportContract(testtools.TestCase):
             self.assertEqual(self.answer(name), row.own, f"{name}: correct {self.page}")
 
     def answer(self, attribute: str) -> str:
-        """What the translation of a VM with the attribute is, beside that of one without."""
+        """Compare the translation of a VM with the attribute to that of one without."""
         before = type(self).effect(self.without.get(attribute, ""))
         try:
             after = type(self).effect(self.samples[attribute])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an action must not load: it is a process of its own, and most of a short one's time is the import of modules.
+"""Test what an action must not load: it is a process, and most of a short one's time is importing modules.
 
 Each action is run until it asks the engine, which is not there.
 """

@@ -21,7 +21,7 @@ CLIENT = "192.0.2.7 51234 22"
 
 
 def decryption(private: rsa.RSAPrivateKey) -> Encrypt:
-    """What the front-end does."""
+    """Return a decryption that does what the front-end does."""
     size = private.key_size // 8
     return lambda data: b"".join(private.decrypt(data[place:place + size], PKCS1v15())
                                  for place in range(0, len(data), size))

@@ -48,7 +48,7 @@ class DevstackTest(testtools.TestCase):
         self.directory = Path(directory.name)
 
     def phase(self, *phase: str, **settings: str) -> list[str]:
-        """What the plug-in calls in a phase, in order.
+        """Return what the plug-in calls in a phase, in order.
 
         :raises Refused: with the plug-in's words
         """

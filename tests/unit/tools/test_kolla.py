@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What examples/kolla says in several files agrees, and with the driver."""
+"""Test that what examples/kolla says in several files agrees, and with the driver."""
 
 import configparser
 import json

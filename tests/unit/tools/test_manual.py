@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the manual and the code say of themselves: modules that exist, docstrings that are docstrings."""
+"""Test what the manual and the code say of themselves: modules exist, docstrings are docstrings."""
 
 import ast
 import collections

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told of an MPI job is compared with its rank map."""
+"""Test that an MPI job's output is compared with its rank map."""
 
 import io
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools/oned makes of OpenNebula's configuration, and of scenarios."""
+"""Test what tools/oned makes of OpenNebula's configuration, and of scenarios."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a crash leaves is finished or undone from the record alone, whatever the state it was found in."""
+"""Test that recovery from a crash needs the record alone, whatever the state it was found in."""
 
 import os
 import pathlib

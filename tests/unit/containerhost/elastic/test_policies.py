@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds of every division, whatever is asked for, and what each policy is for."""
+"""Test the invariants of every division, whatever is requested, and the purpose of each policy."""
 
 from typing import Any
 

@@ -398,7 +398,7 @@ class KillTest(ServiceCase):
         self.assert_settled(a=1, b=1, c=2)
 
     def test_killed_in_a_change_that_nobody_needs_any_more(self) -> None:
-        """What the engine did is told, before it is undone."""
+        """Test that what the engine did is reported before it is undone."""
         self.settled()
         self.engine.add("c", (2, 4))
 

@@ -83,7 +83,7 @@ class ClientTest(testtools.TestCase):
 
 
 def answered(path, answer):
-    """What comes of a request to a server that says this."""
+    """Return the result of a request to a server that sends this answer."""
     def serve():
         connection = listener.accept()[0]
         with connection:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Docker refuses becomes an error whose reason is not cut."""
+"""Test that a refusal of Docker becomes an error whose reason is not cut."""
 
 import testtools
 

@@ -82,7 +82,7 @@ class TestSettings(testtools.TestCase):
 
 
 class TestBrokenDaemons(testtools.TestCase):
-    """What is on the other side of the socket is no LXD, or one that breaks off."""
+    """Test a socket whose other side is no LXD, or one that breaks off."""
 
     def _client(self, answer):
         """:param answer: bytes sent to each connection, which is then closed"""

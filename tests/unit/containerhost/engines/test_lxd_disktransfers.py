@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told to the two daemons of a disk that goes from one to the other."""
+"""Test the requests to the two daemons for a disk that goes from one to the other."""
 
 from unittest import mock
 

@@ -42,7 +42,7 @@ class StepsTest(testtools.TestCase):
         self.assertEqual(before["devices"].keys(), after["devices"].keys())
 
     def states(self, before: dict[str, Any], wanted: Target, kept: Any = None) -> list[dict[str, Any]]:
-        """What is written, one after another."""
+        """Return what is written, one after another."""
         found = [before]
         for step in live.steps(before, wanted, wanted.granted if kept is None else kept):
             found.append(step(found[-1]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told to the two daemons, and who is told what when a transfer is over."""
+"""Test the requests to the two daemons, and the notifications when a transfer is over."""
 
 from typing import Any
 from unittest import mock

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What LXD's events and commands mean; the connections themselves are tried on a real daemon."""
+"""Test the meaning of LXD's events and commands; the connections themselves are tested on a real daemon."""
 
 import threading
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the exporter tells of an emulated host."""
+"""Test the metrics that the exporter reports of an emulated host."""
 
 import dataclasses
 import os

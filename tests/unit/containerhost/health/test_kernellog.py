@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read from the kernel's log, message by message."""
+"""Test what is read from the kernel's log, message by message."""
 
 import testtools
 

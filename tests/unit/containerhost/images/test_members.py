@@ -64,7 +64,7 @@ UNIFIED = (entry("metadata.yaml", size=len(imagekit.METADATA)), entry("rootfs/bi
 
 
 def accepted(entries: list[tarfile.TarInfo], unified: bool) -> bytes:
-    """What becomes of those members that are not refused beside the ones before them."""
+    """Return the image rebuilt from those members that are not refused beside the ones before them."""
     kept: list[tarfile.TarInfo] = list(UNIFIED if unified else ROOT)
     result = rebuilt(archive(*kept))
     for one in entries:

@@ -15,7 +15,7 @@ class TestMetadata(testtools.TestCase):
             self.assertEqual("x86_64", metadata.architecture(text.encode()), text)
 
     def test_bad(self):
-        """What LXD would refuse late, misread or suffer from -> the words that refuse it here."""
+        """Test the words that refuse here what LXD would refuse late, misread or suffer from."""
         for words, text in (
                 ("names no architecture", "creation_date: 1\n"),
                 ("names no architecture", "architecture: \"\"\ncreation_date: 1\n"),

@@ -208,7 +208,7 @@ class TestHostileSizes(RebuildCase):
 
 
 class TestConfined(RebuildCase):
-    """What a program that a tenant's bytes took over could do."""
+    """Test the rights of a program that a tenant's bytes took over."""
 
     def test_programs_that_unpack_have_no_rights(self):
         programs = self.directory / "programs"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the host may lack or refuse is told as the error that callers know, with the remedy."""
+"""Test that what the host lacks or refuses becomes the error that callers know, with the remedy."""
 
 import os
 import signal

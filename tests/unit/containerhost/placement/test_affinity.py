@@ -253,7 +253,7 @@ def sockets(host: Topology, allowed: frozenset[int]) -> list[frozenset[int]]:
 
 
 def fits(host: Topology, allowed: frozenset[int], free: frozenset[int], request: Request) -> bool:
-    """Whether the request could be met, found by counting."""
+    """Return whether the request could be met, found by counting."""
     room = [len(of & free) for of in sockets(host, allowed)]
     if request.affinity is not Affinity.CPU:
         return any(has >= request.count for has in room)

@@ -45,7 +45,7 @@ class PciSectionCase(testtools.TestCase):
 
 
 class _Entry:
-    """What nova's whitelist reads of objects.PciDevice."""
+    """Hold what nova's whitelist reads of objects.PciDevice."""
 
     card_serial_number = None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of commands needs no container: words, input, and how outcomes are told."""
+"""Test what of commands needs no container: words, input, and how outcomes are reported."""
 
 import base64
 from pathlib import Path

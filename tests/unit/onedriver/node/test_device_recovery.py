@@ -160,7 +160,7 @@ class DeviceRecoveryTest(testtools.TestCase):
 
 
 class SecondWitness:
-    """What a driver's own records tell of a container, whatever the engine tells."""
+    """Test that a driver's own records count for a container, whatever the engine reports."""
 
     def test_witnesses(self) -> None:
         self.assertFalse(self.vmm.has_container(VM_ID))  # type: ignore[attr-defined]

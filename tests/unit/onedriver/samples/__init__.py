@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running OpenNebula 7.4 handed to drivers, as recorded; and ways to change it for a test."""
+"""Read what a running OpenNebula 7.4 handed to drivers, as recorded, and change it for a test."""
 
 import json
 from pathlib import Path

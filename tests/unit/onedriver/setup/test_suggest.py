@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `containerhost config opennebula` prints, read by the node's own code."""
+"""Test the output of `containerhost config opennebula` with the node's own code."""
 
 import dataclasses
 import json

@@ -169,7 +169,7 @@ class ApplyTest(MigCase):
         self.assertFalse(self.nvml.gpu(WHOLE).pending)
 
     def test_after_a_kill_the_next_run_ends_it(self) -> None:
-        """Whoever was killed left the operator's claim, and half of the work."""
+        """Test a run after one that was killed, which left the operator's claim and half of the work."""
         inventory = self.inventory()
         self.store.claim([inventory.get(CUT)], Consumer("containerhost", "host", "mig-apply", "mig-apply"),
                           inventory.related)

@@ -21,7 +21,7 @@ OFF = Geometry(GPU, "A100", False, False, tuple(dataclasses.replace(profile, pla
 
 
 def cut(*instances: tuple[int, str, tuple[int, ...]]) -> Geometry:
-    """Of instances 1, 2, …: start, profile, compute slices of the parts; none is one part."""
+    """Return the geometry of instances 1, 2, …: start, profile, compute slices of the parts; none is one part."""
     return Geometry(GPU, "A100", True, True, PROFILES, tuple(
         GpuInstance(number, name, Placement(start, SIZES[name]), tuple(
             ComputeInstance(index, slices) for index, slices in enumerate(parts or (WHOLE[name],))))

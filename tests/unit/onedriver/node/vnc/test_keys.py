@@ -8,7 +8,7 @@ CONTROL, ALT, SHIFT, UP, F1, F12 = 0xFFE3, 0xFFE9, 0xFFE1, 0xFF52, 0xFFBE, 0xFFC
 
 class KeysTest(testtools.TestCase):
     def typed(self, *keys: int, application: bool = False) -> bytes:
-        """Of keys that are all held down."""
+        """Return the bytes of keys that are all held down."""
         keyboard = Keyboard()
         return b"".join(keyboard.typed(key, True, application) for key in keys)
 
