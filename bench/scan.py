@@ -69,7 +69,7 @@ def main() -> int:
         command = [sys.executable, "-c", PROBE, directory]
         runs = [json.loads(subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=300).stdout)
                 for _ in range(chosen.runs)]
-    # The best run is the one that other processes disturbed least; the median tells how much they did.
+    # The best run is the one that other processes disturbed least; the median shows how much they did.
     result = min(runs, key=lambda run: run["scan_s"]) | {"scan_median_s": statistics.median(r["scan_s"] for r in runs)}
     if chosen.json:
         print(json.dumps(result))

@@ -16,7 +16,7 @@ from containerhost.grants import Grant
 from containerhost.network.ipconfig import IpConfig
 from containerhost.placement.affinity import Affinity
 
-# Half of what a kernel numbers where nobody raised kernel.pid_max: one container cannot take all of them.
+# Half of what a kernel numbers where kernel.pid_max was not raised: one container cannot take all of them.
 PROCESSES = 16384
 
 
@@ -128,7 +128,7 @@ class BridgedNic:
 class BlockDevice:
     """A block device of the host that the container may use, such as a connected volume.
 
-    :ivar name: tells it from the container's other block devices, and finds it again: a volume's id
+    :ivar name: identifies it among the container's block devices, now and later: a volume's id
     :ivar source: its node on the host
     :ivar path: its node in the container
     """
@@ -156,7 +156,7 @@ class PoolDisk:
 class DirectoryDisk:
     """A directory of the host that the *driver* made, such as a mounted image, which the container sees at ``path``.
 
-    :ivar name: tells it from the container's other disks
+    :ivar name: identifies it among the container's disks
     """
 
     name: str

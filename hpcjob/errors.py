@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of hpcjob, told for the person who reads them: what was asked, what was found, what to do. No secrets."""
+"""Describe hpcjob's errors to the person who reads them: what was asked, what was found, what to do. No secrets."""
 
 
 class JobError(Exception):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connect the drivers of different compute hosts over nova's own message bus.
 
-A server must be on its new host before nova is told that it left the old one: nova cannot undo a move whose second half
+A server must be on its new host before nova learns that it left the old one: nova cannot undo a move whose second half
 fails. So the old host's driver asks the new host's to fetch the container, and waits. A client that may write to the
 bus controls every compute host anyway, so it is safe to carry a transfer's one-time secrets.
 """
@@ -99,7 +99,7 @@ class Peers:
         self._client(host).cast(context, "forget", instance=instance)
 
     def _client(self, host: str) -> Any:
-        """Return a client of a peer. While the peer works it sends heartbeats, so that one that died is not waited for
+        """Return a client of a peer. While the peer works it sends heartbeats, so that one that ended is not waited for
         until the timeout."""
         client = rpc.get_client(messaging.Target(topic=TOPIC, version=VERSION), VERSION, base.NovaObjectSerializer())
         return client.prepare(server=host, timeout=self._conf.lxd.migration_timeout,

@@ -53,7 +53,7 @@ def memlock() -> Iterable[str]:
 def of_engine(info: Mapping[str, Any]) -> Iterable[str]:
     """Check Docker's description of itself.
 
-    :param info: what Docker tells of itself (``GET /info``)
+    :param info: Docker's report of itself (``GET /info``)
     """
     version = str(info.get("ServerVersion", ""))
     if nodechecks.version(version) < OLDEST:

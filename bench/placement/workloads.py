@@ -12,7 +12,7 @@ WINDOW_SECONDS = 1200.0
 class Benchmark:
     """Describe a rank's work, in shares of its time when nothing else slows it down.
 
-    :ivar profile: as the planner is told
+    :ivar profile: as the planner gets it
     :ivar compute: in its core
     :ivar memory: moving memory at the rate of one core
     :ivar messages: exchanging messages with other ranks through shared memory

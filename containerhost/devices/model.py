@@ -119,7 +119,7 @@ class Device:
     :ivar nodes: every character node it comes with; a slice's include what it shares with its GPU
     :ivar health: one complaint per entry, in words; empty means healthy
     :ivar outside: those of ``health`` whose cause is not the device itself, but a cable or a switch: it is given to
-        nobody new, but who has it may start with it again, and give it back
+        no new consumer; its present one may start with it again, and release it
     :ivar taint: the operator's reason for keeping it from new holders; it is one of ``health``, and of ``outside``
     :ivar notes: what is worth a look, in words; a device with notes is used as if it had none
     :ivar host_use: what the host itself does with it, one use per entry; empty means it may be given away
@@ -147,7 +147,7 @@ class Device:
     mac: str | None = None
     rdma: Rdma | None = None
     slice: Slice | None = None
-    memory: int | None = None  # bytes, where the driver tells
+    memory: int | None = None  # bytes, where the driver reports it
     nodes: tuple[CharNode, ...] = ()
     health: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 """Keep devices from new holders by the operator's decision, or use them despite a complaint: taints and tolerations.
 
 A *taint* is one more complaint of the device's health, with the operator's reason, whose cause is not the device itself
-(:attr:`Device.outside`): nobody new is given the device, and who has it may start with it again and gives it back. A
+(:attr:`Device.outside`): no new consumer gets the device; its present one may start with it again and release it. A
 *toleration* makes the complaints that a device has now into notes; with another complaint it is sick again. Both hold
 for the device and its parts: slices and shares of a GPU, virtual functions of a card. They outlast a restart of the
 host, and end with ``containerhost untaint``.
@@ -133,7 +133,7 @@ class TaintFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[dict[str, Taint]]:
-        """Yield the decisions, which nobody else changes meanwhile.
+        """Yield the decisions; no other process changes them meanwhile.
 
         :raises HostActionFailed: the file cannot be changed, or is not understood
         """

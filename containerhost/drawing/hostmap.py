@@ -78,7 +78,7 @@ class Core:
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """:ivar id: None for devices of which the host does not tell the node
+    """:ivar id: None for devices whose node the host does not report
     :ivar memory: bytes
     """
 

@@ -52,7 +52,7 @@ class ContainerState:
 class InterfaceMetrics(NamedTuple):
     """Counters since the interface is in the container.
 
-    :ivar mac: "" where the engine cannot tell
+    :ivar mac: "" where the engine does not report it
     :ivar host_name: the host's end where there is one
     """
 
@@ -75,7 +75,7 @@ class Metrics:
 
     :ivar pid: its first process as the host numbers it; None when it does not run
     :ivar cpu_time: nanoseconds of CPU since its start
-    :ivar disks: bytes used by disk name; absent where the storage cannot tell
+    :ivar disks: bytes used by disk name; absent where the storage does not report it
     """
 
     status: Status

@@ -209,13 +209,13 @@ class Exports(Protocol):
     def take(self, name: str, key: str) -> Source:
         """Hold the container's root as it is now.
 
-        :param key: tells this export from all others
+        :param key: identifies this export
         """
 
     def pack(self, source: Source, key: str, progress: Callable[[int], None]) -> Packed:
         """Let the engine write the root into one file of its image store.
 
-        :param progress: told the percentage from time to time; what it raises ends the waiting
+        :param progress: gets the percentage from time to time; what it raises ends the waiting
         :raises StorageFull: the engine's disk has no room for the file
         :raises EngineTimeout: not done within the limit
         """
@@ -255,7 +255,7 @@ class RestorableSnapshots(Snapshots, Protocol):
 
 
 class Labelled(Protocol):
-    """A container as one request told of it."""
+    """Describe a container as one request returned it."""
 
     def label(self, key: str) -> str | None:
         """Return one of the driver's own labels."""

@@ -169,7 +169,7 @@ class Rebuild:
             raise BadImage("it has metadata.yaml twice")
         if member.kind is not Kind.FILE or member.segments is not None:
             raise BadImage("its metadata.yaml is not a regular file, so it names no architecture")
-        # One byte more than allowed tells what is too long.
+        # One byte more than allowed shows what is too long.
         self._metadata = self._data(min(member.size, metadata.LARGEST + 1))
 
     def _format(self) -> Format:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Share a file system in memory (tmpfs) among the containers that a job has on this host, as their /dev/shm.
 
-Such memory is mounted on the host while a member has a container here, and nobody but its members sees it. Which
+Such memory is mounted on the host while a member has a container here, and only its members see it. Which
 containers are members is in a record on disk, written before the mount is made and removed after it is gone: after a
 reboot the start of each member mounts it anew, and what a killed process left is removed by :meth:`reconcile`.
 

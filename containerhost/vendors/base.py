@@ -135,13 +135,13 @@ class Vendor(abc.ABC):
 
     @classmethod
     def usage(cls) -> Mapping[str, Use]:
-        """Return how each GPU and slice of this host is used now, by device id, where the vendor's library tells."""
+        """Return how each GPU and slice of this host is used now, by device id, where the vendor's library says."""
         return {}
 
     @classmethod
     def links(cls) -> Mapping[frozenset[str], int]:
         """Return the number of direct links between two of this host's GPUs, by both PCI addresses, where the vendor's
-        library tells. Where a switch connects all with all there are none."""
+        library reports it. Where a switch connects all with all there are none."""
         return {}
 
     @classmethod

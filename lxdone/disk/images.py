@@ -64,7 +64,7 @@ class Record:
 class Images:
     """:param state: the driver's directory
     :param datastores: OpenNebula's
-    :param ids: tells a container's user ids
+    :param ids: returns a container's user ids
     :param timeout: seconds that each of the long steps may take
     :param block_devices: patterns of the nodes that a disk of type BLOCK may be
     """

@@ -2,12 +2,12 @@
 """Record the state of a VM's root on this node: which disk it is of, and which of both is newer.
 
 While a container runs, its root is newer than the disk in OpenNebula's datastore. The node's own record in the VM's
-directory says so, and a mark beside the disk tells the same to other nodes, which may see the datastore too.
+directory says so, and a mark beside the disk says the same to other nodes, which may see the datastore too.
 
 Root trusts its own record. The mark is a hint of the datastore's owner, who could also start the VM or remove its disk.
 
-A stamp tells one content of a disk from another. A disk with another stamp than the record's was changed by somebody
-else: OpenNebula moved, reverted or enlarged it, or the VM ran on another node.
+A stamp identifies one content of a disk. A disk with another stamp than the record's was changed elsewhere:
+OpenNebula moved, reverted or enlarged it, or the VM ran on another node.
 """
 
 import dataclasses
@@ -98,7 +98,7 @@ def stamp(file: Path) -> str:
 
 
 def mark(record: RootState) -> None:
-    """Tell other nodes that this one's root is newer.
+    """Notify other nodes that this one's root is newer.
 
     :raises DriverError: root may not write there, or something else is there under the mark's name
     """

@@ -191,7 +191,7 @@ class RootWriteback:
                  announce: Callable[[str], None]) -> None:
         """Replace the disk's content by the packed root.
 
-        :param announce: told the disk's new stamp before it is the disk
+        :param announce: gets the disk's new stamp before it is the disk
         """
         def ready(new: Path) -> None:
             announce(root_state.stamp(new))

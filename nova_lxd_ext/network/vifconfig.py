@@ -211,7 +211,7 @@ def osvif(vif: model.VIF) -> Any | None:
         return None
     plugged = os_vif_util.nova_to_osvif_vif(vif)
     if isinstance(plugged, os_vif.objects.vif.VIFOpenVSwitch):
-        # Libvirt adds a machine's port to the switch itself; nobody does for a container. And the interface of that
+        # Libvirt adds a machine's port to the switch itself; nothing does for a container. And the interface of that
         # name is here already.
         plugged.port_profile.create_port = True
         if "create_tap" in plugged.port_profile.fields:
@@ -239,7 +239,7 @@ def remembered(name: str, text: str) -> tuple[str, model.VIF]:
     :raises SpecError: the mark was not made by :func:`mark`
     """
     try:
-        _, owner, port, how, bridge, path, *_ = text.split(" ")  # a later release may have more to tell
+        _, owner, port, how, bridge, path, *_ = text.split(" ")  # a later release may have more fields
         network = model.Network(id=port, bridge=None if bridge == "-" else bridge)
         details: dict[str, Any] = {model.VIF_DETAILS_OVS_HYBRID_PLUG: Kind(how) is Kind.HYBRID}
         if path != "-":

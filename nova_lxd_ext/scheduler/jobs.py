@@ -55,13 +55,13 @@ def divide(members: int, groups: int) -> tuple[int, ...]:
 
 
 def is_requested(spec: objects.RequestSpec) -> bool:
-    """Tell whether the request has one of the hints."""
+    """Return whether the request has one of the hints."""
     return any(spec.get_scheduler_hint(hint) is not None for hint in (GROUPS, MEMBERS, RANK))
 
 
 def is_move(spec: objects.RequestSpec) -> bool:
-    """Tell whether the server exists already: nova restricts migration, evacuation and unshelving to the server's cell,
-    and nothing else (nova/conductor, ``requested_destination.cell``)."""
+    """Return whether the server exists already: nova restricts migration, evacuation and unshelving to the server's
+    cell, and nothing else (nova/conductor, ``requested_destination.cell``)."""
     destination = spec.requested_destination if "requested_destination" in spec else None
     return destination is not None and "cell" in destination
 

@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Killed(exception.NovaException):
-    """Tell a server's user of a request that nova-compute did not finish."""
+    """Notify a server's user of a request that nova-compute did not finish."""
 
     msg_fmt = "nova-compute on %(host)s was killed during this request: %(outcome)s"
 

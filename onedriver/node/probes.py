@@ -48,7 +48,7 @@ class Space:
 class Sample:
     """Hold one sample of a container's CPU time.
 
-    :ivar pid: its first process, which tells one start from the next
+    :ivar pid: its first process, which identifies the start
     :ivar cpu_time: ns since that start
     :ivar moment: s since the host's start
     """
@@ -154,7 +154,7 @@ def kind(device: Device) -> str:
 def pci_attributes(device: Device) -> dict[str, str | int | None]:
     """Return the PCI attributes of a device.
 
-    :returns: as the core stores them; a slice also has the profile its driver tells
+    :returns: as the core stores them; a slice also has the profile its driver reports
     """
     address, class_code = from_device_id(device.id), device.class_code[:4]
     return {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attributes that act: a tiny FUSE file system, so that a write to ``sriov_numvfs`` returns when it is done or fails.
 
-The kernel's sysfs answers a write with success or an errno; a plain file cannot, and whoever writes would have to
+The kernel's sysfs answers a write with success or an errno; a plain file cannot, and the writer would have to
 guess when the change has happened. Here the function behind the attribute runs before the write returns.
 Protocol: kernel Documentation/filesystems/fuse.rst and include/uapi/linux/fuse.h, version 7.31.
 """

@@ -59,8 +59,8 @@ class FakeHostControl:
         self._call("set_fallen", address=address, fallen=fallen)
 
     def set_pci_link(self, address: str, **link: int) -> None:
-        """Change what is told of a card's link: ``lanes`` in use, of 16, errors counted that are ``fatal`` and that are
-        ``nonfatal``."""
+        """Change what sysfs shows of a card's link: ``lanes`` in use, of 16, errors counted that are ``fatal`` and
+        that are ``nonfatal``."""
         self._call("set_pci_link", address=address, **link)
 
     def say(self, message: str) -> None:
@@ -79,7 +79,7 @@ class FakeHostControl:
         self._call("set_link", address=address, up=up)
 
     def move_abroad(self, address: str) -> str:
-        """Move a function's interface into a network namespace that is nobody's; returns the name it had."""
+        """Move a function's interface into an otherwise unused network namespace; returns the name it had."""
         return str(self._call("move_abroad", address=address))
 
     def bring_home(self, address: str) -> None:

@@ -79,7 +79,7 @@ class NetFunction:
     :ivar number: the N of mlx5_N, uverbsN, umadN
     :ivar num_vfs: how many virtual functions are enabled, for the physical function
     :ivar netdev: the name of its interface when the driver has just bound it
-    :ivar hwaddr: the address that somebody gave its IPoIB interface instead of its own
+    :ivar hwaddr: the address that was set on its IPoIB interface instead of its own
     :ivar rdma_away: its RDMA device is in another network namespace
     """
 

@@ -5,7 +5,7 @@ Every change replaces a function's record; what the old one showed and the new o
 and the other way round. Refusals are OSErrors with the errno that the kernel gives.
 
 What is set for a VF through its physical function (GUIDs, MAC) becomes visible in the VF when its driver binds it the
-next time, as mlx5 and igb do; ``ip link show PF`` tells it at once. VLAN, spoof check and rate are remembered and told,
+next time, as mlx5 and igb do; ``ip link show PF`` shows it at once. VLAN, spoof check and rate are stored and shown,
 but frames are carried as without them.
 """
 
@@ -174,7 +174,7 @@ class Machine:
         self._replace(address, fallen=fallen)
 
     def set_pci_link(self, address: str, **link: int) -> None:
-        """Change what is told of a card's link: ``lanes``, ``fatal``, ``nonfatal``."""
+        """Change what sysfs shows of a card's link: ``lanes``, ``fatal``, ``nonfatal``."""
         with self._lock:
             self._replace(address, link=dataclasses.replace(self._get(address).link, **link))
 
@@ -201,7 +201,7 @@ class Machine:
             self._replace(address, link_up=up)
 
     def move_abroad(self, address: str) -> str:
-        """Move a function's interface into a network namespace that is nobody's; the name it had."""
+        """Move a function's interface into an otherwise unused network namespace; the name it had."""
         with self._lock:
             name = self.interface(address)
             if name is None:
@@ -229,7 +229,7 @@ class Machine:
             name = port.name() if port else None
             return name if port and name and port.namespace() == self._home_inode else None
 
-    # What the ip command cannot tell or set on a TAP.
+    # What the ip command cannot show or set on a TAP.
 
     def vf_attribute(self) -> Attribute:
         """The words of ``ip link set dev INTERFACE vf INDEX ...`` are written to it: the host's own ip command need not
@@ -283,7 +283,7 @@ class Machine:
 
     def move_rdma(self, ibdev: str) -> None:
         """``rdma dev set IBDEV netns NAME``: the device is not to be seen here any more. It comes back with its
-        function's interface when that other namespace dies, or when its driver binds it anew."""
+        function's interface when that other namespace ends, or when its driver binds it anew."""
         with self._lock:
             found = [each for each in self._functions.values() if isinstance(each, NetFunction) and each.bound
                      and each.card.kind.rdma and not each.rdma_away and f"mlx5_{each.number}" == ibdev]
@@ -302,7 +302,7 @@ class Machine:
                 self._interfaces.follow(self._net(address), self.interface(address))
 
     def _fall_back(self, address: str, old: Port) -> None:
-        """The namespace of an interface died, and a TAP with it; a real one returns to the host.
+        """Restore an interface whose namespace ended: a TAP ended with it; a real one returns to the host.
 
         As in the kernel's default_device_exit_net: under the name that it had, if that is free here.
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's management library for the emulated host: what it tells of GPUs and MIG, and changing how they are cut.
+"""Emulate NVIDIA's management library: its report of GPUs and MIG, and changes of their partitions.
 
 It stands where pynvml calls the C library, so that pynvml's own code runs, with its structures and errors. Numbers are
-those of an A100 with 40 GB (NVIDIA MIG user guide, "A100 MIG Profiles"; memory as ``nvidia-smi mig -lgip`` tells it).
+those of an A100 with 40 GB (NVIDIA MIG user guide, "A100 MIG Profiles"; memory as ``nvidia-smi mig -lgip`` shows it).
 """
 
 import ctypes
@@ -84,7 +84,7 @@ class Gpu:
 class Nvml(fixtures.Fixture):
     """:param gpus: how each is cut, by address: number, start, profile and compute slices of the parts of each GPU
         instance; None is no MIG mode
-    :param changed: is told of a GPU's address and pairs of instances when they change
+    :param changed: gets a GPU's address and pairs of instances when they change
     :ivar failing: names of C functions -> how many calls of each go well before one fails
     :ivar before: is called with the name of each C function before it does anything
     """

@@ -2,7 +2,7 @@
 """Runs a command on an emulated host, whose namespaces end with it and leave nothing behind.
 
 The process that was started stays outside and waits; its child is PID 1 of a PID namespace, so that everything that
-runs on the emulated host dies with it, however it ends.
+runs on the emulated host is killed with it, however it ends.
 """
 
 import logging
@@ -115,7 +115,7 @@ def hold_signals() -> None:
 def attend(pid: int) -> int:
     """Wait for a child, passing on what asks this program to end and reaping others' children as a PID 1 must.
 
-    :returns: the child's exit status as a shell tells it
+    :returns: the child's exit status as a shell reports it
     """
     while True:
         received = signal.sigwaitinfo((*_FORWARDED, signal.SIGCHLD))
@@ -157,7 +157,7 @@ def _end_all() -> None:
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
                 time.sleep(0.02)
     except (ProcessLookupError, ChildProcessError):
-        return  # nobody is left
+        return  # no process is left
 
 
 def _guarded(action: Callable[[], int]) -> int:

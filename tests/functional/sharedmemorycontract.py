@@ -104,7 +104,7 @@ class SharedMemory:
         self.assertEqual("again\n", self.shell(mate, "cat /dev/shm/x"))
 
     def test_what_a_killed_action_left_is_removed(self) -> None:
-        """A record of a VM that has no container, and a memory whose record somebody removed."""
+        """A record of a VM that has no container, and a memory whose record was removed."""
         machine = self.deployed(member(1))
         self.deployed(member(2, "other"))
         text = self.records()[0].read_text()

@@ -338,7 +338,7 @@ class TestTool(testtools.TestCase):
         tool.kill()
         tool.wait(TIMEOUT)
         eventually(lambda: not any("4711" in trace for trace in self.traces()), "all processes gone")
-        self.inner("true")  # sweeps the control groups that nobody could
+        self.inner("true")  # sweeps the remaining control groups
         self.assertEqual(self.before, self.traces())
 
     def test_a_named_host_is_joined_and_stopped(self):

@@ -64,8 +64,8 @@ class Lxcfs(fixtures.Fixture):
 class ViewContract:
     """Mixed into a test case of an engine (:class:`~tests.conformance.engine.frame.EngineFrame`).
 
-    :cvar same: sources that tell the container's CPUs and memory
-    :cvar hosts: sources that tell the host's: nothing on this engine changes them
+    :cvar same: sources that show the container's CPUs and memory
+    :cvar hosts: sources that show the host's: nothing on this engine changes them
     """
 
     engine: Any
@@ -112,7 +112,7 @@ class ViewContract:
         return ()
 
     def files(self) -> Any:
-        """Return the way by which the container is told."""
+        """Return the way by which the container is notified."""
         return GuestFiles(self.engine.pid, Privileged())
 
     def announce(self, coming: ContainerSpec) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real dockerd for the functional tests: one per test process, in a directory of its own, gone at its end.
 
-Root is needed, and a network namespace nobody else uses: tools/fakehost gives both. It makes no networks and touches
+Root is needed, and a network namespace of its own: tools/fakehost gives both. It makes no networks and touches
 no firewall: interfaces come to its containers from outside.
 """
 
@@ -34,7 +34,7 @@ BUSYBOX = "/bin/busybox"
 STOP_TIMEOUT = 60  # s
 OWN_MOUNT = r"/data(/[0-9]+\.[0-9]+)?"
 
-# A first program that ends when it is asked to; one that does not; one that tells what it finds and ends.
+# A first program that ends when it is asked to; one that does not; one that prints what it finds and ends.
 IMAGES = {
     "polite": "trap 'echo asked to end; exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done",
     "deaf": "trap '' TERM; echo up; while :; do sleep 1000 & wait $!; done",
@@ -158,7 +158,7 @@ _lock = threading.Lock()
 @functools.cache
 def shared(*options: str) -> Daemon:
     """One for all tests of this process that want the same options."""
-    # A run that is told to end shall clean up, as one that came to its end.
+    # A run that is asked to end shall clean up, as one that came to its end.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     daemon = Daemon(*options)

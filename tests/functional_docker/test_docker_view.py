@@ -12,13 +12,13 @@ from tests.functional_docker.base import DockerTestCase
 
 
 class KernelViewTest(ViewContract, DockerTestCase):
-    """Without LXCFS the kernel tells of the whole host in /proc and /sys/devices/system/cpu."""
+    """Without LXCFS the kernel reports the whole host in /proc and /sys/devices/system/cpu."""
 
     same = frozenset({"affinity", "nproc", "cgroup", "memory"})
     hosts = frozenset({"sysconf", "cpuinfo", "stat", "online", "present", "possible", "meminfo"})
 
     def mounts(self) -> tuple[Mount, ...]:
-        """Return the directory of what a container is told: the host looks into no overlay."""
+        """Return the directory of a container's notices: the host looks into no overlay."""
         return (Mount("told", str(self.told), "/run/containerhost", read_only=False),)
 
     def files(self) -> Any:

@@ -222,7 +222,7 @@ class InterruptedTest(DirectPortServers):
         self.before = self.lxd.engine.metrics(self.container(self.the_server).name).pid
 
     def assert_has(self, *ports: dict[str, Any]) -> None:
-        """It runs on, and has these ports' functions, each once and nobody else."""
+        """Check that it runs on and has these ports' functions, each once, and that no other server has them."""
         self.assertEqual(self.before, self.lxd.engine.metrics(self.container(self.the_server).name).pid)
         self.assertEqual([port["mac_address"] for port in ports],
                          [self.mac(self.the_server, f"eth{number}") for number in range(len(ports))])

@@ -141,7 +141,7 @@ class Node(fixtures.Fixture):
         return self._shell(f"{line}\n")
 
     def start_monitoring(self, configuration: str) -> Result:
-        """As the front-end's run_monitord_client does, which waits until nobody can write to its output any more."""
+        """Do as the front-end's run_monitord_client, which waits until no process can write to its output any more."""
         return self._monitoring(f"{self.driver} 3 node1", configuration)
 
     def stop_monitoring(self) -> Result:

@@ -67,7 +67,7 @@ class ConsolesTest(testtools.TestCase):
         super().setUp()
         self.state = Path(self.useFixture(fixtures.TempDir()).path)
         self.useFixture(fixtures.EnvironmentVariable(catclient.STATE, str(self.state)))
-        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(Path(__file__).parents[2])))  # of the visit
+        self.useFixture(fixtures.EnvironmentVariable("PYTHONPATH", str(Path(__file__).parents[2])))  # of the client
         self.logged = self.useFixture(fixtures.FakeLogger(level=logging.INFO))
         self.vm_id = os.getpid()
         self.name = f"one-{self.vm_id}"

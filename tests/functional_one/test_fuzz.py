@@ -179,7 +179,7 @@ class Tenant:
         self._act("exec_cancel", [], 17)
 
     def _visit(self) -> None:
-        """Its console, until the next visit, whatever happens meanwhile."""
+        """Connect to its console, until the next call, whatever happens meanwhile."""
         self._leave()
         with contextlib.suppress(OSError, EOFError, Refused):
             self._visitor = Viewer.at(self.port, "secret")
@@ -250,7 +250,7 @@ class FuzzTest(ActionsCase):
         await_that(lambda: not self.operations(), lambda: f"the end of {self.operations()}")
 
     def operations(self) -> list[Mapping[str, Any]]:
-        """Return those of LXD that have not ended, but for what lasts as long as somebody wants it."""
+        """Return those of LXD that have not ended, but for what lasts as long as a client wants it."""
         return [operation for operation in self.engine.client.operations()
                 if operation["status_code"] < 200 and operation["description"] not in LASTING]
 

@@ -35,7 +35,7 @@ class HealthCase(ActionsCase):
         self.addCleanup(self.control.say, kmsg.LOADED)
 
     def reported(self) -> set[str]:
-        """Addresses of the devices that the core is told of."""
+        """Return the addresses of the devices that are reported to the core."""
         return set(re.findall(r'PCI=\[ ADDRESS="([^"]*)"', self.node.probe("host/system").out))
 
     def faults(self, machine: Machine) -> str:
@@ -167,7 +167,7 @@ class InterruptedTest(HealthCase):
         self.assertEqual(before, self.pid(machine))
 
     def test_the_daemon_dies_before_it_notes_what_it_gave(self) -> None:
-        """It does not know afterwards what is in the container; the device goes to nobody else."""
+        """It does not know afterwards what is in the container; the device goes to no other VM."""
         machine = self.deployed(Machine(devices=(self.vfs[0],)))
         before = self.pid(machine)
         for device in (self.gpus[0], self.vfs[1]):

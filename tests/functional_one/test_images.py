@@ -97,7 +97,7 @@ class ImagesTest(ActionsCase):
         return file
 
     def in_file(self, file: Path, name: str) -> str:
-        """A file of a file system that nobody has mounted."""
+        """Return a file of an unmounted file system."""
         return subprocess.run(["debugfs", "-R", f"cat {name}", str(file)], capture_output=True, text=True,
                               check=True).stdout
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM's life beyond one node and one run: what OpenNebula does with its directory while it does not run, on two
-nodes."""
+"""Test a VM's life cycle beyond one node and one run: what OpenNebula does with its directory while it does not run, on
+two nodes."""
 
 import contextlib
 import os

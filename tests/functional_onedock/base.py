@@ -58,7 +58,7 @@ class OnedockCase(testtools.TestCase):
         self.assertEqual([], loops(self.node.base))
         # What a killed action had begun dockerd finishes by itself.
         await_that(lambda: leftovers(self.node.docker.daemon) == [], "dockerd has removed what it had of containers")
-        # The kernel's interfaces are there at once, what the emulated /sys tells of them a moment later.
+        # The kernel's interfaces are there at once, what the emulated /sys shows of them a moment later.
         await_that(lambda: self.before == picture(), "every device is what it was")
 
     def image_names(self) -> set[str]:

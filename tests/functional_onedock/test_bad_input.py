@@ -18,7 +18,7 @@ from tests.unit.onedock.images import Image
 
 HOSTILE = "$(touch /tmp/pwned); `touch /tmp/pwned` | ../../etc/passwd & \" < \\ \n -rf %s"
 LEAF = re.compile(r"<([A-Z0-9_]+)>([^<>]*|<!\[CDATA\[.*?\]\]>)</\1>")
-WHOSE = {"VMID", "ID", "OID"}  # of the VM itself: oned's own numbers, which the scripts' arguments tell too
+WHOSE = {"VMID", "ID", "OID"}  # of the VM itself: oned's own numbers, which the scripts' arguments have too
 WORD = "".join(letter for letter in HOSTILE if letter not in "'\n")
 
 

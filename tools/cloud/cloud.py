@@ -41,7 +41,7 @@ class Cloud:
     :param offers: the devices that flavors can ask for
     :param owners: directory of the allocation records; a private one if not given, which is right only for
         emulated devices: all drivers of a host must share theirs
-    :param say: told in a few words what is being done
+    :param say: gets in a few words what is being done
     :param shape: what it has beside
     """
 

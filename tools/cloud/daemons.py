@@ -12,7 +12,7 @@ from pathlib import Path
 
 POLL = 0.1  # seconds
 KILL_TIMEOUT = 5  # seconds that the kernel may take to end a killed process
-# In the environment of everything the cloud starts, so that whatever is left can be told from other processes.
+# In the environment of everything the cloud starts, so that whatever is left can be identified.
 MARK = "NOVA_LXD_EXT_CLOUD"
 
 

@@ -16,14 +16,14 @@ OTHER_AGENTS = ("neutron-dhcp-agent", "neutron-l3-agent", "neutron-metadata-agen
 
 
 def neutron(parts: Parts) -> Ini:
-    """Return the daemons: the API, the RPC server and the periodic workers, which tell Nova when a port is plugged."""
+    """Return the daemons: the API, the RPC server and the periodic workers; they notify Nova of plugged ports."""
     server = network_server(parts)
     return {
         **server,
         "DEFAULT": {**server["DEFAULT"], "service_plugins": "router,qos", "host": HOST, "rpc_workers": "1",
                     "rpc_state_report_workers": "1", "notify_nova_on_port_status_changes": "true",
                     "notify_nova_on_port_data_changes": "true", "interface_driver": "openvswitch",
-                    # An agent counts as dead after this; the agents report twice as often.
+                    # An agent counts as down after this; the agents report twice as often.
                     "agent_down_time": "30"},
         "nova": user_of("nova", parts),
         "ml2": {"type_drivers": "flat,vlan,vxlan,local", "tenant_network_types": "vxlan",

@@ -56,7 +56,7 @@ class Switch:
             subprocess.run((*self._there, "ip", *arguments), check=True, capture_output=True)
 
     def remove_bridges(self) -> None:
-        """Their interfaces would outlive the switch. One that does not answer has none to tell of."""
+        """Their interfaces would outlive the switch. One that does not answer has none."""
         if probes.socket_open(self._socket):
             for bridge in self.run("list-br").split():
                 self.run("del-br", bridge)

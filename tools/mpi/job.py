@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ``hpcjob`` and the MPI program in its members, and compare what ranks tell with the rank map. Knows no cloud."""
+"""Run ``hpcjob`` and the MPI program in its members, and compare the ranks' reports with the rank map. Knows no cloud."""
 
 import json
 import re
@@ -20,7 +20,7 @@ IDENT = re.compile(r"job (\S+)")
 
 
 class Member(NamedTuple):
-    """A member as ``hpcjob start --json`` tells it."""
+    """Describe a member as ``hpcjob start --json`` prints it."""
 
     rank: int
     group: int
@@ -58,7 +58,7 @@ def identified(errors: str) -> str:
 
 
 def ranks(output: str) -> list[Rank]:
-    """Return what the ranks told, by number. A rank that did not get the data of the one before it is missing."""
+    """Return what the ranks reported, by number. A rank that did not get the data of the one before it is missing."""
     found = [told for line in output.splitlines() if (told := LINE.fullmatch(line))]
     return sorted(Rank(int(told[1]), told[2], tuple(map(int, told[3].split(",")))) for told in found)
 

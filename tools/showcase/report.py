@@ -100,12 +100,12 @@ class Report:
         self._console.print(times)
 
     def picture(self, drawn: HostMap) -> None:
-        """Show the host as it is now; :meth:`write_json` also writes it as a picture."""
+        """Show the host as it is now; :meth:`write_json` also writes it as a drawing."""
         self.drawing = svg.draw(drawn)
         self._console.print(Text(text.write(drawn), style="dim"), soft_wrap=True)
 
     def write_json(self, path: Path) -> None:
-        """Write the facts to a file, and the picture of the host beside it (``.svg``)."""
+        """Write the facts to a file, and the drawing of the host beside it (``.svg``)."""
         if self.drawing:
             path.with_suffix(".svg").write_bytes(self.drawing)
         path.write_text(json.dumps({

@@ -11,7 +11,7 @@ from containerhost.sysfs import Host
 # have a variant of vfio-pci (Linux, drivers/vfio/pci), all of which are named alike: mlx5_vfio_pci.
 _RESERVING = frozenset({"vfio-pci", "pci-stub", "pciback", "xen-pciback", "uio_pci_generic", "igb_uio"})
 _VFIO_VARIANT = "_vfio_pci"
-_HEADER = 64  # bytes of configuration space that anybody may read
+_HEADER = 64  # bytes of configuration space that every user may read
 _TELLING = 16  # bytes; up to here lie the command, status and class registers, never all ones in a live function
 
 SILENT = Rule(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wait until a program that was just started is up: it waits for something, as far as the kernel shows.
 
-A program that cannot work mostly ends before that. So nobody needs to wait for a fixed time to see it fail.
+A program that cannot work mostly ends before that. So no fixed delay is needed to see it fail.
 """
 
 import os

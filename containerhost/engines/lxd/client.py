@@ -59,7 +59,7 @@ SUCCESSES = frozenset({200, 201, 202})
 
 
 class VersionedInstance(NamedTuple):
-    """An instance as one request told of it.
+    """Hold an instance as one request returned it.
 
     :ivar instance: LXD's document
     :ivar etag: to write it back with, unless it was changed meanwhile
@@ -133,7 +133,7 @@ def words(response: requests.Response) -> str:
 def document(response: requests.Response, asked: str) -> dict[str, Any]:
     """Return an answer of LXD: a JSON object with ``type`` and ``metadata``.
 
-    :raises EngineError: it tells of a failure, as Incus does, with HTTP status 200, of the end of an operation
+    :raises EngineError: it reports a failure, as Incus does, with HTTP status 200, of the end of an operation
     """
     try:
         answer = response.json()
@@ -337,7 +337,7 @@ class LxdClient:
         limit = self.settings.operation_timeout if timeout is None else timeout
         body = {"action": action, "force": force, "timeout": limit}
         response = self.request("put", "instances", name, "state", asked=asked, json=body)
-        # LXD's own limit runs out first and tells why.
+        # LXD's own timeout expires first and gives the reason.
         self.finish(response, asked, limit + self.settings.request_timeout)
 
     def state(self, name: str) -> Mapping[str, Any]:

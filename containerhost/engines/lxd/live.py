@@ -213,7 +213,7 @@ def obstacles(present: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[st
     """
     differing = [key for key in wanted if key.startswith("security.") and present.get(key) != wanted[key]]
     found = [f"{key}={wanted[key]} takes effect when it starts" for key in sorted(differing)]
-    # These keys stay as long as the container runs, so they tell which libraries are in it.
+    # These keys stay as long as the container runs, so they show which libraries are in it.
     libraries = config.lacking(present, config.libraries_among(wanted))
     if libraries:
         found.append(f"the GPU driver's libraries ({', '.join(libraries.values())}) come in when it starts; a flavor "

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Query what only NVIDIA's management library tells: memory, how busy a GPU is, and the names of MIG slices.
+"""Query what only NVIDIA's management library reports: memory, how busy a GPU is, and the names of MIG slices.
 
-The library is asked in a thread of its own with a time limit: a call for a card that has died may never come back.
+The library is asked in a thread of its own with a time limit: a call for a card that has failed may never return.
 Without the library there is nothing to add, and that is no error; without an answer the GPUs' state is unknown.
 """
 
@@ -220,7 +220,7 @@ def _use(library: Any, handle: Any) -> Use:
 
 
 def _peers(library: Any, handle: Any) -> Iterator[str]:
-    """Yield the other end of each active NVLink; a GPU without any tells so by an error."""
+    """Yield the other end of each active NVLink; a GPU without any returns an error."""
     for link in range(library.NVML_NVLINK_MAX_LINKS):
         try:
             if library.nvmlDeviceGetNvLinkState(handle, link) == library.NVML_FEATURE_ENABLED:

@@ -68,7 +68,7 @@ class State:
     """Hold the current state of a GPU. None where it, or its driver, does not report a value.
 
     :ivar lost: NVML's word for why it cannot be reached
-    :ivar unknown: why NVML has told nothing
+    :ivar unknown: why NVML has reported nothing
     :ivar mismatched: the library is of another version than the driver
     :ivar action: NVML_GPU_RECOVERY_ACTION_*
     :ivar uncorrected: memory errors since its last reset

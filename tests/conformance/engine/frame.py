@@ -114,7 +114,7 @@ class DeviceFrame(EngineFrame):
         self.assertEqual((self.links, self.loops), (links(), loops(self.directory())))
 
     def all_back(self) -> None:
-        # The kernel's interfaces are there at once, what the emulated /sys tells of them a moment later.
+        # The kernel's interfaces are there at once, what the emulated /sys shows of them a moment later.
         await_that(lambda: self.before == picture(), "every device is what it was")
 
     def consumer(self, name: str = "c1") -> Consumer:
@@ -156,13 +156,13 @@ class DeviceFrame(EngineFrame):
 
 
 def picture() -> dict[str, tuple[object, ...]]:
-    """Return what a device must be again after it was given back."""
+    """Return what a device must be again after its release."""
     return {device.id: (device.netdev, device.mac, device.rdma, device.nodes, device.health, device.host_use)
             for device in scan().devices}
 
 
 def links() -> set[str]:
-    """Return the names of the host's interfaces, of which the emulated /sys may tell later."""
+    """Return the names of the host's interfaces, which the emulated /sys may show later."""
     shown = subprocess.run(["ip", "-brief", "link"], check=True, capture_output=True, text=True).stdout
     return {line.split()[0].partition("@")[0] for line in shown.splitlines()}
 

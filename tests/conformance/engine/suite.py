@@ -339,7 +339,7 @@ class Usage(frame.DeviceFrame):
         return (time.monotonic() - began) * (os.cpu_count() or 1) * 1e9
 
     def used(self, pid: int) -> Metrics:
-        """Return the metrics of c1, which runs; the list of all tells the same."""
+        """Return the metrics of c1, which runs; the list of all reports the same."""
         found = self.engine.metrics("c1")
         (listed,) = (metrics for state, metrics in self.engine.measured() if state.name == "c1")
         for metrics in (found, listed):

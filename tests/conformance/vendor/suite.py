@@ -29,7 +29,7 @@ from containerhost.vendors.base import Vendor
 from tests.unit.containerhost.hosts import Broken
 
 ALL_ONES = b"\xff" * 64
-FOREIGN_CLASS, FOREIGN_ID = "58000", "DEAD:BEEF"  # a memory controller; a vendor that nobody is
+FOREIGN_CLASS, FOREIGN_ID = "58000", "DEAD:BEEF"  # a memory controller; an unassigned vendor
 #: API extensions of LXD by which libraries come without CDI, and with it.
 DAEMONS = (frozenset({"kernel_limits", "nvidia_runtime"}), frozenset({"kernel_limits", "nvidia_runtime", "gpu_cdi"}))
 
@@ -38,7 +38,7 @@ class VendorConformance(testtools.TestCase):
     """:cvar plugin: name of the plug-in
     :cvar first, second: ids of two of its devices, healthy and free, each with a node of its own
     :cvar host_name: the emulated host that has them, or the path of its description
-    :cvar any_vendor: whether it describes functions of a class whoever made them
+    :cvar any_vendor: whether it describes functions of a class by any vendor
     """
 
     plugin: ClassVar[str]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices in real containers, on emulated hardware: exactly what is granted, allocation safe, everything given back."""
+"""Test devices in real containers, on emulated hardware: exactly those granted, safe allocation, full release."""
 
 import os
 import subprocess

@@ -79,7 +79,7 @@ def _validator(schema: Any, *args: Any, original: Callable[..., Any] = validator
     """Nova derives a class of validators for each request, and one more for its answer."""
     key = (id(schema), args, *sorted(options.items()))
     if key not in _validators:
-        _validators[key] = (schema, original(schema, *args, **options))  # while it is kept its id is nobody else's
+        _validators[key] = (schema, original(schema, *args, **options))  # while it is kept its id is not reused
     return _validators[key][1]
 
 

@@ -71,7 +71,7 @@ class LifeTest(AcceleratorTest):
         self.assert_nothing_left()
 
     def start_with_the_host(self, server: Any) -> None:
-        """Here nova does not tell what Cyborg gave."""
+        """Here nova does not show what Cyborg allocated."""
         name = self.container(server).name
         self.lxd.engine.stop(name, timeout=30, force=True)
         self.driver.resume_state_on_host_boot(nova_context.get_admin_context(), self.instance(server),

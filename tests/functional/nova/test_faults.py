@@ -23,7 +23,8 @@ MIB = 2**20
 class DeviceFaultTest(base.LxdServers):
     """Nova has claimed a device, and when the driver comes to it, something is wrong with it.
 
-    Nova then tries other hosts, of which there are none, and tells the tenant so; what this host met is in an event.
+    Nova then tries other hosts, of which there are none, and reports that to the tenant; what this host met
+    is in an event.
     """
 
     def setUp(self) -> None:

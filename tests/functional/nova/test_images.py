@@ -88,7 +88,7 @@ class TestCache(testtools.TestCase):
             self.assertIsNotNone(self.lxd.store.find(f"nova-{meta.id}"))
 
     def test_killed_while_the_engine_imports(self) -> None:
-        """Killed at many moments; the next start leaves no file and no image that nobody can find."""
+        """Kill it at many moments; the next start leaves no file and no image without a record."""
         path = self.lxd.images["tar.xz"]
         for moment in (0.0, 0.02, 0.05, 0.1, 0.2):
             meta = self.meta(path)
@@ -116,7 +116,7 @@ class TestCache(testtools.TestCase):
         return any(operation["status"] == "Running" for operation in self.lxd.engine.client.operations())
 
     def test_metadata_without_properties(self) -> None:
-        """LXD 5.0.2 dies of it if properties come with the upload: no tenant may bring the host's daemon down."""
+        """LXD 5.0.2 crashes if properties come with the upload: no tenant may bring the host's daemon down."""
         path = self.directory / "image"
         path.write_bytes(imagekit.unified(b"architecture: x86_64\ncreation_date: 1\n"))
         self.cache(Glance(path)).ensure(None, self.meta(path), 1)

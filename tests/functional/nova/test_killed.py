@@ -193,7 +193,7 @@ class KilledCase(testtools.TestCase):
 
 class KilledTest(KilledCase):
     def test_boot(self) -> None:
-        """After the restart nothing of an unfinished boot is left, although nobody has deleted the server yet."""
+        """After the restart nothing of an unfinished boot is left, although the server is not deleted yet."""
         for step in range(MOST_STEPS):
             if step % 8 == 0:
                 self._delete_images()  # so that some boots are killed while they fetch and import the image

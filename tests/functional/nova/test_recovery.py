@@ -166,7 +166,7 @@ class RecoveryServers(base.LxdServers):
     # Operations: what brings the server where it can be asked for, and the request
 
     def normal(self, server: Mapping[str, Any]) -> None:
-        """Bring the server back to ACTIVE with its small flavor, by what an owner could ask for."""
+        """Bring the server back to ACTIVE with its small flavor, by requests that its user could make."""
         status = self.settled(server)
         if status == "VERIFY_RESIZE":
             self.revert(server)
@@ -226,7 +226,7 @@ class RecoveryServers(base.LxdServers):
         }
 
     def length(self, server: Mapping[str, Any], name: str) -> int:
-        """Steps the operation takes when nobody kills it."""
+        """Return the number of steps of the operation when nothing kills it."""
         prepare, request = self.operations()[name]
         prepare(server)
         self.killer.arm(None, base.HOST)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server's life by nova's API on the real LXD."""
+"""Test a server's life cycle by nova's API on the real LXD."""
 
 import base64
 import email
@@ -280,7 +280,7 @@ class HostTest(base.LxdServers):
         self.lxd.daemon.stop()
         try:
             failed = self.server(expected="ERROR")
-            # Nova's claim asks the host before the driver is told to boot.
+            # Nova's claim asks the host before the driver is asked to boot.
             self.assertIn("is the daemon running", self.stdlog.logger.output)
         finally:
             self.lxd.daemon.start()

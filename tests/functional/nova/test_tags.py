@@ -37,7 +37,7 @@ class TagTest(base.LxdServers):
 
 class TaggedPortTest(PortServers):
     def told(self, server: Any) -> dict[str, list[str]]:
-        """MAC -> tags, as nova's metadata service would tell."""
+        """Map MACs to tags, as nova's metadata service would."""
         instance = objects.Instance.get_by_uuid(context.get_admin_context(), server["id"],
                                                 expected_attrs=["device_metadata"])
         return {device.mac: device.tags for device in (instance.device_metadata or EMPTY).devices}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs that the operator taints, drains and gives back, while nova places servers."""
+"""Test GPUs that the operator taints, drains and untaints, while nova places servers."""
 
 from tests.functional.nova.test_pci_health import HealthServers  # isort: skip (decides how nova runs)
 

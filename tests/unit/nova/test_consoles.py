@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consoles without a daemon: tickets, greetings, and what clients are told."""
+"""Test consoles without a daemon: tickets, greetings, and messages to clients."""
 
 import contextlib
 import queue

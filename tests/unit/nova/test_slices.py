@@ -69,6 +69,6 @@ class HeldTest(testtools.TestCase):
         for names, asked, expected in (
                 ((FIRST,), {SMALL: 1}, True), ((FIRST,), {LARGE: 1}, False), ((FIRST, BIG), {SMALL: 1, LARGE: 1}, True),
                 ((FIRST, SECOND), {SMALL: 1, LARGE: 1}, False), ((FIRST,), {SMALL: 2}, False), ((), {SMALL: 1}, False),
-                # The GPU fell off the bus: what its slices were, nobody can tell.
+                # The GPU fell off the bus: what its slices were is unknown.
                 (("0000:99:00.0/gi1/ci0",), {SMALL: 1}, True)):
             self.assertEqual(expected, slices.satisfy(names, collections.Counter(asked), host()), (names, asked))

@@ -139,7 +139,7 @@ def full_datastore(stage: Stage, driver: Driver) -> str:
         error = stage.await_that(lambda: stage.one.error(vm), f"{action} fails")
         require("space" in error.lower() or "full" in error.lower(), f"{action} fails with {error!r}")
         require("mistake" not in error, error)
-    # A node of lxdone that is not done with a disk tells that the VM runs, and tries again after a minute.
+    # A node of lxdone that is not done with a disk reports that the VM runs, and tries again after a minute.
     state = stage.await_that(lambda: settled(stage, vm), "it is RUNNING, POWEROFF or failed", 150)
     if state == FAILED_UNDEPLOY:
         stage.one("onevm", "recover", "--retry", vm)
@@ -171,7 +171,7 @@ def small(driver: Driver) -> str:
 
 
 def settled(stage: Stage, vm: str) -> str:
-    """The state of a VM whose action failed, once monitoring has told oned whether its container runs."""
+    """Return the state of a VM whose action failed, once monitoring has told oned whether its container runs."""
     state = stage.one.state(vm)
     if state == "ACTIVE RUNNING":
         try:

@@ -35,8 +35,8 @@ class Profile:
     :ivar slices: compute slices
     :ivar memory: MiB
     :ivar most: how many an uncut GPU can have
-    :ivar free: how many more there can be now; None where the driver does not tell
-    :ivar placements: where they can be; empty where the driver does not tell (of a GPU that is not in MIG mode)
+    :ivar free: how many more there can be now; None where the driver does not report it
+    :ivar placements: where they can be; empty where the driver does not report it (a GPU that is not in MIG mode)
     """
 
     id: int

@@ -144,7 +144,7 @@ class TestEveryState(RecoveryTestCase):
         raise DeviceUnhealthy(f"device {device_id} came back, but is not healthy")
 
     def test_names_of_interfaces_end_with_the_boot(self):
-        """The name of before may be another interface's now, so it is not given back."""
+        """The name of before may be another interface's now, so it is not set again."""
         for boot, renamed in (("boot-1", True), ("boot-2", False)):
             store = self.store(boot)
             store.claim([self.vf], consumer("c1"), lambda device: ())

@@ -248,7 +248,7 @@ class GuestTest(ServiceCase):
 
 
 class OthersTest(ServiceCase):
-    """Somebody else changes the container at the same time."""
+    """Change the container at the same time from another process."""
 
     def setUp(self) -> None:
         super().setUp()

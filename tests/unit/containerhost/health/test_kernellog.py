@@ -62,12 +62,12 @@ class Reading(testtools.TestCase):
             ([xid(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x4)")], [Xid(149, fatal=True)]),
             ([xid(149, "NETIR_LINK_EVT Nonfatal XC0 i0 Link 08"), xid(149, "X Fatal "), xid(149, "X Nonfatal ")],
              [Xid(149, 3, fatal=True)]),
-            # Only NVLink 5 tells in words: a process may be called anything.
+            # Only NVLink 5 says it in words: a process may be called anything.
             ([xid(31, "name= Fatal , Ch 8")], [Xid(31)]),
             ([recovery(none, reset)], [Xid(154, action="GPU Reset Required")]),
             ([xid(95), recovery(none, reset), recovery(reset, none)], []),
             ([xid(154, "name=evil")], []),
-            # What settles, and what does not.
+            # What resolves a complaint, and what does not.
             ([xid(48), record(LOADED)], []),
             ([xid(48), record(LOADED), xid(79)], [Xid(79)]),
             ([xid(48), marked()], []),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that killed actions left are freed without an operator, and nobody else's are touched."""
+"""Test that devices of killed actions are released without an operator, and no others."""
 
 import contextlib
 import subprocess
@@ -35,7 +35,7 @@ VM_ID = 7
 
 
 class DeviceRecoveryTest(testtools.TestCase):
-    """:ivar present: the containers that the engine tells of
+    """:ivar present: the containers that the engine reports
     :ivar configured: device id -> container whose configuration has it
     :ivar known: whether this driver's own records know a container of the VM; an error is raised
     """
