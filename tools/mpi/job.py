@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ``hpcjob`` and the MPI program in its members, and compare the ranks' reports with the rank map. Knows no cloud."""
+"""Run ``hpcjob`` and the MPI program in its members; compare the ranks' reports with the rank map. Knows no cloud."""
 
 import json
 import re
