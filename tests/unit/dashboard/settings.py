@@ -2,12 +2,16 @@
 """Settings of a Horizon with the panels of this project, for tests: Horizon's own for its tests, and ours enabled as an
 operator enables them."""
 
+import socket
+
 from openstack_dashboard import enabled
 from openstack_dashboard.test.settings import *  # noqa: F403
 from openstack_dashboard.test.settings import HORIZON_CONFIG, INSTALLED_APPS
 from openstack_dashboard.utils.settings import update_dashboards
 
 from nova_lxd_dashboard import enabled as ours
+
+socket.setdefaulttimeout(None)  # Horizon's settings give every socket of the process one second
 
 ALLOWED_HOSTS = ["testserver"]  # what Django's test client asks for
 COMPRESS_ENABLED = False
