@@ -27,9 +27,17 @@ function install_lxd_engine {
     fi
 }
 
+# DevStack uploads it with the images of IMAGE_URLS.
+function make_lxd_image {
+    install_package busybox-static
+    mkdir -p "$(dirname "$LXD_IMAGE")"
+    PYTHONPATH=$NOVA_LXD_EXT_DIR "$PYTHON" -m tools.cloud.image "$LXD_IMAGE"
+}
+
 function configure_lxd_engine {
     if ! lxd_client storage show "$LXD_STORAGE_POOL" > /dev/null 2>&1; then
         lxd_client storage create "$LXD_STORAGE_POOL" "$LXD_STORAGE_DRIVER"
+        lxd_client storage set "$LXD_STORAGE_POOL" user.devstack true
     fi
     if [[ -n "$LXD_MIGRATION_ADDRESS" ]]; then
         lxd_client config set core.https_address "${LXD_MIGRATION_ADDRESS#https://}"
@@ -55,6 +63,77 @@ function configure_nova_lxd_ext {
     iniset "$NOVA_CONF" lxd_privileged helper_command "sudo $NOVA_BIN_DIR/privsep-helper --config-file $NOVA_CPU_CONF"
 }
 
+# Write what the driver suggests for this host's devices. An option may stand there several times.
+function offer_lxd_devices {
+    local suggested section line option
+    local -A seen=()
+    suggested=$("$NOVA_BIN_DIR/containerhost" config nova)
+    while read -r line; do
+        option=${line%% = *}
+        if [[ "$line" == \[*\] ]]; then
+            section=${line:1:-1}
+        elif [[ "$line" == \#* || "$line" != *" = "* ]]; then
+            continue
+        elif [[ -v seen[$section.$option] ]]; then
+            iniadd_literal "$NOVA_CONF" "$section" "$option" "${line#* = }"
+        else
+            iniset "$NOVA_CONF" "$section" "$option" "${line#* = }"
+            seen[$section.$option]=yes
+        fi
+    done <<< "$suggested"
+    iniset "$NOVA_CONF" filter_scheduler enabled_filters "$NOVA_FILTERS,NUMATopologyFilter,PciPassthroughFilter"
+}
+
+# One flavor of each kind of device, unless another host has made it.
+function make_lxd_flavors {
+    local suggested command
+    suggested=$("$NOVA_BIN_DIR/containerhost" config nova --flavors openstack --disk "$LXD_FLAVOR_DISK")
+    while read -ra command; do
+        if [[ "${command[*]:0:3}" == "openstack flavor create" ]] \
+                && ! openstack --os-cloud devstack-admin flavor show "${command[3]}" > /dev/null 2>&1; then
+            openstack --os-cloud devstack-admin "${command[@]:1}"
+        fi
+    done <<< "$suggested"
+}
+
+function configure_lxd_tempest {
+    local features option value
+    features=$(PYTHONPATH=$NOVA_LXD_EXT_DIR "$PYTHON" -m tools.tempestrun.features)
+    while read -r option value; do
+        iniset "$TEMPEST_CONFIG" compute-feature-enabled "$option" "$value"
+    done <<< "$features"
+}
+
+# Nova releases their devices, ports and volumes, as long as it runs; the containers go in any case.
+function delete_lxd_servers {
+    local servers container
+    servers=$(timeout 60 openstack --os-cloud devstack-admin server list --all-projects --host "$(hostname)" \
+        --format value --column ID || true)
+    if [[ -n "$servers" ]]; then
+        # shellcheck disable=SC2086 # one word for each server
+        timeout 180 openstack --os-cloud devstack-admin server delete --all-projects --wait $servers || true
+    fi
+    stop_process n-cpu
+    for container in $(lxd_client list --format csv --columns n,user.nova.uuid | awk -F , '$2 { print $1 }'); do
+        lxd_client delete --force "$container"
+    done
+}
+
+function cleanup_lxd {
+    local image
+    sudo rm -rf "$LXD_OWNERS_DIR"
+    if [[ "$(lxd_client storage get "$LXD_STORAGE_POOL" user.devstack 2> /dev/null)" == true ]]; then
+        # The pool has copies of the images that servers were made from.
+        for image in $(lxd_client image list --format csv --columns f); do
+            lxd_client image delete "$image"
+        done
+        lxd_client storage delete "$LXD_STORAGE_POOL"
+    fi
+    if [[ -n "$LXD_MIGRATION_ADDRESS" ]]; then
+        lxd_client config unset core.https_address
+    fi
+}
+
 if [[ "$VIRT_DRIVER" == lxd ]] && is_service_enabled n-cpu; then
     if [[ "$LXD_ENGINE" != lxd && "$LXD_ENGINE" != incus ]]; then
         die $LINENO "LXD_ENGINE is '$LXD_ENGINE'; it must be lxd or incus"
@@ -64,11 +143,36 @@ if [[ "$VIRT_DRIVER" == lxd ]] && is_service_enabled n-cpu; then
             echo_summary "Installing nova-lxd-ext and $LXD_ENGINE"
             install_lxd_engine
             setup_develop "$NOVA_LXD_EXT_DIR" nova
+            if [[ -n "$LXD_IMAGE" ]]; then
+                make_lxd_image
+            fi
             ;;
         "stack post-config")
             echo_summary "Configuring nova-lxd-ext"
+            # It writes nova.conf too, in the background.
+            async_wait configure_neutron_nova
             configure_lxd_engine
             configure_nova_lxd_ext
+            if [[ "$LXD_DEVICES" == True ]]; then
+                offer_lxd_devices
+            fi
+            ;;
+        "stack extra")
+            if [[ "$LXD_DEVICES" == True ]] && is_service_enabled n-api; then
+                echo_summary "Creating flavors of this host's devices"
+                make_lxd_flavors
+            fi
+            ;;
+        "stack test-config")
+            if is_service_enabled tempest; then
+                configure_lxd_tempest
+            fi
+            ;;
+        "unstack ")
+            delete_lxd_servers
+            ;;
+        "clean ")
+            cleanup_lxd
             ;;
     esac
 fi

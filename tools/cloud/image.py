@@ -6,6 +6,7 @@ import io
 import platform
 import shutil
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Iterator
@@ -91,3 +92,7 @@ def owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = "root"
     return entry
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]))

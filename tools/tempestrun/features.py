@@ -5,6 +5,8 @@ which a unit test compares with the driver, so that nothing the driver does is l
 from collections.abc import Mapping
 from typing import Any
 
+from tools import supportmatrix
+
 # Tempest's option -> the method of nova's ComputeDriver that must be done for it
 METHODS = {
     "cold_migration": "migrate_disk_and_power_off",
@@ -37,3 +39,8 @@ def enabled(matrix: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, 
     flags = {option: matrix["methods"][method]["status"] == "done" for option, method in METHODS.items()}
     flags |= {option: bool(matrix["capabilities"][name]["value"]) for option, name in CAPABILITIES.items()}
     return {option: str(value).lower() for option, value in sorted({**flags, **FIXED}.items())}
+
+
+if __name__ == "__main__":
+    for name, enabled_here in enabled(supportmatrix.load()).items():
+        print(name, enabled_here)
