@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """DevStack's plug-in, sourced as DevStack does it, with DevStack's own functions and commands recorded."""
 
+import json
 import os
+import socket
 import subprocess
+import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -11,9 +15,11 @@ from oslo_config import cfg
 
 from nova_lxd_ext import conf
 from nova_lxd_ext.privsep import context
+from tests.fakehost import description, tree
 
 DIRECTORY = Path(__file__).resolve().parents[3] / "devstack"
-# DevStack's functions that the plug-in calls; LACKING names an engine's command that fails as long as it is not made.
+# DevStack's functions that the plug-in calls; LACKING names an engine's command that fails as long as it is not made,
+# THERE a flavor that is there, LISTED the servers of the host; MADE tells whether the plug-in made the pool.
 DEVSTACK = """
 set -eu
 declare -A GITDIR=([nova-lxd-ext]=/opt/stack/nova-lxd-ext)
@@ -24,16 +30,30 @@ die() { echo "${@:2}" >&2; exit 1; }
 install_package() { record install_package "$@"; }
 setup_develop() { record setup_develop "$@"; }
 iniset() { record iniset "$@"; }
+iniadd_literal() { record iniadd_literal "$@"; }
+async_wait() { record async_wait "$@"; }
+stop_process() { record stop_process "$@"; }
+timeout() { "${@:2}"; }
+openstack() {
+    record openstack "$@"
+    case "$*" in *"server list"*) printf "$LISTED" ;; *"flavor show"*) [[ "$*" == *"$THERE" ]] ;; esac
+}
 grep() { return 1; }
 sudo() {
     record "$@"
-    if [[ "$1" == tee ]]; then cat > /dev/null; fi
+    case "$*" in
+        tee*) cat > /dev/null ;;
+        *" list --format csv --columns n,user.nova.uuid") printf 'instance-1,0c0ffee0\nother,\n' ;;
+        *" storage get "*) echo "$MADE" ;;
+        *" image list "*) printf '51f0\n51f1\n' ;;
+    esac
     if [[ -n "$LACKING" && "${*:2}" == $LACKING* ]]; then return 1; fi
 }
 source "$DIRECTORY/settings"
 source "$DIRECTORY/plugin.sh" "$@"
 """
 NOVA_CONF = "/etc/nova/nova.conf"
+TEMPEST_CONF = "/etc/tempest.conf"
 
 
 class Refused(Exception):
@@ -57,7 +77,10 @@ class DevstackTest(testtools.TestCase):
         environment = {
             "PATH": os.environ["PATH"], "RECORD": str(record), "DIRECTORY": str(DIRECTORY), "LACKING": "",
             "SERVICES": "n-api n-cpu", "VIRT_DRIVER": "lxd", "STACK_USER": "stack", "os_VENDOR": "Debian",
-            "NOVA_CONF": NOVA_CONF, "NOVA_CPU_CONF": "/etc/nova/nova-cpu.conf", "NOVA_BIN_DIR": "/opt/bin", **settings}
+            "LISTED": "", "THERE": "none", "MADE": "", "LXD_IMAGE": "", "LXD_DEVICES": "False",
+            "PYTHON": sys.executable, "DATA_DIR": str(self.directory), "TEMPEST_CONFIG": TEMPEST_CONF,
+            "NOVA_FILTERS": "ComputeFilter", "NOVA_CONF": NOVA_CONF, "NOVA_CPU_CONF": "/etc/nova/nova-cpu.conf",
+            "NOVA_BIN_DIR": "/opt/bin", **settings}
         done = subprocess.run(("bash", "-c", DEVSTACK, "plugin", *phase), env=environment, text=True,
                               capture_output=True, check=False)
         if done.returncode:
@@ -94,6 +117,87 @@ class DevstackTest(testtools.TestCase):
         self.assertEqual("https://192.0.2.11:8443", self.nova_conf(calls).lxd.migration_address)
         self.assertIn("lxc config set core.https_address 192.0.2.11:8443", calls)
 
+    def host_with_devices(self) -> str:
+        """Make a directory of programs, where the command of this package sees the small host's devices."""
+        root = self.directory / "host"
+        tree.write(description.load("small"), root)
+        program = self.directory / "containerhost"
+        call = "from containerhost.cli import main; main()"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -W ignore -c "{call}" "$@" --root {root}\n')
+        program.chmod(0o755)
+        return str(self.directory)
+
+    def test_nova_hands_out_the_devices_of_the_host(self) -> None:
+        written: dict[tuple[str, str], list[str]] = {}
+        for call in self.phase("stack", "post-config", LXD_DEVICES="True", NOVA_BIN_DIR=self.host_with_devices()):
+            if call.startswith(("iniset ", "iniadd_literal ")):
+                function, _file, section, option, value = call.split(" ", 4)
+                # The first replaces what is there, the second needs a section that is there.
+                self.assertEqual("iniadd_literal" if (section, option) in written else "iniset", function, call)
+                written.setdefault((section, option), []).append(value)
+        aliases = [json.loads(value) for value in written["pci", "alias"]]
+        self.assertEqual(["gpu-nvidia-a100-sxm4-40gb", "infiniband-vf"], [alias["name"] for alias in aliases])
+        self.assertEqual({alias["product_id"] for alias in aliases},
+                         {json.loads(value)["product_id"] for value in written["pci", "device_spec"]})
+        self.assertEqual(["True"], written["pci", "report_in_placement"])
+        self.assertEqual(["True"], written["filter_scheduler", "pci_in_placement"])
+        self.assertEqual(["ComputeFilter,NUMATopologyFilter,PciPassthroughFilter"],
+                         written["filter_scheduler", "enabled_filters"])
+
+    def test_a_flavor_of_each_kind_of_device_unless_it_is_there(self) -> None:
+        settings = {"LXD_DEVICES": "True", "LXD_FLAVOR_DISK": "3", "NOVA_BIN_DIR": self.host_with_devices()}
+        create = "openstack --os-cloud devstack-admin flavor create "
+        calls = self.phase("stack", "extra", **settings)
+        made = [call.removeprefix(create) for call in calls if call.startswith(create)]
+        gpu = next(call for call in made if call.startswith("hpc.gpu-nvidia-a100-sxm4-40gb.x1 "))
+        self.assertIn("--disk 3 --property pci_passthrough:alias=gpu-nvidia-a100-sxm4-40gb:1", gpu)
+        calls = self.phase("stack", "extra", THERE="hpc.gpu-nvidia-a100-sxm4-40gb.x1", **settings)
+        self.assertEqual([call for call in made if call != gpu],
+                         [call.removeprefix(create) for call in calls if call.startswith(create)])
+
+    def test_no_devices_and_no_flavors_where_they_are_not_wanted(self) -> None:
+        self.assertFalse([call for call in self.phase("stack", "post-config") if " pci " in call])
+        self.assertEqual([], self.phase("stack", "extra"))
+
+    def test_nova_conf_is_written_after_neutron_has_written_it(self) -> None:
+        calls = self.phase("stack", "post-config")
+        first = next(index for index, call in enumerate(calls) if call.startswith("iniset"))
+        self.assertLess(calls.index("async_wait configure_neutron_nova"), first)
+
+    def test_an_image_is_made_before_devstack_uploads_it(self) -> None:
+        image = self.directory / "new" / "busybox.img"
+        self.assertIn("install_package busybox-static", self.phase("stack", "install", LXD_IMAGE=str(image)))
+        with tarfile.open(image) as tar:
+            self.assertIn("rootfs/bin/busybox", tar.getnames())
+        script = 'VIRT_DRIVER=lxd DATA_DIR=/d IMAGE_URLS=http://u; source "$1"; echo "$IMAGE_URLS $DEFAULT_IMAGE_NAME"'
+        urls = subprocess.run(("bash", "-euc", script, "bash", DIRECTORY / "settings"), text=True, check=True,
+                              env={"PATH": os.environ["PATH"]}, capture_output=True).stdout
+        self.assertEqual("http://u,file:///d/nova-lxd-ext/busybox.img busybox\n", urls)
+
+    def test_tempest_is_told_what_the_driver_does(self) -> None:
+        calls = self.phase("stack", "test-config", SERVICES="n-cpu tempest")
+        self.assertIn(f"iniset {TEMPEST_CONF} compute-feature-enabled pause true", calls)
+        self.assertEqual([], self.phase("stack", "test-config"))
+
+    def test_unstack_deletes_servers_by_nova_and_then_what_is_left(self) -> None:
+        calls = self.phase("unstack", LISTED="u1\\nu2\\n")
+        steps = [f"openstack --os-cloud devstack-admin server list --all-projects --host {socket.gethostname()} "
+                 "--format value --column ID",
+                 "openstack --os-cloud devstack-admin server delete --all-projects --wait u1 u2", "stop_process n-cpu",
+                 "lxc list --format csv --columns n,user.nova.uuid", "lxc delete --force instance-1"]
+        self.assertEqual(steps, calls)
+
+    def test_unstack_without_servers(self) -> None:
+        self.assertFalse([call for call in self.phase("unstack", LXD_ENGINE="incus") if "server delete" in call])
+
+    def test_clean_removes_the_pool_that_was_made(self) -> None:
+        self.assertEqual(
+            ["rm -rf /var/lib/containerhost/owners", "lxc storage get default user.devstack",
+             "lxc image list --format csv --columns f", "lxc image delete 51f0", "lxc image delete 51f1",
+             "lxc storage delete default"], self.phase("clean", MADE="true"))
+        self.assertEqual(["rm -rf /var/lib/containerhost/owners", "lxc storage get default user.devstack"],
+                         self.phase("clean"))
+
     def test_a_pool_is_made_when_it_is_not_there(self) -> None:
         create = "incus storage create default btrfs"
         settings = {"LXD_ENGINE": "incus", "LXD_STORAGE_DRIVER": "btrfs"}
@@ -114,7 +218,9 @@ class DevstackTest(testtools.TestCase):
     def test_nothing_happens_for_other_drivers_services_and_phases(self) -> None:
         self.assertEqual([], self.phase("stack", "install", VIRT_DRIVER="libvirt"))
         self.assertEqual([], self.phase("stack", "post-config", SERVICES="n-api"))
-        self.assertEqual([], self.phase("unstack"))
+        self.assertEqual([], self.phase("unstack", SERVICES="n-api"))
+        self.assertEqual([], self.phase("clean", VIRT_DRIVER="libvirt"))
+        self.assertEqual([], self.phase("stack", "pre-install"))
 
     def test_an_engine_that_does_not_exist_is_refused(self) -> None:
         error = self.assertRaises(Refused, self.phase, "stack", "install", LXD_ENGINE="docker")
