@@ -49,7 +49,7 @@ class Machine:
         tree.make(self.root, tree.base(DIRECTORY, self._say))
         self._run([*FAKEHOST, "--host", host, "--name", NAME, "--detach"])
         first = self._begin("begin", *FAKEHOST, "--join", NAME, "--", str(BEGIN), str(self.root), str(CHECKOUT),
-                            str(SOURCES))
+                            str(SOURCES), str(DIRECTORY / "cache"))
         self._await(lambda: self._record_init(first), "systemd starts")
         self._begin("slirp4netns", "slirp4netns", "--configure", "--disable-host-loopback", "--mtu=65520",
                     str(self._init), "tap0")
