@@ -4,12 +4,12 @@
 
 NOVA_LXD_EXT_DIR=${GITDIR[nova-lxd-ext]}
 
-# LXD and Incus have the same commands under different names.
+# LXD and Incus have the same commands under different names. Some read what they make from their input.
 function lxd_client {
     if [[ "$LXD_ENGINE" == lxd ]]; then
-        sudo lxc "$@"
+        sudo lxc "$@" < /dev/null
     else
-        sudo incus "$@"
+        sudo incus "$@" < /dev/null
     fi
 }
 
