@@ -31,7 +31,7 @@ def make(devstack: Path, directory: Path | None, checkout: Path, target: Path, s
     # DevStack looks for a branch: a checkout may have any, or none.
     plugin = target / PLUGIN
     shutil.rmtree(plugin, ignore_errors=True)
-    _git("clone", "--quiet", "--bare", str(checkout), str(plugin))
+    _git("clone", "--quiet", "--bare", "--single-branch", "--no-hardlinks", str(checkout), str(plugin))
     _git("-C", str(plugin), "update-ref", f"refs/heads/{BRANCH}", _commit(checkout))
 
 

@@ -16,6 +16,7 @@ STACK_TIMEOUT = 3600  # s
 UNSTACK_TIMEOUT = 900  # s
 SERVER_TIMEOUT = 300  # s
 SERVER, NETWORK = "first", "private"
+CLIENT = ("openstack", "--os-cloud", "devstack-admin")
 OWNERS = "/var/lib/containerhost/owners"
 
 
@@ -70,16 +71,17 @@ class Story:
         self._openstack("network", "create", NETWORK)
         self._openstack("subnet", "create", NETWORK, "--network", NETWORK, "--subnet-range", "192.0.2.0/24")
         self._begin()
-        server = self._openstack("server", "create", SERVER, "--flavor", flavor, "--image", "busybox", "--network",
-                                 NETWORK, "--wait")
-        seconds = (_moment(server["OS-SRV-USG:launched_at"] or server["updated"]) - _moment(server["created"])).seconds
+        self._machine.run(*CLIENT, "server", "create", SERVER, "--flavor", flavor, "--image", "busybox", "--network", NETWORK,
+                          "--wait", timeout=SERVER_TIMEOUT)
+        server = self._openstack("server", "show", SERVER)
+        seconds = (_moment(server["OS-SRV-USG:launched_at"]) - _moment(server["created"])).seconds
         self._fact(f"the server is {server['status']}, {seconds} s after its request", server["status"] == "ACTIVE")
         name = server["OS-EXT-SRV-ATTR:instance_name"]
         nodes = self._engine("exec", name, "--", "find", "/dev", "-name", "nvidia[0-9]*").split()
         self._fact(f"{name} runs and has one GPU: {' '.join(nodes)}", len(nodes) == 1)
-        address = self._engine("exec", name, "--", "ip", "-4", "address")
-        self._fact("it has the address that Neutron gave its port",
-                   all(each in address for each in server["addresses"][NETWORK]))
+        (port,) = self._openstack("port", "list", "--server", server["id"])
+        links = self._engine("exec", name, "--", "ip", "link")
+        self._fact(f"it has the interface of its port, {port['MAC Address']}", port["MAC Address"] in links)
         allocated = self._openstack("resource", "provider", "allocation", "show", server["id"])
         self._fact("Placement has a GPU allocated to it", any("CUSTOM_GPU" in str(each) for each in allocated))
 
@@ -110,8 +112,7 @@ class Story:
         self._fact("the records of devices are gone", not (self._machine.root / OWNERS[1:]).exists())
 
     def _openstack(self, *command: str) -> Any:
-        return json.loads(self._machine.run("openstack", "--os-cloud", "devstack-admin", *command, "--format", "json",
-                                            timeout=SERVER_TIMEOUT))
+        return json.loads(self._machine.run(*CLIENT, *command, "--format", "json", timeout=SERVER_TIMEOUT))
 
     def _engine(self, *command: str) -> str:
         return self._machine.root_command(self._client, *command)
