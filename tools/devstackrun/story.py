@@ -71,8 +71,8 @@ class Story:
         self._openstack("network", "create", NETWORK)
         self._openstack("subnet", "create", NETWORK, "--network", NETWORK, "--subnet-range", "192.0.2.0/24")
         self._begin()
-        self._machine.run(*CLIENT, "server", "create", SERVER, "--flavor", flavor, "--image", "busybox", "--network", NETWORK,
-                          "--wait", timeout=SERVER_TIMEOUT)
+        self._machine.run(*CLIENT, "server", "create", SERVER, "--flavor", flavor, "--image", "busybox",
+                          "--network", NETWORK, "--wait", timeout=SERVER_TIMEOUT)
         server = self._openstack("server", "show", SERVER)
         seconds = (_moment(server["OS-SRV-USG:launched_at"]) - _moment(server["created"])).seconds
         self._fact(f"the server is {server['status']}, {seconds} s after its request", server["status"] == "ACTIVE")
