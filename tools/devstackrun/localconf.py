@@ -19,7 +19,6 @@ class Wanted:
 
     engine: str = "lxd"
     mirrors: bool = True
-    branch: str = "master"
     more: tuple[str, ...] = ()
 
 
