@@ -16,6 +16,7 @@ from tools.cloud.layout import CHECKOUT
 from tools.devstackrun import tree
 
 DIRECTORY = CHECKOUT / ".devstack"
+LOGS = DIRECTORY / "logs"  # they outlive the machine
 SOURCES = DIRECTORY / "sources"  # the machine has it at localconf.SOURCES
 NAME = "devstack-" + hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:6]
 FAKEHOST = (sys.executable, str(CHECKOUT / "tools/fakehost"))
@@ -46,6 +47,7 @@ class Machine:
         :param host: of tools/fakehost, a name or a file
         :raises MachineFailed: systemd did not come up
         """
+        LOGS.mkdir(parents=True, exist_ok=True)
         tree.make(self.root, tree.base(DIRECTORY, self._say))
         self._run([*FAKEHOST, "--host", host, "--name", NAME, "--detach"])
         first = self._begin("begin", *FAKEHOST, "--join", NAME, "--", str(BEGIN), str(self.root), str(CHECKOUT),
@@ -90,11 +92,11 @@ class Machine:
         return self.run(*command, user="root", timeout=timeout)
 
     def logged(self, name: str, *command: str, timeout: float) -> None:
-        """Run a long command as DevStack's user; what it prints is in ``NAME.log`` of the machine's directory.
+        """Run a long command as DevStack's user; what it prints is in ``NAME.log`` of the directory of logs.
 
         :raises MachineFailed: its status is not 0; with the end of the log
         """
-        log = self.home / f"{name}.log"
+        log = LOGS / f"{name}.log"
         with log.open("wb") as output:
             done = subprocess.run(self.there(*command, time_limit=timeout), stdin=subprocess.DEVNULL, stdout=output,
                                   stderr=output, check=False)
@@ -134,7 +136,7 @@ class Machine:
         return done.stdout.strip()
 
     def _begin(self, name: str, *command: str) -> int:
-        with (self.home / f"{name}.log").open("wb") as log:
+        with (LOGS / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                        start_new_session=True)
         (self.home / f"{name}.pid").write_text(str(process.pid))
@@ -144,7 +146,7 @@ class Machine:
         end = time.monotonic() + START_TIMEOUT
         while not condition():
             if time.monotonic() > end:
-                raise MachineFailed(f"{what}: not so after {START_TIMEOUT} s; logs are in {self.home}")
+                raise MachineFailed(f"{what}: not so after {START_TIMEOUT} s; logs are in {LOGS}")
             time.sleep(POLL_INTERVAL)
 
     @staticmethod
