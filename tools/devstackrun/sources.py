@@ -27,7 +27,7 @@ def make(devstack: Path, directory: Path | None, checkout: Path, target: Path, s
     """
     services = {name: find(directory, name) for name in SERVICES} if directory else {}
     for name, source in ({"devstack": devstack} | services).items():
-        mirror(source.resolve(), target / "openstack" / name, say)
+        mirror(source.resolve(), target / "openstack" / f"{name}.git", say)
     # DevStack looks for a branch: a checkout may have any, or none.
     plugin = target / PLUGIN
     shutil.rmtree(plugin, ignore_errors=True)

@@ -50,7 +50,7 @@ class Story:
 
         :raises MachineFailed: stack.sh failed
         """
-        source = f"file://{localconf.SOURCES}/openstack/devstack"
+        source = f"file://{localconf.SOURCES}/openstack/devstack.git"
         self._machine.run("git", "clone", "--quiet", source, DEVSTACK)
         self._machine.write(f"{DEVSTACK}/local.conf", localconf.text(self._wanted))
         self._say("stack.sh runs, which takes five to thirty minutes")

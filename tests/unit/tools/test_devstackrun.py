@@ -75,7 +75,7 @@ class SourcesTest(testtools.TestCase):
         target = self.made()
         for name, source in services.items():
             self.assertEqual(git("-C", str(source), "rev-parse", "master"),
-                             git("ls-remote", f"file://{target}/openstack/{name}", "refs/heads/master").split()[0])
+                             git("ls-remote", f"file://{target}/openstack/{name}.git", "refs/heads/master").split()[0])
         plugin = git("ls-remote", f"file://{target}/{sources.PLUGIN}", f"refs/heads/{sources.BRANCH}")
         self.assertEqual(git("-C", str(checkout), "rev-parse", "HEAD"), plugin.split()[0])
 
@@ -83,7 +83,7 @@ class SourcesTest(testtools.TestCase):
         newer = self.commit(services["nova"])
         self.made()
         self.assertEqual([f"{services['nova']} is mirrored"], self.said)
-        self.assertEqual(newer, git("-C", str(target / "openstack/nova"), "rev-parse", "HEAD"))
+        self.assertEqual(newer, git("-C", str(target / "openstack/nova.git"), "rev-parse", "HEAD"))
 
     def test_a_repository_that_is_not_there_is_named(self) -> None:
         (self.directory / "all").mkdir()
