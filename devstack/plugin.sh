@@ -19,7 +19,10 @@ function install_lxd_engine {
         return
     fi
     # shellcheck disable=SC2154 # os_VENDOR is DevStack's
-    if [[ "$LXD_ENGINE" == incus || "$os_VENDOR" == Debian ]]; then
+    if [[ "$LXD_ENGINE" == incus && "$os_VENDOR" == Debian ]]; then
+        # Without virtual machines, whose QEMU Debian 12 does not have in this version.
+        install_package incus-base
+    elif [[ "$LXD_ENGINE" == incus || "$os_VENDOR" == Debian ]]; then
         install_package "$LXD_ENGINE"
     else
         install_package snapd

@@ -210,7 +210,7 @@ class DevstackTest(testtools.TestCase):
     def test_one_that_is_not_there_is_installed(self) -> None:
         for vendor, engine, expected in (
                 ("Debian", "lxd", "install_package lxd"), ("Ubuntu", "lxd", "snap install lxd"),
-                ("Ubuntu", "incus", "install_package incus")):
+                ("Ubuntu", "incus", "install_package incus"), ("Debian", "incus", "install_package incus-base")):
             calls = self.phase("stack", "install", LACKING="version", os_VENDOR=vendor, LXD_ENGINE=engine)
             self.assertIn(expected, calls)
             self.assertEqual("setup_develop /opt/stack/nova-lxd-ext nova", calls[-1])
