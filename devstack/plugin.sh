@@ -57,6 +57,9 @@ function configure_lxd_engine {
 
 function configure_nova_lxd_ext {
     iniset "$NOVA_CONF" DEFAULT compute_driver lxd.LXDDriver
+    if [[ "$LXD_ENGINE" == incus ]]; then
+        iniset "$NOVA_CONF" lxd endpoint /var/lib/incus/unix.socket # else an LXD beside it is taken
+    fi
     iniset "$NOVA_CONF" lxd storage_pool "$LXD_STORAGE_POOL"
     iniset "$NOVA_CONF" lxd owners_dir "$LXD_OWNERS_DIR"
     if [[ -n "$LXD_MIGRATION_ADDRESS" ]]; then

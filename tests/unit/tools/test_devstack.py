@@ -112,6 +112,11 @@ class DevstackTest(testtools.TestCase):
         self.assertEqual("sudo /opt/bin/privsep-helper --config-file /etc/nova/nova-cpu.conf",
                          found[context.cfg_section].helper_command)
 
+    def test_an_lxd_beside_incus_is_not_taken(self) -> None:
+        endpoint = self.nova_conf(self.phase("stack", "post-config", LXD_ENGINE="incus")).lxd.endpoint
+        self.assertEqual("/var/lib/incus/unix.socket", endpoint)
+        self.assertIsNone(self.nova_conf(self.phase("stack", "post-config")).lxd.endpoint)
+
     def test_servers_may_leave_where_the_engine_listens(self) -> None:
         calls = self.phase("stack", "post-config", LXD_MIGRATION_ADDRESS="https://192.0.2.11:8443")
         self.assertEqual("https://192.0.2.11:8443", self.nova_conf(calls).lxd.migration_address)
