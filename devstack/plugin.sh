@@ -128,11 +128,10 @@ function delete_lxd_servers {
 function cleanup_lxd {
     local image
     sudo rm -rf "$LXD_OWNERS_DIR"
+    for image in $(lxd_client image list --format csv --columns l | awk '/^nova-/ { print $1 }'); do
+        lxd_client image delete "$image"
+    done
     if [[ "$(lxd_client storage get "$LXD_STORAGE_POOL" user.devstack 2> /dev/null)" == true ]]; then
-        # The pool has copies of the images that servers were made from.
-        for image in $(lxd_client image list --format csv --columns f); do
-            lxd_client image delete "$image"
-        done
         lxd_client storage delete "$LXD_STORAGE_POOL"
     fi
     if [[ -n "$LXD_MIGRATION_ADDRESS" ]]; then
