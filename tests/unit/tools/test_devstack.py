@@ -45,7 +45,7 @@ sudo() {
         tee*) cat > /dev/null ;;
         *" list --format csv --columns n,user.nova.uuid") printf 'instance-1,0c0ffee0\nother,\n' ;;
         *" storage get "*) echo "$MADE" ;;
-        *" image list "*) printf '51f0\n51f1\n' ;;
+        *" image list "*) printf 'nova-1\nsomeones\nnova-2\n' ;;
     esac
     if [[ -n "$LACKING" && "${*:2}" == $LACKING* ]]; then return 1; fi
 }
