@@ -4,6 +4,7 @@
 import dataclasses
 import datetime
 import json
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -77,7 +78,7 @@ class Story:
         seconds = (_moment(server["OS-SRV-USG:launched_at"]) - _moment(server["created"])).seconds
         self._fact(f"the server is {server['status']}, {seconds} s after its request", server["status"] == "ACTIVE")
         name = server["OS-EXT-SRV-ATTR:instance_name"]
-        nodes = self._engine("exec", name, "--", "find", "/dev", "-name", "nvidia[0-9]*").split()
+        nodes = re.findall(r"\bnvidia[0-9]+\b", self._engine("exec", name, "--", "ls", "/dev"))
         self._fact(f"{name} runs and has one GPU: {' '.join(nodes)}", len(nodes) == 1)
         (port,) = self._openstack("port", "list", "--server", server["id"])
         links = self._engine("exec", name, "--", "ip", "link")
