@@ -113,11 +113,12 @@ function configure_lxd_tempest {
 # Nova releases their devices, ports and volumes, as long as it runs; the containers go in any case.
 function delete_lxd_servers {
     local servers container
-    servers=$(timeout 60 openstack --os-cloud devstack-admin server list --all-projects --host "$(hostname)" \
-        --format value --column ID || true)
+    # unstack.sh has openrc's variables of another user, which would win over the cloud that is named here.
+    servers=$(unset "${!OS_@}"; timeout 60 openstack --os-cloud devstack-admin server list --all-projects \
+        --host "$(hostname)" --format value --column ID || true)
     if [[ -n "$servers" ]]; then
         # shellcheck disable=SC2086 # one word for each server
-        timeout 180 openstack --os-cloud devstack-admin server delete --all-projects --wait $servers || true
+        (unset "${!OS_@}"; timeout 180 openstack --os-cloud devstack-admin server delete --all-projects --wait $servers) || true
     fi
     stop_process n-cpu
     for container in $(lxd_client list --format csv --columns n,user.nova.uuid | awk -F , '$2 { print $1 }'); do

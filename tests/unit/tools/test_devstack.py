@@ -35,7 +35,7 @@ async_wait() { record async_wait "$@"; }
 stop_process() { record stop_process "$@"; }
 timeout() { "${@:2}"; }
 openstack() {
-    record openstack "$@"
+    record openstack "$@" ${OS_USERNAME:+as $OS_USERNAME}
     case "$*" in *"server list"*) printf "$LISTED" ;; *"flavor show"*) [[ "$*" == *"$THERE" ]] ;; esac
 }
 grep() { return 1; }
@@ -185,7 +185,7 @@ class DevstackTest(testtools.TestCase):
         self.assertEqual([], self.phase("stack", "test-config"))
 
     def test_unstack_deletes_servers_by_nova_and_then_what_is_left(self) -> None:
-        calls = self.phase("unstack", LISTED="u1\\nu2\\n")
+        calls = self.phase("unstack", LISTED="u1\\nu2\\n", OS_USERNAME="demo")
         steps = [f"openstack --os-cloud devstack-admin server list --all-projects --host {socket.gethostname()} "
                  "--format value --column ID",
                  "openstack --os-cloud devstack-admin server delete --all-projects --wait u1 u2", "stop_process n-cpu",
