@@ -11,9 +11,9 @@ from pathlib import Path
 
 from testtools.content import text_content
 
-from containerhost.engines.lxd.guestfiles import GuestFiles
 from containerhost.engines.lxd.live import Live
 from containerhost.inside import guest, resources
+from containerhost.inside.guestfiles import GuestFiles
 from containerhost.inside.guestnotice import GuestNotice
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Mount

@@ -11,9 +11,9 @@ from typing import Any
 
 import fixtures
 
-from containerhost.engines.lxd.guestfiles import GuestFiles
 from containerhost.idlist import id_list
 from containerhost.inside import resources
+from containerhost.inside.guestfiles import GuestFiles
 from containerhost.inside.guestnotice import GuestNotice
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Cpu, Memory, Mount
