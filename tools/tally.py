@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up subunit streams: prints why each skipped test was skipped, and a last line with the true count.
+"""Add up subunit streams: print why each skipped test was skipped, and a last line with the true count.
+
+    python tools/tally.py [--whole] FILE…     --whole: a suite of which no test ran counts as one that failed
 
 Exits 1 when a test failed or when there was none at all.
 """
@@ -37,7 +39,10 @@ def traceback(test: dict) -> str:
 
 
 def main() -> int:
-    tests = [test for name in sys.argv[1:] for test in tests_of(Path(name))]
+    files = [Path(name) for name in sys.argv[1:] if name != "--whole"]
+    suites = {file.stem: tests_of(file) for file in files}
+    tests = [test for found in suites.values() for test in found]
+    empty = [name for name, found in suites.items() if not found] if "--whole" in sys.argv else []
     skipped = [test for test in tests if test["status"] == "skip"]
     failed = [test for test in tests if test["status"] in FAILED]
     passed = [test for test in tests if test["status"] in PASSED]
@@ -45,8 +50,10 @@ def main() -> int:
         print(f"skipped: {test['id']}: {skip_reason(test)}")
     for test in failed:
         print(f"failed: {test['id']}\n{traceback(test)}")
-    print(f"{len(passed)} passed, {len(failed)} failed, {len(skipped)} skipped")
-    return 1 if failed or not passed else 0
+    for name in empty:
+        print(f"failed: none of the suite {name} ran: can its modules be imported?")
+    print(f"{len(passed)} passed, {len(failed) + len(empty)} failed, {len(skipped)} skipped")
+    return 1 if failed or empty or not passed else 0
 
 
 if __name__ == "__main__":
