@@ -38,14 +38,32 @@ ELASTIC_USE = (f"sudo tools/demo exec openstack --os-cloud {TENANT} server creat
                "--nic none mine",)
 NO_COMPUTE = Shape(compute=False)
 MPI_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack examples/mpi/job.yaml",)
-
 ANSIBLE_USE = ("sudo tools/demo exec openstack flavor list --all",)
+Command = Callable[..., Any]
+
+
+def of_demo(command: Command) -> Command:
+    """Add the options of a demo."""
+    for option in (
+        click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+                     help="Also write every fact and timing to FILE."),
+        click.option("--keep", is_flag=True,
+                     help="Leave the cloud up and tell how to use it; end it with: tools/demo down"),
+    ):
+        command = option(command)
+    return command
+
+
+def of_story(command: Command) -> Command:
+    """Add the options of a command that :func:`story_command` writes."""
+    for option in (click.option("--json", "json_file", type=click.Path(path_type=Path)),
+                   click.option("--keep", is_flag=True), click.option("--since", type=float, required=True)):
+        command = option(command)
+    return command
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-              help="Also write every fact and timing to FILE.")
-@click.option("--keep", is_flag=True, help="Leave the cloud up and tell how to use it; end it with: tools/demo down")
+@of_demo
 @click.option("--emulated", is_flag=True, help="Emulate the hardware even if this machine has some.")
 @click.option("--horizon", is_flag=True, help="Show it in Horizon too: a headless browser does what people do.")
 @click.option("--since", type=float, default=time.time, hidden=True)
@@ -63,9 +81,7 @@ def main(context: click.Context, json_file: Path | None, keep: bool, emulated: b
 
 
 @main.command()
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-              help="Also write every fact and timing to FILE.")
-@click.option("--keep", is_flag=True, help="Leave the cloud up and tell how to use it; end it with: tools/demo down")
+@of_demo
 @click.pass_context
 def mpi(context: click.Context, json_file: Path | None, keep: bool) -> None:
     """Show an MPI job of four containers on two emulated hosts, started by one command."""
@@ -75,9 +91,7 @@ def mpi(context: click.Context, json_file: Path | None, keep: bool) -> None:
 
 
 @main.command("ansible")
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-              help="Also write every fact and timing to FILE.")
-@click.option("--keep", is_flag=True, help="Leave the cloud up and tell how to use it; end it with: tools/demo down")
+@of_demo
 @click.option("--package", required=True, hidden=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_context
 def install(context: click.Context, json_file: Path | None, keep: bool, package: Path) -> None:
@@ -93,9 +107,7 @@ def install(context: click.Context, json_file: Path | None, keep: bool, package:
 
 
 @main.command()
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-              help="Also write every fact and timing to FILE.")
-@click.option("--keep", is_flag=True, help="Leave the cloud up and tell how to use it; end it with: tools/demo down")
+@of_demo
 @click.pass_context
 def elastic(context: click.Context, json_file: Path | None, keep: bool) -> None:
     """Show three servers that trade the cores of this machine, with a program that follows and one that does not."""
@@ -138,10 +150,8 @@ def end() -> None:
 
 
 @main.command(hidden=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path))
-@click.option("--keep", is_flag=True)
+@of_story
 @click.option("--horizon", is_flag=True)
-@click.option("--since", type=float, required=True)
 @click.option("--why-emulated")
 def tell(json_file: Path | None, keep: bool, horizon: bool, since: float, why_emulated: str | None) -> None:
     """Tell the story itself, where the devices are."""
@@ -175,9 +185,7 @@ def tell_horizon(cloud: Cloud, report: Report, devices: int) -> None:
 
 
 @main.command("tell-mpi", hidden=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path))
-@click.option("--keep", is_flag=True)
-@click.option("--since", type=float, required=True)
+@of_story
 def tell_mpi(json_file: Path | None, keep: bool, since: float) -> None:
     """Tell the story of the MPI job, on the emulated host."""
     stage.end_on_signals()
@@ -188,9 +196,7 @@ def tell_mpi(json_file: Path | None, keep: bool, since: float) -> None:
 
 
 @main.command("tell-elastic", hidden=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path))
-@click.option("--keep", is_flag=True)
-@click.option("--since", type=float, required=True)
+@of_story
 def tell_elastic(json_file: Path | None, keep: bool, since: float) -> None:
     """Tell the story of elastic servers, on the emulated host."""
     stage.end_on_signals()
@@ -202,9 +208,7 @@ def tell_elastic(json_file: Path | None, keep: bool, since: float) -> None:
 
 
 @main.command("tell-ansible", hidden=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path))
-@click.option("--keep", is_flag=True)
-@click.option("--since", type=float, required=True)
+@of_story
 @click.option("--package", required=True, type=click.Path(path_type=Path))
 def tell_ansible(json_file: Path | None, keep: bool, since: float, package: Path) -> None:
     """Tell the story of the operator, on the emulated host."""

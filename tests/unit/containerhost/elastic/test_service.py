@@ -22,8 +22,8 @@ class ServiceCase(testtools.TestCase):
         self.world = World(self.directory)
         self.engine, self.files = self.world.engine, self.world.files
 
-    def settled(self, **options: object) -> None:
-        """Two containers that share four cores."""
+    def share_cores(self, **options: object) -> None:
+        """Let two containers share four cores."""
         for name in ("a", "b"):
             self.engine.add(name, (1, 4))
         self.world.rounds(self.world.service(**options), 3)
@@ -40,7 +40,7 @@ class ServiceCase(testtools.TestCase):
 
 class RoundTest(ServiceCase):
     def test_cores_are_divided_and_come_to_rest(self) -> None:
-        self.settled()
+        self.share_cores()
         self.assert_settled(a=2, b=2)
         self.engine.asked.clear()
         self.world.rounds(self.world.service(), 3)
@@ -49,20 +49,20 @@ class RoundTest(ServiceCase):
     def test_those_that_did_not_opt_in_are_never_touched(self) -> None:
         own = self.engine.add("own", None, own_cores=frozenset({0, 1}))
         plain, stopped = self.engine.add("plain", None), self.engine.add("off", (1, 4), status=Status.STOPPED)
-        self.settled()
+        self.share_cores()
         for other in (own, plain, stopped):
             self.assertEqual((None, 1), (other.size, other.version))
         self.assertEqual({2, 3}, set().union(*self.world.cores().values()))
 
     def test_cores_that_another_gets_for_itself_are_left(self) -> None:
-        self.settled()
+        self.share_cores()
         self.engine.add("own", None, own_cores=frozenset({0, 1}))
         self.world.rounds(self.world.service(), 3)
         self.assertEqual({2, 3}, set().union(*self.world.cores().values()))
         self.assert_settled(a=1, b=1)
 
     def test_host_loses_cores_and_gets_them_back(self) -> None:
-        self.settled()
+        self.share_cores()
         service = self.world.service()
         for cores, each in ((2, 1), (4, 2)):
             self.world.set_cores(cores)
@@ -73,7 +73,7 @@ class RoundTest(ServiceCase):
         self.assertEqual({"a": {0}, "b": {0}}, self.world.cores())
 
     def test_container_that_ends_leaves_its_cores(self) -> None:
-        self.settled()
+        self.share_cores()
         service = self.world.service()
         self.engine.containers_["b"].status = Status.STOPPED
         self.world.rounds(service, 2)
@@ -85,7 +85,7 @@ class RoundTest(ServiceCase):
         self.assertEqual({"a": {1}}, self.world.cores())
 
     def test_a_started_container_is_told_what_it_has(self) -> None:
-        self.settled()
+        self.share_cores()
         service = self.world.service()
         self.world.rounds(service)
         self.files.files.clear()
@@ -96,7 +96,7 @@ class RoundTest(ServiceCase):
         self.assertEqual(2, self.files.document("a")["cpus"]["count"])
 
     def test_container_whose_init_mounts_something_over_the_document_is_told_again(self) -> None:
-        self.settled()
+        self.share_cores()
         service = self.world.service()
         self.world.rounds(service)
         pid = self.engine.containers_["a"].pid
@@ -108,7 +108,7 @@ class RoundTest(ServiceCase):
             self.assertEqual(expected, {name for name, _ in self.files.files})
 
     def test_engine_that_does_not_answer_changes_nothing(self) -> None:
-        self.settled()
+        self.share_cores()
         service = self.world.service()
         before = self.world.cores()
 
@@ -127,7 +127,7 @@ class RoundTest(ServiceCase):
         self.assertFalse((self.directory / "state").exists())
 
     def test_load_moves_cores_to_the_busy_one(self) -> None:
-        self.settled(policy="load")
+        self.share_cores(policy="load")
         service = self.world.service(policy="load")
         for _ in range(10):
             self.engine.containers_["a"].cpu_time += 5 * len(self.world.cores()["a"]) * 10**9
@@ -178,7 +178,7 @@ class GuestTest(ServiceCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.settled()
+        self.share_cores()
         self.service = self.world.service()
         self.world.rounds(self.service)
 
@@ -252,7 +252,7 @@ class OthersTest(ServiceCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.settled()
+        self.share_cores()
         self.service = self.world.service()
         self.files.listening.add("a")
         self.files.acknowledge("a", 1)
@@ -348,7 +348,7 @@ class KillTest(ServiceCase):
         self.directory = Path(self.useFixture(fixtures.TempDir()).path)
         self.world = World(self.directory)
         self.engine, self.files = self.world.engine, self.world.files
-        self.settled()
+        self.share_cores()
         if listens:
             self.files.following |= {"a", "b"}
             for name in ("a", "b"):
@@ -384,7 +384,7 @@ class KillTest(ServiceCase):
             self.assertGreater(point, 10)
 
     def test_killed_between_announcement_and_reclaim_the_time_of_the_guest_is_not_longer(self) -> None:
-        self.settled()
+        self.share_cores()
         service = self.world.service()
         self.files.listening.add("a")
         self.files.acknowledge("a", 1)
@@ -399,7 +399,7 @@ class KillTest(ServiceCase):
 
     def test_killed_in_a_change_that_nobody_needs_any_more(self) -> None:
         """Test that what the engine did is reported before it is undone."""
-        self.settled()
+        self.share_cores()
         self.engine.add("c", (2, 4))
 
         def kill(what: str) -> None:
@@ -414,7 +414,7 @@ class KillTest(ServiceCase):
         self.assert_settled(a=2, b=2)
 
     def test_state_that_cannot_be_read_loses_nothing(self) -> None:
-        self.settled()
+        self.share_cores()
         for text in ("", "{", "[]", '{"steps": {"fake/a": {}}, "seen": {}}', '{"steps": 3}'):
             (self.directory / "state/state.json").write_text(text)
             self.world.rounds(self.world.service(), 2)
