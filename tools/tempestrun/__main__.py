@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,10 +18,10 @@ from tools.cloud.cloud import Cloud
 from tools.cloud.layout import CHECKOUT, Layout, Passwords, Shape, program
 from tools.tempestrun import config, exclusions, features, verdict
 
-SHAPE = Shape(networks=True, volumes=True, second_host=True)
+SHAPE = Shape(networks=True, volumes=True, second_host=True, dashboard=True)
 SHARED_VOLUMES = "shared"
 # Every one of these is run, or stands in the exclusions with its reason.
-TESTS = r"^tempest\.(api\.compute|scenario)\."
+TESTS = r"^(tempest\.(api\.compute|scenario)|tempest_horizon)\."
 
 
 def layout() -> Layout:
@@ -117,7 +118,7 @@ def listed(directory: Path, tests: str) -> list[str]:
     """Names of all tests that match, the excluded ones too."""
     told = subprocess.run((*stestr(directory, "list"), tests), cwd=directory, env=environment_in(directory), text=True,
                           stdout=subprocess.PIPE, check=True).stdout
-    return sorted({verdict.name_of(line) for line in told.splitlines() if line.startswith("tempest.")})
+    return sorted({verdict.name_of(line) for line in told.splitlines() if re.match("tempest[a-z_]*[.]", line)})
 
 
 def attempt(directory: Path, stream: Path, tests: Sequence[str], workers: int) -> None:

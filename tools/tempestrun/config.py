@@ -4,7 +4,7 @@
 import dataclasses
 from pathlib import Path
 
-from tools.cloud import networking
+from tools.cloud import dashboard, networking
 from tools.cloud.configs import FILTERS, HOST, REGION
 from tools.cloud.ini import Ini
 from tools.cloud.layout import SECOND, Ports, Shape
@@ -44,7 +44,8 @@ def tempest(prepared: Prepared, ports: Ports, shape: Shape) -> Ini:
                  "admin_username": "admin", "admin_password": prepared.password, "admin_project_name": "admin",
                  "admin_domain_name": "Default"},
         "service_available": {"nova": "true", "neutron": "true", "glance": "true", "cinder": str(shape.volumes).lower(),
-                              "swift": "false", "horizon": "false"},
+                              "swift": "false", "horizon": str(shape.dashboard).lower()},
+        **({"dashboard": {"dashboard_url": f"{dashboard.url(ports)}/"}} if shape.dashboard else {}),
         "compute": {"image_ref": prepared.images[0], "image_ref_alt": prepared.images[1],
                     "flavor_ref": prepared.flavors[0], "flavor_ref_alt": prepared.flavors[1],
                     "fixed_network_name": networking.FIXED, "max_microversion": "latest",

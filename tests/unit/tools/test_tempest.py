@@ -9,6 +9,7 @@ import testtools
 from testtools.content import text_content
 
 from tools import supportmatrix
+from tools.cloud import dashboard
 from tools.cloud.layout import PLAIN, Ports, Shape
 from tools.tempestrun import config, exclusions, features, verdict
 
@@ -32,6 +33,14 @@ class ConfigTest(testtools.TestCase):
         self.assertEqual("2", two["min_compute_nodes"])
         self.assertNotEqual(two["migration_source_host"], two["migration_dest_host"])
         self.assertNotIn("min_compute_nodes", one)
+
+    def test_horizon_is_tested_where_the_cloud_has_it(self) -> None:
+        found, without = (config.tempest(prepared(Path("/run")), Ports(), shape)
+                          for shape in (Shape(networks=True, dashboard=True), PLAIN))
+        self.assertEqual("true", found["service_available"]["horizon"])
+        self.assertEqual(f"{dashboard.url(Ports())}/", found["dashboard"]["dashboard_url"])
+        self.assertEqual("false", without["service_available"]["horizon"])
+        self.assertNotIn("dashboard", without)
 
     def test_what_may_be_asked_is_what_the_driver_does(self) -> None:
         matrix = {"methods": {method: {"status": "refused"} for method in features.METHODS.values()},
