@@ -192,23 +192,24 @@ def doctor(as_json: bool, root: Path, owners_directory: Path | None) -> None:
 
 @main.command()
 @click.option("--listen", default=EXPORTER_ADDRESS, show_default=True, metavar="ADDRESS:PORT",
-              help="Where to serve the metrics. They name containers and devices, without a password.")
+              help="Where to serve. Whoever reaches it reads names of containers and devices, without a password.")
 @click.option("--job-mapping", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Keep the files of dcgm-exporter's --hpc-job-mapping-dir here.")
 @clioptions.root
 @clioptions.owners
 def exporter(listen: str, job_mapping: Path | None, root: Path, owners_directory: Path | None) -> None:
-    """Serve metrics of devices, allocations and their use to Prometheus, until it is ended."""
+    """Serve metrics of devices, allocations and their use to Prometheus, and the host's topology to Horizon."""
     try:
-        from containerhost.exporter import server  # noqa: PLC0415  (of the extra ``exporter``)
+        from containerhost.exporter import server, topologypage  # noqa: PLC0415  (of the extra ``exporter``)
     except ModuleNotFoundError as error:
         raise click.ClickException(f"the exporter needs {error.name}: install nova-lxd-ext[exporter]") from error
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     store = AllocationStore(clioptions.directory(root, owners_directory))
-    collector = server.HostCollector(Host(root), store, job_mapping)
-    thread = server.serve(listen, collector)
-    click.echo(f"serving metrics at http://{listen}/metrics")
+    host = Host(root)
+    thread = server.serve(listen, server.HostCollector(host, store, job_mapping),
+                          {topologypage.PATH: topologypage.TopologyPage(host, store)})
+    click.echo(f"serving metrics at http://{listen}/metrics, the host's topology at http://{listen}{topologypage.PATH}")
     thread.join()
 
 

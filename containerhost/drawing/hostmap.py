@@ -91,12 +91,13 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class HostMap:
-    """:ivar owners: all containers that have a device or cores, sorted
-    """
-
     title: str
     nodes: tuple[Node, ...]
-    owners: tuple[str, ...]
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Return all containers that have a device or cores, sorted."""
+        return tuple(sorted({owner for node in self.nodes for owner in _owners(node)}))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +127,7 @@ def hostmap(seen: Seen) -> HostMap:
     lost = _groups(seen, [device for device in seen.inventory.devices if device.numa_node not in known])
     if lost:
         nodes.append(Node(None, None, 0, (), lost))
-    owners = {owner for node in nodes for owner in _owners(node)}
-    return HostMap(title, tuple(nodes), tuple(sorted(owners)))
+    return HostMap(title, tuple(nodes))
 
 
 def _node(seen: Seen, node: NumaNode) -> Node:

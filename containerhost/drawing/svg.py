@@ -69,10 +69,10 @@ class Drawing:
             attributes["text-anchor"] = "middle"
         ElementTree.SubElement(self.root, "text", attributes).text = shown
 
-    def finish(self, width: float, height: float) -> bytes:
+    def finish(self, width: float, height: float) -> Element:
         size = {"width": f"{width:g}", "height": f"{height:g}", "viewBox": f"0 0 {width:g} {height:g}"}
         self.root.attrib.update(size)
-        return ElementTree.tostring(self.root, encoding="utf-8", xml_declaration=True)
+        return self.root
 
 
 def fitted(text: str, size: float, width: float | None) -> str:
@@ -83,6 +83,11 @@ def fitted(text: str, size: float, width: float | None) -> str:
 
 def draw(found: HostMap) -> bytes:
     """Return the picture as an SVG file."""
+    return ElementTree.tostring(element(found), encoding="utf-8", xml_declaration=True)
+
+
+def element(found: HostMap) -> Element:
+    """Return the picture as an element, which a page of HTML may have too."""
     drawing = Drawing(found.owners)
     columns = min(COLUMNS, max(1, len(found.nodes)))
     width = 2 * MARGIN + columns * PANEL + (columns - 1) * GAP

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve the metrics over HTTP."""
+"""Serve the metrics, and further pages, over HTTP."""
 
 import ipaddress
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -19,6 +21,8 @@ from containerhost.exporter.sample import read
 from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
+
+NO_PAGES: Mapping[str, WSGIApplication] = MappingProxyType({})
 
 
 class HostCollector(Collector):
@@ -48,10 +52,11 @@ class HostCollector(Collector):
         yield from families.families(sample)
 
 
-def serve(address: str, collector: Collector) -> threading.Thread:
+def serve(address: str, collector: Collector, pages: Mapping[str, WSGIApplication] = NO_PAGES) -> threading.Thread:
     """Serve the metrics in a thread, which is returned.
 
     :param address: IP address and port, ``127.0.0.1:9869`` or ``[::1]:9869``
+    :param pages: what answers beside, by path; every other path has the metrics
     :raises SpecError: it is none
     :raises HostActionFailed: nothing can listen there
     """
@@ -59,9 +64,15 @@ def serve(address: str, collector: Collector) -> threading.Thread:
     registry = CollectorRegistry()
     registry.register(collector)
     try:
-        _, thread = start_http_server(port, host, registry)
+        server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise HostActionFailed(f"cannot listen at {address}: {error}; is another exporter running there?") from error
+    metrics = make_wsgi_app(registry)
+
+    def chosen(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        return pages.get(environ["PATH_INFO"], metrics)(environ, start_response)
+
+    server.set_app(chosen)
     return thread
 
 

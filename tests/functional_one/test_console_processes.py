@@ -21,6 +21,7 @@ from onedriver.node.consoles import Consoles
 from onedriver.node.vnc import server
 from onedriver.vm import Vm
 from tests.functional_one import catclient
+from tests.ports import free_port
 from tests.rfbclient import Refused, Viewer
 from tests.unit.onedriver.samples import changed
 from tests.waiting import await_that
@@ -29,11 +30,6 @@ LINE = 16  # dots
 # noVNC's: copies, Tight, TightPNG, ZRLE, JPEG, Hextile, RRE, raw; qualities, cursors, sizes, keys by place, fences.
 ENCODINGS = (1, 7, -260, 16, 21, 5, 2, 0, -26, -254, -223, -224, -258, -261, -308, -307, -309, -312, -313, -0x3F5E1A32,
              0x574D5664, -239)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def listens(port: int) -> bool:

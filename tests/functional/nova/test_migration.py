@@ -18,6 +18,7 @@ from containerhost.engines import Status
 from containerhost.engines.lxd.client import LxdClient
 from tests.functional.nova.base import GPU_ALIAS
 from tests.functional.nova.twohosts import FIRST, SECOND
+from tests.ports import free_port
 
 MIB = 2**20
 GPUS = {FIRST: {"0000:3b:00.0"}, SECOND: {"0000:af:00.0"}}
@@ -135,7 +136,7 @@ class FaultTest(MigrationServers):
         self.refused("migration_address")
 
     def test_unreachable(self) -> None:
-        self.leave_by(f"https://127.0.0.1:{twohosts.free_port()}")
+        self.leave_by(f"https://127.0.0.1:{free_port()}")
         self.refused("connection refused")
 
     def test_untrusted_certificate(self) -> None:

@@ -5,7 +5,6 @@ from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
 import functools
 import json
-import socket
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from nova_lxd_ext.driver import LXDDriver
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.incoming import IncomingMigrations
 from tests.functional import lxd
+from tests.ports import free_port
 
 FIRST, SECOND = base.HOST, "lxd-2"
 HALVES = {FIRST: ("0000:3b:00.0", "0000:5e:00.*"), SECOND: ("0000:af:00.0", "0000:d8:00.*")}  # GPU, VFs
@@ -70,12 +70,6 @@ def listening(engine: LxdEngine) -> str:
             present = f"127.0.0.1:{free_port()}"
             engine.client.request("patch", asked="listen", json={"config": {"core.https_address": present}})
     return f"https://{present}"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def nodes(driver: LXDDriver, refresh: bool = False) -> dict[str, str]:

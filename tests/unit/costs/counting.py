@@ -63,6 +63,7 @@ LIMITS = {
     "nova: boot without devices": Cost(0, 0, 0, 0, 3),
     "nova: delete without devices": Cost(0, 0, 0, 1, 3),
     "exporter: scrape": Cost(1, 0, 2, 1, 0),
+    "exporter: topology": Cost(1, 0, 1, 1, 0),
     "lxdone: deploy": Cost(1, 3, 2, 6, 7),
     "lxdone: attach_nic": Cost(1, 2, 1, 8, 5),
     "lxdone: detach_nic": Cost(1, 2, 1, 8, 4),

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the cost of a scrape."""
+"""Measure the cost of the exporter's pages."""
 
 from pathlib import Path
 
 import fixtures
 
 from containerhost.allocation.store import AllocationStore
+from containerhost.drawing.look import look
 from containerhost.exporter.families import families
 from containerhost.exporter.sample import read
 from tests.unit.containerhost.hosts import MEMORY, shared
@@ -14,9 +15,17 @@ from tests.unit.nova import fakes
 
 
 class ExporterTest(CostCase):
-    def test_scrape(self) -> None:
+    def setUp(self) -> None:
+        super().setUp()
         self.engine = fakes.FakeEngine()
-        directory = Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path)
+        self.store = AllocationStore(Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path))
+
+    def test_scrape(self) -> None:
         with self.costing("exporter: scrape"):
-            found = list(families(read(shared("small"), AllocationStore(directory))))
+            found = list(families(read(shared("small"), self.store)))
         self.assertNotEqual([], found)
+
+    def test_topology(self) -> None:
+        with self.costing("exporter: topology"):
+            found = look(shared("small"), self.store.records())
+        self.assertNotEqual((), found.nodes)
