@@ -29,11 +29,13 @@ class Service:
 
     :ivar reason: why an administrator disabled it; empty when nobody did
     :ivar host: its name in nova; the host's name in Placement may be another
+    :ivar ip: its address, ``my_ip`` of its nova.conf
     """
 
     up: bool
     reason: str = ""
     host: str = ""
+    ip: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

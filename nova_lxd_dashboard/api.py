@@ -115,8 +115,18 @@ def services(compute: Any) -> Mapping[str, Service]:
     return {hypervisor.name: Service(
         hypervisor.state == "up",
         (hypervisor.service_details.get("disabled_reason") or "no reason given")
-        if hypervisor.status == "disabled" else "", hypervisor.service_details["host"])
+        if hypervisor.status == "disabled" else "", hypervisor.service_details["host"], hypervisor.host_ip or "")
         for hypervisor in compute.hypervisors(details=True)}
+
+
+@_translated()
+def service_of(request: HttpRequest, host: str) -> Service | None:
+    """Return nova-compute of a host; None if nova has no such host.
+
+    :raises ServiceFailed: nova
+    :raises horizon.exceptions.NotAuthenticated: the user's token is not valid any more
+    """
+    return services(connect(request, "compute")).get(host)
 
 
 @_translated()

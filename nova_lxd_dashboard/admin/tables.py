@@ -9,6 +9,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from horizon import tables
 
+from nova_lxd_dashboard import exporter
 from nova_lxd_dashboard.accelerators import Device
 
 HEALTH = {
@@ -41,8 +42,16 @@ class Servers(tables.Column):
             for uuid in datum.servers))
 
 
+def host_page(device: Device) -> str | None:
+    """Return the address of the page with the host's picture; None if there is none, as for a name of which no URL can
+    be made."""
+    if device.service is None or not exporter.configured() or not exporter.NAME.fullmatch(device.host):
+        return None
+    return str(reverse("horizon:admin:accelerators:host", args=(device.host,)))
+
+
 class AcceleratorsTable(tables.DataTable):
-    host = tables.WrappingColumn("host", verbose_name=_("Host"))
+    host = tables.WrappingColumn("host", link=host_page, verbose_name=_("Host"))
     name = tables.WrappingColumn("name", verbose_name=_("Device"))
     resource_class = tables.WrappingColumn("resource_class", verbose_name=_("Resource Class"))
     total = tables.Column("total", verbose_name=_("Total"))

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give the panel its address."""
+"""Give the panel's pages their addresses."""
 
 from django.urls import re_path
 
-from nova_lxd_dashboard.admin.views import IndexView
+from nova_lxd_dashboard.admin.views import HostView, IndexView
 
-urlpatterns = [re_path(r"^$", IndexView.as_view(), name="index")]
+urlpatterns = [
+    re_path(r"^$", IndexView.as_view(), name="index"),
+    re_path(r"^hosts/(?P<host>[^/]+)/$", HostView.as_view(), name="host"),
+]

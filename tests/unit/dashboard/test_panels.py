@@ -3,15 +3,23 @@
 
 import importlib.util
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import fixtures
 import testtools
 
+from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.devices.model import Kind
+from containerhost.devices.scan import scan
+from containerhost.drawing import document
+from containerhost.drawing.look import look
+from tests.unit.containerhost.hosts import MEMORY, shared
 from tests.unit.dashboard.services import Services
 
 ADMIN, PROJECT = "/admin/accelerators/", "/project/accelerators/"
+PICTURE = f"{ADMIN}hosts/node1/"
 SCRIPT = "<script>alert(1)</script>"
 ALL_FAILED, OWN_FAILED = "Unable to retrieve the accelerators", "Unable to retrieve the project"
 ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;"
@@ -72,7 +80,7 @@ class PanelsCase(testtools.TestCase):
 
     def hypervisors(self, hosts: dict[str, dict[str, Any]]) -> None:
         self.answers["/compute/os-hypervisors/detail"] = 200, {"hypervisors": [
-            {"id": host, "hypervisor_hostname": host, "state": "up", "status": "enabled",
+            {"id": host, "hypervisor_hostname": host, "state": "up", "status": "enabled", "host_ip": "127.0.0.1",
              "service": {"id": host, "host": host, "disabled_reason": None}} | more for host, more in hosts.items()]}
 
     def nova(self, flavor: str, name: str = "train-1", **extra_specs: str) -> None:
@@ -175,3 +183,81 @@ class FailureTest(PanelsCase):
             self.answers[asked] = 401, {}
             answer = self.client.get(path)
             self.assertEqual((302, True), (answer.status_code, "/auth/login/" in answer["location"]))
+
+
+class PictureTest(PanelsCase):
+    """The page of one host, whose exporter is at the port of the other services."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.exporter = f"http://{{ip}}:{self.services.url.rpartition(':')[2]}"
+        self.setting(self.exporter)
+        self.exported("instance-00000007")
+
+    def setting(self, url: str, **more: Any) -> None:
+        from django.test import override_settings
+        changed = override_settings(NOVA_LXD_EXPORTER_URL=url, **more)
+        changed.enable()
+        self.addCleanup(changed.disable)
+
+    def exported(self, container: str) -> None:
+        store = AllocationStore(Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path))
+        inventory = scan(shared("small"))
+        gpu = next(device for device in inventory.devices if device.kind is Kind.GPU)
+        store.claim([gpu], Consumer("nova", "lxd", container, SERVER), inventory.related)
+        self.answers["/topology"] = 200, document.dump(look(shared("small"), store.records()))
+
+    def status(self, path: str) -> int:
+        return int(self.client.get(path).status_code)
+
+    def asked_exporter(self) -> bool:
+        return "/topology" in self.services.asked
+
+    def test_table_leads_to_the_picture(self) -> None:
+        self.assertRegex(self.page(ADMIN), f'<a href="{PICTURE}"[^>]*>node1</a>')
+        self.assertFalse(self.asked_exporter())
+        page = self.page(PICTURE)
+        for text in ("<title>node1", '<svg xmlns="http://www.w3.org/2000/svg"', 'class="img-responsive"',
+                     ">instance-00000007</text>", "<pre>", "NUMA node 1, socket 1"):
+            self.assertIn(text, page)
+        self.assertEqual(1, self.services.asked.count("/topology"))
+
+    def test_without_the_setting_there_is_no_picture(self) -> None:
+        self.setting("")
+        self.assertNotIn(f'href="{PICTURE}"', self.page(ADMIN))
+        self.assertEqual(404, self.status(PICTURE))
+        self.assertFalse(self.asked_exporter())
+
+    def test_hosts_that_nova_does_not_name_are_not_asked(self) -> None:
+        for name in ("node2", "127.0.0.1", "node1%2f", "node1@evil.org"):
+            self.assertEqual(404, self.status(f"{ADMIN}hosts/{name}/"), name)
+        self.assertFalse(self.asked_exporter())
+
+    def test_users_who_may_not_list_hypervisors_ask_no_host(self) -> None:
+        self.answers["/compute/os-hypervisors/detail"] = 403, {"forbidden": {"code": 403, "message": "Policy"}}
+        self.assertIn("Unable to retrieve the hypervisors", self.page(PICTURE))
+        self.setting(self.exporter, POLICY_CHECK_FUNCTION=lambda *_: False)
+        self.assertEqual(403, self.status(PICTURE))
+        self.assertFalse(self.asked_exporter())
+
+    def test_host_that_does_not_answer_is_told_with_the_reason(self) -> None:
+        self.setting("http://{ip}:9")
+        page = self.page(PICTURE)
+        self.assertIn("There is no picture of this host.", page)
+        self.assertIn("http://127.0.0.1:9/topology does not answer: [Errno 111] Connection refused", page)
+        self.assertNotIn("<svg xmlns", page)
+
+    def test_what_a_host_says_is_text(self) -> None:
+        self.exported(f"</pre></title>{SCRIPT}")
+        page = self.page(PICTURE)
+        self.assertNotIn(SCRIPT, page)
+        self.assertIn(f"{ESCAPED}", page)
+        self.answers["/topology"] = 200, {"title": SCRIPT, "nodes": SCRIPT}
+        page = self.page(PICTURE)
+        self.assertNotIn(SCRIPT, page)
+        self.assertIn("answers no map of a host: HostMap.nodes is", page)
+
+    def test_name_of_which_no_url_can_be_made_has_no_picture(self) -> None:
+        self.placement({"a/b": {"0000:81:00.0": 0}})
+        self.assertIn("0000:81:00.0", self.page(ADMIN))
+        self.assertNotIn("/hosts/", self.page(ADMIN))
