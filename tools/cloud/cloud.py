@@ -265,7 +265,7 @@ class Cloud:
         self._say("Starting Horizon; its style sheets take a minute the first time")
         dashboard.configure(self.layout, self.ports, Passwords(self.layout.state / "passwords.json"))
         dashboard.build(self.layout, self.daemons)
-        self.daemons.bring_up([dashboard.daemon(self.layout, self.ports)])
+        self.daemons.bring_up([dashboard.exporter(self.ports, self.owners), dashboard.daemon(self.layout, self.ports)])
         self._say(f"Horizon answers at {dashboard.url(self.ports)}")
 
     def _computes_up(self, admin: Connection) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horizon with the panels of this project: its settings and its daemon."""
+"""Horizon with the panels of this project, and the exporter of the host: settings and daemons."""
 
 import importlib.resources
 import shutil
@@ -23,6 +23,7 @@ CACHES = {{"default": {{"BACKEND": "django.core.cache.backends.locmem.LocMemCach
 STATIC_ROOT = "{static}"
 COMPRESS_OFFLINE = True
 TIME_ZONE = "UTC"
+NOVA_LXD_EXPORTER_URL = "http://{{ip}}:{exporter}"
 """
 """One process without a certificate, for loopback only: neither memcached nor another store of sessions is needed."""
 
@@ -47,7 +48,7 @@ def configure(layout: Layout, ports: Ports, passwords: Passwords) -> None:
     write_private(package / "__init__.py", "")
     write_private(package / "local_settings.py", SETTINGS.format(
         address=LOOPBACK, secret=passwords[SECRET], keystone=ports.url("keystone"), sessions=sessions,
-        static=static(layout)))
+        static=static(layout), exporter=ports.exporter))
     enabled = importlib.resources.files("openstack_dashboard.local.enabled")
     for file in importlib.resources.files("nova_lxd_dashboard.enabled").iterdir():
         if file.name.startswith("_") and file.name[1].isdigit():
@@ -68,6 +69,13 @@ def build(layout: Layout, daemons: Daemons) -> None:
 def environment(layout: Layout) -> dict[str, str]:
     """Return what Horizon's processes need beside the cloud's environment."""
     return {"DJANGO_SETTINGS_MODULE": "openstack_dashboard.settings", "PYTHONPATH": str(layout.etc("horizon"))}
+
+
+def exporter(ports: Ports, owners: Path) -> Daemon:
+    """:param owners: directory of the allocation records"""
+    address = f"{LOOPBACK}:{ports.exporter}"
+    return Daemon("exporter", (program("containerhost"), "exporter", "--listen", address, "--owners", str(owners)),
+                  ready=lambda: probes.port_open(ports.exporter))
 
 
 def daemon(layout: Layout, ports: Ports) -> Daemon:

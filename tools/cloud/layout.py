@@ -92,7 +92,7 @@ class Shape:
         Only in a network namespace of its own
     :ivar volumes: Cinder with a backend of files on loop devices
     :ivar second_host: another compute host (:mod:`tools.cloud.secondhost`), with networks only
-    :ivar dashboard: Horizon (:mod:`tools.cloud.dashboard`)
+    :ivar dashboard: Horizon, and the exporter that its panel asks (:mod:`tools.cloud.dashboard`)
     :ivar compute: nova-compute; without, the caller configures and starts it
     """
 
@@ -128,6 +128,7 @@ class Ports:
     cinder: int = 8776
     engine: int = 8443
     horizon: int = 8080
+    exporter: int = 9869
 
     def url(self, service: str) -> str:
         return f"http://{self.address}:{getattr(self, service)}"
@@ -137,7 +138,7 @@ class Ports:
         spared = [] if shape.networks else ["metadata", "ovsdb", "openflow"]
         spared += [] if shape.volumes else ["cinder"]
         spared += [] if shape.second_host else ["engine"]
-        spared += [] if shape.dashboard else ["horizon"]
+        spared += [] if shape.dashboard else ["horizon", "exporter"]
         return {name: port for name, port in vars(self).items() if name not in ("address", *spared)}
 
 

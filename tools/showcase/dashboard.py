@@ -22,7 +22,7 @@ STEP = "//div[contains(concat(' ', @class, ' '), ' step ') and not(contains(@cla
 
 
 class Dashboard:
-    """Show the flavor's way through Horizon: its metadata, a server of it, and the panels "Accelerators".
+    """Show the flavor's way through Horizon: its metadata, a server of it, the panels "Accelerators", and its host.
 
     :param pictures: directory of the screenshots
     :param devices: how many devices the flavor gives
@@ -126,6 +126,18 @@ class Dashboard:
         self._picture(window, "horizon-admin-accelerators")
         self._report.check("Horizon", "the administrator's panel lists the devices it holds",
                            "; ".join(row.text.replace("\n", " ") for row in rows), len(rows) == self._devices)
+        self._see_host(window, rows[0].find_element("xpath", ".//a[contains(@href, '/hosts/')]").get_attribute("href"))
+
+    def _see_host(self, window: Browser, page: str) -> None:
+        """Open the picture of the server's host."""
+        server = self._admin.compute.find_server(SERVER, all_projects=True, ignore_missing=False)
+        container = self._admin.compute.get_server(server).instance_name
+        window.driver.get(page)
+        window.find("svg.img-responsive")
+        held = [line.strip("│├└─ ") for line in window.find("pre").text.splitlines() if line.endswith(f": {container}")]
+        self._picture(window, "horizon-admin-host")
+        self._report.check("Horizon", "the picture of its host, by the exporter there, has them too", "; ".join(held),
+                           len(held) == self._devices)
 
     def _picture(self, window: Browser, name: str) -> None:
         self._report.say(f"screenshot: {window.take_picture(name)}")
