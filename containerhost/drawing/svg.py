@@ -21,6 +21,8 @@ CARD_HEAD, LINE = 44, 15  # of a card without parts; of one line of text
 CHIP, CHIP_HEIGHT, CHIP_GAP = 62, 18, 5
 FONT = "DejaVu Sans, Helvetica, Arial, sans-serif"
 LETTER = 0.6  # width of a letter of that font, in its size
+BOLD = 1.15  # how much wider a bold one is
+STATE = 108  # width of a card's state or container: nova's names (instance-0000002a) fit
 
 INK, FAINT, LINE_COLOR, PAPER, PANEL_FILL, GROUP_FILL = "#1f2933", "#5b6774", "#c3ccd6", "#ffffff", "#f6f8fa", "#dfe6ee"
 FILLS = {Status.FREE: "#ffffff", Status.HELD: "#dce9f9", Status.HOST: "#e9ecf0", Status.CLEANING: "#fff3c9",
@@ -61,7 +63,7 @@ class Drawing:
 
         :param width: what does not fit is cut off
         """
-        shown = fitted(printable(text), size, width)
+        shown = fitted(printable(text), size * BOLD if bold else size, width)
         attributes = {"x": f"{x:g}", "y": f"{y:g}", "font-size": f"{size:g}", "fill": color}
         if bold:
             attributes["font-weight"] = "bold"
@@ -182,9 +184,9 @@ def _card(drawing: Drawing, card: Card, x: float, top: float, height: float) -> 
     drawing.text(x + 9, top + 18, badge, 10, EDGES[card.status], bold=True)
     held = card.status is Status.HELD
     state = str(card.owner) if held else card.status
-    told = len(fitted(state, 10, 100)) * 10 * LETTER
+    told = len(fitted(state, 10, STATE)) * 10 * LETTER
     drawing.text(x + 40, top + 18, card.title, 11.5, bold=True, width=width - 58 - told)
-    drawing.text(x + width - 9 - told, top + 18, state, 10, INK if held else EDGES[card.status], width=100)
+    drawing.text(x + width - 9 - told, top + 18, state, 10, INK if held else EDGES[card.status], width=STATE)
     for number, (line, color) in enumerate(_card_lines(card)):
         drawing.text(x + 9, top + 34 + number * LINE, line, 9.5, color, width=width - 18)
     y = top + 34 + (len(_card_lines(card)) - 1) * LINE + 8

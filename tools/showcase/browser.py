@@ -24,7 +24,7 @@ OPTIONS = ("--headless", "--no-sandbox",  # root in a namespace has no other cho
 LIMIT = 120
 """Seconds until a page shows what is expected."""
 
-COLORS = 96
+COLORS = 256
 
 Value = TypeVar("Value")
 

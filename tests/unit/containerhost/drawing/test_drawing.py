@@ -130,6 +130,13 @@ class SvgTest(testtools.TestCase):
             self.assertIn(expected, found)
         self.assertEqual(4 * 2 * 8 + 2, sum(word.startswith("VF") for word in found))
 
+    def test_names_that_nova_gives_containers_are_not_cut(self) -> None:
+        node = look(shared("small"), {}).nodes[0]
+        card = dataclasses.replace(node.groups[0].cards[0], owner="instance-0000002a", status=Status.HELD)
+        group = dataclasses.replace(node.groups[0], cards=(card,))
+        content = svg.draw(HostMap("", (dataclasses.replace(node, groups=(group,), cores=()),)))
+        self.assertEqual(2, words(content).count("instance-0000002a"))  # in the legend and on the card
+
     def test_nothing_lies_outside(self) -> None:
         hosts = (look(shared(name), {}) for name in ("small", "mixed", "broken"))
         for drawn in (self.useFixture(Busy()).map(), *hosts):
