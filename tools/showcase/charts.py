@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the Grafana dashboard's panels for the manual, without Grafana: ``python -m tools.showcase.charts FILE.png``.
 
-Run it where a kept cloud with emulated hardware is: ``sudo tools/demo --keep``, then ``sudo tools/demo exec python …``.
-It starts the exporter and a Prometheus (Debian's package), lets servers come and go and a GPU break for three minutes,
-and draws what Prometheus answers to the dashboard's own queries. The exporter's last page is written beside the picture
-(``.txt``). Needs matplotlib.
+Run it where a kept cloud with emulated hardware is: ``sudo tools/demo --keep`` (with or without ``--horizon``), then
+``sudo tools/demo exec python …``. It starts a Prometheus (Debian's package) and the exporter where the cloud has none,
+lets servers come and go and a GPU break for three minutes, and draws what Prometheus answers to the dashboard's own
+queries. The exporter's last page is written beside the picture (``.txt``). Needs matplotlib: ``sudo tools/install
+simulator``.
 """
 
 import contextlib
@@ -65,8 +66,9 @@ def prometheus(cloud: Cloud, directory: Path) -> Iterator[None]:
         "global": {"scrape_interval": f"{SCRAPE}s"},
         "scrape_configs": [{"job_name": "containerhost",
                             "static_configs": [{"targets": [EXPORTER], "labels": {"instance": HOST}}]}]}))
-    with running(program("containerhost"), "exporter", "--listen", EXPORTER, "--owners", str(cloud.owners)), \
-            running("prometheus", f"--config.file={configuration}", f"--storage.tsdb.path={directory / 'data'}",
+    exporter = (contextlib.nullcontext() if cloud.shape.dashboard else running(
+        program("containerhost"), "exporter", "--listen", EXPORTER, "--owners", str(cloud.owners)))
+    with exporter, running("prometheus", f"--config.file={configuration}", f"--storage.tsdb.path={directory / 'data'}",
                     f"--web.listen-address={PROMETHEUS}", "--log.level=error"):
         yield
 
