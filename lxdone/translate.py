@@ -4,6 +4,7 @@
 import re
 from collections.abc import Mapping
 
+from containerhost.elastic import gpuclaim
 from containerhost.elastic.claim import marked
 from containerhost.grants import GPU_CAPABILITIES
 from containerhost.spec import BridgedNic, ContainerSpec, DirectoryDisk, IoLimit, Mount, RootDisk, Security
@@ -12,7 +13,7 @@ from lxdone import cloudinit
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node import context, limits
-from onedriver.node.limits import NodeCores, cpu, elastic, memory, processes
+from onedriver.node.limits import NodeCores, cpu, elastic, elastic_gpus, memory, processes
 from onedriver.node.names import labels, name
 from onedriver.section import NO, YES
 from onedriver.vm import MIB, OVS, Disk, Nic, Vm
@@ -46,7 +47,9 @@ def spec(vm: Vm, options: Options, cores: NodeCores, *, packed: bool = False
         security=security(vm.own, options), gpu_libraries=gpu_capabilities(vm.own) or frozenset(),
         processes=processes(vm.own, PROCESS_LIMIT, options.process_limit),
         cloud_init=cloudinit.documents(vm.context), labels=labels(vm))
-    return marked(found, elastic(vm, found.cpu, found.memory))
+    wanted = gpu_capabilities(vm.own)
+    gpus = elastic_gpus(vm, options.gpu_capabilities if wanted is None else wanted)
+    return gpuclaim.marked(marked(found, elastic(vm, found.cpu, found.memory)), gpus)
 
 
 def security(own: Mapping[str, str], options: Options) -> Security:

@@ -124,7 +124,7 @@ class Vmm(BaseVmm):
                 state.status is Status.FROZEN and not self._disks.is_held(vm.id)):
             self._spec(vm)  # what cannot be made is refused while the old one is there
             view = self._allocator.view()
-            self._requests(vm, vm.pcis, view)
+            self._all_requests(vm, view)
             LOG.info("Container %s is made anew: the VM's disk was changed since it stopped", own)
             self.forget(vm.id, view)
         elif state.status is Status.STOPPED:
@@ -277,7 +277,7 @@ class Vmm(BaseVmm):
         if snapshot not in self._snapshots.names(name):
             raise BadInput(f"container {name} has no snapshot {snapshot}")
         view = self._allocator.view()
-        self._requests(call.vm, call.vm.pcis, view)  # without one of its devices it could not start again
+        self._all_requests(call.vm, view)  # without one of its devices it could not start again
         running = self._is_running(name)
         self._writeback.begin(self._contexts.home(name), call.vm, self._root_file(call.vm))
         with Rollback(f"revert of {name} to {snapshot}") as undo:
@@ -401,12 +401,13 @@ class Vmm(BaseVmm):
         self._writeback.begin(self._contexts.home(name), vm, self._root_file(vm))
         if memory := shared_memory(vm):
             self._memories.show(memory, self._consumer(vm.id), self._ids(name))
-        self._engine.start(name)
-        grants = grants_of(parts)
-        if grants:
-            with Rollback(f"start of {name}") as undo:
-                undo.on_error("stop it", self._stop, name, force=True)
-                self._engine.verify(name, grants)
+        with self._alone(vm):
+            self._engine.start(name)
+            grants = grants_of(parts)
+            if grants:
+                with Rollback(f"start of {name}") as undo:
+                    undo.on_error("stop it", self._stop, name, force=True)
+                    self._engine.verify(name, grants)
 
     def has_container(self, vm_id: int) -> bool:
         own = translate.name(vm_id)

@@ -128,7 +128,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     ephemerals = Ephemerals(PoolDisks(client, pool), DiskTransfers(client, pool))
     memories = JobMemories(SharedMemories(Path(conf.lxd.owners_dir), DRIVER, ENGINE, root_actions),
                            functools.partial(idmap, client))
-    attachments = DeviceAttachments(engine, (flavor_devices, ports, volumes, ephemerals, memories), view)
+    attachments = DeviceAttachments(engine, (flavor_devices, ports, volumes, ephemerals, memories), view,
+                                    Path(conf.lxd.owners_dir))
     cores = CoreBinding(engine, host, Path(conf.lxd.owners_dir), labels.UUID)
     lifecycle = Lifecycle(conf, engine, states, attachments, images, cores, lambda: host_cpus(host))
     power = Power(conf, engine, states, attachments)

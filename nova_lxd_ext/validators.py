@@ -18,6 +18,8 @@ VF_RATE = "lxd:vf_max_tx_rate"
 ELASTIC = VCPUS_MIN, VCPUS_MAX, MEMORY_MIN, MEMORY_MAX, ELASTIC_PRIORITY = (
     "hpc:vcpus_min", "hpc:vcpus_max", "hpc:memory_min", "hpc:memory_max", "hpc:elastic_priority")
 
+GPUS_MIN = "hpc:gpus_min"
+
 _CAPABILITY = "|".join(GPU_CAPABILITIES)
 
 EXTRA_SPEC_VALIDATORS = [
@@ -106,6 +108,13 @@ EXTRA_SPEC_VALIDATORS = [
         name=MEMORY_MAX,
         description="Most memory that the container gets of the elastic service.",
         value={"type": int, "min": 16, "description": "MiB, at most the flavor's memory; this when absent."},
+    ),
+    base.ExtraSpecValidator(
+        name=GPUS_MIN,
+        description="Whole GPUs that the container keeps while the elastic service of its host takes those that are "
+                    "sick or tainted. All stay allocated to it.",
+        value={"type": int, "min": 0, "description": "A number, at most the flavor's GPUs; the container keeps all of "
+                                                     "them when absent."},
     ),
     base.ExtraSpecValidator(
         name=ELASTIC_PRIORITY,

@@ -10,7 +10,7 @@ from containerhost.storage import sharedmemory
 from onedock.attributes import PROCESS_LIMIT, Attributes
 from onedock.conf import Options
 from onedriver.errors import BadInput, NotSupported
-from onedriver.node.limits import NodeCores, cpu, elastic, io_limit, memory, processes
+from onedriver.node.limits import NodeCores, cpu, elastic, elastic_gpus, io_limit, memory, processes
 from onedriver.node.names import labels, name
 from onedriver.vm import MIB, Disk, Vm
 
@@ -36,6 +36,10 @@ def spec(vm: Vm, attributes: Attributes, options: Options, cores: NodeCores) -> 
         security=Security(read_only=attributes.read_only), environment=attributes.environment,
         program=attributes.program, labels=labels(vm),
         processes=processes(vm.own, PROCESS_LIMIT, options.process_limit))
+    if elastic_gpus(vm, ()) is not None:
+        raise NotSupported(f"HPC of VM {vm.id} has ELASTIC with gpus: a node on Docker keeps a VM's GPUs, because the "
+                           "elastic service would need far more rights to take a device node from a container there; "
+                           "remove gpus")
     return marked(found, elastic(vm, found.cpu, found.memory))
 
 

@@ -88,6 +88,43 @@ class DeviceAllocator:
             self._store.attach([device.id for device in devices], consumer)
             return grants
 
+    def leave_out(self, requests: Sequence[Request], consumer: Consumer, least: int, view: HostView | None = None
+                  ) -> tuple[Request, ...]:
+        """Detach GPUs that are out of order from a stopped container that can do without some; they stay allocated.
+
+        :param least: GPUs that it has at least
+        :returns: the requests of what it starts with
+        :raises SpecError, DeviceUnhealthy: it cannot have so many
+        """
+        view, mine = view or self.view(), self._store.held_by(consumer)
+        choice.require_gpus(view.inventory, requests, mine, least)
+        left = choice.left_out(view.inventory, requests, mine, least)
+        if left:
+            with self._store.working(left):
+                self._store.detach(left, consumer)
+        return self.present(requests, consumer)
+
+    def require_gpus(self, requests: Sequence[Request], consumer: Consumer, least: int, view: HostView) -> None:
+        """Refuse a container that is to keep more GPUs than it can have. Changes nothing.
+
+        :raises SpecError, DeviceUnhealthy: it is one
+        """
+        choice.require_gpus(view.inventory, requests, self._store.held_by(consumer), least)
+
+    def present(self, requests: Sequence[Request], consumer: Consumer) -> tuple[Request, ...]:
+        """Return the requests without those of devices that the consumer's container does not have for now."""
+        away = self.detached(consumer)
+        return tuple(request for request in requests if request.address not in away)
+
+    def gone(self, consumer: Consumer, view: HostView) -> frozenset[str]:
+        """Return the ids of those of :meth:`detached` that this host does not have."""
+        mine = self._store.held_by(consumer)
+        return choice.gone(view.inventory, mine) if choice.detached(mine) else frozenset()
+
+    def detached(self, consumer: Consumer) -> frozenset[str]:
+        """Return the ids of devices that are allocated to the consumer, whose container does not have them for now."""
+        return choice.detached(self._store.held_by(consumer))
+
     def grants(self, requests: Sequence[Request], consumer: Consumer, view: HostView | None = None
                ) -> tuple[Grant, ...]:
         """Return what the consumer has, as grants. Changes nothing.
@@ -142,9 +179,9 @@ class DeviceAllocator:
 
     def held(self, consumer: Consumer, view: HostView | None = None) -> tuple[Grant, ...]:
         """Return the consumer's devices that are still on this host as grants without options, which tell the nodes and
-        the interface of each. Changes nothing."""
+        the interface of each. Changes nothing. What its container does not have for now is not among them."""
         inventory, mine = (view or self.view()).inventory, self._store.held_by(consumer)
-        there = {device.id for device in inventory.devices}
+        there = {device.id for device in inventory.devices} - choice.detached(mine)
         return choice.granted(inventory, [Request(device) for device in mine if device in there], mine, consumer)
 
     def held_by(self, consumer: Consumer) -> frozenset[str]:

@@ -4,6 +4,7 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 
+from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse
 from containerhost.devices.scan import HostView, Inventory
@@ -45,6 +46,50 @@ def usable(inventory: Inventory, request: Request, mine: Mapping[str, Allocation
     if not (device.sound if device.id in mine else device.healthy):
         raise DeviceUnhealthy(f"device {device.id} is not healthy: {'; '.join(device.health)}")
     return device
+
+
+def left_out(inventory: Inventory, requests: Iterable[Request], mine: Mapping[str, Allocation], least: int
+             ) -> frozenset[str]:
+    """Return the GPUs that a stopped container is to start without: those that are out of order, as long as enough are
+    left. Of these the tainted ones are rather used than the sick ones. Only what is allocated to it already counts: a
+    new claim on a GPU that is out of order is refused.
+
+    :param least: GPUs that it has at least
+    """
+    had = {name for name, record in mine.items() if record.state in (State.ATTACHED, State.DETACHED)}
+    gpus = whole_gpus(inventory, requests)
+    ready = [device for device in gpus if device.healthy or device.id not in had]
+    others = sorted((device for device in gpus if device not in ready), key=lambda device: not device.sound)
+    return frozenset(device.id for device in others[max(0, least - len(ready)):])
+
+
+def require_gpus(inventory: Inventory, requests: Iterable[Request], mine: Mapping[str, Allocation], least: int) -> None:
+    """Refuse a container that is to keep more GPUs than it can have.
+
+    :raises SpecError: no more were claimed for it
+    :raises DeviceUnhealthy: too many have left the host
+    """
+    found, lost = len(whole_gpus(inventory, requests)), gone(inventory, mine)
+    if found + len(lost) < least:
+        raise SpecError(f"it is to keep {least} GPUs, but has a claim on {found + len(lost)} whole ones: ask for more, "
+                        "or for fewer that it keeps")
+    if found < least:
+        raise DeviceUnhealthy(f"it is to keep {least} GPUs, but {', '.join(sorted(lost))} left the host")
+
+
+def whole_gpus(inventory: Inventory, requests: Iterable[Request]) -> list[Device]:
+    found = (inventory.get(request.address) for request in requests)
+    return [device for device in found if device.kind is Kind.GPU]
+
+
+def gone(inventory: Inventory, mine: Mapping[str, Allocation]) -> frozenset[str]:
+    """Return what the consumer's container does not have for now, and the host neither."""
+    return detached(mine) - {device.id for device in inventory.devices}
+
+
+def detached(mine: Mapping[str, Allocation]) -> frozenset[str]:
+    """Return what the consumer's container does not have for now."""
+    return frozenset(name for name, record in mine.items() if record.state is State.DETACHED)
 
 
 def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]], mine: Iterable[str] = ()) -> None:

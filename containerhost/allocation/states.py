@@ -3,8 +3,8 @@
 
 ::
 
-    FREE ──claim──▶ CLAIMED ──prepare──▶ PREPARED ──attach──▶ ATTACHED
-     ▲                 └─────────────────────┴────────┬───────────┘
+    FREE ──claim──▶ CLAIMED ──prepare──▶ PREPARED ──attach──▶ ATTACHED ◀──▶ DETACHED
+     ▲                 └─────────────────────┴────────┬───────────┴──────────────┘
      ├──────────────── release ──────────────────▶ CLEANING
      └──────────────── operator ────────────────── BLOCKED
 
@@ -22,6 +22,7 @@ class State(enum.StrEnum):
     :cvar CLAIMED: nothing of the device was changed, and no container was given it
     :cvar PREPARED: its settings may have been changed, and no container was given it
     :cvar ATTACHED: a container may have it, or had it
+    :cvar DETACHED: it is its consumer's, whose container does not have it for now and goes on without it
     :cvar CLEANING: its container was detached from it; being cleaned, or to be cleaned once more
     :cvar BLOCKED: it could not be cleaned; the record has the reason
     """
@@ -30,6 +31,7 @@ class State(enum.StrEnum):
     CLAIMED = "claimed"
     PREPARED = "prepared"
     ATTACHED = "attached"
+    DETACHED = "detached"
     CLEANING = "cleaning"
     BLOCKED = "blocked"
 
@@ -40,7 +42,8 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     # A device without settings is attached as it is.
     State.CLAIMED: frozenset({State.PREPARED, State.ATTACHED, State.CLEANING, State.BLOCKED, State.FREE}),
     State.PREPARED: frozenset({State.ATTACHED, State.CLEANING, State.BLOCKED}),
-    State.ATTACHED: frozenset({State.CLEANING, State.BLOCKED}),
+    State.ATTACHED: frozenset({State.DETACHED, State.CLEANING, State.BLOCKED}),
+    State.DETACHED: frozenset({State.ATTACHED, State.CLEANING, State.BLOCKED}),
     # Its last consumer may take it back before it is clean; nobody else.
     State.CLEANING: frozenset({State.FREE, State.BLOCKED, State.ATTACHED}),
     # To FREE only by the operator, who has cleaned it by hand.
@@ -85,6 +88,11 @@ RECOVERY: Mapping[tuple[State, bool, bool], Action] = {
     (State.ATTACHED, True, False): Action.CLEAN,
     (State.ATTACHED, False, True): Action.KEEP,  # the boot bound the drivers; the container's start prepares it anew
     (State.ATTACHED, False, False): Action.CLEAN,
+    # The next start of the container decides whether it gets it.
+    (State.DETACHED, True, True): Action.KEEP,
+    (State.DETACHED, True, False): Action.CLEAN,
+    (State.DETACHED, False, True): Action.KEEP,
+    (State.DETACHED, False, False): Action.CLEAN,
     # The consumer gave it up before the cleaning began.
     (State.CLEANING, True, True): Action.CLEAN,
     (State.CLEANING, True, False): Action.CLEAN,

@@ -158,6 +158,18 @@ class AllocationStore:
             for device_id in device_ids:
                 self._write(self._moved(self._owned(records, device_id, consumer), State.ATTACHED))
 
+    def detach(self, device_ids: Iterable[str], consumer: Consumer) -> None:
+        """Record that the consumer's container does not have the devices, which stay allocated to it; call it after the
+        container has lost them.
+
+        :raises DeviceNotFound: nobody holds one of them
+        :raises DeviceHeld: another consumer does, or its container was never given it
+        """
+        with self._locked():
+            records = self._read()
+            for device_id in device_ids:
+                self._write(self._moved(self._owned(records, device_id, consumer), State.DETACHED))
+
     def begin_cleaning(self, device_id: str) -> Allocation:
         """Record that the device is being cleaned; its container is detached from it.
 

@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+from containerhost.elastic.gpus import EngineGpus
 from containerhost.elastic.service import ManagedEngine
 from containerhost.errors import SpecError
 from containerhost.inside.guestfiles import GuestFiles
@@ -35,7 +36,9 @@ def _lxd(name: str, endpoint: str, project: str, locks: Path) -> ManagedEngine:
     usual = "/var/lib/incus/unix.socket" if name == "incus" else None
     privileged = Privileged()
     found = LxdEngine(LxdClient(Settings(endpoint=endpoint or usual, project=project or None)), privileged, locks=locks)
-    return ManagedEngine(found, Live(found, privileged), notice(GuestFiles(found.pid, privileged)))
+    live = Live(found, privileged)
+    return ManagedEngine(found, live, notice(GuestFiles(found.pid, privileged)),
+                         EngineGpus(found, live, privileged, locks))
 
 
 def _docker(endpoint: str, records: Path) -> ManagedEngine:

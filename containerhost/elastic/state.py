@@ -31,6 +31,7 @@ class Step:
     :ivar document: the coming one
     :ivar until: seconds since 1970, when the guest's time is over
     :ivar applying: the engine was asked for it
+    :ivar devices: those that the container is to lose; none where its size changes
     """
 
     generation: int
@@ -38,6 +39,10 @@ class Step:
     document: str
     until: float
     applying: bool = False
+    devices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", tuple(self.devices))  # JSON has lists
 
 
 @dataclasses.dataclass(frozen=True)

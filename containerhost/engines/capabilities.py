@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
+from containerhost.grants import Grant
 from containerhost.spec import ContainerSpec
 
 
@@ -320,4 +321,19 @@ class LiveSizes(Protocol[Current]):
         :raises EngineConflict: it does not run, or is not what ``current`` tells any more: nothing is changed
         :raises EngineNotFound: it is gone, also where another one has its name
         :raises UnsupportedOnHost: a core is offline
+        """
+
+
+class LiveMarks(Protocol[Current]):
+    """Change labels of a container while its processes go on, and nothing else of it."""
+
+    def look(self, name: str) -> Current: ...
+
+    def hindrances(self, current: Current, grants: Collection[Grant]) -> tuple[str, ...]:
+        """Return why a running container cannot get these devices before it is started again, in words."""
+
+    def relabel(self, current: Current, labels: Mapping[str, str]) -> None:
+        """Let the running container have these labels beside its others. May be repeated.
+
+        :raises EngineConflict, EngineNotFound: as :meth:`LiveSizes.resize`
         """

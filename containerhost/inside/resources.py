@@ -18,7 +18,7 @@ A JSON object:
 
 import dataclasses
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from containerhost import vendors
@@ -76,6 +76,21 @@ def resized(before: str | None, count: int, cores: Collection[int], memory: int)
     present = parse(before) or {}
     return following({"cpus": {"count": count, "cores": sorted(cores)}, "memory": memory,
                       "devices": present.get("devices", []), "environment": present.get("environment", {})}, before)
+
+
+def exchanged(before: str, going: Collection[str], coming: Sequence[Grant], known: Mapping[str, Device]) -> str:
+    """Return the document of a container that loses some devices and gets others, and has its size.
+
+    :param before: its present document
+    :param going: ids of devices
+    :param known: the host's devices by id
+    """
+    present = parse(before) or {}
+    kept = [device for device in present.get("devices", []) if device["id"] not in going]
+    there = {device["id"] for device in kept}
+    devices = kept + [_device(grant) for grant in coming if grant.device.id not in there]
+    variables = _environment([known[device["id"]] for device in devices if device["id"] in known])
+    return following({key: present.get(key) for key in BODY} | {"devices": devices, "environment": variables}, before)
 
 
 def announcing(before: str, coming: str, until: int) -> str:

@@ -8,7 +8,7 @@ from nova import context as nova_context
 from nova import objects
 from nova.accelerator import cyborg
 
-PROFILE = "accel:device_profile"
+from nova_lxd_ext.server.flavor import ACCELERATORS
 
 
 def of(instance: objects.Instance, passed: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -17,6 +17,6 @@ def of(instance: objects.Instance, passed: Sequence[Mapping[str, Any]]) -> Seque
     :param passed: what nova passed; empty where it passes none
     :raises AcceleratorRequestOpFailed: cyborg does not answer
     """
-    if passed or not instance.flavor.extra_specs.get(PROFILE):
+    if passed or not instance.flavor.extra_specs.get(ACCELERATORS):
         return passed
     return cyborg.get_client(nova_context.get_admin_context()).get_arqs_for_instance(instance.uuid)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Allocate a server's devices on this host: from nova's claim to grants, and back to the host."""
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -47,7 +48,14 @@ class FlavorDevices(AttachmentProvider):
         :raises DeviceNotFound: when a claimed device is not on this host any more
         :raises SpecError: on a bad flavor key, or an accelerator that no container can be given
         """
-        self._requests(instance, requested, view)
+        requests = self._requests(instance, requested, view)
+        if (least := self._least(instance)) is not None:
+            self._allocator.require_gpus(requests, consumer(instance), least, view)
+
+    def _least(self, instance: objects.Instance) -> int | None:
+        """Return without how many of its GPUs the server can run; None if it needs all of them."""
+        claim = flavor.gpus(instance.flavor.extra_specs, self._conf.lxd.gpu_capabilities)
+        return None if claim is None else claim.least
 
     def _requests(self, instance: objects.Instance, requested: RequestedResources,
                   view: HostView) -> tuple[Request, ...]:
@@ -59,20 +67,47 @@ class FlavorDevices(AttachmentProvider):
             management_nodes=self._conf.lxd.rdma_management_nodes,
             own_guids=self._conf.lxd.rdma_guid_policy == "instance",
             max_tx_rate=flavor.vf_rate(instance.flavor.extra_specs))
-        claimed = devices.claimed(instance, self._node_id()) if instance.get_pci_devices() else ()
-        names = (*claimed, *accelerators.addresses(arqs.of(instance, requested.accel_info)),
+        names = (*self._claimed(instance, view), *accelerators.addresses(arqs.of(instance, requested.accel_info)),
                  *self._slices.of(instance, consumer(instance), requested.allocations, view))
         if not names:
             return ()
         ports = [vifconfig.prefix_of(vif) for vif in requested.network_info]
         return devices.requests(instance.uuid, names, view.inventory, policy, ports.count("eth"), ports.count("ib"))
 
+    def _claimed(self, instance: objects.Instance, view: HostView) -> tuple[str, ...]:
+        """Return what nova has claimed, without GPUs that the server goes on without and that have left the host."""
+        found = devices.claimed(instance, self._node_id()) if instance.get_pci_devices() else ()
+        if not found or self._least(instance) is None:
+            return found
+        gone = self._allocator.gone(consumer(instance), view)
+        return tuple(name for name in found if name not in gone)
+
     def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
                    view: HostView) -> tuple[Part, ...]:
-        """Allocate all or none. What the server holds already stays as it is."""
+        """Allocate all or none. What the server holds already stays as it is, but for GPUs that are out of order: one that
+        can do without starts without them. Its container does not run."""
+        least = self._least(instance)
+
+        def present(requests: tuple[Request, ...]) -> tuple[Request, ...]:
+            return requests if least is None else self._allocator.leave_out(requests, consumer(instance), least, view)
+
+        return self._acquire(instance, requested, view, present)
+
+    def attach_running(self, instance: objects.Instance, requested: RequestedResources, view: HostView
+                       ) -> tuple[Part, ...]:
+        """Allocate as :meth:`attach_all` for a running container. What it goes on without for now, it does not get."""
+        return self._acquire(instance, requested, view, functools.partial(self._present, instance))
+
+    def _present(self, instance: objects.Instance, requests: tuple[Request, ...]) -> tuple[Request, ...]:
+        """Return the requests without those of what the server goes on without for now."""
+        return (requests if self._least(instance) is None
+                else self._allocator.present(requests, consumer(instance)))
+
+    def _acquire(self, instance: objects.Instance, requested: RequestedResources, view: HostView,
+                 present: Callable[[tuple[Request, ...]], tuple[Request, ...]]) -> tuple[Part, ...]:
         tried: tuple[Request, ...] | None = None
         while True:
-            requests = self._requests(instance, requested, view)
+            requests = present(self._requests(instance, requested, view))
             try:
                 return self._allocator.acquire(requests, consumer(instance), view) if requests else ()
             except errors.DeviceHeld:
@@ -104,8 +139,8 @@ class FlavorDevices(AttachmentProvider):
         self._allocator.repair.rebind_driver(consumer(instance), view)
 
     def preview(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Grant, ...]:
-        """Return the grants of :meth:`attach_all`, as far as they are known in advance; changes nothing."""
-        requests = self._requests(instance, requested, view)
+        """Return the grants of :meth:`attach_running`, as far as they are known in advance; changes nothing."""
+        requests = self._present(instance, self._requests(instance, requested, view))
         return self._allocator.preview(requests, consumer(instance), view) if requests else ()
 
     def users_of_others(self, instance: objects.Instance, grants: Collection[Grant], container: int | None,
@@ -120,8 +155,10 @@ class FlavorDevices(AttachmentProvider):
 
     def release_unused(self, instance: objects.Instance, parts: Sequence[Part], container: int | None,
                        view: HostView) -> None:
-        """Release the devices of the other flavor after a resize."""
+        """Release the devices of the other flavor after a resize. What the server goes on without for now stays its own."""
         kept = {grant.device.id for grant in grants_of(parts)}
+        if self._least(instance) is not None:
+            kept |= self._allocator.detached(consumer(instance)) & set(devices.claimed(instance, self._node_id()))
         for device_id in sorted(self._allocator.held_by(consumer(instance)) - kept):
             for complaint in self._allocator.release_device(device_id, consumer(instance), container, view):
                 LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)

@@ -8,6 +8,7 @@ or moves a server talks to the attachments, so that no kind is forgotten anywher
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from nova import objects
@@ -16,9 +17,11 @@ from oslo_log import log as logging
 from containerhost import errors
 from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Engine, first_process
+from containerhost.resizelock import resizing
 from containerhost.spec import Part, grants_of
 from nova_lxd_ext.server.requested import RequestedResources
 from nova_lxd_ext.storage import configdrive
+from nova_lxd_ext.validators import GPUS_MIN
 
 LOG = logging.getLogger(__name__)
 
@@ -79,12 +82,15 @@ class AttachmentProvider:
 
 
 class DeviceAttachments:
-    """:param providers: in the order in which they attach
+    """:param locks: the directory that all drivers of the host and the elastic service share
+    :param providers: in the order in which they attach
     :param view: makes the view of a new operation; the caller passes it to every method that the operation calls
     """
 
-    def __init__(self, engine: Engine, providers: Sequence[AttachmentProvider], view: Callable[[], HostView]) -> None:
+    def __init__(self, engine: Engine, providers: Sequence[AttachmentProvider], view: Callable[[], HostView],
+                 locks: Path) -> None:
         self._engine = engine
+        self._locks = locks
         self._providers = tuple(providers)
         self.view = view
 
@@ -102,8 +108,15 @@ class DeviceAttachments:
     def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
                    view: HostView) -> tuple[Part, ...]:
         """Attach everything. On an error the caller releases what was attached."""
+        with self._alone(instance):
+            pass  # the elastic service may be taking a GPU from the container, which ran a moment ago
         return tuple(part for provider in self._providers for part in provider.attach_all(context, instance, requested,
                                                                                           view))
+
+    def _alone(self, instance: objects.Instance) -> AbstractContextManager[object]:
+        """Keep the elastic service from changing the devices of a server that may lose some."""
+        return (resizing(self._locks, instance.name) if GPUS_MIN in instance.flavor.extra_specs
+                else contextlib.nullcontext())
 
     def update_devices(self, context: Any, instance: objects.Instance, requested: RequestedResources,
                        view: HostView) -> tuple[Part, ...]:
@@ -129,15 +142,16 @@ class DeviceAttachments:
             configdrive.let_read(instance.uuid, self._engine.root_ids(name)[0])
         for provider in self._providers:
             provider.starting(instance)
-        self._engine.start(name)
-        grants = grants_of(parts)
-        if not grants:
-            return
-        try:
-            self._engine.verify(name, grants)
-        except BaseException:
-            self._engine.stop(name, timeout=KILL_TIMEOUT, force=True)
-            raise
+        with self._alone(instance):
+            self._engine.start(name)
+            grants = grants_of(parts)
+            if not grants:
+                return
+            try:
+                self._engine.verify(name, grants)
+            except BaseException:
+                self._engine.stop(name, timeout=KILL_TIMEOUT, force=True)
+                raise
 
     def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
                     view: HostView) -> None:

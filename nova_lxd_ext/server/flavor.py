@@ -15,6 +15,7 @@ from oslo_utils import strutils, units
 
 from containerhost import errors
 from containerhost.elastic.claim import Claim, Wanted, claimed
+from containerhost.elastic.gpuclaim import GpuClaim
 from containerhost.grants import GPU_CAPABILITIES
 from containerhost.placement.affinity import Affinity, parse
 from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
@@ -22,6 +23,7 @@ from containerhost.storage import sharedmemory
 from nova_lxd_ext.validators import (
     ELASTIC,
     ELASTIC_PRIORITY,
+    GPUS_MIN,
     LIVE_RESIZE,
     MEMORY_MAX,
     MEMORY_MIN,
@@ -34,6 +36,7 @@ from nova_lxd_ext.validators import (
 )
 
 AFFINITY = "hpc:affinity"
+ACCELERATORS = "accel:device_profile"
 ORDINARY_PAGE_KIB = 4
 
 
@@ -225,6 +228,21 @@ def elastic(extra_specs: Mapping[str, str], topology: objects.InstanceNUMATopolo
     least, most = (None if found[key] is None else (found[key] or 0) * units.Mi for key in (MEMORY_MIN, MEMORY_MAX))
     return claimed(Wanted(found[VCPUS_MIN], found[VCPUS_MAX], least, most, found[ELASTIC_PRIORITY]), cpu, memory,
                    "The flavor")
+
+
+def gpus(extra_specs: Mapping[str, str], capabilities: Iterable[str]) -> GpuClaim | None:
+    """Return without how many of its GPUs a server can run; None if it did not opt in.
+
+    :param capabilities: the operator's default for ``lxd:gpu_capabilities``
+    :raises SpecError: the flavor's number is none, or its GPUs are not nova's own
+    """
+    least = _number(extra_specs, GPUS_MIN)
+    if least is None:
+        return None
+    if ACCELERATORS in extra_specs:
+        raise errors.SpecError(f"The flavor has {GPUS_MIN} and {ACCELERATORS}: the elastic service leaves Cyborg's "
+                               "devices alone. Remove one of the two keys.")
+    return GpuClaim(least, gpu_capabilities(extra_specs, capabilities))
 
 
 def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> frozenset[str]:

@@ -17,7 +17,7 @@ from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.corebinding import CoreBinding
-from containerhost.elastic import claim
+from containerhost.elastic import claim, gpuclaim
 from containerhost.engines import ContainerState, Engine, Status
 from containerhost.inside import resources
 from containerhost.rollback import Rollback
@@ -102,7 +102,7 @@ class Lifecycle:
         cpu = flavor.bound_cpu(chosen.vcpus, instance.numa_topology, self._host_cpus(), chosen.extra_specs)
         memory = flavor.memory(chosen.memory_mb, instance.numa_topology)
         own = flavor.elastic(chosen.extra_specs, instance.numa_topology, cpu, memory)
-        return self.cores.preview(claim.marked(ContainerSpec(
+        spec = claim.marked(ContainerSpec(
             name=instance.name,
             image="",
             cpu=dataclasses.replace(cpu, may_revert=may_get_cores_back(instance)),
@@ -113,7 +113,8 @@ class Lifecycle:
             cloud_init=cloudinit.documents(instance),
             processes=flavor.processes(chosen.extra_specs, conf.process_limit),
             gpu_libraries=flavor.prepared_libraries(chosen.extra_specs),
-            labels=labels.of(instance)), own))
+            labels=labels.of(instance)), own)
+        return self.cores.preview(gpuclaim.marked(spec, flavor.gpus(chosen.extra_specs, conf.gpu_capabilities)))
 
     def release_reserved_cores(self, instance: objects.Instance) -> None:
         """Let other containers have the cores that only a revert would have needed. An error is logged: the cores then
@@ -122,6 +123,8 @@ class Lifecycle:
             state = self._states.find(instance)
             if state is not None and state.reserved:
                 spec = self.spec(instance)
+                told = {key: text for key, text in state.labels.items() if key == resources.LABEL}
+                spec = dataclasses.replace(spec, labels=dict(spec.labels) | told)
                 cpu = dataclasses.replace(spec.cpu, may_revert=False, reserved=frozenset())
                 with self.cores.bound(dataclasses.replace(spec, cpu=cpu)) as bound:
                     self._engine.set_limits(instance.name, bound)

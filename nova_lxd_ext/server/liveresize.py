@@ -201,7 +201,7 @@ class LiveResize:
         :param spec: as the server is to be; its grants are allocated now
         :param current: the container as it is
         """
-        grants = grants_of(self._flavor_devices.attach_all(context, server, requested, view))
+        grants = grants_of(self._flavor_devices.attach_running(server, requested, view))
         with self._lifecycle.cores.bound(dataclasses.replace(spec, parts=grants)) as bound:
             self._live.adapt(current, with_grants(bound, grants, current))
         self._engine.verify(server.name, grants)

@@ -3,9 +3,10 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from containerhost.elastic.claim import Claim, Wanted, claimed
+from containerhost.elastic.gpuclaim import GpuClaim
 from containerhost.errors import SpecError
 from containerhost.placement.affinity import Affinity, parse
 from containerhost.spec import Cpu, IoLimit, Memory
@@ -15,7 +16,9 @@ from onedriver.vm import MIB, Disk, Topology, Vm
 
 JOB = re.compile(r"[A-Za-z0-9._-]{1,64}")
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-BOUNDS = re.compile(r"(?P<key>cores|memory|priority)=(?P<least>[0-9]{1,9})(?:-(?P<most>[0-9]{1,9}))?", re.I | re.A)
+GPUS = "gpus"
+NETWORK = "02"  # begins the class of PCI network functions
+BOUNDS = re.compile(r"(?P<key>cores|memory|priority|gpus)=(?P<least>[0-9]{1,9})(?:-(?P<most>[0-9]{1,9}))?", re.I | re.A)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,13 +143,9 @@ def elastic(vm: Vm, cpu: Cpu, memory: Memory) -> Claim | None:
 
     :raises BadInput: HPC says something else, or more than CPU, VCPU and MEMORY
     """
-    text = vm.hpc.get("ELASTIC", "")
-    if not text:
+    found = bounds(vm)
+    if not found.keys() - {GPUS}:
         return None
-    found = {match["key"].lower(): match for item in text.split(",") if (match := BOUNDS.fullmatch(item.strip()))}
-    if len(found) != len(text.split(",")):
-        raise BadInput(f"HPC of VM {vm.id} has ELASTIC={text[:60]!r}, but must have some of cores=LEAST-MOST, "
-                       "memory=LEAST-MOST (MiB) and priority=0 to 10, separated by commas")
     if vm.topology.pin_policy not in ("NONE", "NODE_AFFINITY"):
         raise BadInput(f"HPC of VM {vm.id} has ELASTIC, and TOPOLOGY binds it to cores ({vm.topology.pin_policy}); "
                        "remove one of the two")
@@ -161,6 +160,38 @@ def elastic(vm: Vm, cpu: Cpu, memory: Memory) -> Claim | None:
         raise BadInput(f"VM {vm.id} may grow to {claim.cores.most} cores by HPC=[ELASTIC], but claims only "
                        f"CPU={vm.cpu / 100:g} of them; raise CPU, or say cores=LEAST-MOST with a lower maximum")
     return claim
+
+
+def elastic_gpus(vm: Vm, capabilities: Iterable[str]) -> GpuClaim | None:
+    """Return without how many of its GPUs a VM can run; None if its template does not say so.
+
+    :param capabilities: which of the driver's libraries come with its GPUs
+    :raises BadInput: HPC says something else
+    """
+    least, most = _bounds(bounds(vm).get(GPUS))
+    if least is None:
+        return None
+    gpus = sum(1 for pci in vm.pcis if not (pci.class_code or "").startswith(NETWORK)
+               and not (pci.address and "/" in pci.address.device_id))
+    if not least <= (gpus if most is None else most) == gpus:
+        raise BadInput(f"HPC of VM {vm.id} has ELASTIC={vm.hpc['ELASTIC'][:60]!r}, but its template asks for {gpus} whole "
+                       "GPUs, all of which it has while they are in order: gpus=LEAST, or gpus=LEAST-MOST with these as "
+                       "the most")
+    return GpuClaim(least, frozenset(capabilities))
+
+
+def bounds(vm: Vm) -> dict[str, re.Match[str]]:
+    """Return the parts of a template's ELASTIC by their keys; none where it has none.
+
+    :raises BadInput: HPC says something else
+    """
+    text = vm.hpc.get("ELASTIC", "")
+    items = text.split(",") if text else []
+    found = {match["key"].lower(): match for item in items if (match := BOUNDS.fullmatch(item.strip()))}
+    if len(found) != len(items):
+        raise BadInput(f"HPC of VM {vm.id} has ELASTIC={text[:60]!r}, but must have some of cores=LEAST-MOST, "
+                       "memory=LEAST-MOST (MiB), gpus=LEAST and priority=0 to 10, separated by commas")
+    return found
 
 
 def _bounds(match: re.Match[str] | None) -> tuple[int | None, int | None]:

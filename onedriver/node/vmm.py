@@ -10,6 +10,7 @@ import abc
 import dataclasses
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,7 +18,7 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import Consumer
 from containerhost.corebinding import CoreBinding
 from containerhost.devices.scan import HostView
-from containerhost.elastic import claim
+from containerhost.elastic import claim, gpuclaim
 from containerhost.engines import Containers, ContainerState, Status, first_process
 from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound
 from containerhost.grants import Grant
@@ -125,6 +126,10 @@ class BaseVmm(abc.ABC):
         if isinstance(part, Nic):
             self._attach_interface(call.vm, part)
             return
+        with self._alone(call.vm):
+            self._attach_device(call, own, part)
+
+    def _attach_device(self, call: Call, own: str, part: Pci) -> None:
         view = self._allocator.view()
         (request,) = self._requests(call.vm, [part], view)
         running, others = self._is_running(own), self._held(call.vm, view, part)
@@ -141,6 +146,10 @@ class BaseVmm(abc.ABC):
         if isinstance(part, Nic):
             self._detach_interface(call.vm, part)
             return
+        with self._alone(call.vm):
+            self._detach_device(call, part)
+
+    def _detach_device(self, call: Call, part: Pci) -> None:
         device_id = part.chosen().device_id
         if device_id not in self._allocator.held_by(self._consumer(call.vm_id)):
             return
@@ -178,7 +187,7 @@ class BaseVmm(abc.ABC):
         with resizing(Path(self._options.owners), own):
             if not self._is_running(own):
                 self._reconfigure(call.vm, self._noted(spec))
-            elif claim.LABEL in spec.labels:
+            elif is_elastic(spec):
                 self._resize_announced(call.vm, spec)
             else:
                 validation.of_shrinking(own, spec.memory.size, self._engine.metrics(own).memory)
@@ -205,7 +214,7 @@ class BaseVmm(abc.ABC):
 
     def _noted(self, spec: ContainerSpec) -> ContainerSpec:
         """Return the spec with the document of its resources, for a VM that the elastic service may resize."""
-        if claim.LABEL not in spec.labels:
+        if not is_elastic(spec):
             return spec
         from containerhost.inside import resources  # noqa: PLC0415  (few VMs opt in)
 
@@ -310,11 +319,21 @@ class BaseVmm(abc.ABC):
     def _acquire_anew(self, vm: Vm, view: HostView) -> tuple[Grant, ...]:
         """Acquire the devices of a stopped container: while it was powered off, devices may have been detached without
         a script being called."""
-        requests = self._requests(vm, vm.pcis, view)
-        wanted = {request.address for request in requests}
-        for device_id in sorted(self._allocator.held_by(self._consumer(vm.id)) - wanted):
+        with self._alone(vm):
+            pass  # the elastic service may be taking a GPU from the container, which ran a moment ago
+        consumer, claim = self._consumer(vm.id), limits.elastic_gpus(vm, ())
+        requests = self._all_requests(vm, view)
+        wanted = {request.address for request in requests} | self._gone(vm, view)
+        for device_id in sorted(self._allocator.held_by(consumer) - wanted):
             complain(self._release(vm.id, device_id, view))
+        if claim is not None:
+            requests = self._allocator.leave_out(requests, consumer, claim.least, view)
         return self._acquire(vm, requests, view)
+
+    def _alone(self, vm: Vm) -> AbstractContextManager[object]:
+        """Keep the elastic service from changing the devices of a VM that may lose some."""
+        elastic = limits.elastic_gpus(vm, ()) is not None
+        return resizing(Path(self._options.owners), name(vm.id)) if elastic else nullcontext()
 
     # Questions.
 
@@ -324,6 +343,15 @@ class BaseVmm(abc.ABC):
     def _requests(self, vm: Vm, pcis: Sequence[Pci], view: HostView) -> tuple[devices.Request, ...]:
         """Return the VM's device requests; the host is scanned only where there are any."""
         return devices.requests(pcis, view.inventory, self._device_options(vm)) if pcis else ()
+
+    def _all_requests(self, vm: Vm, view: HostView) -> tuple[devices.Request, ...]:
+        """Return the requests for all devices of the VM, without GPUs that it goes on without and that have left the
+        host."""
+        gone = self._gone(vm, view)
+        return self._requests(vm, [pci for pci in vm.pcis if pci.chosen().device_id not in gone], view)
+
+    def _gone(self, vm: Vm, view: HostView) -> frozenset[str]:
+        return frozenset() if limits.elastic_gpus(vm, ()) is None else self._allocator.gone(self._consumer(vm.id), view)
 
     def _node_cores(self, vm: Vm) -> NodeCores:
         """Return the host's cores, for a VM that OpenNebula has placed on some, or that asks for an affinity."""
@@ -376,17 +404,25 @@ class BaseVmm(abc.ABC):
         return self._engine.container(own).status is Status.RUNNING
 
     def _held(self, vm: Vm, view: HostView, but: Pci | None = None) -> tuple[Grant, ...]:
-        """Return the devices that the VM holds, without that of ``but``.
+        """Return the devices that the VM's container has, without that of ``but``.
 
         :raises DeviceNotFound: one of them left the host
         """
-        held = self._allocator.held_by(self._consumer(vm.id))
-        requests = self._requests(vm, [pci for pci in vm.pcis if pci != but], view)
+        consumer = self._consumer(vm.id)
+        away = self._allocator.detached(consumer)
+        held = self._allocator.held_by(consumer) - away
+        others = [pci for pci in vm.pcis if pci != but and pci.chosen().device_id not in away]
+        requests = self._requests(vm, others, view)
         mine = [request for request in requests if request.address in held]
-        return self._allocator.grants(mine, self._consumer(vm.id), view) if mine else ()
+        return self._allocator.grants(mine, consumer, view) if mine else ()
 
     def _others(self, vm_id: int, grant: Grant, view: HostView) -> tuple[Grant, ...]:
         """Return what the VM has beside ``grant`` and the host still has, as grants without options: what shares device
         nodes with it."""
         return tuple(other for other in self._allocator.held(self._consumer(vm_id), view)
                      if other.device.id != grant.device.id)
+
+
+def is_elastic(spec: ContainerSpec) -> bool:
+    """Return whether the elastic service may change the container: then it has a document of its resources."""
+    return claim.LABEL in spec.labels or gpuclaim.LABEL in spec.labels

@@ -16,7 +16,7 @@ from typing import Any
 
 from containerhost import vendors
 from containerhost.devices.model import CharNode
-from containerhost.elastic import claim
+from containerhost.elastic import claim, gpuclaim
 from containerhost.errors import SpecError, UnsupportedOnHost
 from containerhost.grants import GPU_CAPABILITIES, GpuGrant, Grant
 from containerhost.idlist import id_runs
@@ -61,7 +61,7 @@ CDI_HOTPLUG = "gpu_cdi_hotplug"
 CGROUP2 = "containerhost.cgroup2"
 
 # Marks that say which size a container has and may have: they change with its limits.
-SIZE_LABELS = (claim.LABEL, resources.LABEL)
+SIZE_LABELS = (claim.LABEL, gpuclaim.LABEL, resources.LABEL)
 
 OWN_CORES = "user.containerhost.cores"  # the cores that a container has for itself
 RESERVED_CORES = f"{OWN_CORES}.reserved"  # those that it had, and may have to have again

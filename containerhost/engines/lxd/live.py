@@ -22,6 +22,7 @@ from containerhost.engines.lxd import config, cores
 from containerhost.engines.lxd.client import LxdClient, VersionedInstance
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.states import STATUSES
+from containerhost.grants import Grant
 from containerhost.idlist import id_list
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec
@@ -116,16 +117,24 @@ class Live:
         refuses when anything else has changed the container."""
         instance, etag = current
         name, online = instance["name"], id_list(self._host.text("/sys/devices/system/cpu/online"))
-        if STATUSES.get(instance["status_code"]) is not Status.RUNNING:
-            raise errors.EngineConflict(f"container {name} does not run, so it is not resized")
+        require_running(instance)
         if not size.cores <= online:
             raise errors.UnsupportedOnHost(f"container {name} is to run on cores {config.core_list(size.cores)}, of "
                                            f"which {config.core_list(size.cores - online)} are offline")
-        keys = {cores.LIMIT: config.core_list(size.cores), "limits.memory": str(size.memory)}
-        keys |= {f"user.{key}": value for key, value in labels.items()}
+        keys = {cores.LIMIT: config.core_list(size.cores), "limits.memory": str(size.memory)} | user_keys(labels)
         self._client.replace_instance(name, instance | {"config": instance["config"] | keys}, etag)
         cores.wait_applied(self._client, self._engine.change, self._host, name, self._engine.pid(name),
                            keys[cores.LIMIT])
+
+    def relabel(self, current: VersionedInstance, labels: Mapping[str, str]) -> None:
+        instance, etag = current
+        require_running(instance)
+        self._client.replace_instance(instance["name"], instance | {"config": instance["config"] | user_keys(labels)},
+                                      etag)
+
+    def hindrances(self, current: VersionedInstance, grants: Collection[Grant]) -> tuple[str, ...]:
+        extensions = self._client.extensions
+        return device_obstacles(current.instance["devices"], config.devices_of_all(grants, extensions), extensions)
 
     def replace_devices(self, current: VersionedInstance, spec: ContainerSpec) -> None:
         """Take everything granted from the running container and give it the grants of ``spec``: for one that does not
@@ -150,7 +159,20 @@ class Live:
                                                            lambda: self._client.replace_instance(name, changed, etag))
 
 
+def require_running(instance: Instance) -> None:
+    """Refuse a container that does not run any more.
+
+    :raises EngineConflict: it does not run
+    """
+    if STATUSES.get(instance["status_code"]) is not Status.RUNNING:
+        raise errors.EngineConflict(f"container {instance['name']} does not run, so it is not changed")
+
+
 # Pure: from what a container has to what is written.
+
+def user_keys(labels: Mapping[str, str]) -> dict[str, str]:
+    return {f"user.{key}": value for key, value in labels.items()}
+
 
 def steps(present: Instance, wanted: Target, kept: Mapping[str, Device]) -> list[Step]:
     """Return the changes to write one after another; none that changes nothing. What LXD only records goes with the

@@ -411,7 +411,8 @@ def world(directory: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | No
     disks = FakeDisks()
     disk_transfers = FakeDiskTransfers(disks)
     ephemerals = Ephemerals(disks, disk_transfers)
-    attachments = DeviceAttachments(engine, (flavor_devices, ports, volumes, ephemerals), allocator.view)
+    attachments = DeviceAttachments(engine, (flavor_devices, ports, volumes, ephemerals), allocator.view,
+                                    directory / "owners")
     cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
     lifecycle = Lifecycle(conf, engine, states, attachments, FakeImages(),
                           CoreBinding(engine, host, directory, labels.UUID), lambda: cpus, lambda *_: None)

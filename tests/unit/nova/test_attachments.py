@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -56,7 +57,7 @@ class AttachmentsTest(testtools.TestCase):
         return DeviceAttachments(self.engine, (Recording("a", self.log, Nic("eth0", "v"), first_fails),
                                                Recording("b", self.log, BlockDevice("x", "/dev/loop0", "/dev/vdb"),
                                                          last_fails)),
-                                 HostView)
+                                 HostView, Path("/nowhere"))
 
     def test_parts_come_in_the_suppliers_order_and_confirmations_are_awaited_after_all(self) -> None:
         parts = self.attachments().update_devices(None, self.server, NOTHING, HostView())

@@ -39,6 +39,7 @@ class ValidatorsTest(testtools.TestCase):
             "hpc:vcpus_max": (("1", "64"), ("", "0", "-1", "1.5", "1-4")),
             "hpc:memory_min": (("16", "65536"), ("", "0", "15", "1.5", "1 GiB")),
             "hpc:memory_max": (("16", "65536"), ("", "0", "15", "1.5", "1 GiB")),
+            "hpc:gpus_min": (("0", "1", "16"), ("", "-1", "1.5", "1-2")),
             "hpc:elastic_priority": (("0", "10"), ("", "11", "-1", "high")),
             "lxd:live_resize": (("preferred", "required"), ("", "true", "Required", "required,preferred")),
         }

@@ -96,10 +96,12 @@ class TestEveryState(RecoveryTestCase):
     def in_state(self, name: str, state: State) -> None:
         store = self.store(name)
         store.claim([self.gpu], consumer("c1"), lambda device: ())
-        if state in (State.PREPARED, State.ATTACHED, State.CLEANING, State.BLOCKED):
+        if state in (State.PREPARED, State.ATTACHED, State.DETACHED, State.CLEANING, State.BLOCKED):
             store.prepare(self.gpu.id, consumer("c1"), {})
-        if state in (State.ATTACHED, State.CLEANING, State.BLOCKED):
+        if state in (State.ATTACHED, State.DETACHED, State.CLEANING, State.BLOCKED):
             store.attach([self.gpu.id], consumer("c1"))
+        if state is State.DETACHED:
+            store.detach([self.gpu.id], consumer("c1"))
         if state in (State.CLEANING, State.BLOCKED):
             store.begin_cleaning(self.gpu.id)
         if state is State.BLOCKED:

@@ -9,6 +9,7 @@ ROWS = {
     State.CLAIMED: (Action.DROP, Action.DROP, Action.DROP, Action.DROP),
     State.PREPARED: (Action.CLEAN, Action.CLEAN, Action.CLEAN, Action.CLEAN),
     State.ATTACHED: (Action.REBIND, Action.CLEAN, Action.KEEP, Action.CLEAN),
+    State.DETACHED: (Action.KEEP, Action.CLEAN, Action.KEEP, Action.CLEAN),
     State.CLEANING: (Action.CLEAN, Action.CLEAN, Action.CLEAN, Action.CLEAN),
     State.BLOCKED: (Action.KEEP, Action.CLEAN, Action.CLEAN, Action.CLEAN),
 }
@@ -31,7 +32,7 @@ class TestRecovery(testtools.TestCase):
                               (Action.KEEP, Action.REBIND))
 
     def test_what_a_container_may_have_had_is_never_dropped(self):
-        for state in (State.PREPARED, State.ATTACHED, State.CLEANING, State.BLOCKED):
+        for state in (State.PREPARED, State.ATTACHED, State.DETACHED, State.CLEANING, State.BLOCKED):
             for same_boot, exists in CASES:
                 self.assertNotEqual(Action.DROP, recovery(state, same_boot=same_boot, exists=exists))
 
@@ -41,7 +42,7 @@ class TestTransitions(testtools.TestCase):
         allowed = {"free claimed", "claimed prepared", "claimed attached", "claimed cleaning", "claimed blocked",
                    "claimed free", "prepared attached", "prepared cleaning", "prepared blocked", "attached cleaning",
                    "attached blocked", "cleaning free", "cleaning blocked", "cleaning attached", "blocked cleaning",
-                   "blocked free"}
+                   "blocked free", "attached detached", "detached attached", "detached cleaning", "detached blocked"}
         for old in State:
             for new in State:
                 if old is new or f"{old} {new}" in allowed:

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Announce changes of containers, wait for their guests, and record what was begun: one change of a container at a
+time."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from containerhost import errors
+from containerhost.elastic.state import State, StateFile, Step
+from containerhost.elastic.usage import age
+from containerhost.inside import resources
+from containerhost.inside.guestnotice import GuestNotice
+from containerhost.sysfs import Host
+
+LOG = logging.getLogger(__name__)
+
+START_TIME = 120.0  # s that a container may take to start
+SEEN_INTERVAL = 60  # s after which what was seen is written, though nothing has changed
+REST = 60.0  # s until a change that failed is tried again: its guest was asked to let go for nothing
+FAILURES = (errors.ContainerHostError, OSError)
+
+
+class Running(Protocol):
+    """A container that runs.
+
+    :ivar key: engine and name, ``lxd/c1``
+    :ivar pid: its first process
+    :ivar document: of its resources, as the driver or this service wrote it; None where there is none yet
+    """
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def document(self) -> str | None: ...
+
+
+class Changes:
+    """:param notices: by engine
+    :param clock: seconds since 1970
+    :param monotonic: seconds of a clock that is never set
+    :ivar steps: changes that are under way, by engine and container
+    :ivar done: how often what was done, by kind and outcome, for the metrics
+    :ivar seen: what the last round saw
+    """
+
+    def __init__(self, notices: Mapping[str, GuestNotice], file: StateFile, host: Host, clock: Callable[[], float],
+                 monotonic: Callable[[], float]) -> None:
+        self._notices = notices
+        self._file = file
+        self._host = host
+        self._clock = clock
+        self._monotonic = monotonic
+        self._told: dict[str, tuple[int, int]] = {}  # its first process, and the generation
+        self._announced: set[str] = set()  # by this process
+        self._resting: dict[str, float] = {}  # until when
+        self._written: tuple[Any, Mapping[str, Step]] = (None, {})
+        self._written_at = 0
+        state = file.read()
+        self.steps: dict[str, Step] = dict(state.steps)
+        self.seen: Mapping[str, Any] = state.seen
+        self.done: dict[tuple[str, str], int] = {}
+
+    def is_ready(self) -> bool:
+        """Return whether a change that is under way can go on."""
+        return any(self.is_over(key, step) for key, step in self.steps.items())
+
+    def is_resting(self, key: str) -> bool:
+        """Return whether this failed a short time ago."""
+        return self._monotonic() < self._resting.get(key, 0.0)
+
+    def rest(self, key: str) -> None:
+        """Let what failed not be tried again at once."""
+        self._resting = {each: until for each, until in self._resting.items() if self._monotonic() < until}
+        self._resting[key] = self._monotonic() + REST
+
+    def announce(self, container: Running, step: Step) -> bool:
+        """Announce a change.
+
+        :returns: whether the guest listens
+        """
+        self._announced.add(container.key)
+        LOG.info("Container %s is to lose something by generation %d", container.key, step.generation + 1)
+        return self._notice(container.key).begin(container.name, container.document or "", step.document, step.until)
+
+    def announce_again(self, container: Running, step: Step) -> None:
+        """Announce a change that another process has begun: it may have written it down, and told nobody."""
+        if container.key not in self._announced:
+            self.announce(container, step)
+
+    def is_over(self, key: str, step: Step) -> bool:
+        """Return whether the guest has acknowledged, or its time is over, or nobody has to be waited for."""
+        return step.applying or self._clock() >= step.until or self.is_acknowledged(key, step)
+
+    def is_acknowledged(self, key: str, step: Step) -> bool:
+        return self._notice(key).acknowledged(key.partition("/")[2]) >= resources.generation(
+            resources.parse(step.document))
+
+    def put(self, key: str, step: Step) -> None:
+        self.steps[key] = step
+        self._write()
+
+    def forget(self, key: str) -> None:
+        """End a step, so that the guest is told anew what it has."""
+        self.steps.pop(key, None)
+        self._announced.discard(key)
+        self._told.pop(key, None)
+
+    def count(self, kind: str, outcome: str) -> None:
+        self.done[kind, outcome] = self.done.get((kind, outcome), 0) + 1
+
+    def fail(self, container: Running, outcome: str) -> None:
+        self.rest(container.key)
+        self.withdraw(container, outcome)
+
+    def withdraw(self, container: Running, outcome: str) -> None:
+        """End a change that does not come about, and tell the guest so."""
+        self.count("change", outcome)
+        self.forget(container.key)
+        self.tell(container)
+
+    def tell(self, container: Running) -> None:
+        """Write its document into the container, once for each start of it and each change."""
+        if container.document is None or container.key in self.steps:
+            return
+        notice = self._notice(container.key)
+        now = container.pid, resources.generation(resources.parse(container.document))
+        if self._told.get(container.key) != now or (self._is_starting(container)
+                                                    and not notice.has_document(container.name)):
+            notice.notify(container.name, container.document)
+            self._told[container.key] = now
+
+    def _is_starting(self, container: Running) -> bool:
+        """Return whether its init may still mount something over what was written."""
+        found = age(self._host, container.pid)
+        return found is not None and found < START_TIME
+
+    def see(self, seen: Mapping[str, Any]) -> None:
+        """Remember what was seen; write it where it is of interest: sizes have changed, or a minute has passed."""
+        self.seen = seen
+        sizes = [{key: value for key, value in each.items() if key != "used"} for each in seen["containers"]]
+        if (sizes, self.steps) != self._written or seen["time"] >= self._written_at + SEEN_INTERVAL:
+            self._written, self._written_at = (sizes, dict(self.steps)), seen["time"]
+            self._write()
+
+    def _write(self) -> None:
+        self._file.write(State(dict(self.steps), self.seen))
+
+    def _notice(self, key: str) -> GuestNotice:
+        return self._notices[key.partition("/")[0]]

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decide which of its GPUs a container that opted in gets back, and which it is to lose. Pure.
+
+A container keeps what is in order, and of the rest as much as it needs for its least. While it runs it gets nothing
+that is out of order.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from containerhost.allocation.states import State
+from containerhost.allocation.store import Allocation, Consumer
+from containerhost.devices.model import Device, Kind
+from containerhost.devices.scan import Inventory
+from containerhost.elastic.gpuclaim import GpuClaim
+from containerhost.inside import resources
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuMember:
+    """A container that opted in with its GPUs and runs.
+
+    :ivar key: engine and name, ``lxd/c1``
+    :ivar pid: its first process
+    :ivar mark: its claim, as it is written
+    :ivar document: of its resources; None where there is none
+    """
+
+    key: str
+    name: str
+    pid: int
+    claim: GpuClaim
+    mark: str
+    document: str | None
+
+    @property
+    def generation(self) -> int:
+        return resources.generation(resources.parse(self.document))
+
+    @property
+    def told(self) -> frozenset[str]:
+        """Return the whole GPUs that its document names."""
+        devices = (resources.parse(self.document) or {}).get("devices", ())
+        return frozenset(device["id"] for device in devices if device["kind"] == Kind.GPU)
+
+
+class Gpus(NamedTuple):
+    """The whole GPUs that are allocated to a container.
+
+    :ivar consumer: None where it has none, or its records are of several
+    :ivar present: those that it may have; all of them are of this host
+    :ivar detached: those that it does not have for now
+    """
+
+    consumer: Consumer | None
+    present: tuple[Device, ...] = ()
+    detached: tuple[str, ...] = ()
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(device.id for device in self.present)
+
+
+class Decision(NamedTuple):
+    """:ivar give: it gets them back now
+    :ivar take: it is to lose them
+    :ivar correct: its document does not say what it has
+    """
+
+    give: tuple[str, ...] = ()
+    take: tuple[str, ...] = ()
+    correct: bool = False
+
+
+def allocated(engine: str, name: str, records: Mapping[str, Allocation], inventory: Inventory) -> Gpus:
+    """Return the GPUs of a container.
+
+    :param engine: as the records name it
+    """
+    mine = {device_id: record for device_id, record in records.items()
+            if (record.consumer.engine, record.consumer.container) == (engine, name)}
+    consumers = {record.consumer for record in mine.values()}
+    if len(consumers) != 1:
+        return Gpus(None)
+    gpus = tuple(device for device in inventory.devices if device.kind is Kind.GPU and device.id in mine
+                 and mine[device.id].state is State.ATTACHED)
+    return Gpus(consumers.pop(), gpus, tuple(sorted(device_id for device_id, record in mine.items()
+                                                    if record.state is State.DETACHED)))
+
+
+def decide(member: GpuMember, gpus: Gpus, well: Collection[str]) -> Decision:
+    """Return what is to be done.
+
+    :param well: ids of GPUs that are in order
+    """
+    give = tuple(name for name in gpus.detached if name in well)
+    # One without a driver has no nodes: there is nothing to take.
+    bad = sorted((device for device in gpus.present if not device.healthy and device.nodes),
+                 key=lambda device: device.sound)
+    spare = max(0, len(gpus.present) - member.claim.least)
+    return Decision(give, tuple(device.id for device in bad[:spare]), member.told != gpus.ids)
+
+
+def row(member: GpuMember, gpus: Gpus, reasons: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the status tells of a container's GPUs.
+
+    :param reasons: what is wrong with each device that is out of order
+    """
+    return {"present": sorted(gpus.ids), "least": member.claim.least, "most": len(gpus.present) + len(gpus.detached),
+            "detached": {name: reasons.get(name, "") for name in gpus.detached}}

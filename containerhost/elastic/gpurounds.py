@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at the GPUs of the containers that opted in, round by round, and do what is decided about them.
+
+A container that is to lose a GPU is announced it first, and loses it when its guest has acknowledged or its time is
+over, unless a process still has it open. One that gets a GPU back has it first and is told then.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from containerhost import errors
+from containerhost.devices.scan import HostView, Inventory
+from containerhost.elastic import gpuclaim, gpuplan
+from containerhost.elastic.changes import FAILURES, Changes
+from containerhost.elastic.gpuplan import Decision, GpuMember, Gpus
+from containerhost.elastic.gpus import EngineGpus
+from containerhost.elastic.state import Step
+from containerhost.engines import ContainerState, Metrics, Status
+from containerhost.inside import resources
+
+LOG = logging.getLogger(__name__)
+
+WELL_TIME = 10.0  # s that a GPU must have been in order before it is given back
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A container's GPUs, and the view of the host that they are from."""
+
+    gpus: Gpus
+    view: HostView
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.view.inventory
+
+
+class GpuRounds:
+    """:param engines: those of which containers can run without some of their GPUs
+    :param notice: seconds that a guest has to let go
+    :ivar rows: what the status tells, by container, as the last round left it
+    """
+
+    def __init__(self, engines: Mapping[str, EngineGpus], changes: Changes, notice: float, clock: Callable[[], float],
+                 monotonic: Callable[[], float]) -> None:
+        self._engines = engines
+        self._changes = changes
+        self._notice = notice
+        self._clock = clock
+        self._monotonic = monotonic
+        self._well_since: dict[str, float] = {}
+        self.rows: dict[str, dict[str, Any]] = {}
+
+    def member(self, engine: str, state: ContainerState, metrics: Metrics) -> GpuMember | None:
+        """Return an opted-in container that runs; None for all others, which are never touched."""
+        if (engine not in self._engines or state.status is not Status.RUNNING or metrics.pid is None
+                or gpuclaim.LABEL not in state.labels):
+            return None
+        try:
+            own = gpuclaim.parse(state.labels)
+        except ValueError as error:
+            LOG.warning("Container %s/%s keeps its GPUs: %s", engine, state.name, error)
+            return None
+        return own and GpuMember(f"{engine}/{state.name}", state.name, metrics.pid, own, state.labels[gpuclaim.LABEL],
+                                 state.labels.get(resources.LABEL))
+
+    def plan(self, members: Sequence[GpuMember]) -> dict[str, dict[str, Any]]:
+        """Return what the status would tell; nothing is changed."""
+        return {key: row(member, seen) for key, (member, seen) in self._look(members).items()}
+
+    def round(self, members: Sequence[GpuMember]) -> list[GpuMember]:
+        """Bring each container one step nearer to the GPUs that it is to have.
+
+        :returns: the containers as they are now
+        :raises EngineUnavailable: an engine does not answer
+        """
+        keys = {member.key for member in members}
+        for key in [key for key, step in self._changes.steps.items() if step.devices and key not in keys]:
+            self._changes.forget(key)
+        try:
+            looked = self._look(members)
+            self._note_well(looked)
+            after = [self._one(member, looked[member.key][1]) for member in members]
+            self.rows = self.plan(after)
+        except errors.EngineUnavailable:
+            raise
+        except FAILURES as error:
+            LOG.error("GPUs stay where they are: %s", error)
+            return list(members)
+        return after
+
+    def _look(self, members: Sequence[GpuMember]) -> dict[str, tuple[GpuMember, Seen]]:
+        """Return what is allocated to the containers; each engine's records and the host's devices are read once."""
+        found = {}
+        for name, engine in self._engines.items():
+            mine = [member for member in members if member.key.partition("/")[0] == name]
+            if mine:
+                view, records = engine.view(), engine.store.records()
+                found.update({member.key: (member, Seen(gpuplan.allocated(engine.name, member.name, records,
+                                                                          view.inventory), view)) for member in mine})
+        return found
+
+    def _note_well(self, looked: Mapping[str, tuple[GpuMember, Seen]]) -> None:
+        """Note since when each GPU that was taken has been in order."""
+        well = {device.id for _, seen in looked.values() for device in seen.inventory.devices
+                if device.healthy and device.id in seen.gpus.detached}
+        self._well_since = {name: self._well_since.get(name, self._monotonic()) for name in well}
+
+    def _one(self, member: GpuMember, seen: Seen) -> GpuMember:
+        step = self._changes.steps.get(member.key)
+        if (step and not step.devices) or member.document is None:
+            return member
+        well = {name for name, since in self._well_since.items() if self._monotonic() - since >= WELL_TIME}
+        decision = gpuplan.decide(member, seen.gpus, well)
+        if step:
+            return self._go_on(member, seen, step, decision)
+        if seen.gpus.consumer is None:
+            return member
+        if (decision.correct or decision.give) and not self._changes.is_resting(giving(member)):
+            return self._give(member, seen, decision)
+        if decision.take and not self._changes.is_resting(member.key):
+            return self._begin(member, seen, decision.take)
+        return member
+
+    def _give(self, member: GpuMember, seen: Seen, decision: Decision) -> GpuMember:
+        def failed(why: str, error: Exception) -> GpuMember:
+            LOG.warning("Container %s %s: %s", member.key, why, error)
+            self._changes.count("change", "failed")
+            self._changes.rest(giving(member))
+            return member
+
+        try:
+            document = self._engine(member).give(member, seen.gpus, decision.give, seen.view)
+        except errors.EngineUnavailable:
+            raise  # the next round repeats it
+        except (errors.EngineConflict, errors.EngineNotFound, errors.DeviceBusy) as error:
+            LOG.info("Container %s is looked at again: %s", member.key, error)
+            return member
+        except errors.UnsupportedOnHost as error:
+            return failed("gets its GPUs back when it is started again", error)
+        except FAILURES as error:
+            return failed("does not get its GPUs back", error)
+        for name in decision.give:
+            LOG.info("Container %s has GPU %s again", member.key, name)
+            self._changes.count("change", "grown")
+        self._changes.forget(member.key)
+        return dataclasses.replace(member, document=document)
+
+    def _begin(self, member: GpuMember, seen: Seen, take: tuple[str, ...]) -> GpuMember:
+        known = {device.id: device for device in seen.inventory.devices}
+        document = resources.exchanged(member.document or "", take, (), known)
+        step = Step(member.generation, member.mark, document, self._clock() + self._notice, devices=take)
+        for name in take:
+            LOG.info("Container %s is to lose GPU %s: %s", member.key, name, "; ".join(known[name].health))
+        self._changes.put(member.key, step)  # before anybody is told: who comes after a kill knows of it
+        if self._changes.announce(member, step):
+            return member
+        return self._take(member, seen, dataclasses.replace(step, until=0), "unheard")
+
+    def _go_on(self, member: GpuMember, seen: Seen, step: Step, decision: Decision) -> GpuMember:
+        """Go on with a change that was begun, by this process or by one that was killed."""
+        if step.mark != member.mark or (member.document != step.document and member.generation != step.generation):
+            LOG.info("Container %s was changed by somebody else meanwhile", member.key)
+            self._changes.forget(member.key)
+            return member
+        if step.applying or member.document == step.document:
+            return self._take(member, seen, step, "recovered")
+        if not set(step.devices) <= set(decision.take):
+            self._changes.withdraw(member, "withdrawn")
+            return member
+        if self._changes.is_over(member.key, step):
+            answered = self._changes.is_acknowledged(member.key, step)
+            return self._take(member, seen, step, "acknowledged" if answered else "timed out")
+        self._changes.announce_again(member, step)
+        return member
+
+    def _take(self, member: GpuMember, seen: Seen, step: Step, outcome: str) -> GpuMember:
+        try:
+            document = self._engine(member).take(
+                member, seen.gpus, step.devices,
+                lambda: self._changes.put(member.key, dataclasses.replace(step, applying=True)), seen.view)
+        except errors.EngineUnavailable:
+            raise  # whether it was taken is not known: the step stays
+        except (errors.EngineConflict, errors.EngineNotFound, errors.DeviceBusy) as error:
+            if not isinstance(error, errors.EngineBusy | errors.DeviceBusy):
+                self._changes.forget(member.key)
+            LOG.info("Container %s is looked at again: %s", member.key, error)
+            return member
+        except errors.DeviceInUse as error:
+            LOG.warning("Container %s keeps a GPU that is out of order: %s", member.key, error)
+            self._changes.fail(member, "in use")
+            return member
+        except FAILURES as error:
+            LOG.warning("Container %s keeps a GPU that is out of order: %s", member.key, error)
+            self._changes.fail(member, "failed")
+            return member
+        LOG.info("Container %s goes on without GPU %s: %s", member.key, ", ".join(step.devices), outcome)
+        self._changes.count("change", outcome)
+        self._changes.forget(member.key)
+        return dataclasses.replace(member, document=document)
+
+    def _engine(self, member: GpuMember) -> EngineGpus:
+        return self._engines[member.key.partition("/")[0]]
+
+
+def giving(member: GpuMember) -> str:
+    """Return the key under which a container rests from what it was to get: it may lose something meanwhile."""
+    return f"{member.key} gets"
+
+
+def row(member: GpuMember, seen: Seen) -> dict[str, Any]:
+    reasons = {device.id: "; ".join(device.health) for device in seen.inventory.devices if device.health}
+    return gpuplan.row(member, seen.gpus, reasons)

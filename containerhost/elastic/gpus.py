@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take GPUs that are out of order from running containers that can do without, and give them back when they are well.
+
+All of a container's GPUs stay allocated to it: nobody else gets one. What it has is told by the allocation records
+(state ATTACHED or DETACHED), which are written after a GPU was taken and before it is given; its document of resources
+follows. So a round that was killed at any step is finished by the next one.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from containerhost import errors, vendors
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.devices.scan import HostView, Inventory
+from containerhost.elastic import gpuclaim
+from containerhost.elastic.gpuplan import GpuMember, Gpus
+from containerhost.engines import Containers
+from containerhost.engines.capabilities import Labelled, LiveMarks
+from containerhost.grants import Grant, GrantOptions
+from containerhost.inside import resources
+from containerhost.privileged import Privileged
+from containerhost.resizelock import resizing
+
+LOG = logging.getLogger(__name__)
+
+
+class EngineGpus:
+    """Change which GPUs containers of one engine have.
+
+    :param locks: the directory that all drivers of the host share
+    :param view: makes the view of a round
+    """
+
+    def __init__(self, engine: Containers, marks: LiveMarks[Any], privileged: Privileged, locks: Path,
+                 view: Callable[[], HostView] = HostView) -> None:
+        self.view = view
+        # An operator's program may be at work on a device for minutes: the service does not wait for it.
+        self.store = AllocationStore(locks, work_limit=0)
+        self._engine = engine
+        self._marks = marks
+        self._privileged = privileged
+        self._locks = locks
+        self._allocator = DeviceAllocator(self.store, view, privileged, engine.held)
+
+    @property
+    def name(self) -> str:
+        return self._engine.name
+
+    def give(self, member: GpuMember, gpus: Gpus, more: Collection[str], view: HostView) -> str:
+        """Give a container GPUs that are allocated to it, and let its document say what it has. Idempotent. On an error
+        it has what it had.
+
+        :param more: those that it does not have for now; one that it may have, and does not know of, it is given too
+        :returns: its document now
+        :raises EngineConflict: it is not what ``member`` says any more
+        :raises UnsupportedOnHost: this daemon gives none to a running container
+        """
+        consumer, coming_ids = consumer_of(gpus), (gpus.ids | set(more)) - member.told
+        with resizing(self._locks, member.name, 0):
+            current = self._looked(member)
+            with self.store.working(coming_ids):
+                self._require_unchanged(consumer, gpus, more)
+                inventory = view.refresh(coming_ids)
+                coming = grants(coming_ids, member, inventory)
+                if hindrances := self._marks.hindrances(current, coming):
+                    raise errors.UnsupportedOnHost("; ".join(hindrances))
+                self._attach(member, coming, more, consumer, view)
+            return self._relabel(member, member.told - gpus.ids - set(more), coming, inventory)
+
+    def _attach(self, member: GpuMember, coming: Sequence[Grant], more: Collection[str], consumer: Consumer,
+                view: HostView) -> None:
+        self.store.attach(more, consumer)
+        try:
+            for grant in coming:
+                self._engine.attach(member.name, grant)
+            self._require_nodes(member, coming)
+        except (errors.EngineUnavailable, errors.EngineTimeout):
+            raise  # what it has is not known: the next round goes on
+        except errors.ContainerHostError:
+            going = [grant for grant in coming if grant.device.id in more]
+            self._detach(member, going, [grant for grant in self._allocator.held(consumer, view)
+                                         if grant.device.id not in more])
+            self.store.detach(more, consumer)
+            raise
+
+    def take(self, member: GpuMember, gpus: Gpus, devices: Collection[str], begin: Callable[[], None], view: HostView
+             ) -> str:
+        """Take GPUs from a container whose guest was told; they stay allocated to it. Idempotent.
+
+        :param begin: called when nothing speaks against it
+        :returns: its document now
+        :raises DeviceInUse: a process has one open; it keeps all of them
+        :raises EngineConflict: it is not what ``member`` says any more
+        """
+        consumer = consumer_of(gpus)
+        going = grants(gpus.ids & set(devices), member, view.inventory)
+        with resizing(self._locks, member.name, 0):
+            self._looked(member)
+            with self.store.working(grant.device.id for grant in going):
+                self._require_unchanged(consumer, gpus, ())
+                remaining = [grant for grant in self._allocator.held(consumer, view)
+                             if grant.device.id not in devices]
+                self._allocator.require_unused(going, member.pid)
+                begin()
+                self._detach(member, going, remaining)
+                self._require_let_go(member, going, remaining)
+                self.store.detach([grant.device.id for grant in going], consumer)
+            return self._relabel(member, devices, (), view.inventory)
+
+    def _detach(self, member: GpuMember, going: Sequence[Grant], remaining: Sequence[Grant]) -> None:
+        for place, grant in enumerate(going):
+            self._engine.detach(member.name, grant, (*remaining, *going[place + 1:]))
+
+    def _require_let_go(self, member: GpuMember, going: Sequence[Grant], remaining: Sequence[Grant]) -> None:
+        """Require that the container has lost the devices. A process may have opened one since it was looked for: then
+        the container gets all of them back."""
+        try:
+            self._require_no_nodes(member, going, remaining)
+            self._allocator.require_unused(going, member.pid)
+        except (errors.DeviceInUse, errors.NotAsGranted):
+            for grant in going:
+                self._engine.attach(member.name, grant)
+            raise
+
+    def _require_nodes(self, member: GpuMember, coming: Sequence[Grant]) -> None:
+        """Require, by a look from the host, that a running container has the devices.
+
+        :raises NotAsGranted: it does not
+        """
+        seen = self._nodes(member) if coming else None
+        missing = [node.path for grant in coming for node in grant.own_nodes
+                   if seen is not None and seen.get(node.path) != (node.major, node.minor)]
+        if missing:
+            raise errors.NotAsGranted(f"container {member.name} does not see {', '.join(missing)}")
+
+    def _require_no_nodes(self, member: GpuMember, going: Sequence[Grant], remaining: Sequence[Grant]) -> None:
+        """Require likewise that it does not have the devices."""
+        kept = {(node.major, node.minor) for grant in remaining for node in grant.nodes}
+        numbers = {(node.major, node.minor) for grant in going for node in grant.own_nodes} - kept
+        left = [path for path, number in (self._nodes(member) or {}).items() if tuple(number) in numbers]
+        if left:
+            raise errors.NotAsGranted(f"container {member.name} still sees {', '.join(left)}")
+
+    def _nodes(self, member: GpuMember) -> dict[str, tuple[int, int]] | None:
+        """Return the nodes that the container sees; None if it does not run any more: then its configuration decides
+        what it has."""
+        pid = self._engine.pid(member.name)
+        return None if pid is None else self._privileged.inside(pid).nodes
+
+    def _looked(self, member: GpuMember) -> Labelled:
+        """Return the container as it is.
+
+        :raises EngineConflict: it was changed, or made anew, since it was listed
+        """
+        current: Labelled = self._marks.look(member.name)
+        if (current.label(gpuclaim.LABEL), current.label(resources.LABEL)) != (member.mark, member.document):
+            raise errors.EngineConflict("it was changed by somebody else")
+        return current
+
+    def _relabel(self, member: GpuMember, going: Collection[str], coming: Sequence[Grant], inventory: Inventory) -> str:
+        """Let the container's document say what it has."""
+        known = {device.id: device for device in inventory.devices}
+        document = resources.exchanged(member.document or "", going, coming, known)
+        if document != member.document:
+            self._marks.relabel(self._looked(member), {resources.LABEL: document})
+        return document
+
+    def _require_unchanged(self, consumer: Consumer, gpus: Gpus, more: Collection[str]) -> None:
+        """Require that nobody has released or given anything since the round's look.
+
+        :raises EngineConflict: somebody has
+        """
+        held, away = self._allocator.held_by(consumer), self._allocator.detached(consumer)
+        if not gpus.ids <= held - away or not set(more) <= away:
+            raise errors.EngineConflict("what is allocated to it was changed by somebody else")
+
+
+def consumer_of(gpus: Gpus) -> Consumer:
+    if gpus.consumer is None:
+        raise errors.EngineConflict("nothing is allocated to it")
+    return gpus.consumer
+
+
+def grants(device_ids: Collection[str], member: GpuMember, inventory: Inventory) -> tuple[Grant, ...]:
+    options = GrantOptions(gpu_capabilities=member.claim.libraries)
+    return tuple(vendors.make_grant(inventory.get(name), options) for name in sorted(device_ids))
