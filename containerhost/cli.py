@@ -229,14 +229,17 @@ def unblock(device: str, owners_directory: Path | None) -> None:
 @clioptions.owners
 def scrub(device: str, as_json: bool, owners_directory: Path | None) -> None:
     """Clean DEVICE (a PCI address) as if its container had ended, and free it: one that is blocked because it could not
-    be cleaned, or one that is free and sick. Needs root. One that a container has is refused."""
+    be cleaned, or one that is free and sick. One that an elastic container goes on without stays allocated to it. Needs
+    root. One that a container has is refused."""
     store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
     before = store.records().get(device.lower())
     done = DeviceAllocator(store, HostView, Privileged()).repair.clean(device)
     if as_json:
         click.echo(json.dumps({"device": device, "done": done, "was_blocked": before.blocked if before else None}))
     else:
-        click.echo(f"{device} is clean and free: {', '.join(done)}")
+        after = store.records().get(device.lower())
+        click.echo(f"{device} is clean and {f'stays allocated to {after.consumer}' if after else 'free'}: "
+                   f"{', '.join(done)}")
 
 
 main.add_command(vfs)

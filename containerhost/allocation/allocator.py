@@ -102,7 +102,7 @@ class DeviceAllocator:
         if left:
             with self._store.working(left):
                 self._store.detach(left, consumer)
-        return self.present(requests, consumer)
+        return tuple(request for request in requests if view.inventory.get(request.address).id not in left)
 
     def require_gpus(self, requests: Sequence[Request], consumer: Consumer, least: int, view: HostView) -> None:
         """Refuse a container that is to keep more GPUs than it can have. Changes nothing.

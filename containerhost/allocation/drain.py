@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 
+from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, excludes
 from containerhost.devices.model import Device
 from containerhost.devices.scan import Inventory
@@ -13,11 +14,12 @@ POLL_INTERVAL = 1.0  # s; a look reads a few small files
 
 
 def holders(records: Mapping[str, Allocation], device: Device, inventory: Inventory) -> dict[str, str]:
-    """Return who has the device or a part of it, by device id. Pure. A blocked one has no holder."""
+    """Return who has the device or a part of it, by device id. Pure. A blocked one has no holder, nor has one that the
+    container of its consumer goes on without."""
     parts = {device.id, *(other.id for other in inventory.related(device) if other.parent == device.id)}
     parts |= {name for name in records if "/" not in device.id and excludes(device.id, name)}
     return {name: str(record.consumer) for name, record in sorted(records.items())
-            if name in parts and record.blocked is None}
+            if name in parts and record.blocked is None and record.state is not State.DETACHED}
 
 
 def drain(store: AllocationStore, device: Device, inventory: Inventory, timeout: float) -> None:

@@ -4,7 +4,7 @@
 from collections.abc import Collection
 
 from containerhost.allocation.choice import Foreign, View, concerned, refuse_configured
-from containerhost.allocation.cleaning import Cleaner, holders_of
+from containerhost.allocation.cleaning import Cleaner, holders_of, require_well
 from containerhost.allocation.functions import Functions, unbound
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
@@ -78,11 +78,12 @@ class DeviceRepair:
 
     def clean(self, device_id: str) -> tuple[str, ...]:
         """Clean a device for the operator, and free it: one that is blocked or free, or whose cleaning was interrupted.
+        One that the container of its consumer goes on without stays allocated.
 
         :returns: what was done, one text each
         :raises DeviceNotFound, DeviceHeld, AllocationsUnreadable: nothing was changed
-        :raises ScrubFailed, DeviceUnhealthy: it is blocked for that reason; so it is where DeviceNotFound tells that it
-            left the host meanwhile
+        :raises ScrubFailed, DeviceUnhealthy: it is blocked for that reason, or stays allocated; so it is where
+            DeviceNotFound tells that it left the host meanwhile
         """
         view = self._view()
         device_id = view.inventory.get(device_id).id
@@ -92,6 +93,10 @@ class DeviceRepair:
             record = self._store.records().get(device.id)
             if record is None:
                 self._take_for_cleaning(device, inventory)
+            elif record.state is State.DETACHED:
+                done = self._cleaner.scrub(device, record.restore, None)
+                require_well(device.id, view)
+                return done
             elif not is_cleanable(record):
                 raise DeviceHeld(f"device {device.id} is not cleaned: {record.consumer} holds it; detach it or end its "
                                  "container first, and it is cleaned then")

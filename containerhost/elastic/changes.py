@@ -86,14 +86,16 @@ class Changes:
 
         :returns: whether the guest listens
         """
-        self._announced.add(container.key)
         LOG.info("Container %s is to lose something by generation %d", container.key, step.generation + 1)
-        return self._notice(container.key).begin(container.name, container.document or "", step.document, step.until)
+        listens = self._notice(container.key).begin(container.name, container.document or "", step.document, step.until)
+        if listens:
+            self._announced.add(container.key)
+        return listens
 
-    def announce_again(self, container: Running, step: Step) -> None:
-        """Announce a change that another process has begun: it may have written it down, and told nobody."""
-        if container.key not in self._announced:
-            self.announce(container, step)
+    def is_awaited(self, container: Running, step: Step) -> bool:
+        """Return whether a guest knows of a change that was begun. One that another process has begun is announced: it may
+        have been killed before it told anybody."""
+        return container.key in self._announced or self.announce(container, step)
 
     def is_over(self, key: str, step: Step) -> bool:
         """Return whether the guest has acknowledged, or its time is over, or nobody has to be waited for."""

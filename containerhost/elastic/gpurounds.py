@@ -63,8 +63,10 @@ class GpuRounds:
         except ValueError as error:
             LOG.warning("Container %s/%s keeps its GPUs: %s", engine, state.name, error)
             return None
-        return own and GpuMember(f"{engine}/{state.name}", state.name, metrics.pid, own, state.labels[gpuclaim.LABEL],
-                                 state.labels.get(resources.LABEL))
+        if own is None:
+            return None
+        return GpuMember(f"{engine}/{state.name}", state.name, metrics.pid, own, state.labels[gpuclaim.LABEL],
+                         state.labels.get(resources.LABEL))
 
     def plan(self, members: Sequence[GpuMember]) -> dict[str, dict[str, Any]]:
         """Return what the status would tell; nothing is changed."""
@@ -157,7 +159,7 @@ class GpuRounds:
         self._changes.put(member.key, step)  # before anybody is told: who comes after a kill knows of it
         if self._changes.announce(member, step):
             return member
-        return self._take(member, seen, dataclasses.replace(step, until=0), "unheard")
+        return self._take(member, seen, step, "unheard")
 
     def _go_on(self, member: GpuMember, seen: Seen, step: Step, decision: Decision) -> GpuMember:
         """Go on with a change that was begun, by this process or by one that was killed."""
@@ -173,8 +175,9 @@ class GpuRounds:
         if self._changes.is_over(member.key, step):
             answered = self._changes.is_acknowledged(member.key, step)
             return self._take(member, seen, step, "acknowledged" if answered else "timed out")
-        self._changes.announce_again(member, step)
-        return member
+        if self._changes.is_awaited(member, step):
+            return member
+        return self._take(member, seen, step, "unheard")
 
     def _take(self, member: GpuMember, seen: Seen, step: Step, outcome: str) -> GpuMember:
         try:

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 from containerhost import errors, topology
 from containerhost.elastic import claim, plan
-from containerhost.elastic.changes import FAILURES, Changes
+from containerhost.elastic.changes import FAILURES, Changes, Running
 from containerhost.elastic.gpuplan import GpuMember
-from containerhost.elastic.gpus import EngineGpus
 from containerhost.elastic.gpurounds import GpuRounds
+from containerhost.elastic.gpus import EngineGpus
 from containerhost.elastic.plan import Capacity, Member
 from containerhost.elastic.policies import POLICIES
 from containerhost.elastic.state import StateFile, Step
@@ -138,7 +138,8 @@ class Service:
             by_key[key] = dataclasses.replace(by_key[key], document=with_gpus[key].document)
         wanted = plan.sizes(list(by_key.values()), capacity, POLICIES[self._options.policy])
         self._resize_all(by_key, wanted, capacity)
-        for each in (*by_key.values(), *(with_gpus[key] for key in with_gpus.keys() - by_key.keys())):
+        told: dict[str, Running] = {**with_gpus, **by_key}
+        for each in told.values():
             self._changes.tell(each)
         self._changes.see({"time": int(self._clock()), "policy": self._options.policy, "cores": sorted(capacity.cores),
                            "memory": capacity.memory,
@@ -170,17 +171,16 @@ class Service:
                   for state, metrics in managed.engine.measured()]
         members = [member for name, state, metrics in listed if (member := self._member(name, state, metrics))]
         self._load.keep([member.key for member in members])
-        gpu_members = [member for name, state, metrics in listed
-                       if (member := self._gpus.member(name, state, metrics))]
+        gpu_members = [found for name, state, metrics in listed if (found := self._gpus.member(name, state, metrics))]
         mine = {member.key for member in members}
         own = frozenset[int]().union(*(state.cores for name, state, _ in listed if f"{name}/{state.name}" not in mine))
-        found = topology.read(self._host)
+        there = topology.read(self._host)
         isolated = id_list(self._host.text("/sys/devices/system/cpu/isolated"))
         memory = topology.memory(self._host)
         used = sum(member.memory_used for member in members if not member.claim.memory.is_fixed)
         return members, Capacity(
-            found.cpus - own - isolated - self._options.reserved,
-            tuple((node.id, core) for node in found.nodes for core in node.siblings),
+            there.cpus - own - isolated - self._options.reserved,
+            tuple((node.id, core) for node in there.nodes for core in node.siblings),
             max(0, memory.total - memory.used + used - self._options.reserved_memory)), gpu_members
 
     def _member(self, engine: str, state: ContainerState, metrics: Metrics) -> Member | None:
@@ -239,8 +239,9 @@ class Service:
         if self._changes.is_over(member.key, step):
             answered = self._changes.is_acknowledged(member.key, step)
             return self._apply(member, step, "acknowledged" if answered else "timed out")
-        self._changes.announce_again(member, step)
-        return member
+        if self._changes.is_awaited(member, step):
+            return member
+        return self._apply(member, step, "unheard")
 
     def _apply(self, member: Member, step: Step, outcome: str) -> Member:
         """Make a change, if the container is still what the change was planned for. Idempotent.

@@ -84,8 +84,8 @@ class FlavorDevices(AttachmentProvider):
 
     def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
                    view: HostView) -> tuple[Part, ...]:
-        """Allocate all or none. What the server holds already stays as it is, but for GPUs that are out of order: one that
-        can do without starts without them. Its container does not run."""
+        """Allocate all or none for a container that does not run. What the server holds already stays as it is, but for
+        GPUs that are out of order: one that can do without starts without them."""
         least = self._least(instance)
 
         def present(requests: tuple[Request, ...]) -> tuple[Request, ...]:
@@ -155,7 +155,8 @@ class FlavorDevices(AttachmentProvider):
 
     def release_unused(self, instance: objects.Instance, parts: Sequence[Part], container: int | None,
                        view: HostView) -> None:
-        """Release the devices of the other flavor after a resize. What the server goes on without for now stays its own."""
+        """Release the devices of the other flavor after a resize. What the server goes on without for now stays its
+        own."""
         kept = {grant.device.id for grant in grants_of(parts)}
         if self._least(instance) is not None:
             kept |= self._allocator.detached(consumer(instance)) & set(devices.claimed(instance, self._node_id()))

@@ -174,9 +174,9 @@ def elastic_gpus(vm: Vm, capabilities: Iterable[str]) -> GpuClaim | None:
     gpus = sum(1 for pci in vm.pcis if not (pci.class_code or "").startswith(NETWORK)
                and not (pci.address and "/" in pci.address.device_id))
     if not least <= (gpus if most is None else most) == gpus:
-        raise BadInput(f"HPC of VM {vm.id} has ELASTIC={vm.hpc['ELASTIC'][:60]!r}, but its template asks for {gpus} whole "
-                       "GPUs, all of which it has while they are in order: gpus=LEAST, or gpus=LEAST-MOST with these as "
-                       "the most")
+        raise BadInput(f"HPC of VM {vm.id} has ELASTIC={vm.hpc['ELASTIC'][:60]!r}, but its template asks for {gpus} "
+                       "whole GPUs, all of which it has while they are in order: say gpus=LEAST, or gpus=LEAST-MOST "
+                       "with these as the most")
     return GpuClaim(least, frozenset(capabilities))
 
 
