@@ -93,8 +93,8 @@ class Changes:
         return listens
 
     def is_awaited(self, container: Running, step: Step) -> bool:
-        """Return whether a guest knows of a change that was begun. One that another process has begun is announced: it may
-        have been killed before it told anybody."""
+        """Return whether a guest knows of a change that was begun. One of another process is announced anew: that
+        may have been killed before it told anybody."""
         return container.key in self._announced or self.announce(container, step)
 
     def is_over(self, key: str, step: Step) -> bool:

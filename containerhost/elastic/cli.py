@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ``containerhost elastic``: the service that divides cores and memory, its plan, and its state."""
+"""Run ``containerhost elastic``: the service that divides cores and memory and takes broken GPUs, its plan, and its
+state."""
 
 import json
 import logging
@@ -137,10 +138,23 @@ def status(as_json: bool, state_directory: Path) -> None:
 def listed(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "no container that runs has opted in"
+    sizes, gpus = [row for row in rows if "cores" in row], [row for row in rows if "gpus" in row]
+    return "\n\n".join([*([listed_sizes(sizes)] if sizes else []), *([listed_gpus(gpus)] if gpus else [])])
+
+
+def listed_sizes(rows: list[dict[str, Any]]) -> str:
     return table(("container", "cores", "which", "wanted", "of", "memory", "wanted", "of", "busy", ""), [
         (printable(row["container"]), str(row["count"]), ranges(row["cores"]), str(row["wanted"]),
          f"{row['least']}-{row['most']}", str(row["memory"] >> MIB), str(row["memory_wanted"] >> MIB),
          f"{row['memory_least'] >> MIB}-{row['memory_most'] >> MIB}", "" if row["used"] is None else str(row["used"]),
+         "announced" if row["announced"] else "") for row in rows])
+
+
+def listed_gpus(rows: list[dict[str, Any]]) -> str:
+    return table(("container", "gpus", "of", "which", "without", ""), [
+        (printable(row["container"]), str(len(row["gpus"]["present"])), f"{row['gpus']['least']}-{row['gpus']['most']}",
+         ", ".join(row["gpus"]["present"]) or "none",
+         ", ".join(f"{name} ({printable(why)})" if why else name for name, why in row["gpus"]["detached"].items()),
          "announced" if row["announced"] else "") for row in rows])
 
 

@@ -2,7 +2,7 @@
 """Translate what the elastic service saw and did into metrics of Prometheus. Names and units as in
 :mod:`containerhost.exporter.families`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -29,9 +29,10 @@ def families(seen: Seen, done: Done) -> Iterator[Metric]:
                                    "present, wanted and most.", labels=["engine", "container", "kind"])
         for row in rows:
             engine, _, container = row["container"].partition("/")
-            for kind, key in zip(KINDS, keys, strict=True):
+            for kind, key in zip(KINDS, keys, strict=True) if "cores" in row else ():
                 family.add_metric([engine, container, kind], row[key])
         yield family
+    yield gpu_family(rows)
     yield GaugeMetricFamily(f"{PREFIX}capacity_cores", "Cores that are divided.", value=len(seen.get("cores", ())))
     yield GaugeMetricFamily(f"{PREFIX}capacity_memory_bytes", "Memory that is divided.", value=seen.get("memory", 0))
     yield GaugeMetricFamily(f"{PREFIX}last_round_timestamp_seconds", "When the last round ended that was not broken "
@@ -43,6 +44,20 @@ def families(seen: Seen, done: Done) -> Iterator[Metric]:
         if kind == "change":
             changes.add_metric([outcome], times)
     yield from (changes, failed)
+
+
+def gpu_family(rows: Iterable[Mapping[str, Any]]) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}gpus", "GPUs of a container: least, present and most.",
+                               labels=["engine", "container", "kind"])
+    for row in rows:
+        engine, _, container = row["container"].partition("/")
+        for kind, value in gpu_numbers(row["gpus"]).items() if "gpus" in row else ():
+            family.add_metric([engine, container, kind], value)
+    return family
+
+
+def gpu_numbers(gpus: Mapping[str, Any]) -> dict[str, int]:
+    return {"least": gpus["least"], "present": len(gpus["present"]), "most": gpus["most"]}
 
 
 class ElasticCollector(Collector):

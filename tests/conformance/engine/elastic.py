@@ -44,6 +44,18 @@ while usleep 100000; do
 done"""
 
 
+class FewerCores(Host):
+    """This host as it is when the kernel has taken other cores offline."""
+
+    def __init__(self, cores: frozenset[int]) -> None:
+        super().__init__()
+        self._cores = cores
+
+    def text(self, path: str) -> str | None:
+        online = path == "/sys/devices/system/cpu/online"
+        return ",".join(map(str, sorted(self._cores))) if online else super().text(path)
+
+
 class ElasticConformance(frame.EngineFrame):
     def sizes(self) -> LiveSizes[Any]:
         """Return the engine's part that changes sizes."""
@@ -67,9 +79,10 @@ class ElasticConformance(frame.EngineFrame):
                      labels={self.label: f"of-{name}", claim.LABEL: claim.mark(own)})
         self.up(name)
 
-    def service(self, **options: Any) -> Service:
+    def service(self, host: Host | None = None, **options: Any) -> Service:
         managed = ManagedEngine(self.engine, self.sizes(), GuestNotice(self.files, 0))
-        return Service({"it": managed}, Options(locks=self.home / "locks", **options), StateFile(self.home / "state"))
+        return Service({"it": managed}, Options(locks=self.home / "locks", **options), StateFile(self.home / "state"),
+                       host)
 
     def rounds_until(self, service: Service, name: str, count: int) -> None:
         def done() -> bool:
@@ -124,6 +137,42 @@ class ElasticConformance(frame.EngineFrame):
                 self.assertEqual([], os.listdir(outside))
                 for name in ("c1", "c2"):
                     self.engine.delete(name)
+
+    def listening(self, service: Service) -> None:
+        """Run container c1 with both cores, whose guest has acknowledged what it has."""
+        self.member("c1")
+        self.rounds_until(service, "c1", 2)
+        self.acknowledge("c1", self.told("c1")["generation"])
+
+    def test_guest_that_never_acknowledges_loses_it_when_its_time_is_over(self) -> None:
+        service = self.service(notice=3.0)
+        self.listening(service)
+        self.member("c2")
+        service.round()
+        self.assertEqual((1, 2), (self.told("c1")["announced"]["cpus"]["count"], len(self.cores("c1"))))
+        self.rounds_until(service, "c2", 1)
+        self.assertEqual((1, 1), (len(self.cores("c1")), service.done["change", "timed out"]))
+
+    def test_guest_that_lies_is_not_waited_for_and_keeps_nothing(self) -> None:
+        """It acknowledges what it was never told."""
+        service = self.service(notice=600.0)
+        self.listening(service)
+        self.acknowledge("c1", 1 << 40)
+        self.member("c2")
+        self.rounds_until(service, "c2", 1)
+        self.assertEqual((1, None), (len(self.cores("c1")), self.told("c1")["announced"]))
+
+    def test_host_loses_cores(self) -> None:
+        service = self.service()
+        for name in ("c1", "c2"):
+            self.member(name)
+        self.rounds_until(service, "c2", 1)
+        self.assertEqual(self.pool, self.cores("c1") | self.cores("c2"))
+        left = frozenset({min(self.pool)})
+        later = self.service(FewerCores(left))
+        for _ in range(3):
+            later.round()
+        self.assertEqual([left, left], [self.cores(name) for name in ("c1", "c2")])
 
     def test_killed_between_announcement_and_reclaim(self) -> None:
         """The program as its unit runs it: with no more rights than these."""

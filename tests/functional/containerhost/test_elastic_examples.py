@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -142,6 +143,22 @@ class HeaderTest(ProcessCase):
                         '{"cpus": {"count": -3}, "generation": true}', '{"cpus": 1, "x": "\\'):
             self.tell(rubbish)
             self.assertEqual([cpus, 6], self.poll("6"), rubbish)
+
+
+class BrokenGpuTest(ProcessCase):
+    def test_task_of_a_process_that_ends_with_its_gpu_is_done_by_another(self) -> None:
+        document = json.loads(told(cpu=Cpu(1)))
+        gpus = [{"id": name, "kind": "gpu", "uuid": None} for name in ("first", "second")]
+        self.tell(json.dumps(document | {"devices": gpus}))
+        with self.example("gpu_pool.py", "12") as pool:
+            lines = [pool.stdout.readline() for _ in range(4)]
+            children = Path(f"/proc/{pool.pid}/task/{pool.pid}/children").read_text().split()
+            os.kill(int(children[0]), signal.SIGKILL)
+            lines += pool.stdout.read().splitlines()
+            self.assertEqual(0, pool.wait())
+        words = [line.split() for line in lines]
+        self.assertEqual(list(range(12)), sorted(int(each[1]) for each in words if each[0] == "done"))
+        self.assertEqual(1, sum(kind == "lost" for kind, *_ in words))
 
 
 class NumpyTest(ProcessCase):

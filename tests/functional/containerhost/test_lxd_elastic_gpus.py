@@ -183,6 +183,25 @@ class ElasticGpusTest(ElasticGpusCase):
             again.round()
         self.assertEqual((State.DETACHED, {"nvidia0", "nvidiactl"}), (self.state(self.second), self.nodes()))
 
+    def test_what_a_hostile_guest_puts_in_the_way_keeps_nothing(self) -> None:
+        self.member()
+        outside = self.home / "outside"
+        outside.mkdir()
+        for script in (f"ln -s {outside} ack.json", "mkfifo ack.json resources.json", "echo '[[[' > ack.json",
+                       "echo '{\"generation\": 99}' > ack.json"):
+            with self.subTest(script):
+                service = self.service(notice=600.0)
+                service.round()
+                self.inside("c1", "sh", "-c", f"mkdir -p /run/containerhost; cd /run/containerhost; rm -f *; {script}")
+                self.taint(self.second)
+                for _ in range(2):
+                    service.round()
+                self.assertEqual((State.DETACHED, {"nvidia0", "nvidiactl"}), (self.state(self.second), self.nodes()))
+                self.assertEqual([], list(outside.iterdir()))
+                TaintFile(Host()).untaint(self.second.id)
+                service.round()
+                self.assertEqual(State.ATTACHED, self.state(self.second))
+
     def test_container_starts_with_what_is_in_order_and_takes_all_with_it_when_it_ends(self) -> None:
         self.member()
         service = self.service()
@@ -261,9 +280,8 @@ class KilledTest(ElasticGpusCase):
                 for change, expected in ((self.taint, {"nvidia0", "nvidiactl"}), (
                         lambda gpu: TaintFile(Host()).untaint(gpu.id), {"nvidia0", "nvidia1", "nvidiactl"})):
                     change(self.second)
-                    with mock.patch.object(owner, name, killed):
-                        with contextlib.suppress(KeyboardInterrupt):
-                            self.service().round()
+                    with mock.patch.object(owner, name, killed), contextlib.suppress(KeyboardInterrupt):
+                        self.service().round()
                     service = self.service()
                     for _ in range(3):
                         service.round()

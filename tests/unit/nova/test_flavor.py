@@ -3,6 +3,7 @@ import testtools
 
 from containerhost import errors
 from containerhost.elastic.claim import Claim, Range
+from containerhost.elastic.gpuclaim import GpuClaim
 from containerhost.placement.affinity import Affinity
 from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
 from nova_lxd_ext.server import flavor
@@ -212,6 +213,15 @@ class ElasticTest(testtools.TestCase):
         for keys, words in (({"vcpus_min": "5"}, "from 5 to 4"), ({"memory_min": "2048"}, "elastic memory"),
                             ({"vcpus_max": "8"}, "at most 4"), ({"vcpus_min": "many"}, "hpc:vcpus_min")):
             self.assertIn(words, str(self.assertRaises(errors.SpecError, self.claim, **keys)))
+
+    def test_gpus_that_may_be_missing(self) -> None:
+        self.assertIsNone(flavor.gpus({"hpc:vcpus_min": "1"}, ()))
+        self.assertEqual(GpuClaim(0, frozenset({"compute"})), flavor.gpus({"hpc:gpus_min": "0"}, ("compute",)))
+        self.assertEqual(GpuClaim(1, frozenset({"utility"})), flavor.gpus(
+            {"hpc:gpus_min": "1", "lxd:gpu_capabilities": "utility"}, ("compute",)))
+        for more, words in (({"hpc:gpus_min": "one"}, "hpc:gpus_min"), ({"accel:device_profile": "fpga"}, "Cyborg")):
+            keys = {"hpc:gpus_min": "1"} | more
+            self.assertIn(words, str(self.assertRaises(errors.SpecError, flavor.gpus, keys, ())))
 
     def test_pinned_cores_are_not_elastic(self) -> None:
         pinned = records.numa({"id": 0, "pcpuset": {0, 1}, "cpu_pinning_raw": {"0": 1, "1": 3}})

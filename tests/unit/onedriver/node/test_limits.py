@@ -4,6 +4,7 @@ import dataclasses
 import testtools
 
 from containerhost.elastic.claim import Claim, Range
+from containerhost.elastic.gpuclaim import GpuClaim
 from containerhost.placement.affinity import Affinity
 from containerhost.spec import Cpu
 from onedriver.errors import BadInput
@@ -42,6 +43,20 @@ class ElasticTest(testtools.TestCase):
                 ("cores=1", {"cpu": 150}, "claims only CPU=1.5"), ("cores=1", {"policy": "CORE"}, "CORE")):
             with self.subTest(text):
                 self.assertIn(words, str(self.assertRaises(BadInput, elastic, text, **more)))
+
+    def test_gpus_that_may_be_missing(self) -> None:
+        gpu, nic = (machine().pcis[0]._replace(class_code=code) for code in ("0302", "0207"))
+
+        def gpus(text: str) -> GpuClaim | None:
+            return limits.elastic_gpus(vm(None)._replace(hpc={"ELASTIC": text}, pcis=(gpu, gpu, nic)), ("compute",))
+
+        self.assertEqual([None, None], [gpus(""), gpus("cores=1")])
+        for text, least in (("gpus=0", 0), ("GPUs=1-2", 1), ("cores=1, gpus=2-2", 2)):
+            self.assertEqual(GpuClaim(least, frozenset({"compute"})), gpus(text))
+        for text in ("gpus=3", "gpus=2-1", "gpus=1-3", "gpus=1-1"):
+            self.assertIn("2 whole GPUs", str(self.assertRaises(BadInput, gpus, text)))
+        self.assertIsNone(elastic("gpus=0"))
+        self.assertEqual(Range(1, 4), elastic("gpus=0,cores=1").cores)
 
     def test_fewer_cores_than_vcpu_can_be_claimed(self) -> None:
         self.assertEqual(Range(1, 2), elastic("cores=1-2", cpu=200).cores)
