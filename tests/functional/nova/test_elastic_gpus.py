@@ -111,6 +111,7 @@ class ElasticGpusTest(HealthServers):
         self._stop_server(server)
         self._delete_server(server)
         self.assertEqual({}, self.allocations())
+        TaintFile(Host()).untaint(taken)
         self.assert_nothing_left()
 
     def test_server_without_enough_does_not_start(self) -> None:
