@@ -16,7 +16,8 @@ from nova.network import model
 from oslo_config import fixture as config_fixture
 
 from containerhost import errors
-from containerhost.engines import Status
+from containerhost.engines import ContainerState, Status
+from containerhost.inside import resources
 from nova_lxd_ext import conf
 from nova_lxd_ext.access import console
 from nova_lxd_ext.server import labels
@@ -146,6 +147,20 @@ class SpawnTest(LifecycleTest):
         self.world.lifecycle.remove(None, stranger)
         self.assertEqual(records.UUID, self.world.engine.specs["instance-0000002a"].labels["nova.uuid"])
         self.assertEqual({}, self.world.held())
+
+
+class ConfirmTest(LifecycleTest):
+    def test_container_keeps_the_document_of_its_resources_when_reserved_cores_go(self) -> None:
+        server = records.instance()
+        self.spawn(server)
+        state = ContainerState(server.name, Status.RUNNING, {resources.LABEL: "its document", "other": "mark"},
+                               reserved=frozenset({1}))
+        with (mock.patch.object(self.world.states, "find", return_value=state),
+              mock.patch.object(self.world.engine, "set_limits") as set_limits):
+            self.world.lifecycle.release_reserved_cores(server)
+        _, spec = set_limits.call_args.args
+        self.assertEqual(("its document", frozenset(), False), (
+            spec.labels[resources.LABEL], spec.cpu.reserved, "other" in spec.labels))
 
 
 class RemoveTest(LifecycleTest):
