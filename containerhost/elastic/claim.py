@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from containerhost.elastic import marks
 from containerhost.errors import SpecError
 from containerhost.idlist import id_list, id_runs
 from containerhost.linux import records
@@ -98,18 +99,14 @@ def parse(labels: Mapping[str, str]) -> Claim | None:
 
     :raises ValueError: its mark is none that this release can use
     """
-    text = labels.get(LABEL)
-    if text is None:
+    found = marks.read(labels, LABEL, lambda found: (
+        Range(*map(_number, found["cpus"])), Range(*map(_number, found["memory"])), _number(found["priority"]),
+        str(found["cores"])))
+    if found is None:
         return None
-    try:
-        found = json.loads(text)
-        records.version(found)
-        cores, memory = (Range(*map(_number, found[key])) for key in ("cpus", "memory"))
-        priority, choice = _number(found["priority"]), str(found["cores"])
-    except (KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"mark {LABEL} is none of this project's: {text[:200]!r}") from error
+    cores, memory, priority, choice = found
     if not (1 <= cores.least <= cores.most and 1 <= memory.least <= memory.most and CORES.fullmatch(choice)):
-        raise ValueError(f"mark {LABEL} contradicts itself: {text[:200]!r}")
+        raise marks.contradiction(labels, LABEL)
     return Claim(cores, memory, min(priority, MOST_PRIORITY), id_list(choice))
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
+from containerhost.elastic import marks
 from containerhost.grants import GPU_CAPABILITIES
 from containerhost.linux import records
 from containerhost.spec import ContainerSpec
@@ -39,18 +40,12 @@ def parse(labels: Mapping[str, str]) -> GpuClaim | None:
 
     :raises ValueError: its mark is none that this release can use
     """
-    text = labels.get(LABEL)
-    if text is None:
+    found = marks.read(labels, LABEL, lambda found: GpuClaim(found["least"], frozenset(found["libraries"])))
+    if found is None:
         return None
-    try:
-        found = json.loads(text)
-        records.version(found)
-        least, libraries = found["least"], frozenset(found["libraries"])
-    except (KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"mark {LABEL} is none of this project's: {text[:200]!r}") from error
-    if type(least) is not int or not 0 <= least <= MOST or not libraries <= set(GPU_CAPABILITIES):
-        raise ValueError(f"mark {LABEL} contradicts itself: {text[:200]!r}")
-    return GpuClaim(least, libraries)
+    if type(found.least) is not int or not 0 <= found.least <= MOST or not found.libraries <= set(GPU_CAPABILITIES):
+        raise marks.contradiction(labels, LABEL)
+    return found
 
 
 def marked(spec: ContainerSpec, claim: GpuClaim | None) -> ContainerSpec:
