@@ -135,7 +135,7 @@ class GpuRounds:
 
         try:
             document = self._engine(member).give(member, seen.gpus, decision.give, seen.view)
-        except errors.EngineUnavailable:
+        except (errors.EngineUnavailable, errors.EngineTimeout):
             raise  # the next round repeats it
         except (errors.EngineConflict, errors.EngineNotFound, errors.DeviceBusy) as error:
             LOG.info("Container %s is looked at again: %s", member.key, error)
@@ -184,7 +184,7 @@ class GpuRounds:
             document = self._engine(member).take(
                 member, seen.gpus, step.devices,
                 lambda: self._changes.put(member.key, dataclasses.replace(step, applying=True)), seen.view)
-        except errors.EngineUnavailable:
+        except (errors.EngineUnavailable, errors.EngineTimeout):
             raise  # whether it was taken is not known: the step stays
         except (errors.EngineConflict, errors.EngineNotFound, errors.DeviceBusy) as error:
             if not isinstance(error, errors.EngineBusy | errors.DeviceBusy):

@@ -64,6 +64,8 @@ class EngineGpus:
             with self.store.working(coming_ids):
                 self._require_unchanged(consumer, gpus, more)
                 inventory = view.refresh(coming_ids)
+                if sick := [name for name in more if not inventory.get(name).healthy]:
+                    raise errors.EngineConflict(f"GPU {', '.join(sick)} is out of order again")
                 coming = grants(coming_ids, member, inventory)
                 if hindrances := self._marks.hindrances(current, coming):
                     raise errors.UnsupportedOnHost("; ".join(hindrances))
@@ -105,8 +107,7 @@ class EngineGpus:
                              if grant.device.id not in devices]
                 self._allocator.require_unused(going, member.pid)
                 begin()
-                self._detach(member, going, remaining)
-                self._require_let_go(member, going, remaining)
+                self._detach_all(member, going, remaining)
                 self.store.detach([grant.device.id for grant in going], consumer)
             return self._relabel(member, devices, (), view.inventory)
 
@@ -114,13 +115,15 @@ class EngineGpus:
         for place, grant in enumerate(going):
             self._engine.detach(member.name, grant, (*remaining, *going[place + 1:]))
 
-    def _require_let_go(self, member: GpuMember, going: Sequence[Grant], remaining: Sequence[Grant]) -> None:
-        """Require that the container has lost the devices. A process may have opened one since it was looked for: then
-        the container gets all of them back."""
+    def _detach_all(self, member: GpuMember, going: Sequence[Grant], remaining: Sequence[Grant]) -> None:
+        """Detach all of the devices or none. A process may have opened one since it was looked for."""
         try:
+            self._detach(member, going, remaining)
             self._require_no_nodes(member, going, remaining)
             self._allocator.require_unused(going, member.pid)
-        except (errors.DeviceInUse, errors.NotAsGranted):
+        except (errors.EngineUnavailable, errors.EngineTimeout):
+            raise  # what it has is not known: the next round goes on
+        except errors.ContainerHostError:
             for grant in going:
                 self._engine.attach(member.name, grant)
             raise
