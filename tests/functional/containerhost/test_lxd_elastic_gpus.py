@@ -84,6 +84,13 @@ class ElasticGpusCase(frame.DeviceFrame, LxdTestCase):
     def state(self, gpu: Any) -> State:
         return self.store.records()[gpu.id].state
 
+    def rounds_until(self, service: Service, state: State) -> None:
+        def done() -> bool:
+            service.round()
+            return self.state(self.second) is state
+
+        await_that(done, f"it is {state}", pause=0.2)
+
     def nodes(self) -> set[str]:
         return {node for node in ("nvidia0", "nvidia1", "nvidiactl")
                 if self.inside("c1", "ls", f"/dev/{node}")[0] == 0}
@@ -187,6 +194,8 @@ class ElasticGpusTest(ElasticGpusCase):
         self.member()
         outside = self.home / "outside"
         outside.mkdir()
+        # On a busy machine a look at the container's processes may fail once; it is tried again.
+        self.useFixture(fixtures.MockPatch("containerhost.elastic.changes.REST", 0.0))
         for script in (f"ln -s {outside} ack.json", "mkfifo ack.json resources.json", "echo '[[[' > ack.json",
                        "echo '{\"generation\": 99}' > ack.json"):
             with self.subTest(script):
@@ -194,13 +203,11 @@ class ElasticGpusTest(ElasticGpusCase):
                 service.round()
                 self.inside("c1", "sh", "-c", f"mkdir -p /run/containerhost; cd /run/containerhost; rm -f *; {script}")
                 self.taint(self.second)
-                for _ in range(2):
-                    service.round()
-                self.assertEqual((State.DETACHED, {"nvidia0", "nvidiactl"}), (self.state(self.second), self.nodes()))
+                self.rounds_until(service, State.DETACHED)
+                self.assertEqual({"nvidia0", "nvidiactl"}, self.nodes())
                 self.assertEqual([], list(outside.iterdir()))
                 TaintFile(Host()).untaint(self.second.id)
-                service.round()
-                self.assertEqual(State.ATTACHED, self.state(self.second))
+                self.rounds_until(service, State.ATTACHED)
 
     def test_container_starts_with_what_is_in_order_and_takes_all_with_it_when_it_ends(self) -> None:
         self.member()
