@@ -409,7 +409,8 @@ class BaseVmm(abc.ABC):
         :raises DeviceNotFound: one of them left the host
         """
         consumer = self._consumer(vm.id)
-        away = self._allocator.detached(consumer)
+        elastic = limits.elastic_gpus(vm, ()) is not None
+        away = self._allocator.detached(consumer) if elastic else frozenset[str]()
         held = self._allocator.held_by(consumer) - away
         others = [pci for pci in vm.pcis if pci != but and pci.chosen().device_id not in away]
         requests = self._requests(vm, others, view)
