@@ -8,6 +8,7 @@ no firewall: interfaces come to its containers from outside.
 import atexit
 import functools
 import io
+import json
 import re
 import shutil
 import signal
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import docker
@@ -45,10 +47,13 @@ IMAGES = {
 class Daemon:
     """:param options: further ones of dockerd's
     :param commands: the directory of the installed commands; None makes one of this repository's
+    :param settings: of its configuration file, which must name the runtime then; None names it by an option
+    :ivar configuration: that file
+    :ivar runtime: what it is to name
     """
 
-    def __init__(self, *options: str, commands: Path | None = None) -> None:
-        self._options = options
+    def __init__(self, *options: str, commands: Path | None = None,
+                 settings: Mapping[str, object] | None = None) -> None:
         self._home = RunDirectory()
         self.base = self._home.path
         self.base.chmod(0o711)  # a daemon that maps users has their files below it
@@ -56,9 +61,13 @@ class Daemon:
         self.endpoint = f"unix://{self.base}/docker.sock"
         self._log = self.base / "daemon.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._runtime = self.base / "runtime"
+        self.runtime = self.base / "runtime"
         command = commands or self._commands()
-        script(self._runtime, f"exec {command}/containerhost-docker-runtime --records {self.records}")
+        script(self.runtime, f"exec {command}/containerhost-docker-runtime --records {self.records}")
+        by_option = () if settings is not None else ("--add-runtime", f"{config.RUNTIME}={self.runtime}")
+        self._options = (*by_option, *options)
+        self.configuration = self.base / "daemon.json"
+        self.configuration.write_text(json.dumps(settings or {}))
 
     def _commands(self) -> Path:
         directory = self.base / "bin"
@@ -74,11 +83,10 @@ class Daemon:
             raise RuntimeError("dockerd is not on this machine. Run: sudo tools/install test")
         # live-restore: its containers run on while it is restarted.
         command = [program, "--host", self.endpoint, "--data-root", f"{self.base}/data", "--exec-root",
-                   f"{self.base}/exec", "--pidfile", f"{self.base}/pid", "--config-file", f"{self.base}/none.json",
+                   f"{self.base}/exec", "--pidfile", f"{self.base}/pid", "--config-file", str(self.configuration),
                    "--storage-driver", "vfs", "--live-restore", "--bridge", "none", "--iptables=false",
                    "--ip6tables=false", "--ip-forward=false", "--ip-masq=false",
-                   "--add-runtime", f"{config.RUNTIME}={self._runtime}", *self._options]
-        (self.base / "none.json").write_text("{}")
+                   *self._options]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                              start_new_session=True)

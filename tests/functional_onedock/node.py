@@ -42,7 +42,8 @@ class DockerNode(node.Node):
             shutil.copytree(ROOT / "etc/opennebula/remotes" / directory, self.remotes / directory)
         self._conf = base / "onedock.toml"
         self.configure()
-        self._make_commands(base / "bin", {"onedock": "onedock", "onedock-monitor": "onedriver.node.monitorclient"})
+        self._make_commands(base / "bin", {"onedock": "onedock", "onedock-monitor": "onedriver.node.monitorclient",
+                                           "onedock-install": "onedock.install"})
         self._make_network()
 
     def configure(self, more: str = "") -> None:
