@@ -18,6 +18,10 @@ ROW = re.compile(r"^\| *(`[^|]*?) *\|", re.M)
 LISTED = re.compile(rf"\((`{MODULE}`(?:, `{MODULE}`)*)\)")
 DOTTED = re.compile(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})(?:\.[a-z_]+)+\b(?!\()")
 PATH = re.compile(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})(?:/[a-z_]+)+(?:\.py)?\b")
+# The one place of installed samples that pages tell; install.md has what it is where another environment is used.
+SAMPLES = "/opt/nova-lxd-ext/share/nova-lxd-ext"
+SAMPLE = re.compile(r"[\w/.-]*\bshare/nova-lxd-ext\b/?([\w/.-]*)")
+OF_CHECKOUT = re.compile(r"(?<![\w/.-])etc/(?:systemd|nova|metadefs|prometheus|grafana|opennebula|\w+\.\w+\.sample)\b")
 PICTURE = re.compile(r"!\[[^]]*\]\(([^)]+)\)")
 PICTURE_LIMIT = 400 << 10  # bytes; the repository keeps every version of them
 
@@ -52,6 +56,17 @@ class Manual(testtools.TestCase):
             missing = [name for name in sorted(named)
                        if not {name, str(Path(name).parent)} & (self.modules | self.directories)]
             self.assertEqual([], missing, page.name)
+
+    def test_samples_have_one_place_and_exist(self) -> None:
+        found = 0
+        for page in sorted((ROOT / "doc/source").glob("*.md")):
+            text = page.read_text(encoding="utf-8")
+            self.assertEqual([], OF_CHECKOUT.findall(text.replace("../../etc/", "")), page.name)
+            for match in SAMPLE.finditer(text) if page.name != "install.md" else ():
+                self.assertEqual(SAMPLES, match[0][:len(SAMPLES)], page.name)
+                self.assertTrue((ROOT / "etc" / match[1].rstrip("/.")).exists(), f"{page.name}: {match[0]}")
+                found += 1
+        self.assertGreater(found, 5)
 
     def test_every_page_is_in_the_table_of_contents_and_its_pictures_are_there(self) -> None:
         pages = sorted((ROOT / "doc/source").glob("*.md"))
