@@ -3,10 +3,10 @@
 
 import os
 import subprocess
+import tempfile
 from importlib.metadata import distribution
 from pathlib import Path
 
-import fixtures
 import testtools
 
 from tests.functional.overlay import PACKAGES, OverlaidMachine
@@ -20,21 +20,33 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG":
 DOCKER_RUNTIME = "containerhost-docker-runtime"
 RUNTIMES = {DOCKER_RUNTIME, "containerhost-ociruntime"}
 COMPLETE = """. /usr/share/bash-completion/completions/containerhost
-COMP_WORDS=(containerhost topo) COMP_CWORD=1; _containerhost_completion containerhost; echo "${COMPREPLY[@]}" """
+COMP_WORDS=(containerhost topo) COMP_CWORD=1; _containerhost_completion containerhost; echo "${COMPREPLY[@]}"
+. /usr/share/bash-completion/completions/containerhost-guest; complete -p containerhost-guest """
+GUEST = "complete -o default -W 'show watch ack run follow faults' containerhost-guest"
 
 LEFT = 'for file; do if [ -e "$file" ]; then echo "$file"; fi; done'
 
 
 class PackageTest(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        directory = self.useFixture(fixtures.TempDir()).path
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        directory = cls.enterClassContext(tempfile.TemporaryDirectory())
         made = subprocess.run((ROOT / "tools/package", "--extras", "", "--version", "1.2.3", "--output", directory),
                               env={**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(WHEELS)},
                               capture_output=True, text=True, timeout=600, check=False)
-        self.assertEqual(0, made.returncode, made.stdout + made.stderr)
-        self.package = made.stdout.split()[-1]
+        if made.returncode:
+            raise AssertionError(made.stdout + made.stderr)
+        cls.package = made.stdout.split()[-1]
+
+    def setUp(self) -> None:
+        super().setUp()
         self.machine = self.useFixture(OverlaidMachine(*PACKAGES))
+
+    def test_lintian_has_no_error_and_no_warning(self) -> None:
+        checked = subprocess.run(("lintian", "--allow-root", "--tag-display-limit=0", self.package), env=ENVIRONMENT,
+                                 capture_output=True, text=True, timeout=300, check=False)
+        self.assertEqual((0, "", ""), (checked.returncode, checked.stdout, checked.stderr))
 
     def call(self, *command: str) -> str:
         return self.machine.run(*command, environment=ENVIRONMENT)
@@ -57,7 +69,10 @@ class PackageTest(testtools.TestCase):
         self.assertIn("install nova-lxd-ext[nova]", refused)
         self.assertNotIn("Traceback", refused)
         self.assertIn("nova", self.call("containerhost", "config", "--help"))
-        self.assertEqual("topology\n", self.call("bash", "-c", COMPLETE))
+        self.assertEqual(f"topology\n{GUEST}\n", self.call("bash", "-c", COMPLETE))
+        samples = {file for file in files if file.startswith("/opt/nova-lxd-ext/share/nova-lxd-ext/")}
+        self.assertLessEqual({f"/opt/nova-lxd-ext/share/nova-lxd-ext/{path.relative_to(ROOT / 'etc')}"
+                              for path in (ROOT / "etc").rglob("*") if path.is_file()}, samples)
         units = {Path(file).name for file in files if file.startswith("/usr/lib/systemd/system/")}
         self.assertEqual({f"containerhost-{name}.service" for name in ("elastic", "exporter", "vfs")},
                          units - {"system"})
