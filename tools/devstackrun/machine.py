@@ -22,6 +22,7 @@ NAME = "devstack-" + hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:6]
 FAKEHOST = (sys.executable, str(CHECKOUT / "tools/fakehost"))
 BEGIN = Path(__file__).parent / "begin"
 START_TIMEOUT = 120  # s
+JOURNAL_TIMEOUT = 60  # s
 POLL_INTERVAL = 0.2  # s
 
 
@@ -59,7 +60,8 @@ class Machine:
         self._await(lambda: "tap0" in self.root_command("ip", "-brief", "address"), "the network is there")
 
     def stop(self) -> None:
-        """End the machine and remove its files; nothing to end is fine."""
+        """End the machine and remove its files. Idempotent; what its services logged stays in the directory of logs."""
+        self._save_journal()
         subprocess.run([*FAKEHOST, "--stop", NAME], capture_output=True, check=False)
         for file in self.home.glob("*.pid"):
             _end(int(file.read_text()), file.stem)
@@ -73,7 +75,7 @@ class Machine:
         """
         init = self._init
         if init is None:
-            raise MachineFailed("there is no machine: `run --keep` leaves one, and `up` starts one")
+            raise MachineFailed("there is no machine: `tools/devstack run --keep` leaves one")
         home = "/root" if user == "root" else tree.HOME
         limit = [f"--property=RuntimeMaxSec={time_limit:g}"] if time_limit else []
         return ["nsenter", f"--target={init}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup",
@@ -134,6 +136,17 @@ class Machine:
         done = subprocess.run(["nsenter", f"--target={self._init}", "--all", "systemctl", "is-system-running"],
                               capture_output=True, text=True, check=False)
         return done.stdout.strip()
+
+    def _save_journal(self) -> None:
+        """Write the journal of DevStack's services to ``services.log``: on the machine it is in memory."""
+        if not self.up:
+            return
+        command = ("timeout", str(JOURNAL_TIMEOUT), "nsenter", f"--target={self._init}", "--all", "journalctl", "--quiet",
+                   "--no-pager", "--unit=devstack@*")
+        with (LOGS / "services.log").open("wb") as log:
+            done = subprocess.run(command, stdout=log, stderr=log, check=False)
+        if done.returncode:
+            self._say(f"the services' journal is incomplete: journalctl ended with status {done.returncode}")
 
     def _begin(self, name: str, *command: str) -> int:
         with (LOGS / f"{name}.log").open("wb") as log:
