@@ -13,6 +13,7 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.devices.scan import HostView
 from containerhost.engines import Engine, Status
 from containerhost.errors import EngineBusy, EngineConflict, EngineError, EngineNotFound, EngineTimeout
+from containerhost.inside import resources
 from containerhost.linux.poll import retry
 from containerhost.network import openvswitch
 from containerhost.rollback import Rollback
@@ -264,7 +265,7 @@ class Vmm(BaseVmm):
 
     def _reconfigure(self, vm: Vm, spec: ContainerSpec) -> None:
         with self._cores.bound(spec) as bound:
-            self._engine.set_limits(spec.name, bound)
+            self._engine.set_limits(spec.name, self._notices.resized(bound))
 
     def reconfigure(self, call: Call) -> None:
         self._write_context(call.vm, self._engine.root_ids(self._existing(call).name))
@@ -368,8 +369,8 @@ class Vmm(BaseVmm):
             try:
                 with self._root_images.held(disk, origin, directory, limit) as image:
                     labels = dict(spec.labels) | {translate.IMAGE_LABEL: image}
-                    with self._cores.bound(self._noted(dataclasses.replace(spec, image=image, labels=labels))) as bound:
-                        return self._engine.create(bound)
+                    with self._cores.bound(dataclasses.replace(spec, image=image, labels=labels)) as bound:
+                        return self._engine.create(resources.with_document(bound))
             except EngineNotFound:
                 if last:
                     raise
@@ -379,9 +380,9 @@ class Vmm(BaseVmm):
         grants = self._acquire_anew(vm, view)
         self._write_context(vm, self._engine.root_ids(spec.name))
         self._disks.provide(vm)
-        fitted = self._noted(self._fitted(vm, spec, grants))
+        fitted = self._fitted(vm, spec, grants)
         with self._cores.bound(fitted) as bound:
-            self._engine.reconfigure(spec.name, bound)
+            self._engine.reconfigure(spec.name, self._notices.noted(bound))
         self._disks.release_others(vm)
         self._start(vm, fitted.parts)
 

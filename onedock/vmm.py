@@ -15,6 +15,7 @@ from containerhost.engines import ContainerState, Status
 from containerhost.engines.docker.config import own_view
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.errors import EngineConflict, EngineNotFound
+from containerhost.inside import resources
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
@@ -156,7 +157,7 @@ class Vmm(BaseVmm):
 
     def _reconfigure(self, vm: Vm, spec: ContainerSpec) -> None:
         with self._cores.bound(spec) as bound:
-            self._engine.reconfigure(spec.name, bound)
+            self._engine.reconfigure(spec.name, self._notices.resized(bound))
 
     def reconfigure(self, call: Call) -> None:
         """Update the context that the guest sees, and the addresses of its interfaces."""
@@ -233,8 +234,8 @@ class Vmm(BaseVmm):
         mounts = (*self._guests.mounts(vm.id), *translate.shared_memory(self._shared_memory(vm)),
                   *own_view(self._options.lxcfs))
         made = dataclasses.replace(spec, image=image, mounts=mounts)
-        with self._cores.bound(self._noted(made)) as bound:
-            self._engine.create(bound, beside)
+        with self._cores.bound(made) as bound:
+            self._engine.create(resources.with_document(bound), beside)
 
     def _restart(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         self._require_same_job(vm)
@@ -245,8 +246,8 @@ class Vmm(BaseVmm):
         parts: tuple[Part, ...] = (*self._nics.provide(vm, running=False), *grants)
         self._nics.remove(vm.id, frozenset(nic.target for nic in vm.nics))
         self._engine.update_devices(spec.name, parts)
-        with self._cores.bound(self._noted(dataclasses.replace(spec, parts=parts))) as bound:
-            self._engine.reconfigure(spec.name, bound)
+        with self._cores.bound(dataclasses.replace(spec, parts=parts)) as bound:
+            self._engine.reconfigure(spec.name, self._notices.noted(bound))
         self._start(spec.name, parts)
 
     def _shared_memory(self, vm: Vm) -> str | None:
@@ -273,6 +274,7 @@ class Vmm(BaseVmm):
             grants = grants_of(parts)
             if grants and self._is_running(own):
                 self._engine.verify(own, grants)
+            self._notices.tell(own)
 
     def _require_begun(self, own: str) -> None:
         """Require that the container's program has started, or ended without an error.

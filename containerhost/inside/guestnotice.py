@@ -102,15 +102,15 @@ class GuestNotice:
 
     def tell_faults(self, name: str, faults: Sequence[str]) -> bool:
         """Write into the container what is wrong with its devices. Where nothing is, nothing is written but over what
-        was told before.
+        was told before. Idempotent.
 
         :param faults: of :func:`containerhost.faults.of`
         :returns: whether the container knows it now
         """
+        wanted = json.dumps({"schema": resources.SCHEMA, "faults": list(faults)}).encode()
         try:
-            if not faults and self._files.read(name, FAULTS) is None:
-                return True
-            self._files.write(name, FAULTS, json.dumps({"schema": resources.SCHEMA, "faults": list(faults)}).encode())
+            if self._files.read(name, FAULTS) not in (wanted, *([] if faults else [None])):
+                self._files.write(name, FAULTS, wanted)
         except (errors.EngineError, errors.HostActionFailed) as error:
             LOG.info("Container %s cannot be told of its devices' faults: %s", name, error)
             return False

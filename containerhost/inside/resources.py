@@ -73,9 +73,25 @@ def resized(before: str | None, count: int, cores: Collection[int], memory: int)
 
     :param before: its present document
     """
+    return following({"cpus": {"count": count, "cores": sorted(cores)}, "memory": memory, **devices_in(before)}, before)
+
+
+def with_devices(before: str, grants: Sequence[Grant]) -> str:
+    """Return the document of a container that has other devices, and the size that it has.
+
+    :param before: its present document; what it says of a device that stays, stays
+    """
     present = parse(before) or {}
-    return following({"cpus": {"count": count, "cores": sorted(cores)}, "memory": memory,
-                      "devices": present.get("devices", []), "environment": present.get("environment", {})}, before)
+    known = {device["id"]: device for device in present.get("devices", [])}
+    return following({"cpus": present.get("cpus"), "memory": present.get("memory"),
+                      "devices": [known.get(grant.device.id) or _device(grant) for grant in grants],
+                      "environment": _environment([grant.device for grant in grants])}, before)
+
+
+def devices_in(document: str | None) -> Document:
+    """Return the part of a document that tells of devices."""
+    present = parse(document) or {}
+    return {"devices": present.get("devices", []), "environment": present.get("environment", {})}
 
 
 def exchanged(before: str, going: Collection[str], coming: Sequence[Grant], known: Mapping[str, Device]) -> str:

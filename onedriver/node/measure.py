@@ -117,6 +117,7 @@ class Measure:
         before = samples(self._state / SAMPLES)
         self._keep(SAMPLES, {state.name: (metrics.pid or 0, metrics.cpu_time, now) for state, metrics in measured})
         gpus, faulty = self._devices()
+        tell_faults(faulty, {state.name: metrics.pid for state, metrics in measured})
         return "\n".join(probes.vm_monitor(
             state, probes.vm_values(metrics, now, before.get(state.name)) | self._disk_io(metrics)
             | probes.gpu_values(gpus.get(state.name, ())) | probes.fault_values(faulty.get(state.name, ())),
@@ -160,6 +161,24 @@ class Measure:
         file = self._state / name
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         atomic_write(file, json.dumps(content).encode())
+
+
+def tell_faults(faulty: Mapping[str, Sequence[str]], pids: Mapping[str, int | None]) -> None:
+    """Tell containers what is wrong with their devices.
+
+    :param faulty: by container, of all that hold devices
+    :param pids: the first process of each container that runs
+    """
+    told = [name for name in faulty if pids.get(name)]
+    if not told:
+        return
+    from containerhost.inside.guestfiles import GuestFiles  # noqa: PLC0415  (few VMs have devices)
+    from containerhost.inside.guestnotice import GuestNotice  # noqa: PLC0415
+    from containerhost.privileged import Privileged  # noqa: PLC0415
+
+    notice = GuestNotice(GuestFiles(pids.get, Privileged()), 0)
+    for name in told:
+        notice.tell_faults(name, faulty[name])
 
 
 def totals(times: "CpuTimes") -> tuple[int, int]:

@@ -31,7 +31,7 @@ class NodeOptions:
     :ivar state: directory of what the driver keeps for each VM
     :ivar owners: directory of the allocation records (device to container); all drivers of the node share it
     :ivar stop_timeout: seconds a guest may take to shut down by itself
-    :ivar shrink_notice: seconds that the guest of a VM with HPC=[ELASTIC] has to let go before it loses something
+    :ivar shrink_notice: seconds that a guest which listens has to let go before it loses something
     :ivar request_timeout: seconds the engine may be silent
     :ivar operation_timeout: seconds an operation of the engine may take
     :ivar exec_timeout: seconds a command of ``onevm exec`` may take; then it is killed

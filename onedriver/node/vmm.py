@@ -7,7 +7,6 @@ context.
 """
 
 import abc
-import dataclasses
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,11 +17,12 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import Consumer
 from containerhost.corebinding import CoreBinding
 from containerhost.devices.scan import HostView
-from containerhost.elastic import claim, gpuclaim
+from containerhost.elastic import claim
 from containerhost.engines import Containers, ContainerState, Status, first_process
 from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
+from containerhost.inside import resources
 from containerhost.privileged import Privileged
 from containerhost.resizelock import resizing
 from containerhost.rollback import Rollback
@@ -35,6 +35,7 @@ from onedriver.node import devices, limits, namesakes, validation
 from onedriver.node.commands import Commands
 from onedriver.node.limits import NodeCores
 from onedriver.node.names import LABEL, name
+from onedriver.node.notices import ResourceNotices
 from onedriver.node.options import NodeOptions
 from onedriver.node.vm_ids import attached, complain, consumer, own_name
 from onedriver.vm import Nic, Pci, Vm
@@ -63,6 +64,7 @@ class BaseVmm(abc.ABC):
         self._snapshots = snapshots
         self._commands = commands
         self._host = host
+        self._notices = ResourceNotices(engine, options.shrink_notice)
 
     # Life.
 
@@ -126,7 +128,7 @@ class BaseVmm(abc.ABC):
         if isinstance(part, Nic):
             self._attach_interface(call.vm, part)
             return
-        with self._alone(call.vm):
+        with resizing(Path(self._options.owners), own):
             self._attach_device(call, own, part)
 
     def _attach_device(self, call: Call, own: str, part: Pci) -> None:
@@ -139,33 +141,36 @@ class BaseVmm(abc.ABC):
             self._engine.attach(own, grant)
             if running:
                 self._engine.verify(own, grants_of((*others, grant)))
+            self._notices.devices(own, (*others, grant))
 
     def detach_nic(self, call: Call) -> None:
         part = attached(call)
-        self._existing(call)
+        own = self._existing(call).name
         if isinstance(part, Nic):
             self._detach_interface(call.vm, part)
             return
-        with self._alone(call.vm):
-            self._detach_device(call, part)
+        with resizing(Path(self._options.owners), own):
+            self._detach_device(call.vm, own, part)
 
-    def _detach_device(self, call: Call, part: Pci) -> None:
-        device_id = part.chosen().device_id
-        if device_id not in self._allocator.held_by(self._consumer(call.vm_id)):
+    def _detach_device(self, vm: Vm, own: str, part: Pci) -> None:
+        device_id, consumer, view = part.chosen().device_id, self._consumer(vm.id), self._allocator.view()
+        if device_id not in self._allocator.held_by(consumer):
+            self._notices.devices(own, self._allocator.held(consumer, view))  # a detachment may have been killed
             return
-        view = self._allocator.view()
         try:
-            requests = self._requests(call.vm, [part], view)
+            requests = self._requests(vm, [part], view)
         except DeviceNotFound as error:
             # The engine's configuration names it until the next start, which makes that anew.
             LOG.warning("The VM's device is detached without it: %s", error)
-            complain(self._release(call.vm_id, device_id, view))
+            complain(self._release(vm.id, device_id, view))
+            self._notices.devices(own, self._allocator.held(consumer, view))
             return
-        consumer = self._consumer(call.vm_id)
         self._allocator.repair.rebind_driver(consumer, view)  # an attachment may have been killed at work on a function
         (grant,) = self._allocator.grants(requests, consumer, view)
-        self._allocator.require_unused([grant], self._engine.pid(name(call.vm_id)))
-        self._take_back(call.vm_id, grant, self._others(call.vm_id, grant, view), view)
+        others = self._others(vm.id, grant, view)
+        with self._notices.losing(own, others):
+            self._allocator.require_unused([grant], self._engine.pid(own))
+            self._take_back(vm.id, grant, others, view)
 
     def _take_back(self, vm_id: int, grant: Grant, others: Sequence[Grant], view: HostView) -> None:
         """Detach a device after a failure. What cannot be detached stays the VM's, and nobody else gets it."""
@@ -185,44 +190,19 @@ class BaseVmm(abc.ABC):
     def resize(self, call: Call) -> None:
         own, spec = self._existing(call).name, self._spec(call.vm)
         with resizing(Path(self._options.owners), own):
-            if not self._is_running(own):
-                self._reconfigure(call.vm, self._noted(spec))
-            elif is_elastic(spec):
-                self._resize_announced(call.vm, spec)
+            if self._is_running(own):
+                self._resize_running(call.vm, spec)
             else:
-                validation.of_shrinking(own, spec.memory.size, self._engine.metrics(own).memory)
                 self._reconfigure(call.vm, spec)
 
-    def _resize_announced(self, vm: Vm, spec: ContainerSpec) -> None:
-        """Resize a running VM that may be resized by the elastic service too: its guest is asked before it loses
-        something, and told afterwards."""
-        from containerhost.inside import resources  # noqa: PLC0415  (few VMs opt in)
-        from containerhost.inside.guestfiles import GuestFiles  # noqa: PLC0415
-        from containerhost.inside.guestnotice import GuestNotice  # noqa: PLC0415
-
-        own, labels = spec.name, self._engine.container(spec.name).labels
-        before = labels.get(resources.LABEL)
-        spec = claim.keeping_size(spec, labels.get(claim.LABEL), resources.parse(before))
-        coming = resources.resized(before, spec.cpu.count, spec.cpu.cores, spec.memory.size)
-        notice = GuestNotice(GuestFiles(self._engine.pid, Privileged()), self._options.shrink_notice)
-        with Rollback(f"resize of {own}") as undo:
-            if notice.announce(own, before, coming):
-                undo.on_error("what was announced", notice.notify, own, before or "")
-            validation.of_shrinking(own, spec.memory.size, self._engine.metrics(own).memory)
-            self._reconfigure(vm, dataclasses.replace(spec, labels=dict(spec.labels) | {resources.LABEL: coming}))
-        notice.notify(own, coming)
-
-    def _noted(self, spec: ContainerSpec) -> ContainerSpec:
-        """Return the spec with the document of its resources, for a VM that the elastic service may resize."""
-        if not is_elastic(spec):
-            return spec
-        from containerhost.inside import resources  # noqa: PLC0415  (few VMs opt in)
-
-        try:
-            before = self._engine.container(spec.name).labels.get(resources.LABEL)
-        except EngineNotFound:
-            before = None
-        return resources.with_document(spec, before)
+    def _resize_running(self, vm: Vm, spec: ContainerSpec) -> None:
+        """Resize a running VM. One that the elastic service may resize too keeps the size that this gave it as long as
+        what it may have is the same."""
+        labels = self._engine.container(spec.name).labels
+        spec = claim.keeping_size(spec, labels.get(claim.LABEL), resources.parse(labels.get(resources.LABEL)))
+        with self._notices.resizing(self._cores.preview(spec)):
+            validation.of_shrinking(spec.name, spec.memory.size, self._engine.metrics(spec.name).memory)
+            self._reconfigure(vm, spec)
 
     def exec(self, call: Call) -> None:
         """Start a command, and return once it has started; monitoring reports its end."""
@@ -422,8 +402,3 @@ class BaseVmm(abc.ABC):
         nodes with it."""
         return tuple(other for other in self._allocator.held(self._consumer(vm_id), view)
                      if other.device.id != grant.device.id)
-
-
-def is_elastic(spec: ContainerSpec) -> bool:
-    """Return whether the elastic service may change the container: then it has a document of its resources."""
-    return claim.LABEL in spec.labels or gpuclaim.LABEL in spec.labels

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from containerhost.elastic import claim
 from containerhost.engines.capabilities import Size
 from containerhost.engines.docker.record import Netdev, Node, Record, union
 from containerhost.errors import SpecError
@@ -22,8 +21,8 @@ from containerhost.spec import CloudInit, ContainerSpec, Cpu, Health, IoLimit, M
 
 RUNTIME = "containerhost"
 
-# Where the host tells a container its size. Docker's root file systems are mostly an overlay, which the host does not
-# look into, so one that opted in has a file system there.
+# Where the host tells a container its resources. Docker's root file systems are mostly an overlay, which the host does
+# not look into, so each container has a file system there.
 GUEST_DIRECTORY = f"/{'/'.join(guest_directory.DIRECTORY)}"
 GUEST_OPTIONS = "size=1m,mode=0755"
 
@@ -114,10 +113,9 @@ def host_config(spec: ContainerSpec, disk: str | None) -> dict[str, Any]:
         "Mounts": [mount(item) for item in spec.mounts],
         **cpu(spec.cpu),
         **io_limits(spec.root.io, disk),
+        "Tmpfs": {GUEST_DIRECTORY: GUEST_OPTIONS},
         **start_config(spec.grants, spec.limits),
     }
-    if claim.LABEL in spec.labels:
-        config["Tmpfs"] = {GUEST_DIRECTORY: GUEST_OPTIONS}
     if spec.root.size is not None:
         config["StorageOpt"] = {"size": str(spec.root.size)}
     return config

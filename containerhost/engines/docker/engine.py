@@ -169,7 +169,7 @@ class DockerEngine:
         container = self.client.container(name)
         record = self._record_or_none(container["Id"])
         if record is not None and container_state(container, record).labels != spec.labels:
-            self.relabel(container["Id"], spec.labels)
+            self._write_labels(container["Id"], spec.labels)
 
     def own(self, name: str) -> tuple[str, ContainerState]:
         """Return Docker's id and the state of a container that this engine made.
@@ -179,7 +179,11 @@ class DockerEngine:
         container = self.client.container(name)
         return container["Id"], container_state(container, self._records.read(container["Id"]))
 
-    def relabel(self, container: str, labels: Mapping[str, str]) -> None:
+    def relabel(self, name: str, labels: Mapping[str, str]) -> None:
+        container, state = self.own(name)
+        self._write_labels(container, dict(state.labels) | dict(labels))
+
+    def _write_labels(self, container: str, labels: Mapping[str, str]) -> None:
         """Let a container have these labels in place of those that it was made with.
 
         :param container: Docker's id

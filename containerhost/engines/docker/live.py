@@ -48,7 +48,7 @@ class Live:
                                            f"{config.id_text(size.cores)}, of which {config.id_text(missing)} are "
                                            "offline")
         self._engine.client.update(current.id, config.live(size))
-        self._engine.relabel(current.id, dict(current.labels) | dict(labels))
+        self._engine.relabel(current.id, labels)
 
     def _look(self, name: str) -> tuple[Seen, Status]:
         container, state = self._engine.own(name)

@@ -400,6 +400,14 @@ class LxdEngine:
         self._patiently(name, lambda: self.change(name, change))
         self._apply_cores(name, spec, wanted)
 
+    def relabel(self, name: str, labels: Mapping[str, str]) -> None:
+        wanted = {f"user.{key}": value for key, value in labels.items()}
+
+        def change(instance: dict[str, Any], etag: str) -> None:
+            self.client.replace_instance(name, instance | {"config": instance["config"] | wanted}, etag)
+
+        self.change(name, change)
+
     def set_limits(self, name: str, spec: ContainerSpec) -> None:
         """Let a container, stopped or running, have the CPUs, the memory and the root disk's size and speed of
         ``spec``. Its devices, and the kernel limits that they need, stay as they are."""

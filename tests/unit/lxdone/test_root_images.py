@@ -15,6 +15,7 @@ import testtools
 
 from containerhost.engines.capabilities import Image
 from containerhost.errors import EngineError, EngineNotFound
+from containerhost.inside import resources
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from lxdone.disk.qcow2 import Origin
 from lxdone.root import root_images
@@ -152,10 +153,11 @@ class RemovalTest(testtools.TestCase):
         held = self.calls.root_images.held
         held.side_effect = [EngineNotFound("gone"), held.return_value]
         self.calls.options.datastores, self.calls.options.unpacked_limit = "/ds", 1
+        self.calls.engine.container.side_effect = EngineNotFound("not there yet")
         self.vmm._create(SPEC, Path("disk"), Path("home"), machine())
         image = held.return_value.__enter__.return_value
         self.calls.engine.create.assert_called_once_with(
-            dataclasses.replace(SPEC, image=image, labels={IMAGE_LABEL: image}))
+            resources.with_document(dataclasses.replace(SPEC, image=image, labels={IMAGE_LABEL: image})))
 
     def test_root_that_is_too_small_names_size(self) -> None:
         spec = SimpleNamespace(root=SimpleNamespace(size=70 << 20))

@@ -172,6 +172,11 @@ class FakeEngine:
         present = self.specs[name]
         self.specs[name] = dataclasses.replace(spec, image=present.image, mounts=present.mounts)
 
+    def relabel(self, name: str, labels: Mapping[str, str]) -> None:
+        self._called("relabel", name)
+        present = self.specs[name]
+        self.specs[name] = dataclasses.replace(present, labels=dict(present.labels) | dict(labels))
+
     def set_limits(self, name: str, spec: ContainerSpec) -> None:
         self._called("set_limits", name)
         self.specs[name] = dataclasses.replace(self.specs[name], cpu=spec.cpu, memory=spec.memory, root=spec.root)

@@ -45,7 +45,7 @@ class TestContainer(testtools.TestCase):
                 "Runtime": "containerhost", "NetworkMode": "none", "IpcMode": "private", "Privileged": False,
                 "RestartPolicy": {"Name": "no"}, "LogConfig": config.LOG, "PidsLimit": 16384, "ReadonlyRootfs": False,
                 "Memory": GiB, "MemorySwap": GiB, "Mounts": [], "CpuPeriod": 100_000, "CpuQuota": 200_000,
-                "Ulimits": [], "CapAdd": []}}, made())
+                "Tmpfs": {"/run/containerhost": "size=1m,mode=0755"}, "Ulimits": [], "CapAdd": []}}, made())
 
     def test_another_program(self):
         program = Program(("/init", "a b"), ("x",), "/srv", "1000:1000",

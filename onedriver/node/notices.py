@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep the document of a VM's resources, which its container has as a label and its guest as a file, and ask the guest
+before something is taken.
+
+A container on Docker that an earlier version made has no document, and its guest is not asked: the document comes with
+its next start, but the host writes no file into it.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from containerhost.elastic import claim, gpuclaim
+from containerhost.engines import Containers, Status
+from containerhost.errors import EngineNotFound
+from containerhost.grants import Grant
+from containerhost.inside import resources
+from containerhost.inside.guestfiles import GuestFiles
+from containerhost.inside.guestnotice import GuestNotice
+from containerhost.privileged import Privileged
+from containerhost.rollback import Rollback
+from containerhost.spec import ContainerSpec
+
+
+class ResourceNotices:
+    """:param timeout: seconds that a guest which listens has to let go
+    """
+
+    def __init__(self, engine: Containers, timeout: float) -> None:
+        self._engine = engine
+        self._notice = GuestNotice(GuestFiles(engine.pid, Privileged()), timeout)
+
+    def document(self, own: str) -> str | None:
+        """Return the document of a container; None where there is none, or no container."""
+        try:
+            return self._engine.container(own).labels.get(resources.LABEL)
+        except EngineNotFound:
+            return None
+
+    def noted(self, spec: ContainerSpec) -> ContainerSpec:
+        """Return the spec of a container that is to start again, with the document among its labels."""
+        return resources.with_document(spec, self.document(spec.name))
+
+    def resized(self, spec: ContainerSpec) -> ContainerSpec:
+        """Return the spec of a container that keeps its devices, with the document of its other size among its
+        labels, if it has one or is to have."""
+        before = self.document(spec.name)
+        return spec if before is None and not is_elastic(spec) else with_label(spec, sized(spec, before))
+
+    def tell(self, own: str) -> None:
+        """Write its document into a container, if it runs. One whose files cannot be written goes on without."""
+        state = self._engine.container(own)
+        if state.status is Status.RUNNING and resources.LABEL in state.labels:
+            self._notice.notify(own, state.labels[resources.LABEL])
+
+    @contextlib.contextmanager
+    def resizing(self, spec: ContainerSpec) -> Iterator[None]:
+        """Ask the guest of a running container before the block changes its size, and tell it afterwards."""
+        before = self.document(spec.name)
+        with self._announced(spec.name, before, sized(spec, before)):
+            yield
+        self.tell(spec.name)
+
+    @contextlib.contextmanager
+    def losing(self, own: str, remaining: Sequence[Grant]) -> Iterator[None]:
+        """Ask the guest of a container before the block takes a device from it, and tell it afterwards.
+
+        :param remaining: what it has then
+        """
+        before = self.document(own)
+        coming = before and resources.with_devices(before, remaining)
+        with self._announced(own, before, coming):
+            yield
+        self._record(own, before, coming)
+
+    def devices(self, own: str, grants: Sequence[Grant]) -> None:
+        """Let a container's document and its guest know the devices that it has now. Idempotent."""
+        before = self.document(own)
+        self._record(own, before, before and resources.with_devices(before, grants))
+
+    def _record(self, own: str, before: str | None, coming: str | None) -> None:
+        if coming and coming != before:
+            self._engine.relabel(own, {resources.LABEL: coming})
+            self.tell(own)
+
+    @contextlib.contextmanager
+    def _announced(self, own: str, before: str | None, coming: str | None) -> Iterator[None]:
+        with Rollback(f"change of {own}") as undo:
+            if before and coming and self._notice.announce(own, before, coming):
+                undo.on_error("what was announced", self._notice.notify, own, before)
+            yield
+
+
+def sized(spec: ContainerSpec, before: str | None) -> str:
+    return resources.following(resources.of(spec) | resources.devices_in(before), before)
+
+
+def with_label(spec: ContainerSpec, document: str) -> ContainerSpec:
+    return dataclasses.replace(spec, labels=dict(spec.labels) | {resources.LABEL: document})
+
+
+def is_elastic(spec: ContainerSpec) -> bool:
+    """Return whether the elastic service may change the container."""
+    return claim.LABEL in spec.labels or gpuclaim.LABEL in spec.labels

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What VMs on Docker are told of their resources."""
+
+from tests.functional import noticecontract
+from tests.functional_one.vms import Machine
+from tests.functional_onedock.base import OnedockCase
+
+
+class NoticeTest(noticecontract.NoticeContract, OnedockCase):
+    def test_vm_is_told_from_its_start_on(self) -> None:
+        machine = self.deployed(Machine(devices=(self.gpus[0],)))
+        self.assert_told(machine, self.gpus[0].id)
+        self.assertIn("tmpfs /run/containerhost tmpfs rw,nosuid,nodev,noexec", self.inside(
+            machine, "cat", "/proc/mounts"))
+        self.ok("reboot", machine)
+        self.assert_told(machine, self.gpus[0].id)
