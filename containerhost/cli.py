@@ -46,7 +46,7 @@ def _one_of(kind: type[enum.StrEnum]) -> click.Choice:
 
 class Commands(click.Group):
     """Its own commands and those of vendors. Ends with a message and status 1, not with a trace, on every error that
-    this project raises."""
+    this project raises, and for a user who lacks a right."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted({*super().list_commands(context), *vendor_commands()})
@@ -59,6 +59,9 @@ class Commands(click.Group):
             return super().invoke(context)
         except ContainerHostError as error:
             raise click.ClickException(str(error)) from error
+        except PermissionError as error:
+            raise click.ClickException(f"{error.strerror}: {context.info_name} {context.invoked_subcommand} needs root"
+                                       ) from error
 
 
 def vendor_commands() -> dict[str, click.Command]:
@@ -140,7 +143,7 @@ def show_topology(as_text: bool, svg: Path | None, png: Path | None, as_json: bo
             click.echo(text.write(drawn))
         for path, convert in ((svg, bytes), (png, from_svg)):
             if path:
-                files.atomic_write(path, convert(draw(drawn)), 0o644)
+                _write(path, convert(draw(drawn)))
         return
     found, inventory = topology.read(host), scan(host)
     connections = pci_topology.connections(inventory, host)
@@ -151,6 +154,13 @@ def show_topology(as_text: bool, svg: Path | None, png: Path | None, as_json: bo
         click.echo(report.topology(found, inventory))
         between = report.pci_topology(inventory, connections)
         click.echo(f"\n{between}" if between else "", nl=bool(between))
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        files.atomic_write(path, content, 0o644)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
 
 
 @main.command("rdma")
@@ -185,7 +195,7 @@ def doctor(as_json: bool, root: Path, owners_directory: Path | None) -> None:
         for finding in (*bad, *(other for other in found if other not in bad)):
             click.echo(report.printable(f"{finding.severity.ljust(5)}  {finding}"))
         if not bad:
-            click.echo("no complaints")
+            click.echo("nothing is wrong" + (f"; {len(found)} notes" if found else ""))
     if bad:
         raise SystemExit(1)
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 
+from containerhost import clioptions
 from containerhost.allocation import drain as draining
-from containerhost.allocation.store import DIRECTORY, AllocationStore
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import scan
 from containerhost.devices.taints import TaintFile
 from containerhost.errors import DeviceHeld
@@ -64,15 +65,14 @@ def tolerate(device: str, root: Path) -> None:
 @click.option("--timeout", default=DRAIN_TIMEOUT, show_default=True, type=click.FloatRange(0), metavar="SECONDS",
               help="How long to wait for its holders.")
 @_root
-@click.option("--owners", "owners_directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-              help=f"Directory of the allocation records; {DIRECTORY} if not given.")
+@clioptions.owners
 def drain(device: str, reason: str, timeout: float, root: Path, owners_directory: Path | None) -> None:
     """Taint DEVICE, and wait until no container has it or a part of it; status 1 if some still do. Takes nothing from
     any container. Needs root."""
     host = Host(root)
     inventory = scan(host)
     found = inventory.get(device)
-    store = AllocationStore(owners_directory or root / DIRECTORY.relative_to("/"))
+    store = AllocationStore(clioptions.directory(root, owners_directory))
     TaintFile(host).taint(found.id, reason)
     for name, who in draining.holders(store.records(), found, inventory).items():
         click.echo(f"waiting for {who}, which has {name}")

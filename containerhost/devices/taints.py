@@ -144,7 +144,7 @@ class TaintFile:
                     raise HostActionFailed(found.trouble)
                 yield dict(found.by_id)
         except OSError as error:
-            raise HostActionFailed(f"{self._path} cannot be changed: {error}") from error
+            raise HostActionFailed(f"{self._path} cannot be changed: {error.strerror or error}") from error
 
     def _write(self, known: Mapping[str, Taint]) -> None:
         rows = {device_id: dataclasses.asdict(taint) for device_id, taint in sorted(known.items())}

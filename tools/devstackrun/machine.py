@@ -141,8 +141,8 @@ class Machine:
         """Write the journal of DevStack's services to ``services.log``: on the machine it is in memory."""
         if not self.up:
             return
-        command = ("timeout", str(JOURNAL_TIMEOUT), "nsenter", f"--target={self._init}", "--all", "journalctl", "--quiet",
-                   "--no-pager", "--unit=devstack@*")
+        command = ("timeout", str(JOURNAL_TIMEOUT), "nsenter", f"--target={self._init}", "--all", "journalctl",
+                   "--quiet", "--no-pager", "--unit=devstack@*")
         with (LOGS / "services.log").open("wb") as log:
             done = subprocess.run(command, stdout=log, stderr=log, check=False)
         if done.returncode:

@@ -133,8 +133,9 @@ def execute(here: Path, command: tuple[str, ...]) -> None:
     if not up:
         raise click.ClickException("No cloud is up. Start one with: sudo tools/demo --keep")
     cloud = Cloud(up[0][0], shape=up[0][1])
+    private = {"CONTAINERHOST_OWNERS": str(cloud.owners)} if cloud.owners.is_dir() else {}
     environment = {
-        "OS_CLOUD": "admin", **os.environ, **cloud.engine.environment,
+        "OS_CLOUD": "admin", **private, **os.environ, **cloud.engine.environment,
         "OS_CLIENT_CONFIG_FILE": str(cloud.layout.clouds_yaml),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     line = stage.inside(command) if stage.is_up() else list(command)
@@ -394,7 +395,7 @@ def how_to_use(cloud: Cloud) -> tuple[str, ...]:
     return (f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor {FLAVOR} --image {IMAGE} "
             "--nic none mine",
             f"sudo tools/demo exec {cloud.engine.flavour.client} list",
-            f"sudo tools/demo exec containerhost list --owners {cloud.owners}",
+            "sudo tools/demo exec containerhost list",
             *([f"sudo tools/demo exec chromium --no-sandbox {dashboard.url(cloud.ports)}"]
               if cloud.shape.dashboard else []))
 

@@ -71,7 +71,8 @@ RECOVERY = 154  # tells in its own words what must be done, and later that nothi
 
 FATAL = Rule(
     name="xid-fatal", verdict=Verdict.SICK, reads="NVRM: Xid in /dev/kmsg",
-    says="{what}: NVIDIA's catalog asks for {action}; `containerhost scrub` resets it",
+    says="{what}: NVIDIA's catalog asks for {action}; a hard reboot of the server or VM "
+         "that holds it resets it, or `containerhost scrub` while nobody does",
     well="it was reset by `containerhost scrub`, at a hard reboot or on its return, its driver was loaded anew, or Xid "
          "154 tells that no action is needed",
     source=CATALOG)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
 import json
+import os
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import fixtures
 import testtools
 from click.testing import CliRunner
 
@@ -16,6 +19,7 @@ from containerhost.cli import main
 from containerhost.devices.scan import scan
 from containerhost.errors import ScrubFailed
 from containerhost.reports import report
+from containerhost.sysfs import Host
 from tests.unit.containerhost.hosts import Broken, shared
 
 OWNER = Consumer("nova", "lxd", "instance-00000001", "11111111-1111-4111-8111-111111111111")
@@ -143,11 +147,36 @@ class Empty(Broken):
         self.path = str(self.root)
 
 
+class Refusals(testtools.TestCase):
+    def test_a_file_that_cannot_be_written(self):
+        result = run("topology", "--svg", "/nonexistent/host.svg", "--root", str(shared("mixed").root))
+        self.assertEqual(1, result.exit_code)
+        self.assertEqual("Error: /nonexistent/host.svg cannot be written: No such file or directory\n", result.output)
+
+    def test_a_user_without_the_right(self):
+        def refuse(*_):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/var/lib/containerhost")
+
+        self.useFixture(fixtures.MonkeyPatch("containerhost.cli.look", refuse))
+        result = run("topology", "--text", "--root", str(shared("mixed").root))
+        self.assertEqual((1, "Error: Permission denied: main topology needs root\n"), (result.exit_code, result.output))
+
+
+class Owners(testtools.TestCase):
+    def test_the_environment_names_the_records(self):
+        root, directory = str(shared("mixed").root), Path(self.useFixture(fixtures.TempDir()).path)
+        device = scan(Host(Path(root))).devices[0]
+        AllocationStore(directory).claim([device], OWNER, lambda _: ())
+        self.assertNotIn(OWNER.container, run("list", "--root", root).output)
+        self.useFixture(fixtures.EnvironmentVariable("CONTAINERHOST_OWNERS", str(directory)))
+        self.assertIn(OWNER.container, run("list", "--root", root).output)
+
+
 class Doctor(testtools.TestCase):
     def test_a_well_host(self):
         result = run("doctor", "--root", str(shared("mixed").root))
         lines = result.output.splitlines()
-        self.assertEqual((0, "no complaints"), (result.exit_code, lines[-1]))
+        self.assertEqual((0, f"nothing is wrong; {len(lines) - 1} notes"), (result.exit_code, lines[-1]))
         self.assertEqual({"note"}, {line.split()[0] for line in lines[:-1]})
 
     def test_programs_read_findings_and_pairs(self):
