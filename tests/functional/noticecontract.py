@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What VMs of OpenNebula are told of their resources, opted in to anything or not: the same on LXD and on Docker."""
+"""Test that VMs of OpenNebula are told of their resources, whatever they opted in to: the same on LXD and on Docker."""
 
 import json
 from typing import Any

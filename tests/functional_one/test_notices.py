@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What VMs on LXD are told of their resources."""
+"""Test what VMs on LXD are told of their resources."""
 
 from tests.functional import noticecontract
 from tests.functional_one.test_actions import ActionsCase

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What VMs on Docker are told of their resources."""
+"""Test what VMs on Docker are told of their resources."""
 
 from tests.functional import noticecontract
 from tests.functional_one.vms import Machine

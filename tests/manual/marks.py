@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mark before a block of commands says: how each is run, by what it is tested, or why neither."""
+"""Read the mark before a block of commands: how each is run, by what it is tested, or why neither."""
 
 import ast
 import dataclasses

@@ -2,21 +2,19 @@
 """Test what Horizon asks the exporter of a host, and what it makes of exporters that are slow, hostile or of another
 release."""
 
-import importlib.util
 import json
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable
 
 import fixtures
-import testtools
 
 from containerhost.drawing import document
 from containerhost.drawing.look import look
 from nova_lxd_dashboard.accelerators import Service
 from tests.unit.containerhost.hosts import shared
+from tests.unit.dashboard import base
 
 MAP = json.dumps(document.dump(look(shared("small"), {}))).encode()
 JSON = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n"
@@ -50,14 +48,9 @@ class Server(fixtures.Fixture):
                     continue
 
 
-class ExporterCase(testtools.TestCase):
+class ExporterCase(base.HorizonCase):
     def setUp(self) -> None:
         super().setUp()
-        if importlib.util.find_spec("openstack_dashboard") is None:
-            self.skipTest("Horizon is not installed: see horizon-requirements.txt")
-        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.unit.dashboard.settings")
-        import django
-        django.setup()
         from nova_lxd_dashboard import exporter
         self.exporter = exporter
         self.useFixture(fixtures.MonkeyPatch("nova_lxd_dashboard.exporter.TIMEOUT", 1))

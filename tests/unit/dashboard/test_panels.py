@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The panels' pages in a real Horizon, over services that answer what a test says."""
 
-import importlib.util
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import fixtures
-import testtools
 
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Kind
@@ -16,6 +13,7 @@ from containerhost.devices.scan import scan
 from containerhost.drawing import document
 from containerhost.drawing.look import look
 from tests.unit.containerhost.hosts import MEMORY, shared
+from tests.unit.dashboard import base
 from tests.unit.dashboard.services import Services
 
 ADMIN, PROJECT = "/admin/accelerators/", "/project/accelerators/"
@@ -26,16 +24,11 @@ ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;"
 SERVER = "c0c0c0c0-0000-4000-8000-000000000001"
 
 
-class PanelsCase(testtools.TestCase):
+class PanelsCase(base.HorizonCase):
     def setUp(self) -> None:
         super().setUp()
-        if importlib.util.find_spec("openstack_dashboard") is None:
-            self.skipTest("Horizon is not installed: see horizon-requirements.txt")
-        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.unit.dashboard.settings")
-        import django
         from django.conf import settings
         from django.test import Client
-        django.setup()
         self.services = self.useFixture(Services())
         self.answers = self.services.answers
         self.logged_in()

@@ -98,7 +98,7 @@ class DecideTest(testtools.TestCase):
 
 
 class StartTest(testtools.TestCase):
-    """What a stopped container starts with."""
+    """Test what a stopped container starts with."""
 
     def left(self, least: int, *devices: Device, **states: State) -> set[str]:
         found = records(**states)
