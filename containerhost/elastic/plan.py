@@ -145,7 +145,8 @@ def possible(member: Member, wanted: Size, held: Cores, memory_free: int, *, sha
     :param memory_free: unallocated bytes
     :param shared: whether cores are so few that some are had by several
     """
-    cores = wanted.cores if shared else wanted.cores - held
+    # Two that were frozen in turn may both have a core: each may keep it, or they would wait for each other.
+    cores = wanted.cores if shared else wanted.cores - (held - member.cores)
     memory = min(wanted.memory, member.memory + max(0, memory_free))
     if len(cores) < member.claim.cores.least and len(cores) < len(wanted.cores):
         cores = member.cores

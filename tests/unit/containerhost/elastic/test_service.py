@@ -72,6 +72,17 @@ class RoundTest(ServiceCase):
         self.world.rounds(service, 3)
         self.assertEqual({"a": {0}, "b": {0}}, self.world.cores())
 
+    def test_frozen_ones_that_had_all_cores_divide_them_when_they_go_on(self) -> None:
+        service, both = self.world.service(), [self.engine.add(name, (1, 4)) for name in ("a", "b")]
+        for working, frozen in (both, both[::-1]):
+            working.status, frozen.status = Status.RUNNING, Status.FROZEN
+            self.world.rounds(service, 3)
+        self.assertEqual({"a": 4, "b": 4}, {each: len(cores) for each, cores in self.world.cores().items()})
+        for each in both:
+            each.status = Status.RUNNING
+        self.world.rounds(service, 3)
+        self.assert_settled(a=2, b=2)
+
     def test_container_that_ends_leaves_its_cores(self) -> None:
         self.share_cores()
         service = self.world.service()
