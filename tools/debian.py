@@ -41,9 +41,10 @@ def backports(archives: Sequence[str], codename: str) -> list[str]:
 
 def debootstrap(tree: Path, codename: str, archives: Sequence[str], packages: Sequence[str], *options: str) -> None:
     settings = [f"--aptopt={option}" for option in ('APT::Install-Recommends "false"', *options)]
-    # In a mount namespace of its own: what mmdebstrap mounts in the tree ends with it, however it ends.
+    # In a mount namespace of its own: what mmdebstrap mounts in the tree ends with it, however it ends. A tree that is not
+    # finished is thrown away, so dpkg need not wait for the disk after each file: a large one takes a third of the time.
     run(["unshare", "--mount", "mmdebstrap", "--quiet", "--variant=minbase", "--mode=root",
-         f"--include={','.join(packages)}", *settings,
+         f"--include={','.join(packages)}", *settings, "--dpkgopt=force-unsafe-io",
          *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "locale")),
          codename, str(tree), "-"], "\n".join(archives) + "\n")
 

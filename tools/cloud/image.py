@@ -81,9 +81,9 @@ def add(image: tarfile.TarFile, name: str, kind: bytes, mode: int, target: str =
     image.addfile(entry)
 
 
-def add_file(image: tarfile.TarFile, name: str, text: str, mode: int = 0o644) -> None:
+def add_file(image: tarfile.TarFile, name: str, content: str | bytes, mode: int = 0o644) -> None:
     entry = tarfile.TarInfo(name)
-    data = text.encode()
+    data = content.encode() if isinstance(content, str) else content
     entry.size, entry.mode, entry.mtime = len(data), mode, int(time.time())
     image.addfile(entry, io.BytesIO(data))
 

@@ -269,7 +269,7 @@ def show_mpi(json_file: Path | None, keep: bool, since: float) -> int:
     take_down_earlier(report)
     report.say("Two hosts are emulated on this machine. LXD, nova, Neutron and all the rest are real.", "bold yellow")
     try:
-        image.packages(report.say)  # now: an emulated host reaches no mirror of Debian
+        image.recipe().packages(report.say)  # now: an emulated host reaches no mirror of Debian
     except debian.Failed as error:
         raise click.ClickException(str(error)) from error
     return play_emulated(story_command("tell-mpi", json_file, keep, since), mpi_layout(), keep)

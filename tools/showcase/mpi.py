@@ -45,7 +45,7 @@ class MpiStory:
     def offer(self) -> None:
         self._report.chapter("An image with Open MPI, and a flavor")
         with self._report.timed("image"):
-            path = image.unified(self._report.say)
+            path = image.recipe().unified(self._report.say)
             self._admin.create_image(IMAGE, filename=str(path), disk_format="raw", container_format="bare",
                                      visibility="public", wait=True, timeout=300)
         self._report.command(f"openstack flavor create {FLAVOR} --vcpus 1 --ram {MEMORY} --disk 2")

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test that an MPI job's output is compared with its rank map."""
 
-import io
 import json
-import subprocess
-import tarfile
-from pathlib import Path
 
-import fixtures
 import testtools
 
 from hpcjob import job as jobs
-from tools.mpi import image, job
+from tools.mpi import job
 
 MEMBERS = [job.Member(rank, rank // 2, f"ring-{rank}", f"10.0.0.{rank}", f"node{rank // 2}") for rank in range(4)]
 OUTPUT = "0 ring-0 0 exchanged\n1 ring-1 1 exchanged\n2 ring-2 0,1 exchanged\n3 ring-3 1 exchanged\n4 ranks, sum 6\n"
@@ -56,53 +51,3 @@ class JobTest(testtools.TestCase):
         self.assertEqual(("ring-1", MEMBERS), job.started(told))
         self.assertEqual("ring-1", job.identified("job ring-1\nError: no\n"))
         self.assertEqual("", job.identified("Error: no\n"))
-
-
-class ImageTest(testtools.TestCase):
-    """With a few files in place of Debian's packages."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        cache = Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.MonkeyPatch("tools.mpi.image.CACHE", cache))
-        packages = cache / "packages.tar"
-        with tarfile.open(packages, "w") as tar:
-            for name, kind, target in (("./dev/null", tarfile.CHRTYPE, ""), ("./usr/bin/perl", tarfile.REGTYPE, ""),
-                                       ("./usr/bin/perl5", tarfile.LNKTYPE, "./usr/bin/perl"),
-                                       ("./etc/ssh/ssh_host_rsa_key", tarfile.REGTYPE, ""),
-                                       ("./etc/network/interfaces", tarfile.REGTYPE, "")):
-                entry = tarfile.TarInfo(name)
-                entry.type, entry.linkname = kind, target
-                tar.addfile(entry, io.BytesIO())
-        self.useFixture(fixtures.MonkeyPatch("tools.mpi.image.packages", lambda say: packages))
-
-    def test_no_devices_and_no_keys_that_all_containers_would_share(self) -> None:
-        names = self.names(image.plain(print))
-        self.assertEqual({"usr/bin/perl"}, {name for name in names if name in ("dev/null", "etc/ssh/ssh_host_rsa_key",
-                                                                              "usr/bin/perl")})
-
-    def test_links_lead_below_the_root_file_system(self) -> None:
-        names = self.names(image.unified(print))
-        self.assertEqual("rootfs/usr/bin/perl", names["rootfs/usr/bin/perl5"])
-        self.assertIn("metadata.yaml", names)
-        self.assertIn("rootfs/usr/local/bin/ranks", names)
-
-    def test_no_file_is_there_twice(self) -> None:
-        """The drivers refuse such an image."""
-        with tarfile.open(self.unpacked(image.unified(print))) as tar:
-            names = tar.getnames()
-        self.assertIn("rootfs/etc/network/interfaces", names)
-        self.assertEqual(len(set(names)), len(names))
-
-    def test_made_once(self) -> None:
-        first = image.plain(print).stat().st_mtime_ns
-        self.assertEqual(first, image.plain(print).stat().st_mtime_ns)
-
-    def names(self, path: Path) -> dict[str, str]:
-        with tarfile.open(self.unpacked(path)) as tar:
-            return {entry.name: entry.linkname for entry in tar}
-
-    @staticmethod
-    def unpacked(path: Path) -> str:
-        subprocess.run(["zstd", "-dqf", str(path), "-o", f"{path}.tar"], check=True, timeout=60)
-        return f"{path}.tar"

@@ -170,7 +170,7 @@ def image_of(stage: Stage, driver: Driver) -> str:
     if driver is ONEDOCK:
         front.run("install", "-m", "644", docker_archive(stage.cloud.nodes[0]), path)
     else:
-        front.run("install", "-m", "644", str(image.unified(print)), path)
+        front.run("install", "-m", "644", str(image.recipe().unified(print)), path)
     datastore = "containers" if driver is ONEDOCK else "default"
     stage.one("oneimage", "create", "--datastore", datastore, "--name", name, "--type", "OS", "--path", path, "--size",
               "1024")
@@ -184,6 +184,6 @@ def docker_archive(node: Machine) -> str:
     """Build what `docker save` makes of the image, and of which Docker has nothing afterwards."""
     docker = f"docker --host unix://{node.home}/docker/docker.sock"
     archive = node.home.parent / "mpi.tar"
-    node.run("sh", "-ec", f"zstd -dc {image.plain(print)} | {docker} import --change 'CMD [\"{image.INIT}\"]' - mpi; "
+    node.run("sh", "-ec", f"zstd -dc {image.recipe().plain(print)} | {docker} import --change 'CMD [\"{image.INIT}\"]' - mpi; "
              f"{docker} save --output {archive} mpi; {docker} rmi mpi")
     return str(archive)
