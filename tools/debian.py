@@ -41,8 +41,8 @@ def backports(archives: Sequence[str], codename: str) -> list[str]:
 
 def debootstrap(tree: Path, codename: str, archives: Sequence[str], packages: Sequence[str], *options: str) -> None:
     settings = [f"--aptopt={option}" for option in ('APT::Install-Recommends "false"', *options)]
-    # In a mount namespace of its own: what mmdebstrap mounts in the tree ends with it, however it ends. A tree that is not
-    # finished is thrown away, so dpkg need not wait for the disk after each file: a large one takes a third of the time.
+    # In a mount namespace of its own: what mmdebstrap mounts in the tree ends with it, however it ends. dpkg need not
+    # wait for the disk after each file: an unfinished tree is thrown away. A large one takes a third of the time.
     run(["unshare", "--mount", "mmdebstrap", "--quiet", "--variant=minbase", "--mode=root",
          f"--include={','.join(packages)}", *settings, "--dpkgopt=force-unsafe-io",
          *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "locale")),

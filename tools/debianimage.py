@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images of containers for LXD and for Docker: Debian's packages and some files of the project's own.
 
-The packages are fetched and unpacked once for each list of them, and an image is written anew only if what it is made of
-has changed.
+The packages are fetched and unpacked once for each list of them, and an image is written anew only if what it is made
+of has changed.
 """
 
 import fnmatch

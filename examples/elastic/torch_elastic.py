@@ -9,9 +9,9 @@ PyTorch's elastic agent, which torchrun is too, starts the workers, and starts t
 many as there are cores then go on from it. A step has the same batch whatever their number, and each trains with its
 part of it. After a death they begin again at the last checkpoint.
 
-Prints as torch_training.py does, and "N workers: steps FIRST-LAST" of each part. Ends with status 1 if the optimizer has
-not counted each step once, or if the workers together have not had each sample once. The checkpoint is in the working
-directory.
+Prints as torch_training.py does, and "N workers: steps FIRST-LAST" of each part. Ends with status 1 if the optimizer
+has not counted each step once, or if the workers together have not had each sample once. The checkpoint is in the
+working directory.
 """
 
 import signal

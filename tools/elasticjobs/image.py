@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Debian with PyTorch, LAMMPS, Open MPI, the programs of examples/elastic and containerhost-guest, which they follow by.
+"""A Debian with PyTorch, LAMMPS, Open MPI, the programs of examples/elastic and containerhost-guest.
 
 It starts the quick way: busybox is its init. What is in ``files/`` lies there under the same names.
 """
@@ -18,8 +18,8 @@ EXAMPLES = CHECKOUT / "examples" / "elastic"
 PROGRAMS = "opt/elastic"  # where the examples are in the image
 # PyTorch's threads are OpenMP's, and OpenBLAS of this kind has the same.
 PACKAGES = ("busybox-static", "lammps", "libopenblas0-openmp", "openmpi-bin", "python3-torch")
-# Half of what the packages bring: Debian's PyTorch is linked with all that OpenCV can do, and pulls compilers and drivers
-# of displays in.
+# A third of what the packages bring: Debian's PyTorch is linked with all that OpenCV can do, and pulls compilers and
+# drivers of displays in.
 LEFT_OUT = (
     "boot/*", "usr/bin/*lto-dump*", "usr/include/*", "usr/lib/gcc/*", "usr/lib/*.a", "usr/lib/*/dri/*",
     "usr/lib/*/libLLVM*", "usr/lib/*/mfx/*", "usr/lib/python3/dist-packages/hypothesis/*",

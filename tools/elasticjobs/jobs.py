@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How to run each program of the image, what it prints, and whether it did each step once. Pure.
 
-Each line of progress is "PARTS threads|ranks|workers RATE regions|steps/s region|step LAST"; a program that goes on from
-checkpoints also prints "PARTS ranks: steps FIRST-LAST" of each part. The last line of a program that ended is
+Each line of progress is "PARTS threads|ranks|workers RATE regions|steps/s region|step LAST"; a program that goes on
+from checkpoints also prints "PARTS ranks: steps FIRST-LAST" of each part. The last line of a program that ended is
 "status NUMBER".
 """
 
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -104,7 +105,7 @@ def disorder(program: Program, lines: Iterable[str]) -> str:
     """Return which of the steps so far was lost or done twice; "" if none was."""
     lines = list(lines)
     done = [found.step for found in progress(lines)]
-    for before, after in zip(done, done[1:], strict=False):
+    for before, after in itertools.pairwise(done):
         if after < before:
             return f"step {after} was done after step {before}"
     last = 0

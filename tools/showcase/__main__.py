@@ -20,6 +20,8 @@ from tools.cloud import dashboard, hardware
 from tools.cloud.cloud import Cloud
 from tools.cloud.identity import TENANT
 from tools.cloud.layout import CHECKOUT, PLAIN, Layout, Shape
+from tools.debianimage import DebianImage
+from tools.elasticjobs import image as elasticjobs
 from tools.mpi import image
 from tools.showcase import stage
 from tools.showcase.ansible import DIRECTORIES, AnsibleStory
@@ -34,8 +36,8 @@ INTERRUPTION = "interrupted"
 DASHBOARD = Shape(networks=True, dashboard=True)
 """Horizon's form for a new server wants a network."""
 TWO_HOSTS = Shape(networks=True, second_host=True)
-ELASTIC_USE = (f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor elastic --image busybox "
-               "--nic none mine",)
+ELASTIC_USE = (f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor elastic "
+               "--image elastic-jobs --nic none mine",)
 NO_COMPUTE = Shape(compute=False)
 MPI_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack examples/mpi/job.yaml",)
 ANSIBLE_USE = ("sudo tools/demo exec openstack flavor list --all",)
@@ -268,11 +270,19 @@ def show_mpi(json_file: Path | None, keep: bool, since: float) -> int:
     report = Report(since)
     take_down_earlier(report)
     report.say("Two hosts are emulated on this machine. LXD, nova, Neutron and all the rest are real.", "bold yellow")
+    fetch(image.recipe(), report)
+    return play_emulated(story_command("tell-mpi", json_file, keep, since), mpi_layout(), keep)
+
+
+def fetch(recipe: DebianImage, report: Report) -> None:
+    """Fetch an image's packages now: an emulated host reaches no mirror of Debian.
+
+    :raises click.ClickException: they cannot be had
+    """
     try:
-        image.recipe().packages(report.say)  # now: an emulated host reaches no mirror of Debian
+        recipe.packages(report.say)
     except debian.Failed as error:
         raise click.ClickException(str(error)) from error
-    return play_emulated(story_command("tell-mpi", json_file, keep, since), mpi_layout(), keep)
 
 
 def show_elastic(json_file: Path | None, keep: bool, since: float) -> int:
@@ -280,6 +290,7 @@ def show_elastic(json_file: Path | None, keep: bool, since: float) -> int:
     report = Report(since)
     take_down_earlier(report)
     report.say("The host's devices are emulated; its cores, LXD, nova and all the rest are real.", "bold yellow")
+    fetch(elasticjobs.recipe(), report)
     return play_emulated(story_command("tell-elastic", json_file, keep, since), elastic_layout(), keep)
 
 

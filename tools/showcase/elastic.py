@@ -1,95 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The story of three servers that trade cores: a program that follows its cores, one that does not, and fixed sizes.
+"""The story of three servers that trade cores: programs that follow their cores, ones that do not, and fixed sizes.
 
-The elastic service divides the cores of this machine. Two servers come and go every few seconds by nova's start and
-stop, and take cores from the first one and give them back. What is compared is the first one's work for each second of
-CPU time that it had, so that other load of the machine makes no difference.
+The elastic service divides the cores of this machine. What a program does after a shrink is compared by its work for
+each second of CPU time that it had, so that other load of the machine makes little difference.
 """
 
-import itertools
 import os
-import re
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from openstack.compute.v2.server import Server
-
-from tools.cloud import image
 from tools.cloud.cloud import Cloud
-from tools.cloud.engine import Output
-from tools.cloud.identity import TENANT
-from tools.cloud.layout import CHECKOUT
-from tools.showcase import elasticplot
-from tools.showcase.elasticplot import Point
+from tools.elasticjobs import image, jobs
+from tools.elasticjobs.jobs import OPENMP, PYTORCH, TRADERS, WORKERS
+from tools.showcase import elasticfigures
+from tools.showcase.elasticfigures import ELASTIC, FIXED, FOLLOWING, RIGID, STATIC
+from tools.showcase.elasticfinish import Finish
+from tools.showcase.elasticservers import Servers, Worker
+from tools.showcase.elastictrades import Trades
 from tools.showcase.report import Report
-from tools.showcase.story import wait_for
 
-IMAGE = "busybox"
-ELASTIC, FIXED, BELOW = "elastic", "fixed", "elastic.below"
-PROGRAM = CHECKOUT / "examples/elastic/openmp.c"
-TRADES = 6
-TURN = 6.0  # s of work between two trades
-AIM = 0.85  # of the fixed one's work
-NANOSECONDS = 10**9
-LINE = re.compile(r"([0-9]+) threads ([0-9]+) regions/s")
-START = """cd /root; pkill openmp; export OMP_WAIT_POLICY=active OMP_NUM_THREADS=$1
-setsid ./openmp $2 >> out 2>&1 < /dev/null &"""
-
-
-class Turn(NamedTuple):
-    """Hold the measurements of the first server between two trades.
-
-    :ivar regions: parallel regions
-    :ivar cpu: seconds of CPU time
-    :ivar busy: those of all servers
-    :ivar seconds: of the wall clock
-    """
-
-    cores: int
-    regions: float
-    cpu: float
-    busy: float
-    seconds: float
+IMAGE = "elastic-jobs"
+FLAVORS = FLAVOR, FIXED_FLAVOR, BELOW = "elastic", "elastic.fixed", "elastic.below"
+MEMORY, DISK = 768, 2  # MiB, GiB
+AIM = 0.85  # of the fixed one's work, after a shrink
+# Seconds of work of each job on one core, in the order in which they start.
+SECONDS = {"openmp": 40, "pytorch": 60, "lammps": 50}
+WORKERS_SECONDS = 30
 
 
 class ElasticStory:
     def __init__(self, cloud: Cloud, report: Report) -> None:
         self._cloud, self._report = cloud, report
-        self._admin, self._tenant = cloud.connect("admin"), cloud.connect(TENANT)
+        self._admin = cloud.connect("admin")
         self._cores = len(os.sched_getaffinity(0))
-        self._program = cloud.layout.run / "openmp"
-        self._turns: dict[str, list[Turn]] = {}
+        self._found: dict[str, Any] = {"cores": self._cores, "trades": {}, "finish": {}}
 
     def tell(self) -> None:
         """All of it, in order. A fact that does not hold is noted and the story goes on; an error ends it."""
         if self._cores < 2:
             raise RuntimeError("This machine has one core, so there is none to trade.")
+        self._report.setting["elastic"] = self._found
         self.offer()
+        self._servers = Servers(self._cloud, self._report, IMAGE)
+        arguments = self._servers, self._cloud.engine, self._report, self._cores
         with self._service():
-            for kind, flavor, words in (("fixed", FIXED, "rigid"), ("rigid", ELASTIC, "rigid"),
-                                        ("following", ELASTIC, "")):
-                self.trade(kind, flavor, words)
+            self._trades, self._finish = Trades(*arguments), Finish(*arguments)
+            fixed = self.create(FIXED_FLAVOR)
+            self.trade(FIXED, fixed, 1)
+            rates = elasticfigures.one_core_rates(self._found["trades"])
+            steps = {name: max(1, round(rates[name] * seconds)) for name, seconds in SECONDS.items()}
+            # Now, because this deletes the fixed servers: the host has no room for six.
+            self.finish(STATIC, fixed, steps)
+            elastic = self.create(FLAVOR)
+            for kind in (RIGID, FOLLOWING):
+                self.trade(kind, elastic, self._cores)
+            self.change_workers(elastic[1]._replace(program=WORKERS), elastic[0], round(rates[PYTORCH.name]))
+            self.finish(ELASTIC, elastic, steps)
         self.compare()
         self.refuse()
 
     def offer(self) -> None:
-        self._report.chapter("A program, an image, and flavors")
-        self._report.command(f"gcc -O2 -fopenmp -static {PROGRAM.relative_to(CHECKOUT)} -o openmp")
-        subprocess.run(["gcc", "-O2", "-fopenmp", "-static", str(PROGRAM), "-o", str(self._program)], check=True,
-                       timeout=120)
-        path = image.build(self._cloud.layout.run / "busybox.tar.gz")
-        self._admin.create_image(IMAGE, filename=str(path), disk_format="raw", container_format="bare",
-                                 visibility="public", wait=True, timeout=60)
-        for name, vcpus, keys in ((ELASTIC, self._cores, {"hpc:vcpus_min": "1"}), (FIXED, self._cores // 2, {}),
-                                  (BELOW, 1, {"hpc:vcpus_min": "2"})):
-            properties = "".join(f" --property {key}={value}" for key, value in keys.items())
-            self._report.command(f"openstack flavor create {name} --vcpus {vcpus} --ram 128 --disk 1{properties}")
-            flavor = self._admin.compute.create_flavor(name=name, vcpus=vcpus, ram=128, disk=1)
-            self._admin.compute.create_flavor_extra_specs(flavor, keys)
+        self._report.chapter("An image with the programs, and flavors")
+        with self._report.timed("image"):
+            path = image.recipe().unified(self._report.say)
+            self._admin.create_image(IMAGE, filename=str(path), disk_format="raw", container_format="bare",
+                                     visibility="public", wait=True, timeout=300)
+        for name, vcpus, least in zip(FLAVORS, (self._cores, 1, 1), (1, 1, 2), strict=True):
+            self._report.command(f"openstack flavor create {name} --vcpus {vcpus} --ram {MEMORY} --disk {DISK} "
+                                 f"--property hpc:vcpus_min={least}")
+            flavor = self._admin.compute.create_flavor(name=name, vcpus=vcpus, ram=MEMORY, disk=DISK)
+            self._admin.compute.create_flavor_extra_specs(flavor, {"hpc:vcpus_min": str(least)})
 
     def _service(self) -> "Service":
         words = ["elastic", "run", "--engine", f"lxd={self._cloud.engine.socket}", "--interval", "1", "--notice", "10"]
@@ -99,128 +81,76 @@ class ElasticStory:
                             str(self._cloud.owners), "--state", str(self._cloud.layout.run / "elastic")],
                            stdout=log, stderr=log)
 
-    def trade(self, kind: str, flavor: str, words: str) -> None:
-        """Let two servers come and go beside one that works."""
+    def create(self, flavor: str) -> list[Worker]:
+        """Create a server for each program, and pause it: a paused one has no cores."""
+        self._report.chapter(f"Three servers of the flavor {flavor}")
+        workers = []
+        with self._report.timed(f"servers, {flavor}"):
+            for program in TRADERS:
+                workers.append(self._servers.create(f"{flavor}-{program.name}", flavor, program))
+                self._servers.power(workers[-1], "pause")
+        return workers
+
+    def trade(self, kind: str, workers: list[Worker], most: int) -> None:
         self._report.chapter(f"Trades: {kind}")
-        servers = [self._create(f"{kind}-{number}", flavor) for number in range(3)]
-        first, *others = servers
-        for server in others:
-            self._power(server, "stop", "SHUTOFF")
-        self._await_cores(first, self._cores if flavor == ELASTIC else self._cores // 2)
-        self._work(first, words)
-        self._turns[kind] = [self._turn(kind, first, None)]
-        for other in itertools.islice(itertools.cycle(others), TRADES // 2):
-            self._power(other, "start", "ACTIVE")
-            self._await_cores(first, self._cores // 2)
-            self._work(other, "")
-            self._turns[kind].append(self._turn(kind, first, other))
-            self._power(other, "stop", "SHUTOFF")
-            self._await_cores(first, self._cores if flavor == ELASTIC else self._cores // 2)
-            self._turns[kind].append(self._turn(kind, first, None))
-        self._report.check(first.name, "has run through all trades", f"{TRADES}", self._alive(first))
-        for server in servers:
-            self._tenant.compute.delete_server(server)
-        wait_for(lambda: self._cloud.engine.query("/1.0/instances"), lambda left: not left)
+        with self._report.timed(f"trades, {kind}"):
+            self._found["trades"][kind] = self._trades.play(kind, workers, most)
+
+    def finish(self, way: str, workers: list[Worker], steps: dict[str, int]) -> None:
+        self._report.chapter(f"Time to finish: {way}")
+        with self._report.timed(f"time to finish, {way}"):
+            self._found["finish"][way] = self._finish.play(way, workers, steps, following=way == ELASTIC)
+
+    def change_workers(self, worker: Worker, other: Worker, rate: int) -> None:
+        """Let workers of torch.distributed come and go with the cores of their server.
+
+        :param worker, other: paused servers
+        :param rate: steps a second
+        """
+        self._report.chapter(WORKERS.title)
+        steps = max(20, rate * WORKERS_SECONDS)
+        self._servers.power(worker, "unpause")
+        self._servers.await_cores(worker, self._cores)
+        self._report.say(f"{worker.server.name} runs: {WORKERS.following(steps)}")
+        self._servers.run(worker, WORKERS.following(steps))
+        self._await_parts(worker, self._cores)
+        self._servers.power(other, "unpause")
+        self._await_parts(worker, self._cores // 2)
+        self._servers.power(other, "pause")
+        self._await_parts(worker, self._cores)
+        self._servers.await_lines(worker, jobs.ended, "its status", 300)
+        lines = self._servers.lines(worker)
+        wrong = jobs.complaint(WORKERS, lines, steps)
+        parts = [line for line in lines if jobs.PART.fullmatch(line)]
+        self._found["workers"] = {"steps": steps, "parts": parts, "complaint": wrong}
+        self._report.check(worker.server.name, "has ended, each step done once by as many workers as cores",
+                           wrong or "; ".join(parts), not wrong)
+        self._servers.power(worker, "pause")
+
+    def _await_parts(self, worker: Worker, count: int) -> None:
+        """Wait for progress by so many workers."""
+        self._servers.await_lines(worker, lambda lines: [line.parts for line in jobs.progress(lines)[-1:]] == [count],
+                                  f"progress of {count} workers")
 
     def compare(self) -> None:
         self._report.chapter("What came of it")
-        fixed = self._rate("fixed", self._cores // 2)
-        work = sum(turn.regions for turn in self._turns["fixed"])
-        rows: dict[str, Any] = {}
-        for kind, turns in self._turns.items():
-            seconds = sum(turn.seconds for turn in turns)
-            regions = sum(turn.regions for turn in turns)
-            rows[kind] = {
-                "regions": round(regions), "regions_per_second": round(regions / seconds),
-                "seconds_for_the_fixed_ones_work": round(work / max(regions / seconds, 1e-9), 1),
-                "utilisation": round(sum(turn.busy for turn in turns) / seconds / self._cores, 2),
-                "after_a_shrink": round(self._rate(kind, self._cores // 2) / fixed, 4),
-                "turns": [turn._asdict() for turn in turns]}
-            self._report.say(f"{kind.ljust(10)} {rows[kind]['regions_per_second']:>8} regions/s in all, the fixed "
-                             f"one's work in {rows[kind]['seconds_for_the_fixed_ones_work']} s, utilisation "
-                             f"{rows[kind]['utilisation']:.2f}, after a shrink {rows[kind]['after_a_shrink']:.4f} of "
-                             "the fixed one's work for each second of CPU time")
-            self._report.say(f"{'':10} cores over time: {' '.join(str(turn.cores) for turn in turns)}")
-        self._report.setting["elastic"] = rows
-        self._report.drawing = elasticplot.draw({
-            kind: [Point(turn.cores, turn.regions / turn.seconds) for turn in turns]
-            for kind, turns in self._turns.items()})
-        self._report.check("following", f"does at least {AIM} of the fixed one's work after a shrink",
-                           str(rows["following"]["after_a_shrink"]), rows["following"]["after_a_shrink"] >= AIM)
-        self._report.check("rigid", "does less than the following one after a shrink",
-                           str(rows["rigid"]["after_a_shrink"]),
-                           rows["rigid"]["after_a_shrink"] < rows["following"]["after_a_shrink"])
-
-    def _rate(self, kind: str, cores: int) -> float:
-        """Return regions for each second of CPU time, while it had so many cores and another server worked."""
-        turns = [turn for turn in self._turns[kind][1::2] if turn.cores == cores]
-        return sum(turn.regions for turn in turns) / max(sum(turn.cpu for turn in turns), 1e-9)
+        found = elasticfigures.figures(self._found["trades"], self._found["finish"], self._cores)
+        self._found["figures"] = found
+        for line in elasticfigures.tables(found, self._found["finish"]).splitlines():
+            self._report.say(line)
+        self._report.drawing = elasticfigures.plot(self._found)
+        rigid, following = (found["trades"][kind]["after_a_shrink"] for kind in (RIGID, FOLLOWING))
+        self._report.check(OPENMP.name, f"does at least {AIM} of the fixed one's work after a shrink if it follows",
+                           str(following[OPENMP.name]), following[OPENMP.name] >= AIM)
+        self._report.check(OPENMP.name, "does less than that if it does not", str(rigid[OPENMP.name]),
+                           rigid[OPENMP.name] < following[OPENMP.name])
 
     def refuse(self) -> None:
         self._report.chapter("A job below its minimum")
-        server = self._create("below", BELOW, "ERROR")
-        reason = (self._tenant.compute.get_server(server.id).fault or {}).get("message", "")
-        self._report.check("below", "is refused", server.status, server.status == "ERROR")
-        if reason:
-            self._report.say(reason)
-        self._tenant.compute.delete_server(server)
-
-    # -- helpers
-
-    def _create(self, name: str, flavor: str, expected: str = "ACTIVE") -> Server:
-        self._report.command(f"openstack server create --flavor {flavor} --image {IMAGE} --nic none {name}")
-        compute = self._tenant.compute
-        server = compute.create_server(name=name, networks="none", image_id=self._tenant.image.find_image(IMAGE).id,
-                                       flavor_id=compute.find_flavor(flavor, ignore_missing=False).id)
-        found = wait_for(lambda: compute.get_server(server.id), lambda now: now.status in ("ACTIVE", "ERROR"))
-        if found.status != expected:
-            raise RuntimeError(f"{name} is {found.status} and not {expected}: {(found.fault or {}).get('message')}")
-        return found
-
-    def _power(self, server: Server, action: str, status: str) -> None:
-        self._report.command(f"openstack server {action} {server.name}")
-        getattr(self._tenant.compute, f"{action}_server")(server)
-        wait_for(lambda: self._tenant.compute.get_server(server.id), lambda now: now.status == status)
-
-    def _work(self, server: Server, words: str) -> None:
-        name = self._container(server)
-        if self._inside(server, "test", "-x", "/root/openmp").status:
-            self._cloud.engine.push(self._program, name, "/root/openmp")
-        self._inside(server, "sh", "-c", START, "sh", self._inside(server, "nproc").out, words)
-        wait_for(lambda: self._lines(server), lambda lines: len(lines) > 1)
-
-    def _turn(self, kind: str, first: Server, other: Server | None) -> Turn:
-        """Let them work for a while, from one line of the program's to another."""
-        every = [first, *([other] if other else [])]
-        seen, began, used = len(self._lines(first)), time.monotonic(), [self._cpu(server) for server in every]
-        wait_for(lambda: time.monotonic() - began, lambda passed: passed >= TURN)
-        lines, seconds = self._lines(first)[seen:], time.monotonic() - began
-        spent = [self._cpu(server) - before for server, before in zip(every, used, strict=True)]
-        cores = int(self._inside(first, "nproc").out)
-        rates = [float(match[2]) for line in lines if (match := LINE.fullmatch(line))]
-        regions = sum(rates) / max(len(rates), 1) * seconds
-        self._report.say(f"{kind}: {cores} cores, {regions / seconds:.0f} regions/s, {spent[0] / seconds:.2f} busy")
-        return Turn(cores, regions, spent[0], sum(spent), seconds)
-
-    def _lines(self, server: Server) -> Sequence[str]:
-        return self._inside(server, "cat", "/root/out").out.splitlines()
-
-    def _cpu(self, server: Server) -> float:
-        state = self._cloud.engine.query(f"/1.0/instances/{self._container(server)}/state")
-        return float(state["cpu"]["usage"]) / NANOSECONDS
-
-    def _await_cores(self, server: Server, count: int) -> None:
-        found = wait_for(lambda: self._inside(server, "nproc").out, lambda now: now == str(count))
-        self._report.check(server.name, f"has {count} cores", found, found == str(count))
-
-    def _alive(self, server: Server) -> bool:
-        return not self._inside(server, "pidof", "openmp").status
-
-    def _container(self, server: Server) -> str:
-        return str(self._admin.compute.get_server(server.id).instance_name)
-
-    def _inside(self, server: Server, *command: str) -> Output:
-        return self._cloud.engine.inside(self._container(server), *command)
+        worker = self._servers.create("below", BELOW, OPENMP, "ERROR")
+        self._report.check("below", "is refused", worker.server.status, worker.server.status == "ERROR")
+        self._report.say((worker.server.fault or {}).get("message", ""))
+        self._servers.delete([worker])
 
 
 class Service(subprocess.Popen[bytes]):

@@ -12,8 +12,8 @@ from tools.elasticjobs import image, jobs
 from tools.elasticjobs.jobs import LAMMPS, OPENMP, PYTORCH, WORKERS, Progress
 
 THREADS = ["2 threads 100.5 steps/s step 100 loss 0.3606", "1 threads 50.0 steps/s step 150 loss 0.2", "status 0"]
-RANKS = ["2 ranks 90.0 steps/s step 80", "2 ranks: steps 0-100", "1 ranks 40.0 steps/s step 140", "1 ranks: steps 100-150",
-         "status 0"]
+RANKS = ["2 ranks 90.0 steps/s step 80", "2 ranks: steps 0-100", "1 ranks 40.0 steps/s step 140",
+         "1 ranks: steps 100-150", "status 0"]
 
 
 class JobsTest(testtools.TestCase):

@@ -184,6 +184,7 @@ def docker_archive(node: Machine) -> str:
     """Build what `docker save` makes of the image, and of which Docker has nothing afterwards."""
     docker = f"docker --host unix://{node.home}/docker/docker.sock"
     archive = node.home.parent / "mpi.tar"
-    node.run("sh", "-ec", f"zstd -dc {image.recipe().plain(print)} | {docker} import --change 'CMD [\"{image.INIT}\"]' - mpi; "
+    node.run("sh", "-ec", f"zstd -dc {image.recipe().plain(print)} | "
+             f"{docker} import --change 'CMD [\"{image.INIT}\"]' - mpi; "
              f"{docker} save --output {archive} mpi; {docker} rmi mpi")
     return str(archive)
