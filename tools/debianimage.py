@@ -90,6 +90,8 @@ class DebianImage:
                     continue
                 content = source.extractfile(entry) if entry.isreg() else None
                 entry.name = prefix + name
+                for header in ("path", "linkpath"):  # those of long names, which would go before the new ones
+                    entry.pax_headers.pop(header, None)
                 if entry.islnk():
                     entry.linkname = prefix + entry.linkname.removeprefix("./")
                 tar.addfile(entry, content)

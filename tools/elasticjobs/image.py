@@ -23,7 +23,7 @@ PACKAGES = ("busybox-static", "lammps", "libopenblas0-openmp", "openmpi-bin", "p
 LEFT_OUT = (
     "boot/*", "usr/bin/*lto-dump*", "usr/include/*", "usr/lib/gcc/*", "usr/lib/*.a", "usr/lib/*/dri/*",
     "usr/lib/*/libLLVM*", "usr/lib/*/mfx/*", "usr/lib/python3/dist-packages/hypothesis/*",
-    "usr/lib/python3/dist-packages/sympy/*", "usr/lib/python3/dist-packages/torch/bin/*", "usr/share/icons/*",
+    "usr/lib/python3/dist-packages/sympy/*", "usr/share/icons/*",
     "usr/share/lammps/*", "usr/share/perl/*", "usr/share/proj/*", "usr/share/X11/*", "usr/share/xml/*",
     "var/cache/*", "var/lib/dpkg/info/*")
 INIT = "/sbin/init"

@@ -13,6 +13,7 @@ import testtools
 from tools.debianimage import DebianImage, File
 
 FILES = {"etc/network/interfaces": File(b"auto lo\n"), "usr/local/bin/ranks": File(b"#!/bin/sh\n", 0o755)}
+LONG = f"usr/lib/{'x' * 120}"  # longer than the field of a header of tar
 LINKS = {"usr/sbin/init": "/bin/busybox"}
 
 
@@ -32,6 +33,7 @@ class DebianImageTest(testtools.TestCase):
                                        ("./usr/bin/perl", tarfile.REGTYPE, ""),
                                        ("./usr/bin/perl5", tarfile.LNKTYPE, "./usr/bin/perl"),
                                        ("./usr/lib/gcc/12/cc1", tarfile.REGTYPE, ""),
+                                       (f"./{LONG}", tarfile.REGTYPE, ""), ("./usr/lib/y", tarfile.LNKTYPE, f"./{LONG}"),
                                        ("./etc/ssh/ssh_host_rsa_key", tarfile.REGTYPE, ""),
                                        ("./usr/sbin/init", tarfile.SYMTYPE, "/lib/systemd/systemd"),
                                        ("./etc/network/interfaces", tarfile.REGTYPE, "")):
@@ -44,14 +46,15 @@ class DebianImageTest(testtools.TestCase):
                               "left_out": ("usr/lib/gcc/*",), **changes})
 
     def test_no_devices_no_keys_that_all_containers_would_share_and_nothing_left_out(self) -> None:
-        self.assertEqual({"usr/bin/perl", "usr/bin/perl5", "usr/sbin/init", *FILES},
+        self.assertEqual({"usr/bin/perl", "usr/bin/perl5", "usr/sbin/init", LONG, "usr/lib/y", *FILES},
                          set(self.names(self.image().plain(print))))
 
     def test_links_lead_below_the_root_file_system(self) -> None:
         names = self.names(self.image().unified(print))
         self.assertEqual("rootfs/usr/bin/perl", names["rootfs/usr/bin/perl5"])
         self.assertEqual("/bin/busybox", names["rootfs/usr/sbin/init"])
-        self.assertIn("metadata.yaml", names)
+        self.assertEqual(f"rootfs/{LONG}", names["rootfs/usr/lib/y"])
+        self.assertEqual(set(), {name for name in names if not name.startswith("rootfs/")} - {"metadata.yaml"})
 
     def test_no_file_is_there_twice(self) -> None:
         """The drivers refuse such an image."""
