@@ -113,6 +113,8 @@ def work(steps: int) -> None:
         training.save()
         print(f"{training.workers} workers: steps {first}-{training.step}", flush=True)
     distributed.destroy_process_group()
+    if training.step < steps:
+        sys.exit(128 + signal.SIGTERM)  # a worker that returns waits until the agent has taken its result, which ends
 
 
 def main() -> None:
