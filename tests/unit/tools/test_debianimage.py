@@ -33,7 +33,8 @@ class DebianImageTest(testtools.TestCase):
                                        ("./usr/bin/perl", tarfile.REGTYPE, ""),
                                        ("./usr/bin/perl5", tarfile.LNKTYPE, "./usr/bin/perl"),
                                        ("./usr/lib/gcc/12/cc1", tarfile.REGTYPE, ""),
-                                       (f"./{LONG}", tarfile.REGTYPE, ""), ("./usr/lib/y", tarfile.LNKTYPE, f"./{LONG}"),
+                                       (f"./{LONG}", tarfile.REGTYPE, ""),
+                                       ("./usr/lib/y", tarfile.LNKTYPE, f"./{LONG}"),
                                        ("./etc/ssh/ssh_host_rsa_key", tarfile.REGTYPE, ""),
                                        ("./usr/sbin/init", tarfile.SYMTYPE, "/lib/systemd/systemd"),
                                        ("./etc/network/interfaces", tarfile.REGTYPE, "")):
