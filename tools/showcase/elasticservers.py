@@ -33,6 +33,9 @@ class Worker(NamedTuple):
     server: Server
     container: str
 
+    def __hash__(self) -> int:
+        return hash(self.container)  # the SDK's Server has no hash
+
 
 class Servers:
     """:param image: name of that of :mod:`tools.elasticjobs.image`"""
