@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to run each program of the image, what it prints, and whether it did each step once. Pure.
+"""Run each program of the image, read what it prints, and check that it did each step once. Pure.
 
 Each line of progress is "PARTS threads|ranks|workers RATE regions|steps/s region|step LAST"; a program that goes on
 from checkpoints also prints "PARTS ranks: steps FIRST-LAST" of each part. The last line of a program that ended is
