@@ -109,10 +109,11 @@ def config() -> None:
 
 
 @main.command("list")
+@click.option("--short", is_flag=True, help="Only what each device is, its health, state and holder.")
 @clioptions.as_json
 @clioptions.root
 @clioptions.owners
-def list_devices(as_json: bool, root: Path, owners_directory: Path | None) -> None:
+def list_devices(short: bool, as_json: bool, root: Path, owners_directory: Path | None) -> None:
     """Show every GPU, GPU slice and network function, its health, its allocation's state, who holds it and since when.
     Of a blocked one, show the reason and what to do about it."""
     inventory = scan(Host(root))
@@ -122,7 +123,7 @@ def list_devices(as_json: bool, root: Path, owners_directory: Path | None) -> No
         rows = (json.dumps(_row(device, records)) for device in inventory.devices)
         click.echo("[" + ",\n ".join(rows) + "]")
     else:
-        click.echo(report.devices(inventory, records))
+        click.echo(report.devices(inventory, records, short=short))
 
 
 @main.command("topology")
@@ -136,6 +137,8 @@ def list_devices(as_json: bool, root: Path, owners_directory: Path | None) -> No
 def show_topology(as_text: bool, svg: Path | None, png: Path | None, as_json: bool, root: Path,
                   owners_directory: Path | None) -> None:
     """Show processors, memory and NUMA nodes, which devices are near, and what lies between GPUs and network cards."""
+    if as_json and (as_text or svg or png):
+        raise click.UsageError("--json is another form of the same: give one of --json, --text, --svg, --png")
     host = Host(root)
     if as_text or svg or png:
         drawn = look(host, _records(root, owners_directory) or {})

@@ -39,8 +39,11 @@ def taint(device: str, reason: str, root: Path) -> None:
 def untaint(device: str, root: Path) -> None:
     """Withdraw what `taint`, `drain` and `tolerate` decided of DEVICE. Needs root. A device that is well is given out
     again within a minute: at the next look of nova-compute, or of OpenNebula's monitoring."""
-    there = TaintFile(Host(root)).untaint(device.lower())
-    click.echo(f"{device} is {'no longer' if there else 'not'} tainted")
+    host = Host(root)
+    if TaintFile(host).untaint(device.lower()):
+        click.echo(f"{device} is no longer tainted")
+    else:
+        click.echo(f"{scan(host).get(device).id} is not tainted")
 
 
 @click.command()

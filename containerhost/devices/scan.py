@@ -36,6 +36,8 @@ class Inventory:
         :raises DeviceNotFound: there is none
         """
         device = self._by_id.get(name.lower())
+        if device is None and (whole := f"0000:{name.lower()}") in self._by_id:
+            raise DeviceNotFound(f"this host has no device {name}: PCI addresses begin with their domain: {whole}")
         if device is None:
             raise DeviceNotFound(f"this host has no device {name}: it has {len(self.devices)}, which `containerhost "
                                  "list` shows; a card that was there may have fallen off the bus or been removed")

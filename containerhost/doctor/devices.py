@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from containerhost.allocation import sharing
 from containerhost.allocation.store import AllocationStore
+from containerhost.devices import taints
 from containerhost.doctor.seen import Seen
 from containerhost.errors import AllocationsUnreadable
 from containerhost.findings import Finding, wrong
@@ -14,8 +15,11 @@ NAME = "devices"
 
 
 def check(seen: Seen) -> Iterator[Finding]:
+    unreadable = taints.read(seen.host).trouble  # a complaint of every device
+    if unreadable:
+        yield wrong(NAME, "taints", unreadable, "no device is given to anybody new until then")
     for device in seen.inventory.devices:
-        for complaint in device.health:
+        for complaint in (text for text in device.health if text != unreadable):
             yield wrong(NAME, device.id, complaint, "repair that, and it is well at the next look; what needs a reset "
                         f"and nobody has: `containerhost scrub {device.id}`")
     for trouble in sharing.unknown_gpus(sharing.read(seen.host), seen.inventory.devices):

@@ -16,15 +16,21 @@ from containerhost.topology import Topology
 
 _COLUMNS = ("device", "kind", "role", "link", "pci id", "class", "driver", "numa", "model", "uuid", "parent", "netdev",
             "guids (node port)", "port", "nodes", "health", "notes", "state", "owner", "since", "blocked", "remedy")
+_SHORT = ("device", "kind", "model", "numa", "netdev", "health", "state", "owner")
 _GIBIBYTE = 1 << 30
 
 
-def devices(inventory: Inventory, records: Mapping[str, Allocation] | None) -> str:
+def devices(inventory: Inventory, records: Mapping[str, Allocation] | None, *, short: bool = False) -> str:
     """Return a table with one device a line; nodes that devices share are listed once, below it.
 
     :param records: None if they cannot be read: then no device is shown as free
+    :param short: leave out nodes, and columns that few look for
     """
-    shown = table(_COLUMNS, [_row(device, records) for device in inventory.devices])
+    rows = [_row(device, records) for device in inventory.devices]
+    if short:
+        places = [_COLUMNS.index(name) for name in _SHORT]
+        return f"{table(_SHORT, [[row[place] for place in places] for row in rows])}\n{_summary(inventory)}"
+    shown = table(_COLUMNS, rows)
     shared = {node for device in inventory.devices for node in device.nodes if node.use is NodeUse.SHARED}
     own = {node.path for device in inventory.devices for node in device.nodes if node.use is NodeUse.OWN}
     common = _nodes(sorted(node for node in shared if node.path not in own))

@@ -67,7 +67,7 @@ def run(devstack: Path, directory: Path | None, engine: str, host: str, more: tu
     sys.exit(not story.holds)
 
 
-@main.command("exec", context_settings={"ignore_unknown_options": True})
+@main.command("exec", context_settings={"allow_interspersed_args": False})
 @click.option("--root", is_flag=True, help="As root, and not as DevStack's user.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(root: bool, command: tuple[str, ...]) -> None:

@@ -118,7 +118,7 @@ def down() -> None:
     Cloud(click.echo).down()
 
 
-@main.command("exec", context_settings={"ignore_unknown_options": True})
+@main.command("exec", context_settings={"allow_interspersed_args": False})
 @click.option("--on", default="front-end")
 @click.option("--user", default="oneadmin")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -126,7 +126,7 @@ def down() -> None:
     click.echo("Nothing of the cloud is left.")
 
 
-@main.command("exec", context_settings={"ignore_unknown_options": True})
+@main.command("exec", context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
 def execute(here: Path, command: tuple[str, ...]) -> None:

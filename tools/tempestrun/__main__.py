@@ -77,7 +77,7 @@ def down() -> None:
         Cloud(layout(), shape=SHAPE).down()
 
 
-@main.command("exec", context_settings={"ignore_unknown_options": True})
+@main.command("exec", context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(command: tuple[str, ...]) -> None:
     """Run COMMAND where a kept cloud is."""

@@ -75,6 +75,14 @@ class List(testtools.TestCase):
         devices = json.loads(run("list", "--json", "--root", self.root).stdout)
         return next(device for device in devices if device["id"] == name)
 
+    def test_the_short_table_fits_a_terminal(self):
+        self.claim("0000:5e:00.1")
+        shown = run("list", "--short", "--root", self.root).output
+        self.assertEqual(["DEVICE", "KIND", "MODEL", "NUMA", "NETDEV", "HEALTH", "STATE", "OWNER"],
+                         shown.splitlines()[0].split())
+        self.assertIn("instance-00000001", next(line for line in shown.splitlines() if line.startswith("0000:5e:00.1")))
+        self.assertNotIn("nvidia0=", shown)
+
     def test_every_state_is_shown_with_its_time(self):
         name = "0000:3b:00.0"
         steps = ((State.FREE, lambda: None), (State.CLAIMED, lambda: self.claim(name)),

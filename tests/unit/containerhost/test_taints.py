@@ -98,6 +98,19 @@ class Taints(TaintCase):
         self.assertFalse(self.host.exists(FILE))
         self.assertIn("not tainted", self.run_command("untaint", "0000:99:00.0").output)
 
+    def test_untaint_of_what_is_not_tainted(self) -> None:
+        self.assertIn(f"{GPU} is not tainted", self.run_command("untaint", GPU).output)
+        self.assertIn("this host has no device 0000:99:00.0", self.run_command("untaint", "0000:99:00.0", status=1).output)
+
+    def test_tainted_device_that_left_the_host_is_untainted(self) -> None:
+        self.run_command("taint", GPU, "--reason", "fan is loud")
+        self.tree.path(f"/sys/bus/pci/devices/{GPU}").unlink()
+        self.assertIn("no longer tainted", self.run_command("untaint", GPU).output)
+
+    def test_short_address_is_told_the_whole_one(self) -> None:
+        self.assertIn(f"begin with their domain: {GPU}", self.run_command("taint", "3b:00.0", "--reason", "x", status=1
+                                                                          ).output)
+
     def test_file_that_is_not_understood_gives_nothing_away(self) -> None:
         for content in ("{", "[]", '{"devices": []}', '{"devices": {"0000:3b:00.0": {"reason": 3}}}', "[" * 9999,
                         '{"devices": {"0000:3b:00.0": {"reason": 3, "tolerated": [], "since": ""}}}'):

@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from tools.mpi import image, job
-from tools.oned.machine import CHECKOUT, Machine
+from tools.oned.debianimages import registered
+from tools.oned.machine import CHECKOUT
 from tools.oned.scenarios import for_each_driver
-from tools.oned.scenarios.disks import await_image, image_id
-from tools.oned.setup import IMAGES_FROM
-from tools.oned.stage import ONEDOCK, Driver, Stage, require
+from tools.oned.stage import Driver, Stage, require
 
 NETWORK = "tunnelled"  # over both nodes
 TEMPLATE = """NAME="{name}"
@@ -66,7 +65,8 @@ class User(NamedTuple):
 
 @for_each_driver
 def mpi(stage: Stage, driver: Driver) -> str:
-    with user(stage, driver) as someone:
+    with registered(stage, driver, "mpi", image.recipe(), image.INIT, 1024) as picture, \
+            user(stage, driver, picture) as someone:
         seen = run_a_job(someone)
         delete_a_member_during_the_start(someone)
         ask_for_more_than_the_cloud_has(someone)
@@ -140,18 +140,17 @@ def nothing_left(someone: User, ident: str) -> None:
 
 
 @contextmanager
-def user(stage: Stage, driver: Driver) -> Iterator[User]:
-    """Let there be a user who may use an image with Open MPI, a template and a network within the block."""
+def user(stage: Stage, driver: Driver, picture: str) -> Iterator[User]:
+    """Let there be a user who may use an image, templates and a network within the block."""
     one = stage.one
-    picture = image_of(stage, driver)
-    made = [("oneimage", picture)]
+    made: list[tuple[str, str]] = []
     try:
         words = {"driver": driver.name, "datastore": driver.datastore, "image": picture, "size": SIZE[driver.name],
                  "network": NETWORK}
         templates = [one.create("template", TEMPLATE.format(name=f"mpi-{cpu}", cpu=cpu, **words))
                      for cpu in (SMALL, LARGE)]
         made += [("onetemplate", template) for template in templates]
-        for kind, thing in (*made, ("onevnet", NETWORK)):
+        for kind, thing in (*made, ("oneimage", picture), ("onevnet", NETWORK)):
             one(kind, "chmod", thing, "604")
         password = secrets.token_hex(8)
         one("oneuser", "create", USER, one.file(password), "--read-file")
@@ -161,30 +160,3 @@ def user(stage: Stage, driver: Driver) -> Iterator[User]:
     finally:
         for kind, thing in reversed(made):
             one(kind, "delete", thing)
-
-
-def image_of(stage: Stage, driver: Driver) -> str:
-    """Register the image with Open MPI of a driver."""
-    front, name = stage.cloud.front, f"mpi-{driver.name}"
-    path = f"{IMAGES_FROM}/{name}"
-    if driver is ONEDOCK:
-        front.run("install", "-m", "644", docker_archive(stage.cloud.nodes[0]), path)
-    else:
-        front.run("install", "-m", "644", str(image.recipe().unified(print)), path)
-    datastore = "containers" if driver is ONEDOCK else "default"
-    stage.one("oneimage", "create", "--datastore", datastore, "--name", name, "--type", "OS", "--path", path, "--size",
-              "1024")
-    number = image_id(stage, name)
-    await_image(stage, number, "READY")
-    front.run("rm", path)
-    return number
-
-
-def docker_archive(node: Machine) -> str:
-    """Build what `docker save` makes of the image, and of which Docker has nothing afterwards."""
-    docker = f"docker --host unix://{node.home}/docker/docker.sock"
-    archive = node.home.parent / "mpi.tar"
-    node.run("sh", "-ec", f"zstd -dc {image.recipe().plain(print)} | "
-             f"{docker} import --change 'CMD [\"{image.INIT}\"]' - mpi; "
-             f"{docker} save --output {archive} mpi; {docker} rmi mpi")
-    return str(archive)

@@ -54,6 +54,12 @@ class DevicesTest(DoctorCase):
         self.assertIn("fallen off the bus", found["0000:3c:00.0"].problem)
         self.assertIn("`containerhost scrub 0000:3c:00.0`", found["0000:3c:00.0"].remedy)
 
+    def test_damaged_taints_are_told_once(self) -> None:
+        self.tree.write("/var/lib/containerhost/taints.json", "{")
+        problems = [finding.problem for finding in self.findings(devices.check)]
+        self.assertEqual(1, sum("taints.json is not understood" in problem for problem in problems))
+        self.assertTrue(any("fallen off the bus" in problem for problem in problems))
+
     def test_shared_gpu_that_is_not_there(self) -> None:
         self.tree.write("/etc/containerhost/sharing.yaml", "0000:99:00.0: {containers: 4}\n")
         self.assertIn("this host has no such GPU", self.problems(devices.check)["sharing"])
