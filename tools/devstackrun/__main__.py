@@ -38,21 +38,25 @@ def progress() -> Callable[[str], None]:
 @click.option("--engine", type=click.Choice([*localconf.GROUPS]), default="lxd", show_default=True)
 @click.option("--host", default="small", show_default=True, help="The emulated host, as in tools/fakehost.")
 @click.option("--set", "more", multiple=True, metavar="NAME=VALUE", help="A further setting of local.conf.")
+@click.option("--tempest", is_flag=True, help="Also install Tempest, and run tests of servers.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the facts to a file.")
 @click.option("--keep", is_flag=True, help="Leave the machine up, with DevStack running.")
-def run(devstack: Path, directory: Path | None, engine: str, host: str, more: tuple[str, ...], json_file: Path | None,
-        keep: bool) -> None:
+def run(devstack: Path, directory: Path | None, engine: str, host: str, more: tuple[str, ...], tempest: bool,
+        json_file: Path | None, keep: bool) -> None:
     """Run stack.sh, boot a server with a GPU, run unstack.sh and clean.sh; status 0 if every fact holds."""
     say = progress()
     machine = Machine(say)
-    story = Story(machine, localconf.Wanted(engine, directory is not None, more), say)
+    story = Story(machine, localconf.Wanted(engine, directory is not None, more, tempest), say)
+    names = (*sources.SERVICES, *(sources.TEMPEST if tempest else ()))
     try:
         machine.stop()
-        sources.make(devstack, directory, CHECKOUT, SOURCES, say)
+        sources.make(devstack, directory, CHECKOUT, SOURCES, say, names)
         machine.start(host)
         say("the machine is up")
         story.stack()
         story.server()
+        if tempest:
+            story.tempest()
         if not keep:
             story.unstack()
             story.clean()

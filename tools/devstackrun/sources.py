@@ -2,12 +2,13 @@
 """Mirrors that the machine clones from, where it can reach no other."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tools import debian
 
 SERVICES = ("glance", "keystone", "neutron", "nova", "placement", "requirements")
+TEMPEST = ("tempest", "os-test-images")
 PLUGIN = "nova-lxd-ext"
 BRANCH = "main"
 DEPTH = "500"  # reaches the tag that pbr counts versions from
@@ -17,15 +18,17 @@ class SourceMissing(Exception):
     """A repository is not where it was looked for."""
 
 
-def make(devstack: Path, directory: Path | None, checkout: Path, target: Path, say: Callable[[str], None]) -> None:
+def make(devstack: Path, directory: Path | None, checkout: Path, target: Path, say: Callable[[str], None],
+         names: Sequence[str] = SERVICES) -> None:
     """Make mirrors of DevStack, of the services unless ``directory`` is None, and of the last commit of ``checkout``.
 
     A mirror that is there and has its repository's commit stays.
 
+    :param names: of the services
     :raises SourceMissing: there is no such repository
     :raises debian.Failed: git failed
     """
-    services = {name: find(directory, name) for name in SERVICES} if directory else {}
+    services = {name: find(directory, name) for name in names} if directory else {}
     for name, source in ({"devstack": devstack} | services).items():
         mirror(source.resolve(), target / "openstack" / f"{name}.git", say)
     # DevStack looks for a branch: a checkout may have any, or none.

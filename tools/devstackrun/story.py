@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is done on the machine, and what must hold then."""
 
+import configparser
 import dataclasses
 import datetime
 import json
@@ -9,13 +10,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tools import supportmatrix
 from tools.devstackrun import localconf
-from tools.devstackrun.machine import Machine
+from tools.devstackrun.machine import LOGS, Machine, MachineFailed
+from tools.tempestrun import features
 
 DEVSTACK = "/opt/stack/devstack"
 STACK_TIMEOUT = 3600  # s
 UNSTACK_TIMEOUT = 900  # s
 SERVER_TIMEOUT = 300  # s
+TEMPEST = "/opt/stack/tempest"
+TEMPEST_TIMEOUT = 900  # s
+TESTS = r"tempest\.api\.compute\.servers\.test_create_server\.ServersTestJSON\."
 SERVER, NETWORK = "first", "private"
 CLIENT = ("openstack", "--os-cloud", "devstack-admin")
 OWNERS = "/var/lib/containerhost/owners"
@@ -85,6 +91,27 @@ class Story:
         self._fact(f"it has the interface of its port, {port['MAC Address']}", port["MAC Address"] in links)
         allocated = self._openstack("resource", "provider", "allocation", "show", server["id"])
         self._fact("Placement has a GPU allocated to it", any("CUSTOM_GPU" in str(each) for each in allocated))
+
+    def tempest(self) -> None:
+        """Compare what Tempest is told of the driver with the support matrix, and let it test servers.
+
+        :raises MachineFailed: there is no tempest.conf
+        """
+        self._begin()
+        conf = configparser.ConfigParser(interpolation=None)
+        conf.read_string(self._machine.root_command("cat", f"{TEMPEST}/etc/tempest.conf"))
+        told = dict(conf["compute-feature-enabled"])
+        other = [name for name, value in features.enabled(supportmatrix.load()).items() if told.get(name) != value]
+        self._fact(f"tempest.conf has the driver's features {' '.join(other)}".rstrip(), not other)
+        self._begin()
+        command = f"cd {TEMPEST} && .tox/tempest/bin/tempest run --concurrency 1 --regex '{TESTS}'"
+        try:
+            self._machine.logged("tempest", "sh", "-c", command, timeout=TEMPEST_TIMEOUT)
+        except MachineFailed as error:
+            self._say(str(error))
+        totals = re.findall(r" - (Passed|Failed): ([0-9]+)", (LOGS / "tempest.log").read_text(errors="replace"))
+        passed, failed = (int(dict(totals).get(name, -1)) for name in ("Passed", "Failed"))
+        self._fact(f"Tempest's tests of servers: {passed} passed, {failed} failed", passed > 0 and failed == 0)
 
     def unstack(self) -> None:
         """Stop everything, with the server still there.

@@ -38,6 +38,11 @@ class LocalConfTest(testtools.TestCase):
         self.assertEqual("file:///opt/sources", self.settings(localconf.Wanted(mirrors=True))["GIT_BASE"])
         self.assertNotIn("GIT_BASE", self.settings(localconf.Wanted(mirrors=False)))
 
+    def test_tempest_is_a_service_if_it_is_asked_for(self) -> None:
+        for asked in (True, False):
+            services = self.settings(localconf.Wanted(tempest=asked))["ENABLED_SERVICES"].split(",")
+            self.assertEqual(asked, "tempest" in services)
+
     def test_further_settings_win(self) -> None:
         found = self.settings(localconf.Wanted(more=("LXD_STORAGE_DRIVER=btrfs", "API_WORKERS=4")))
         self.assertEqual(("btrfs", "4"), (found["LXD_STORAGE_DRIVER"], found["API_WORKERS"]))
