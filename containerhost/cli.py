@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import logging
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ class Clouds(click.Group):
         if found is None:
             return None
         try:
-            command: click.Command = found.load()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # those of a cloud's libraries are for their developers
+                command: click.Command = found.load()
             return command
         except ModuleNotFoundError as error:
             return _not_installed(cmd_name, f"{error.name} is missing: install nova-lxd-ext[{','.join(found.extras)}]")
@@ -306,8 +309,6 @@ def _pci_ids(text: str | None) -> tuple[str, str] | None:
         raise click.BadParameter(f"{text!r} is no VENDOR:PRODUCT such as 10de:2330")
     vendor, _, product = text.lower().partition(":")
     return vendor, product
-
-
 
 
 def _records(root: Path, given: Path | None) -> dict[str, Allocation] | None:
