@@ -3,15 +3,16 @@
 
 All of it is the tenant's: every component is opened by itself and without following a link, and what is opened is a
 regular file of limited size. A file system may wait for a process of the tenant's (FUSE, or an overlay of one) or for
-a network, so only those that the kernel serves by itself are looked into. Files are made with the ids of the
-container's root: nobody else may make any there.
+a network, so only those that the kernel serves by itself are looked into, and overlays that the host itself has
+mounted, as Docker's of a container's root: their layers are the host's. Files are made with the ids of the container's
+root: nobody else may make any there.
 """
 
 import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from containerhost.charnodes import require_container, root_of
 from containerhost.errors import HostActionFailed
@@ -24,7 +25,19 @@ LIMIT = 64 << 10  # bytes of a file
 TIMEOUT = 10.0  # s; a file takes less than a millisecond
 LOCAL = frozenset({"tmpfs", "ramfs", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
 
+OVERLAY = "overlay"
+
 Result = TypeVar("Result")
+
+
+class _Mount(NamedTuple):
+    """:ivar device: number of the file system, of which each mounted one has another
+    :ivar kind: of file system
+    """
+
+    number: str
+    device: str
+    kind: str
 
 
 def read(pid: int, name: str) -> bytes | None:
@@ -106,9 +119,17 @@ def _require_local(pid: int, fd: int) -> None:
     :raises HostActionFailed: the file is on a file system that may make its callers wait
     """
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as table:
-        mount = next(line.split()[1] for line in table if line.startswith("mnt_id:"))
-    with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="replace") as table:
-        kinds = [line.rpartition(" - ")[2].split()[0] for line in table if line.partition(" ")[0] == mount]
-    if not kinds or kinds[0] not in LOCAL:
+        number = next(line.split()[1] for line in table if line.startswith("mnt_id:"))
+    mount = next((mount for mount in _mounts(str(pid)) if mount.number == number), None)
+    hosts = {own.device for own in _mounts("self") if own.kind == OVERLAY}
+    if mount is None or not (mount.kind in LOCAL or (mount.kind == OVERLAY and mount.device in hosts)):
         raise HostActionFailed(f"/{'/'.join(DIRECTORY)} of process {pid} is on a file system of type "
-                               f"{kinds[0] if kinds else 'unknown'}, which the host does not look into")
+                               f"{mount.kind if mount else 'unknown'}, which the host does not look into")
+
+
+def _mounts(process: str) -> Iterator[_Mount]:
+    """Yield what is mounted where a process is (proc(5): ``id parent major:minor root place options … - type …``)."""
+    with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="replace") as table:
+        for line in table:
+            fields, system = line.split(), line.rpartition(" - ")[2].split()
+            yield _Mount(fields[0], fields[2], system[0])

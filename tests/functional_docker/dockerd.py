@@ -84,7 +84,7 @@ class Daemon:
         # live-restore: its containers run on while it is restarted.
         command = [program, "--host", self.endpoint, "--data-root", f"{self.base}/data", "--exec-root",
                    f"{self.base}/exec", "--pidfile", f"{self.base}/pid", "--config-file", str(self.configuration),
-                   "--storage-driver", "vfs", "--live-restore", "--bridge", "none", "--iptables=false",
+                   "--live-restore", "--bridge", "none", "--iptables=false",
                    "--ip6tables=false", "--ip-forward=false", "--ip-masq=false",
                    *self._options]
         with self._log.open("ab") as log:

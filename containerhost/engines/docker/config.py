@@ -21,8 +21,7 @@ from containerhost.spec import CloudInit, ContainerSpec, Cpu, Health, IoLimit, M
 
 RUNTIME = "containerhost"
 
-# Where the host tells a container its resources. Docker's root file systems are mostly an overlay, which the host does
-# not look into, so each container has a file system there.
+# Where the host tells a container its resources: a file system of its own, which no commit or image keeps.
 GUEST_DIRECTORY = f"/{'/'.join(guest_directory.DIRECTORY)}"
 GUEST_OPTIONS = "size=1m,mode=0755"
 

@@ -132,6 +132,15 @@ class HostileFilesTest(LxdTestCase):
             self.assertIn("type proc", self.refused(act))
         self.assert_deleted()
 
+    def test_overlay_that_the_tenant_mounted_is_not_looked_into(self) -> None:
+        """Its layers may be of any file system. Docker's own overlays are the host's."""
+        self.sh("mkdir -p /run/containerhost /layers; mount -t tmpfs layers /layers; cd /layers; mkdir lower upper "
+                "work; mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work,userxattr none "
+                "/run/containerhost")
+        for act in (self.read, self.write):
+            self.assertIn("type overlay", self.refused(act))
+        self.assert_deleted()
+
     def test_helper_at_a_fifo_does_not_keep_a_container(self) -> None:
         """An administrator's own look at the file leaves LXD's helper in it."""
         for stopped in (False, True):

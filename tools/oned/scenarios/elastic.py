@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM that gives a core to another one by ``onevm resize`` and takes it back, with programs that follow and ones that do
-not. oned's own accounting decides: the other VM waits for its scheduler until the core is free."""
+"""A VM that gives a core to another one by ``onevm resize`` and takes it back, with programs that follow and others.
+
+oned's own accounting decides: the other VM waits for its scheduler until the core is free. The elastic service gives each
+VM the cores that it may have.
+"""
 
 import json
 import statistics
+import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import docker
@@ -14,7 +19,7 @@ import docker
 from tools.elasticjobs import image, jobs
 from tools.elasticjobs.jobs import OPENMP, TRADERS, Program
 from tools.oned.debianimages import registered
-from tools.oned.machine import MachineFailed
+from tools.oned.machine import Machine, MachineFailed
 from tools.oned.node import socket
 from tools.oned.scenarios import for_each_driver
 from tools.oned.stage import LXDONE, Driver, Stage, require
@@ -31,12 +36,14 @@ TEMPLATE = """NAME="{name}"
 CPU={cores}
 VCPU={cores}
 MEMORY={memory}
-HPC=[AFFINITY="cpu"]
+HPC=[ELASTIC="cores=1"]
 SCHED_REQUIREMENTS="NAME=\\"{host}\\""
 SCHED_DS_REQUIREMENTS="NAME=\\"{datastore}\\""
 DISK=[{image}]
 CONTEXT=[NETWORK="YES"]
 """
+# $1 file with its pid, then the command.
+SERVICE = 'echo $$ > "$1"; shift; exec "$@"'
 BUSY = "(while :; do :; done) > /dev/null 2>&1 &"
 
 
@@ -106,7 +113,7 @@ class Trade:
         if self.driver is LXDONE:
             state = json.loads(self.stage.engine(self._node, self.driver, "query", f"/1.0/instances/one-{vm}/state"))
             return float(state["cpu"]["usage"]) / NANOSECONDS
-        with docker.DockerClient(base_url=socket(self._node)) as client:
+        with closing(docker.DockerClient(base_url=socket(self._node))) as client:
             usage = client.api.stats(f"one-{vm}", stream=False, one_shot=True)["cpu_stats"]["cpu_usage"]
         return float(usage["total_usage"]) / NANOSECONDS
 
@@ -120,9 +127,26 @@ class Trade:
         return Measured(rate, rate * seconds / used)
 
 
+@contextmanager
+def service(node: Machine, driver: Driver) -> Iterator[None]:
+    """Let the elastic service run on a node within the block."""
+    pid, name = f"{node.home}/elastic.pid", f"elastic-{driver.name}"
+    endpoint = f"lxd={node.home}/lxd/unix.socket" if driver is LXDONE else f"docker={socket(node)}"
+    process = node.begin(name, "sh", "-c", SERVICE, "sh", pid, str(Path(sys.executable).with_name("containerhost")),
+                         "elastic", "run", "--engine", endpoint, "--interval", "1", "--notice", "10", "--state",
+                         f"{node.home}/elastic")
+    try:
+        yield
+        require(process.poll() is None, f"the elastic service ended; its log is {node.home}/{name}.log")
+    finally:
+        node.run("sh", "-c", f"kill $(cat {pid}) || true")
+        process.wait(60)
+
+
 @for_each_driver
 def elastic(stage: Stage, driver: Driver) -> str:
-    with registered(stage, driver, "elastic-jobs", image.recipe(), image.INIT, SIZE) as picture:
+    with registered(stage, driver, "elastic-jobs", image.recipe(), image.INIT, SIZE) as picture, \
+            service(stage.cloud.nodes[0], driver):
         trade = Trade(stage, driver, picture)
         return "; ".join(told(trade, program) for program in TRADERS)
 

@@ -123,5 +123,5 @@ class CommandTest(testtools.TestCase):
         command = Path(sys.executable).with_name("containerhost")
         done = subprocess.run([command, "config", "nova", "--root", empty], capture_output=True, text=True, check=True)
         self.assertIn("[pci]", done.stdout)
-        self.assertEqual(["This host has no device that servers could be given; `containerhost list` and `containerhost "
-                          "doctor` tell of what it has."], done.stderr.splitlines())
+        self.assertEqual(["This host has no device that servers could be given; `containerhost list` and "
+                          "`containerhost doctor` tell of what it has."], done.stderr.splitlines())
