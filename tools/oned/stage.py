@@ -34,7 +34,7 @@ from tests.fakehost.control import FakeHostControl
 getattr(FakeHostControl.from_environment(), sys.argv[2])(sys.argv[3])
 """
 # One line for each thing that can be left behind by a VM. $1 is the node's directory. Locks stay: files whose names
-# begin with a dot. Loop devices are the whole machine's: those of tests, which have their datastores in /tmp, are not a
+# begin with a dot, and those of resizes, of which there are no more than numbers. Loop devices are the whole machine's: those of tests, which have their datastores in /tmp, are not a
 # VM's.
 LEFT = """
 home=$1
@@ -43,7 +43,8 @@ docker --host unix://$home/docker/docker.sock images --format 'Docker image {{.R
 LXD_DIR=$home/lxd lxc list --format csv --columns n | sed 's/^/LXD container /'
 LXD_DIR=$home/lxd lxc image list --format csv --columns f | sed 's/^/LXD image /'
 find /var/lib/onedock /var/lib/lxdone -mindepth 1 -maxdepth 1 -name 'one-*' 2> /dev/null | sed 's/^/directory /'
-find /var/lib/containerhost -type f -path '*/o*' ! -name '*lock*' ! -name '.*' 2> /dev/null | sed 's/^/record /'
+find /var/lib/containerhost -type f -path '*/o*' ! -path '*/resizing/*' ! -name '*lock*' ! -name '.*' 2> /dev/null |
+    sed 's/^/record /'
 find /var/lib/containerhost/docker -type f ! -name '*lock*' 2> /dev/null | sed 's/^/record /'
 find /var/lib/one/datastores -mindepth 2 -maxdepth 2 -name '[0-9]*' | sed 's/^/disks /'
 ip -o link | sed -n 's/^[0-9]*: \\(one-[^:@]*\\).*/interface \\1/p'

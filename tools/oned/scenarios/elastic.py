@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A VM that gives a core to another one by ``onevm resize`` and takes it back, with programs that follow and others.
 
-oned's own accounting decides: the other VM waits for its scheduler until the core is free. The elastic service gives each
-VM the cores that it may have.
+oned's own accounting decides: the other VM waits for its scheduler until the core is free. The elastic service gives
+each VM the cores that it may have.
 """
 
 import json
