@@ -34,8 +34,8 @@ from tests.fakehost.control import FakeHostControl
 getattr(FakeHostControl.from_environment(), sys.argv[2])(sys.argv[3])
 """
 # One line for each thing that can be left behind by a VM. $1 is the node's directory. Locks stay: files whose names
-# begin with a dot, and those of resizes, of which there are no more than numbers. Loop devices are the whole machine's: those of tests, which have their datastores in /tmp, are not a
-# VM's.
+# begin with a dot, and those of resizes, of which there are no more than numbers. Loop devices are the whole machine's:
+# those of tests, which have their datastores in /tmp, are not a VM's.
 LEFT = """
 home=$1
 docker --host unix://$home/docker/docker.sock ps --all --format 'Docker container {{.Names}}'
