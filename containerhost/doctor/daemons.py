@@ -24,6 +24,9 @@ def check(seen: Seen) -> Iterator[Finding]:
     for name in found:
         try:
             yield from _ASK[name]()
+        except ModuleNotFoundError as error:  # an extra: its driver is not installed
+            yield note(NAME, name, f"it cannot be asked: there is no Python package {error.name}",
+                       "install it with the driver for this engine, `nova-lxd-ext[onedock]` say, if that is used here")
         except EngineError as error:
             yield note(NAME, name, f"it cannot be asked: {error}",
                        f"look at {DAEMONS[name]}, and ask as a user who may use its socket")

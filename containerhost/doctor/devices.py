@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the health of devices and the records of who has them."""
 
+import re
 from collections.abc import Iterator
 
 from containerhost.allocation import sharing
@@ -12,6 +13,8 @@ from containerhost.findings import Finding, wrong
 from containerhost.reports.allocations import remedy
 
 NAME = "devices"
+_AWAY = re.compile("fallen off the bus|NVML cannot reach it")
+_RESET = re.compile("^Xid |asks for recovery|since it was last reset|it must be reset")
 
 
 def check(seen: Seen) -> Iterator[Finding]:
@@ -20,11 +23,20 @@ def check(seen: Seen) -> Iterator[Finding]:
         yield wrong(NAME, "taints", unreadable, "no device is given to anybody new until then")
     for device in seen.inventory.devices:
         for complaint in (text for text in device.health if text != unreadable):
-            yield wrong(NAME, device.id, complaint, "repair that, and it is well at the next look; what needs a reset "
-                        f"and nobody has: `containerhost scrub {device.id}`")
+            yield wrong(NAME, device.id, complaint, _repair(complaint, device.id))
     for trouble in sharing.unknown_gpus(sharing.read(seen.host), seen.inventory.devices):
         yield wrong(NAME, "sharing", trouble, "take it out there, or put the GPU back")
     yield from _records(seen)
+
+
+def _repair(complaint: str, device_id: str) -> str:
+    """Return what to do: a scrub needs a device that answers, and blocks one that it cannot clean."""
+    if _AWAY.search(complaint):
+        return "reset or power-cycle the host or the card; it is well at the next look"
+    if _RESET.search(complaint):
+        return (f"reset it: `containerhost scrub {device_id}` while nobody has it, else a hard reboot of the server or "
+                "VM that has it")
+    return "repair that, and it is well at the next look"
 
 
 def _records(seen: Seen) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ host itself needs is in none: physical functions, and interfaces that it uses.
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from containerhost.devices.model import PARTS, Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import Inventory
@@ -36,7 +36,7 @@ class Offer:
 def offers(inventory: Inventory) -> tuple[Offer, ...]:
     """Return what the host can offer, in the order of the first device of each."""
     groups: dict[_Key, list[Device]] = {}
-    for device in offered(inventory):
+    for device in _with_models(offered(inventory)):
         groups.setdefault(_key(device), []).append(device)
     names = [_name(devices[0]) for devices in groups.values()]
     return tuple(Offer(name if names.count(name) == 1 else f"{name}-{_ids(devices[0])}", sort(devices[0]),
@@ -50,6 +50,18 @@ def offered(inventory: Inventory) -> tuple[Device, ...]:
     return tuple(device for device in inventory.devices
                  if device.id not in wholes and (_offered_function(device) if device.kind is Kind.NET
                                                  else not (device.role is Role.PF and device.host_use)))
+
+
+def _with_models(devices: Sequence[Device]) -> Iterator[Device]:
+    """Yield the devices. A GPU that does not tell its model now, because it is off the bus say, has that of the others
+    with its ids, if they have one."""
+    models: dict[tuple[str, str], set[str]] = {}
+    for device in devices:
+        if device.model:
+            models.setdefault((device.vendor_id, device.product_id), set()).add(device.model)
+    for device in devices:
+        known = models.get((device.vendor_id, device.product_id), set())
+        yield device if device.model or len(known) != 1 else dataclasses.replace(device, model=min(known))
 
 
 def unprovisioned(inventory: Inventory) -> tuple[Device, ...]:

@@ -31,7 +31,7 @@ class PciSection:
 
     @property
     def traits(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(alias["traits"] for alias in self.aliases))
+        return tuple(dict.fromkeys(spec["traits"] for spec in self.device_specs))
 
     def to_dict(self) -> dict[str, Any]:
         return {"device_spec": list(self.device_specs), "alias": list(self.aliases),
@@ -51,8 +51,13 @@ def numa_policy(offer: Offer) -> str:
 
 
 def _alias(offer: Offer) -> dict[str, str]:
-    return {"name": offer.name, **_ids(offer.first), "device_type": TYPES[offer.first.role],
-            "numa_policy": numa_policy(offer), **_placed(offer)}
+    """Return an alias. One that is named after the sort alone is met by all of that sort, whatever their model: hosts
+    with cards of another model have an alias of this name too, and nova refuses two that differ."""
+    common = {"name": offer.name, "device_type": TYPES[offer.first.role], "numa_policy": numa_policy(offer)}
+    placed = _placed(offer)
+    if offer.name == offer.sort:
+        return common | {"resource_class": placed["resource_class"]}
+    return common | _ids(offer.first) | placed
 
 
 def _specs(offer: Offer, others: Sequence[Offer]) -> Iterator[dict[str, str]]:

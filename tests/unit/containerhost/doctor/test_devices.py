@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices, drivers, virtual functions, IOMMU and GPUDirect RDMA."""
 
+import collections
 import os
 import struct
+import sys
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 import testtools
 
 from containerhost import doctor
+from containerhost.devices.health import basics, bus
 from containerhost.doctor import daemons, devices, drivers, gpudirect, iommu, vfs
 from containerhost.engines.docker import features as docker_features
 from containerhost.engines.lxd import features as lxd_features
 from containerhost.findings import Severity
 from containerhost.sysfs import Host
-from containerhost.vendors.nvidia import installation
+from containerhost.vendors.net import ports
+from containerhost.vendors.nvidia import installation, nvmlhealth, xids
 from tests.unit.containerhost.doctor.cases import DoctorCase
 
 GPU, CARD = "0000:84:00.0", "0000:d8:00.0"
@@ -52,7 +57,15 @@ class DevicesTest(DoctorCase):
     def test_complaints_have_remedies(self) -> None:
         found = {finding.subject: finding for finding in self.findings(devices.check)}
         self.assertIn("fallen off the bus", found["0000:3c:00.0"].problem)
-        self.assertIn("`containerhost scrub 0000:3c:00.0`", found["0000:3c:00.0"].remedy)
+        self.assertIn("power-cycle", found["0000:3c:00.0"].remedy)
+
+    def test_scrub_is_the_remedy_of_what_a_reset_cures(self) -> None:
+        for rule in (xids.FATAL, xids.ACTION, nvmlhealth.RECOVERY, nvmlhealth.UNCORRECTED, bus.FATAL):
+            remedy = devices._repair(rule.says.format_map(collections.defaultdict(lambda: "Xid 48")), GPU)
+            self.assertIn(f"`containerhost scrub {GPU}`", remedy, rule.says)
+        for rule in (basics.SILENT, basics.NO_DRIVER, nvmlhealth.LOST, ports.NO_CABLE, bus.NO_LINK):
+            remedy = devices._repair(rule.says, GPU)
+            self.assertNotIn("scrub", remedy, rule.says)
 
     def test_damaged_taints_are_told_once(self) -> None:
         self.tree.write("/var/lib/containerhost/taints.json", "{")
@@ -206,3 +219,12 @@ class DaemonsTest(DoctorCase):
     def test_captured_tree_is_not_asked(self) -> None:
         self.tree.write("/proc/77/comm", "lxd\n")
         self.assertEqual([], self.findings(daemons.check))
+
+    def test_daemon_whose_driver_is_not_installed_is_not_asked(self) -> None:
+        with mock.patch.dict(sys.modules, {"docker": None}), \
+                mock.patch.object(daemons, "running", lambda host: [(77, "dockerd")]):
+            sys.modules.pop("containerhost.engines.docker.client", None)
+            seen = mock.Mock(host=mock.Mock(live=True))
+            (finding,) = daemons.check(seen)
+        self.assertEqual(("dockerd", "it cannot be asked: there is no Python package docker"),
+                         (finding.subject, finding.problem))

@@ -22,12 +22,10 @@ HOSTS = ("small", "mixed", "dgx", "broken")
 
 
 class PciSectionCase(testtools.TestCase):
-    placement = True
-
     def setUp(self) -> None:
         super().setUp()
         self.conf = self.useFixture(config_fixture.Config(nova.conf.CONF))
-        self.conf.config(pci_in_placement=self.placement, group="filter_scheduler")
+        self.conf.config(pci_in_placement=True, group="filter_scheduler")
         request.get_alias_from_config.cache_clear()
         self.addCleanup(request.get_alias_from_config.cache_clear)
 
@@ -38,8 +36,10 @@ class PciSectionCase(testtools.TestCase):
         found = {name: specs.get_devspec(_Entry(entry)) for name, entry in entries.items()}
         return {name: spec.get_tags()["resource_class"] for name, spec in found.items() if spec}
 
-    def aliases(self, section: pcisection.PciSection) -> request.Alias:
-        self.conf.config(alias=[json.dumps(alias) for alias in section.aliases], group="pci")
+    def aliases(self, *sections: pcisection.PciSection) -> request.Alias:
+        """Return what nova reads of the aliases of these hosts, each once."""
+        lines = dict.fromkeys(json.dumps(alias) for section in sections for alias in section.aliases)
+        self.conf.config(alias=list(lines), group="pci")
         request.get_alias_from_config.cache_clear()
         return request.get_alias_from_config()
 
@@ -70,6 +70,19 @@ class ParsersTest(PciSectionCase):
             reported = [device for device in inventory.devices if device.id in whole or device.role == "pf"]
             self.assertEqual(whole, self.matched(pcisection.section(found), reported), name)
 
+    def test_aliases_of_hosts_with_other_models_go_together(self) -> None:
+        sections = [pcisection.section(offers(scan(shared(name)))) for name in HOSTS]
+        found = self.aliases(*sections)
+        self.assertEqual({alias["name"] for section in sections for alias in section.aliases}, set(found))
+        self.assertEqual([{"dev_type": "type-VF", "resource_class": "CUSTOM_INFINIBAND_VF"}],
+                         found["infiniband-vf"][1])
+
+    def test_gpu_that_is_off_the_bus_has_the_alias_of_its_model(self) -> None:
+        devices = scan(shared("small")).devices
+        lost = tuple(dataclasses.replace(device, model=None) if device.id == "0000:3b:00.0" else device
+                     for device in devices)
+        self.assertEqual(pcisection.section(offers(Inventory(devices))), pcisection.section(offers(Inventory(lost))))
+
     def test_flavor_request_of_each_alias(self) -> None:
         section = pcisection.section(offers(scan(shared("mixed"))))
         self.aliases(section)
@@ -93,11 +106,3 @@ class ParsersTest(PciSectionCase):
         devices = tuple(dataclasses.replace(device, numa_node=None) for device in scan(shared("small")).devices)
         policies = {alias["numa_policy"] for alias in pcisection.section(offers(Inventory(devices))).aliases}
         self.assertEqual({"preferred"}, policies)
-
-
-class WithoutPlacementTest(PciSectionCase):
-    placement = False
-
-    def test_nova_reads_the_aliases(self) -> None:
-        section = pcisection.section(offers(scan(shared("mixed"))))
-        self.assertEqual(len(section.aliases), len(self.aliases(section)))
