@@ -56,8 +56,8 @@ def tolerate(device: str, root: Path) -> None:
     found = scan(host).get(device)
     complaints = [text for text in found.health if text not in found.outside]
     if not complaints:
-        raise DeviceHeld(f"nothing is wrong with device {found.id} itself that could be tolerated"
-                         + (f": {'; '.join(found.health)}" if found.health else ""))
+        raise DeviceHeld(f"what is wrong with device {found.id} is outside it, and is not tolerated: "
+                         f"{'; '.join(found.health)}" if found.health else f"nothing is wrong with device {found.id}")
     TaintFile(host).tolerate(found.id, complaints)
     click.echo(f"{found.id} is used despite: {'; '.join(complaints)}")
 

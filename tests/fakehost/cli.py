@@ -60,8 +60,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             parser.error("--stop and --detach take no command")
         if options.detach and not options.name:
             parser.error("--detach needs a --name to find the host by")
-    elif not options.command:
-        parser.error("no command; give one after --")
+    elif not options.command or not options.command[0]:
+        parser.error("no command, or an empty word in its place; give one after --")
     return options
 
 

@@ -144,7 +144,7 @@ class Tolerations(TaintCase):
 
     def test_taint_is_not_tolerated(self) -> None:
         self.run_command("taint", GPU, "--reason", "x")
-        self.assertIn("nothing is wrong", self.run_command("tolerate", GPU, status=1).output)
+        self.assertIn("is outside it, and is not tolerated: tainted", self.run_command("tolerate", GPU, status=1).output)
         self.assertEqual({GPU}, self.sick())
 
     def test_taint_and_toleration_are_kept_beside_each_other(self) -> None:
