@@ -144,7 +144,8 @@ class Tolerations(TaintCase):
 
     def test_taint_is_not_tolerated(self) -> None:
         self.run_command("taint", GPU, "--reason", "x")
-        self.assertIn("is outside it, and is not tolerated: tainted", self.run_command("tolerate", GPU, status=1).output)
+        refused = self.run_command("tolerate", GPU, status=1)
+        self.assertIn("is outside it, and is not tolerated: tainted", refused.output)
         self.assertEqual({GPU}, self.sick())
 
     def test_taint_and_toleration_are_kept_beside_each_other(self) -> None:
