@@ -14,8 +14,10 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux import controlgroups
 from containerhost.linux.files import closing
 from containerhost.process import namespaces
 from containerhost.process.processes import namespace, open_directory
@@ -84,11 +86,9 @@ def permit(pid: int, number: Number, allowed: bool) -> None:
 def groups(pid: int) -> dict[str, str]:
     """Return the process's control groups by controller; that of version 2 has an empty name (cgroups(7))."""
     try:
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as table:
-            lines = [line.strip().split(":", 2) for line in table]
+        return controlgroups.parse(Path(f"/proc/{pid}/cgroup").read_bytes())
     except OSError as error:
         raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error
-    return {name: path for _, controllers, path in lines for name in controllers.split(",")}
 
 
 def filtered(directory: str) -> str:

@@ -385,7 +385,7 @@ def limits_of(pid: int) -> dict[str, str]:
 
 def lines(pid: int, file: str) -> list[str]:
     try:
-        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace") as table:
-            return table.read().splitlines()
+        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace", newline="\n") as table:
+            return table.read().removesuffix("\n").split("\n")
     except OSError as error:
         raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error

@@ -65,9 +65,10 @@ class Host:
         return int(text) if text and _DECIMAL.fullmatch(text) else None
 
     def lines(self, path: str) -> list[str]:
-        """Return the lines of a /proc table; none when it is missing."""
+        """Return the lines of a /proc table; none when it is missing. Only a line feed ends one: a tenant chooses some
+        of what stands in them."""
         data = self.data(path, TABLE_LIMIT)
-        return data.decode("utf-8", "replace").splitlines() if data else []
+        return data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data else []
 
     def fields(self, path: str) -> dict[str, str]:
         """Return a ``Key: value`` table such as /proc/meminfo; a key's first value counts."""

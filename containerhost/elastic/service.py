@@ -112,6 +112,9 @@ class Service:
             except FAILURES as error:
                 self._changes.count("round", "failed")
                 LOG.error("This round came to no end: %s", error)
+            except Exception:  # a mistake about one container must not end the service of all
+                self._changes.count("round", "failed")
+                LOG.exception("This round came to no end")
             stop.wait(POLL_INTERVAL if self.steps else max(0.0, began + interval - self._monotonic()))
 
     def is_ready(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from containerhost.engines.memoryuse import ROOT, container_part
+from containerhost.linux import controlgroups
 from containerhost.sysfs import Host
 from containerhost.topology import uptime
 
@@ -63,11 +64,9 @@ def age(host: Host, pid: int) -> float | None:
 def cpu_pressure(host: Host, pid: int) -> float | None:
     """Return the per cent of the last 10 s in which a process of the container waited for a CPU; None where the kernel
     does not tell (Documentation/accounting/psi.rst: for groups of version 2 alone, also beside version 1)."""
-    for line in host.lines(f"/proc/{pid}/cgroup"):
-        number, _, path = line.split(":", 2)
-        if number == "0":
-            part = container_part(path)
-            texts = (host.text(f"{root}{part}/cpu.pressure") for root in (f"{ROOT}/unified", ROOT))
-            found = next((match for text in texts if text and (match := PRESSURE.match(text))), None)
-            return float(found[1]) if found else None
-    return None
+    path = controlgroups.of(pid, host).get("")
+    if path is None:
+        return None
+    texts = (host.text(f"{root}{container_part(path)}/cpu.pressure") for root in (f"{ROOT}/unified", ROOT))
+    found = next((match for text in texts if text and (match := PRESSURE.match(text))), None)
+    return float(found[1]) if found else None

@@ -8,6 +8,7 @@ because containers are not swapped out.
 
 import re
 
+from containerhost.linux import controlgroups
 from containerhost.sysfs import Host
 
 ROOT = "/sys/fs/cgroup"
@@ -21,12 +22,12 @@ def needed(host: Host, pid: int) -> int | None:
 
     :param pid: the container's first process
     """
-    for line in host.lines(f"/proc/{pid}/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            return _needed(host, f"{ROOT}/memory{container_part(path)}", "memory.usage_in_bytes", "total_")
-        if not controllers and host.number(f"{ROOT}{container_part(path)}/memory.current") is not None:
-            return _needed(host, f"{ROOT}{container_part(path)}", "memory.current", "")
+    groups = controlgroups.of(pid, host)
+    if "memory" in groups:
+        return _needed(host, f"{ROOT}/memory{container_part(groups['memory'])}", "memory.usage_in_bytes", "total_")
+    part = container_part(groups.get("", ""))
+    if "" in groups and host.number(f"{ROOT}{part}/memory.current") is not None:
+        return _needed(host, f"{ROOT}{part}", "memory.current", "")
     return None
 
 

@@ -22,6 +22,7 @@ from containerhost.process import namespaces
 DIRECTORY = ("run", "containerhost")
 FILE = re.compile(r"[a-z]{1,32}\.json")
 LIMIT = 64 << 10  # bytes of a file
+TABLE_LIMIT = 1 << 20  # bytes of a table of mounts; what a host or a container mounts takes some ten KiB
 TIMEOUT = 10.0  # s; a file takes less than a millisecond
 LOCAL = frozenset({"tmpfs", "ramfs", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
 
@@ -128,8 +129,11 @@ def _require_local(pid: int, fd: int) -> None:
 
 
 def _mounts(process: str) -> Iterator[_Mount]:
-    """Yield what is mounted where a process is (proc(5): ``id parent major:minor root place options … - type …``)."""
-    with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="replace") as table:
-        for line in table:
-            fields, system = line.split(), line.rpartition(" - ")[2].split()
-            yield _Mount(fields[0], fields[2], system[0])
+    """Yield what is mounted where a process is (proc(5): ``id parent major:minor root place options … - type …``), as
+    far as ``TABLE_LIMIT``: a tenant may mount as much as it likes, and in its names only space, tab, line feed and
+    backslash are escaped."""
+    with open(f"/proc/{process}/mountinfo", "rb") as table:
+        lines = table.read(TABLE_LIMIT).split(b"\n")[:-1]  # the last one is empty, or cut
+    for fields in (line.split(b" ") for line in lines):
+        kind = fields[fields.index(b"-", 6) + 1]
+        yield _Mount(fields[0].decode(), fields[2].decode(), kind.decode("utf-8", "replace"))

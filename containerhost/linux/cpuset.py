@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection
 
 from containerhost.errors import HostActionFailed
-from containerhost.linux import freezer
+from containerhost.linux import controlgroups, freezer
 from containerhost.linux.files import write_attribute
 from containerhost.sysfs import Host
 
@@ -50,11 +50,10 @@ def _group(pid: int, host: Host) -> str | None:
 
 
 def _hierarchies(pid: int, host: Host) -> dict[str, str]:
-    """Return the process's group by mount point, of those hierarchies that may have memory nodes. Lines of
-    /proc/<pid>/cgroup (cgroups(7)): ``4:cpuset:/lxc.payload.c1`` and ``0::/lxc.payload.c1``."""
-    lines = [line.split(":", 2) for line in host.lines(f"/proc/{pid}/cgroup")]
-    return {f"{ROOT}/cpuset" if controllers else ROOT: path for _, controllers, path in lines
-            if not controllers or "cpuset" in controllers.split(",")}
+    """Return the process's group by mount point, of those hierarchies that may have memory nodes."""
+    groups = controlgroups.of(pid, host)
+    return {mount: groups[controller] for controller, mount in (("cpuset", f"{ROOT}/cpuset"), ("", ROOT))
+            if controller in groups}
 
 
 def _read(path: str) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux import controlgroups
 from containerhost.linux.files import closing, write_attribute
 from containerhost.linux.lock import Failure, FileLock, acquire
 from containerhost.linux.poll import wait_until
@@ -122,13 +123,10 @@ def is_own(group: str, mount: str, host: Host) -> bool:
 
 
 def hierarchies(pid: int, host: Host) -> Iterator[tuple[str, str, str]]:
-    """Yield mount point, file and the process's group of each hierarchy that can freeze.
-    Lines of /proc/<pid>/cgroup (cgroups(7)): ``6:freezer:/lxc.payload.c1`` and ``0::/lxc.payload.c1``."""
-    groups = {controllers: path for _, controllers, path in (
-        line.split(":", 2) for line in host.lines(f"/proc/{pid}/cgroup"))}
-    for controllers, path in groups.items():
-        if "freezer" in controllers.split(","):
-            yield f"{ROOT}/freezer", V1, path
+    """Yield mount point, file and the process's group of each hierarchy that can freeze."""
+    groups = controlgroups.of(pid, host)
+    if "freezer" in groups:
+        yield f"{ROOT}/freezer", V1, groups["freezer"]
     if "" in groups:
         yield ROOT, V2, groups[""]
         yield f"{ROOT}/unified", V2, groups[""]

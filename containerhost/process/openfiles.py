@@ -145,8 +145,8 @@ def lines(pid: int, file: str) -> list[str]:
     :raises OSError: it cannot be read though the process runs
     """
     try:
-        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace") as table:
-            return table.read().splitlines()
+        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace", newline="\n") as table:
+            return table.read().removesuffix("\n").split("\n")
     except OSError as error:
         if isinstance(error, GONE) or error.errno == errno.EINVAL:  # of a thread that nobody has waited for
             return []

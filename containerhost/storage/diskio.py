@@ -9,6 +9,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+from containerhost.linux import controlgroups
 from containerhost.sysfs import Host
 
 GROUPS = "/sys/fs/cgroup"
@@ -53,12 +54,10 @@ def disk_io(host: Host, pid: int) -> DiskIo | None:
 
 def memberships(host: Host, pid: int) -> Iterator[tuple[str, str]]:
     """Yield the controller and path of the container's groups; version 2's controller has an empty name."""
-    for line in host.lines(f"/proc/{pid}/cgroup"):
-        _, controllers, path = line.split(":", 2)
+    for controller, path in controlgroups.of(pid, host).items():
         parts = path.strip("/").split("/")
         last = next((place for place, part in enumerate(parts) if part.startswith(PAYLOAD)), len(parts))
-        for controller in controllers.split(","):
-            yield controller, "/" + "/".join(parts[:last + 1])
+        yield controller, "/" + "/".join(parts[:last + 1])
 
 
 def sums(host: Host, path: str, pattern: re.Pattern[str]) -> dict[str, int] | None:

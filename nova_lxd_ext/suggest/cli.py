@@ -62,5 +62,5 @@ def nova_conf(section: pcisection.PciSection, idle: Iterable[Device]) -> str:
         *(f"alias = {json.dumps(alias)}" for alias in section.aliases),
         "",
         "[filter_scheduler]",
-        "# Where nova-scheduler and nova-api run:",
+        "# On this compute node, and where nova-scheduler and nova-api run:",
         "pci_in_placement = True"))
