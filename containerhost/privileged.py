@@ -386,6 +386,6 @@ def limits_of(pid: int) -> dict[str, str]:
 def lines(pid: int, file: str) -> list[str]:
     try:
         with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace", newline="\n") as table:
-            return table.read().removesuffix("\n").split("\n")
+            return [line.removesuffix("\n") for line in table]  # only a line feed ends one
     except OSError as error:
         raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error

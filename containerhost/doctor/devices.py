@@ -13,8 +13,8 @@ from containerhost.findings import Finding, wrong
 from containerhost.reports.allocations import remedy
 
 NAME = "devices"
-_AWAY = re.compile("fallen off the bus|NVML cannot reach it")
-_RESET = re.compile("^Xid |asks for recovery|since it was last reset|it must be reset")
+_AWAY = re.compile("it needs a reset or a power cycle")
+_RESET = re.compile("`containerhost scrub`|its driver asks for|since it was last reset|it must be reset")
 
 
 def check(seen: Seen) -> Iterator[Finding]:

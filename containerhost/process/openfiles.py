@@ -146,7 +146,7 @@ def lines(pid: int, file: str) -> list[str]:
     """
     try:
         with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace", newline="\n") as table:
-            return table.read().removesuffix("\n").split("\n")
+            return [line.removesuffix("\n") for line in table]  # only a line feed ends one
     except OSError as error:
         if isinstance(error, GONE) or error.errno == errno.EINVAL:  # of a thread that nobody has waited for
             return []

@@ -15,7 +15,7 @@ V2 = "0::/system.slice/docker-x.scope\n"
 
 class GroupTest(testtools.TestCase):
     def groups(self, text):
-        with mock.patch("builtins.open", mock.mock_open(read_data=text)):
+        with mock.patch.object(charnodes.Path, "read_bytes", return_value=text.encode()):
             return charnodes.groups(7)
 
     def test_both_versions(self):

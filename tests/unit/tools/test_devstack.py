@@ -142,8 +142,8 @@ class DevstackTest(testtools.TestCase):
                 written.setdefault((section, option), []).append(value)
         aliases = [json.loads(value) for value in written["pci", "alias"]]
         self.assertEqual(["gpu-nvidia-a100-sxm4-40gb", "infiniband-vf"], [alias["name"] for alias in aliases])
-        self.assertEqual({alias["product_id"] for alias in aliases},
-                         {json.loads(value)["product_id"] for value in written["pci", "device_spec"]})
+        self.assertEqual({alias["resource_class"] for alias in aliases},
+                         {json.loads(value)["resource_class"] for value in written["pci", "device_spec"]})
         self.assertEqual(["True"], written["pci", "report_in_placement"])
         self.assertEqual(["True"], written["filter_scheduler", "pci_in_placement"])
         self.assertEqual(["ComputeFilter,NUMATopologyFilter,PciPassthroughFilter"],

@@ -223,7 +223,8 @@ class DaemonsTest(DoctorCase):
     def test_daemon_whose_driver_is_not_installed_is_not_asked(self) -> None:
         with mock.patch.dict(sys.modules, {"docker": None}), \
                 mock.patch.object(daemons, "running", lambda host: [(77, "dockerd")]):
-            sys.modules.pop("containerhost.engines.docker.client", None)
+            for name in ("client", "sdk"):
+                sys.modules.pop(f"containerhost.engines.docker.{name}", None)
             seen = mock.Mock(host=mock.Mock(live=True))
             (finding,) = daemons.check(seen)
         self.assertEqual(("dockerd", "it cannot be asked: there is no Python package docker"),
