@@ -4,7 +4,6 @@
 import collections
 import os
 import struct
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -221,11 +220,9 @@ class DaemonsTest(DoctorCase):
         self.assertEqual([], self.findings(daemons.check))
 
     def test_daemon_whose_driver_is_not_installed_is_not_asked(self) -> None:
-        with mock.patch.dict(sys.modules, {"docker": None}), \
+        ask = mock.Mock(side_effect=ModuleNotFoundError("No module named 'docker'", name="docker"))
+        with mock.patch.dict(daemons._ASK, {"dockerd": ask}), \
                 mock.patch.object(daemons, "running", lambda host: [(77, "dockerd")]):
-            for name in ("client", "sdk"):
-                sys.modules.pop(f"containerhost.engines.docker.{name}", None)
-            seen = mock.Mock(host=mock.Mock(live=True))
-            (finding,) = daemons.check(seen)
+            (finding,) = daemons.check(mock.Mock(host=mock.Mock(live=True)))
         self.assertEqual(("dockerd", "it cannot be asked: there is no Python package docker"),
                          (finding.subject, finding.problem))
