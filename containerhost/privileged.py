@@ -22,7 +22,7 @@ from containerhost.linux import run as programs
 from containerhost.linux.files import write_attribute
 from containerhost.network import links
 from containerhost.process import daemonhelpers, daemonnodes, deviceusers, namespaces, processlimits
-from containerhost.process.processes import namespace, open_directory
+from containerhost.process.processes import namespace, open_directory, table
 from containerhost.storage import blockcopy, blocknodes, memorymounts
 from containerhost.storage.idmounts import IdMap, IdRange
 from containerhost.sysfs import Host
@@ -385,7 +385,6 @@ def limits_of(pid: int) -> dict[str, str]:
 
 def lines(pid: int, file: str) -> list[str]:
     try:
-        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace", newline="\n") as table:
-            return [line.removesuffix("\n") for line in table]  # only a line feed ends one
+        return table(pid, file)
     except OSError as error:
         raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error

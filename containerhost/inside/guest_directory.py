@@ -25,7 +25,6 @@ LIMIT = 64 << 10  # bytes of a file
 TABLE_LIMIT = 1 << 20  # bytes of a table of mounts; what a host or a container mounts takes some ten KiB
 TIMEOUT = 10.0  # s; a file takes less than a millisecond
 LOCAL = frozenset({"tmpfs", "ramfs", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
-
 OVERLAY = "overlay"
 
 Result = TypeVar("Result")
@@ -122,10 +121,14 @@ def _require_local(pid: int, fd: int) -> None:
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as table:
         number = next(line.split()[1] for line in table if line.startswith("mnt_id:"))
     mount = next((mount for mount in _mounts(str(pid)) if mount.number == number), None)
-    hosts = {own.device for own in _mounts("self") if own.kind == OVERLAY}
-    if mount is None or not (mount.kind in LOCAL or (mount.kind == OVERLAY and mount.device in hosts)):
+    if mount is None or not (mount.kind in LOCAL or _is_hosts_overlay(mount)):
         raise HostActionFailed(f"/{'/'.join(DIRECTORY)} of process {pid} is on a file system of type "
                                f"{mount.kind if mount else 'unknown'}, which the host does not look into")
+
+
+def _is_hosts_overlay(mount: _Mount) -> bool:
+    return mount.kind == OVERLAY and any(
+        own.kind == OVERLAY and own.device == mount.device for own in _mounts("self"))
 
 
 def _mounts(process: str) -> Iterator[_Mount]:

@@ -16,6 +16,8 @@ import struct
 import time
 from collections.abc import Iterator
 
+from containerhost.process.processes import table
+
 Number = tuple[int, int]
 
 KCMP_FILES = 2  # linux/kcmp.h
@@ -145,8 +147,7 @@ def lines(pid: int, file: str) -> list[str]:
     :raises OSError: it cannot be read though the process runs
     """
     try:
-        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace", newline="\n") as table:
-            return [line.removesuffix("\n") for line in table]  # only a line feed ends one
+        return table(pid, file)
     except OSError as error:
         if isinstance(error, GONE) or error.errno == errno.EINVAL:  # of a thread that nobody has waited for
             return []

@@ -67,6 +67,16 @@ def belongs(pid: int, home: str) -> bool:
     return space == home
 
 
+def table(pid: int, file: str) -> list[str]:
+    """Return the lines of a table of a process in /proc. Only a line feed ends one: a tenant chooses some of what
+    stands in them.
+
+    :raises OSError: it cannot be read
+    """
+    with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="replace", newline="\n") as lines:
+        return [line.removesuffix("\n") for line in lines]
+
+
 def name(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
