@@ -17,6 +17,7 @@ from tools.elasticjobs.image import PROGRAMS
 DIRECTORY = "/root/job"
 OUTPUT = f"{DIRECTORY}/out"
 FOREVER = 10**9  # steps
+AIM = 0.85  # least work of a program that follows after a shrink, of that of fixed size, for each second of CPU time
 LINE = re.compile(r"([0-9]+) (?:threads|ranks|workers) ([0-9.]+) (?:regions|steps)/s (?:region|step) ([0-9]+)\b.*")
 PART = re.compile(r"[0-9]+ (?:ranks|workers): steps ([0-9]+)-([0-9]+)")
 STATUS = re.compile(r"status ([0-9]+)")

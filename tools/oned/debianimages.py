@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from tools.debianimage import DebianImage
 from tools.oned.machine import Machine
-from tools.oned.scenarios.disks import await_image, delete_image, image_id
+from tools.oned.scenarios.disks import image_id, temporary
 from tools.oned.setup import IMAGES_FROM
 from tools.oned.stage import ONEDOCK, Driver, Stage
 
@@ -29,15 +29,9 @@ def registered(stage: Stage, driver: Driver, name: str, image: DebianImage, init
     stage.one("oneimage", "create", "--datastore", datastore, "--name", own, "--type", "OS", "--path", path, "--size",
               str(size))
     number = image_id(stage, own)
-    try:
-        await_image(stage, number, "READY")
+    with temporary(stage, number):
         front.run("rm", path)
         yield number
-    except BaseException:
-        stage.clear()  # a VM that has the image keeps it, and the reason would be lost
-        raise
-    finally:
-        delete_image(stage, number)
 
 
 def docker_archive(node: Machine, name: str, image: DebianImage, init: str) -> str:

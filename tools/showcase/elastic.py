@@ -13,7 +13,7 @@ from typing import Any
 
 from tools.cloud.cloud import Cloud
 from tools.elasticjobs import image, jobs
-from tools.elasticjobs.jobs import OPENMP, PYTORCH, TRADERS, WORKERS
+from tools.elasticjobs.jobs import AIM, OPENMP, PYTORCH, TRADERS, WORKERS
 from tools.showcase import elasticfigures
 from tools.showcase.elasticfigures import ELASTIC, FIXED, FOLLOWING, RIGID, STATIC
 from tools.showcase.elasticfinish import Finish
@@ -24,7 +24,6 @@ from tools.showcase.report import Report
 IMAGE = "elastic-jobs"
 FLAVORS = FLAVOR, FIXED_FLAVOR, BELOW = "elastic", "elastic.fixed", "elastic.below"
 MEMORY, DISK = 768, 2  # MiB, GiB
-AIM = 0.85  # of the fixed one's work, after a shrink
 # Seconds of work of each job on one core, in the order in which they start.
 SECONDS = {"openmp": 40, "pytorch": 60, "lammps": 50}
 WORKERS_SECONDS = 30

@@ -218,9 +218,16 @@ def data_image(stage: Stage, driver: Driver) -> Iterator[str]:
     """An image of data within the block; volatile disks have no snapshots in OpenNebula."""
     image = stage.one.create("image", BLOCK.format(name=f"data-{driver.name}", persistent="NO"), "--datastore",
                              "containers" if driver is ONEDOCK else "default")
+    with temporary(stage, image):
+        yield image
+
+
+@contextmanager
+def temporary(stage: Stage, image: str) -> Iterator[None]:
+    """Let an image that was just created be used within the block, and delete it then."""
     try:
         await_image(stage, image, "READY")
-        yield image
+        yield
     except BaseException:
         stage.clear()  # a VM that has the image keeps it, and the reason would be lost
         raise

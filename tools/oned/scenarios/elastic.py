@@ -6,6 +6,7 @@ each VM the cores that it may have.
 """
 
 import json
+import shlex
 import statistics
 import sys
 import time
@@ -17,14 +18,13 @@ from typing import NamedTuple
 import docker
 
 from tools.elasticjobs import image, jobs
-from tools.elasticjobs.jobs import OPENMP, TRADERS, Program
+from tools.elasticjobs.jobs import AIM, OPENMP, TRADERS, Program
 from tools.oned.debianimages import registered
 from tools.oned.machine import Machine, MachineFailed
 from tools.oned.node import socket
 from tools.oned.scenarios import for_each_driver
 from tools.oned.stage import LXDONE, Driver, Stage, require
 
-AIM = 0.85  # of the fixed one's work, after a shrink
 CORES = 2  # of the node, when its VM is alone
 TURN = 10.0  # s in which work is measured
 FINISH = 90  # s of work on one core, of the program that follows
@@ -93,8 +93,7 @@ class Trade:
         self.stage.do(vm, "resize", "--enforce", "--cpu", str(cores), "--vcpu", str(cores))
 
     def start(self, vm: str, command: str) -> None:
-        between = ("--",) if self.driver is LXDONE else ()
-        self.stage.engine(self._node, self.driver, "exec", f"one-{vm}", *between, *jobs.start(command))
+        self.stage.inside(vm, shlex.join(jobs.start(command)))
 
     def lines(self, vm: str) -> list[str]:
         return self.stage.inside(vm, f"cat {jobs.OUTPUT}").splitlines()

@@ -3,7 +3,7 @@
 
 from tools.oned.machine import Machine, MachineFailed
 from tools.oned.scenarios import for_each_driver, scenario
-from tools.oned.scenarios.disks import await_image, delete_image, image_id
+from tools.oned.scenarios.disks import image_id, temporary
 from tools.oned.setup import SHARED_IMAGES
 from tools.oned.stage import DRIVERS, GPU, LXDONE, NETWORK, ONEDOCK, Driver, Stage, require
 
@@ -122,14 +122,8 @@ def moved_there_and_back_in_a_shared_directory(stage: Stage, driver: Driver) -> 
         return moved(stage, driver, "onedock-shared")
     stage.one("oneimage", "clone", driver.image, "shared", "--datastore", SHARED_IMAGES)
     image = image_id(stage, "shared")
-    try:
-        await_image(stage, image, "READY")
+    with temporary(stage, image):
         return moved(stage, driver, "lxdone-shared", "shared")
-    except BaseException:
-        stage.clear()
-        raise
-    finally:
-        delete_image(stage, image)
 
 
 def moved(stage: Stage, driver: Driver, datastore: str, image: str = "") -> str:
