@@ -19,7 +19,7 @@ from pathlib import Path
 from containerhost.errors import HostActionFailed
 from containerhost.linux import controlgroups
 from containerhost.linux.files import closing
-from containerhost.process import namespaces
+from containerhost.process import childprocess, namespaces
 from containerhost.process.processes import namespace, open_directory
 from containerhost.storage import mountapi
 
@@ -41,10 +41,8 @@ def give(pid: int, path: str, number: Number, mode: int) -> None:
     permit(pid, number, True)
     try:
         make(pid, path, number, mode)
-    except (OSError, HostActionFailed) as error:
+    except HostActionFailed:
         permit(pid, number, False)
-        if isinstance(error, OSError):
-            raise HostActionFailed(f"cannot make {path} for process {pid}: {error.strerror}") from error
         raise
 
 
@@ -52,13 +50,7 @@ def take(pid: int, path: str, number: Number) -> None:
     """Take a character node from a container. Idempotent."""
     require_container(pid)
     permit(pid, number, False)
-    with contextlib.suppress(FileNotFoundError), parent_of(pid, path) as (directory, name):
-        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        if is_node(status, number):
-            if status.st_dev != os.fstat(directory).st_dev:  # it is shown there, and is somewhere else
-                namespaces.apart(lambda: hide(pid, directory, name), f"cannot take {path} from process {pid}")
-            else:
-                os.unlink(name, dir_fd=directory)
+    childprocess.run(pid, lambda: remove(pid, path, number), f"cannot take {path} from process {pid}")
 
 
 def require_container(pid: int) -> None:
@@ -106,12 +98,21 @@ def filtered(directory: str) -> str:
 def make(pid: int, path: str, number: Number, mode: int) -> None:
     """Create a character node in a container.
 
-    :raises HostActionFailed, OSError: something else is there already, or the kernel refuses
+    :raises HostActionFailed: something else is there already, or the kernel refuses
     """
+    problem = f"cannot make {path} for process {pid}"
     if has_own_users(pid):
         with host_node(number, mode) as mount:
-            namespaces.apart(lambda: show(pid, path, number, mount), f"cannot make {path} for process {pid}")
+            childprocess.run(pid, lambda: show(pid, path, number, mount), problem, keep=(mount,))
         return
+    childprocess.run(pid, lambda: create(pid, path, number, mode), problem)
+
+
+def create(pid: int, path: str, number: Number, mode: int) -> None:
+    """Create a node of the container's own.
+
+    :raises HostActionFailed, OSError: something else is there already, or the kernel refuses
+    """
     make_directory(pid, path)
     with parent_of(pid, path) as (directory, name):
         if not is_there(pid, path, directory, name, number):
@@ -153,8 +154,8 @@ def has_own_users(pid: int) -> bool:
 
 
 def show(pid: int, path: str, number: Number, mount: int) -> None:
-    """Create a node in a container's mount namespace. The calling thread stays there; do not reuse it. Runs as the
-    container's root, because the kernel lets nobody else create files in its directories."""
+    """Create a node in a container's mount namespace. The process stays there. Runs as the container's root, because
+    the kernel lets nobody else create files in its directories."""
     namespaces.make_files_as(*root_of(pid))
     make_directory(pid, path)
     with parent_of(pid, path) as (directory, name):
@@ -170,8 +171,19 @@ def show(pid: int, path: str, number: Number, mount: int) -> None:
             raise
 
 
+def remove(pid: int, path: str, number: Number) -> None:
+    """Remove a node, if it is there."""
+    with contextlib.suppress(FileNotFoundError), parent_of(pid, path) as (directory, name):
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if is_node(status, number):
+            if status.st_dev != os.fstat(directory).st_dev:  # it is shown there, and is somewhere else
+                hide(pid, directory, name)
+            else:
+                os.unlink(name, dir_fd=directory)
+
+
 def hide(pid: int, directory: int, name: str) -> None:
-    """Remove a node in a container's mount namespace. The calling thread stays there; do not reuse it."""
+    """Remove a node in a container's mount namespace. The process stays there."""
     namespaces.make_files_as(*root_of(pid))
     namespaces.enter(f"/proc/{pid}/ns/mnt")
     os.fchdir(directory)

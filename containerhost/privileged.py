@@ -21,7 +21,7 @@ from containerhost.linux import cpuset, freezer
 from containerhost.linux import run as programs
 from containerhost.linux.files import write_attribute
 from containerhost.network import links
-from containerhost.process import daemonhelpers, daemonnodes, deviceusers, namespaces, processlimits
+from containerhost.process import childprocess, daemonhelpers, daemonnodes, deviceusers, processlimits
 from containerhost.process.processes import namespace, open_directory, table
 from containerhost.storage import blockcopy, blocknodes, memorymounts
 from containerhost.storage.idmounts import IdMap, IdRange
@@ -31,7 +31,6 @@ Result = TypeVar("Result")
 Ids = Sequence[Sequence[Sequence[int]]]  # ranges of user ids, then of group ids: inside, outside, count
 
 PCI = "/sys/bus/pci"
-TENANT_TIMEOUT = 30  # s
 COMMAND_TIMEOUT = 30  # s
 
 DRIVER = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -212,8 +211,7 @@ class Privileged:
 
     def forget_nodes(self, server: int, container: str, pid: int, known: Collection[str]) -> int:
         """See :func:`containerhost.process.daemonnodes.forget`."""
-        return limited(lambda: daemonnodes.forget(int(server), check(CONTAINER, container), int(pid),
-                                                  list(map(str, known))))
+        return daemonnodes.forget(int(server), check(CONTAINER, container), int(pid), list(map(str, known)))
 
     def bind_memory(self, pid: int, nodes: Collection[int]) -> None:
         """See :func:`containerhost.linux.cpuset.bind_memory`."""
@@ -243,16 +241,18 @@ class Privileged:
 
     def fence_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
         """Keep the processes of the container of process ``pid`` from opening its block node ``path``."""
-        limited(lambda: blocknodes.fence(int(pid), check(NODE, path), (int(number[0]), int(number[1]))))
+        device = (int(number[0]), int(number[1]))
+        in_container(pid, lambda: blocknodes.fence(int(pid), check(NODE, path), device))
 
     def restore_block(self, pid: int, path: str, number: tuple[int, int], mode: int) -> None:
-        limited(lambda: blocknodes.restore(int(pid), check(NODE, path), (int(number[0]), int(number[1])), int(mode)))
+        device = (int(number[0]), int(number[1]))
+        in_container(pid, lambda: blocknodes.restore(int(pid), check(NODE, path), device, int(mode)))
 
     def block_users(self, pid: int, path: str, number: tuple[int, int]) -> tuple[str, ...]:
         """Return what of the container uses the block device, in words: processes and mounts. The container is frozen
         meanwhile."""
         device = (int(number[0]), int(number[1]))
-        node = limited(lambda: blocknodes.inode(int(pid), check(NODE, path), device))
+        node = in_container(pid, lambda: blocknodes.inode(int(pid), check(NODE, path), device))
         return deviceusers.users_in(int(pid), lambda member: blocknodes.use(member, node, device))
 
     def copy_block(self, source: str, target: str, place: int, size: int) -> int:
@@ -298,7 +298,10 @@ class Privileged:
         guest_directory.write(int(pid), str(name), bytes(content))
 
     def inside(self, pid: int) -> Inside:
-        return Inside(limited(lambda: nodes_of(int(pid))), netdevs_of(int(pid)), limits_of(int(pid)))
+        from containerhost import vendors  # noqa: PLC0415  (most actions need no plug-in)
+        directories = vendors.node_directories()
+        return Inside(in_container(pid, lambda: nodes_of(int(pid), directories)), netdevs_of(int(pid)),
+                      limits_of(int(pid)))
 
 
 def id_map(ids: Ids) -> IdMap:
@@ -306,12 +309,12 @@ def id_map(ids: Ids) -> IdMap:
     return IdMap(uids, gids)
 
 
-def limited(act: Callable[[], Result]) -> Result:
-    """Do what looks into a tenant's directories: a file system that the tenant mounted there may never answer.
+def in_container(pid: int, act: Callable[[], Result]) -> Result:
+    """Do what looks into a tenant's directories.
 
-    :raises HostActionFailed: as ``act`` does, or it is not done in time
+    :raises HostActionFailed: see :func:`containerhost.process.childprocess.run`
     """
-    return namespaces.limited(act, "cannot look into a container's directories", TENANT_TIMEOUT)
+    return childprocess.run(int(pid), act, f"cannot look into directories of process {int(pid)}")
 
 
 def network_of(pid: int) -> str:
@@ -348,11 +351,10 @@ def write(path: str, text: str) -> None:
         raise HostActionFailed(f"writing {text} to {path} failed: {error.strerror}") from error
 
 
-def nodes_of(pid: int) -> dict[str, tuple[int, int]]:
-    """Return the character nodes in the directories of /dev where devices that can be granted have theirs."""
-    from containerhost import vendors  # noqa: PLC0415  (most actions need no plug-in)
+def nodes_of(pid: int, directories: Collection[tuple[str, ...]]) -> dict[str, tuple[int, int]]:
+    """Return the character nodes in directories of /dev."""
     found = {}
-    for directory in vendors.node_directories():
+    for directory in directories:
         fd = open_directory(pid, ("dev", *directory))
         if fd is None:
             continue

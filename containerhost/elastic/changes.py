@@ -86,9 +86,9 @@ class Changes:
 
         :returns: whether the guest listens
         """
-        LOG.info("Container %s is to lose something by generation %d", container.key, step.generation + 1)
         listens = self._notice(container.key).begin(container.name, container.document or "", step.document, step.until)
         if listens:
+            LOG.info("Container %s is asked to let go by generation %d", container.key, step.generation + 1)
             self._announced.add(container.key)
         return listens
 

@@ -17,13 +17,12 @@ from typing import NamedTuple, TypeVar
 from containerhost.charnodes import require_container, root_of
 from containerhost.errors import HostActionFailed
 from containerhost.linux.files import Directory, closing
-from containerhost.process import namespaces
+from containerhost.process import childprocess, namespaces
 
 DIRECTORY = ("run", "containerhost")
 FILE = re.compile(r"[a-z]{1,32}\.json")
 LIMIT = 64 << 10  # bytes of a file
 TABLE_LIMIT = 1 << 20  # bytes of a table of mounts; what a host or a container mounts takes some ten KiB
-TIMEOUT = 10.0  # s; a file takes less than a millisecond
 LOCAL = frozenset({"tmpfs", "ramfs", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
 OVERLAY = "overlay"
 
@@ -47,11 +46,8 @@ def read(pid: int, name: str) -> bytes | None:
     :returns: None if there is no such file
     :raises HostActionFailed: something else has its name, it is too large, or its file system is not looked into
     """
-    def act(directory: Directory) -> bytes:
-        return directory.read(name, LIMIT)
-
     try:
-        return _within(pid, name, act, create=False)
+        return _within(pid, name, lambda directory: directory.read(name, LIMIT), create=False)
     except HostActionFailed as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
@@ -69,17 +65,15 @@ def write(pid: int, name: str, content: bytes) -> None:
 def _within(pid: int, name: str, act: Callable[[Directory], Result], *, create: bool) -> Result:
     if not FILE.fullmatch(name):
         raise HostActionFailed(f"{name!r} is not the name of a file that the host shares with a container")
-    results: list[Result] = []
 
-    def run() -> None:
+    def run() -> Result:
         user, group = root_of(pid)
         with _opened_root(pid) as root:
             namespaces.make_files_as(user, group)
             with _directory(pid, root, create) as directory:
-                results.append(act(directory))
+                return act(directory)
 
-    namespaces.apart(run, f"cannot use /{'/'.join(DIRECTORY)}/{name} of process {pid}", TIMEOUT)
-    return results[0]
+    return childprocess.run(pid, run, f"cannot use /{'/'.join(DIRECTORY)}/{name} of process {pid}")
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from containerhost import charnodes
 from containerhost.errors import HostActionFailed
+from containerhost.process.processes import real_user
 
 HOMES = {"lxd": ("LXD_DIR", "/var/lib/lxd"), "incusd": ("INCUS_DIR", "/var/lib/incus")}
 KIND = "unix."
@@ -57,13 +58,6 @@ def decoded(text: str) -> str:
     return "-".join(part.replace("-", "/") for part in text.split("--"))
 
 
-def real_user(pid: int) -> int:
-    """Return the user of a process. The owner of its directory in /proc is root for everybody's process that may not be
-    dumped (proc(5)), which any process can choose."""
-    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
-
-
 def home(server: int) -> str:
     """Return the daemon's directory, as this process sees it: a daemon from a snap has mounts of its own.
 
@@ -74,7 +68,7 @@ def home(server: int) -> str:
             variable, default = HOMES[comm.read().strip()]
             found = dict(pair.split("=", 1) for pair in os.fsdecode(environ.read()).split("\0") if "=" in pair)
         owner = real_user(server)
-    except (OSError, KeyError, StopIteration) as error:
+    except (OSError, KeyError) as error:
         raise HostActionFailed(f"process {server} is not LXD or Incus") from error
     if owner != 0:
         raise HostActionFailed(f"process {server} is not root's, so it is no daemon of containers")

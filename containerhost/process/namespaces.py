@@ -33,6 +33,9 @@ def within(namespace: str, act: Callable[[], object]) -> None:
 def apart(act: Callable[[], object], problem: str, timeout: float | None = None) -> None:
     """Run ``act`` in a thread that may become what it likes, for it ends with it.
 
+    What it waits for a signal must be able to end, or its process cannot be ended either: a container's files are for
+    :mod:`containerhost.process.childprocess`.
+
     :param problem: what to say where the kernel refuses
     :param timeout: seconds; the thread is left to itself when they are over
     :raises HostActionFailed: as ``act`` does, or the kernel refuses, or the time is over

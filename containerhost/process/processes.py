@@ -77,6 +77,15 @@ def table(pid: int, file: str) -> list[str]:
         return [line.removesuffix("\n") for line in lines]
 
 
+def real_user(pid: int) -> int | None:
+    """Return the user of a process; None of one that is gone. The owner of its directory in /proc is root for
+    everybody's process that may not be dumped (proc(5)), which any process can choose."""
+    try:
+        return next((int(line.split()[1]) for line in table(pid, "status") if line.startswith("Uid:")), None)
+    except OSError:
+        return None
+
+
 def name(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:

@@ -174,7 +174,7 @@ def root_disk(root_gb: int, extra_specs: Mapping[str, str], pool: str) -> RootDi
 def _io_limit(extra_specs: Mapping[str, str]) -> IoLimit:
     def limit(direction: str, unit: str) -> int | None:
         """Return the lower of a direction's own limit and the total one, which LXD can only apply per direction."""
-        found = [_number(extra_specs, f"quota:disk_{which}_{unit}_sec") for which in (direction, "total")]
+        found = [_number(extra_specs, f"quota:disk_{which}_{unit}_sec", 0) for which in (direction, "total")]
         return min((value for value in found if value), default=None)
 
     return IoLimit(read_bytes=limit("read", "bytes"), write_bytes=limit("write", "bytes"),
@@ -224,7 +224,7 @@ def elastic(extra_specs: Mapping[str, str], topology: objects.InstanceNUMATopolo
     if any(cell.cpu_pinning for cell in (topology.cells if topology is not None else ())):
         raise errors.SpecError(f"The flavor has {VCPUS_MIN} or the like and hw:cpu_policy, which fixes the server's "
                                "cores. Remove one of the two keys.")
-    found = {key: _number(extra_specs, key) for key in ELASTIC}
+    found = {key: _number(extra_specs, key, 0 if key == ELASTIC_PRIORITY else 1) for key in ELASTIC}
     least, most = (None if found[key] is None else (found[key] or 0) * units.Mi for key in (MEMORY_MIN, MEMORY_MAX))
     return claimed(Wanted(found[VCPUS_MIN], found[VCPUS_MAX], least, most, found[ELASTIC_PRIORITY]), cpu, memory,
                    "The flavor")
@@ -236,7 +236,7 @@ def gpus(extra_specs: Mapping[str, str], capabilities: Iterable[str]) -> GpuClai
     :param capabilities: the operator's default for ``lxd:gpu_capabilities``
     :raises SpecError: the flavor's number is none, or its GPUs are not nova's own
     """
-    least = _number(extra_specs, GPUS_MIN)
+    least = _number(extra_specs, GPUS_MIN, 0)
     if least is None:
         return None
     if ACCELERATORS in extra_specs:
@@ -275,8 +275,6 @@ def processes(extra_specs: Mapping[str, str], default: int) -> int:
     :raises SpecError: the flavor's number is none
     """
     found = _number(extra_specs, "lxd:process_limit")
-    if found == 0:
-        raise errors.SpecError("Flavor key lxd:process_limit must be at least 1, not 0: every container has a limit.")
     return default if found is None else found
 
 
@@ -285,10 +283,7 @@ def vf_rate(extra_specs: Mapping[str, str]) -> int | None:
 
     :raises SpecError: the flavor's number is none
     """
-    found = _number(extra_specs, VF_RATE)
-    if found == 0:
-        raise errors.SpecError(f"Flavor key {VF_RATE} must be at least 1, not 0: leave it out for no limit.")
-    return found
+    return _number(extra_specs, VF_RATE)
 
 
 def live_resize_required(extra_specs: Mapping[str, str]) -> bool:
@@ -309,10 +304,10 @@ def _boolean(extra_specs: Mapping[str, str], key: str, default: bool) -> bool:
         raise errors.SpecError(f"Flavor key {key} must be true or false, not {extra_specs[key]!r}.") from error
 
 
-def _number(extra_specs: Mapping[str, str], key: str) -> int | None:
+def _number(extra_specs: Mapping[str, str], key: str, least: int = 1) -> int | None:
     text = extra_specs.get(key)
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit():
-        raise errors.SpecError(f"Flavor key {key} must be a whole number of at least 0 (0 is no limit), not {text!r}.")
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise errors.SpecError(f"Flavor key {key} must be a whole number of at least {least}, not {text!r}.")
     return int(text)

@@ -34,6 +34,7 @@ from tests.waiting import await_that
 ROOT = Path(__file__).parents[2]
 BUSYBOX = "/bin/busybox"
 STOP_TIMEOUT = 60  # s
+TOLD = 4000  # characters of its log
 OWN_MOUNT = r"/data(/[0-9]+\.[0-9]+)?"
 
 # A first program that ends when it is asked to; one that does not; one that prints what it finds and ends.
@@ -94,7 +95,7 @@ class Daemon:
 
     def _answers(self) -> bool:
         if self._process is None or self._process.poll() is not None:
-            raise AssertionError(f"dockerd ended: {self._log.read_text()[-4000:]}")
+            raise AssertionError(f"dockerd ended: {self._log.read_text()[-TOLD:]}")
         try:
             return bool(DockerClient(Settings(self.endpoint)).info())
         except EngineUnavailable:
@@ -102,12 +103,28 @@ class Daemon:
 
     @property
     def runs(self) -> bool:
-        return self._process is not None
+        return self._process is not None and self._process.poll() is None
+
+    def revive(self) -> str | None:
+        """Start it again where it does not run.
+
+        :returns: how it ended; None where it runs
+        """
+        if self.runs:
+            return None
+        words = (f"dockerd ended by itself (status {self._process.poll()}); its log: {self._log.read_text()[-TOLD:]}"
+                 if self._process else "dockerd was stopped, and not started again")
+        self.start()
+        return words
 
     def stop(self) -> None:
+        """:raises AssertionError: it does not end"""
         if self._process:
             self._process.terminate()
-            self._process.wait(STOP_TIMEOUT)
+            try:
+                self._process.wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired as error:
+                raise AssertionError(f"dockerd does not end; its log: {self._log.read_text()[-TOLD:]}") from error
             self._process = None
 
     def kill(self) -> None:
@@ -196,7 +213,14 @@ class Docker(fixtures.Fixture):
             with _lock:
                 self.daemon = shared()
         self.engine = self.daemon.engine()
-        self.addCleanup(self._delete_containers)
+        self.addCleanup(self._clean)
+
+    def _clean(self) -> None:
+        """A test that leaves no daemon fails; the next one has a daemon, and none of its containers."""
+        ended = self.daemon.revive()
+        self._delete_containers()
+        if ended:
+            raise AssertionError(ended)
 
     def _delete_containers(self) -> None:
         for container in self.engine.containers():

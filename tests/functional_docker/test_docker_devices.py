@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices in real containers on Docker, on emulated hardware: exactly what is granted, and everything given back."""
 
+import os
+import signal
+import subprocess
+import time
+
+import fixtures
 from testtools.matchers import Contains
 
 from containerhost import errors
 from containerhost.engines import Status
+from containerhost.process import childprocess
+from tests import holddirectory
 from tests.conformance.engine.frame import ENXIO, EPERM
 from tests.functional_docker.base import DockerDeviceCase
 from tests.waiting import await_that
@@ -42,6 +50,31 @@ class DeviceTest(DockerDeviceCase):
         self.assertRaises(errors.HostActionFailed, self.engine.attach, "c1", gpu)
         self.engine.verify("c1", ())
         self.assertEqual("", self.inside("c1", "find", "/bin", "-type", "c")[1])
+
+    def test_held_directory_keeps_nobody_waiting_without_end(self):
+        """Docker's tenants have no /dev/fuse by default; whatever else does it would do it from inside."""
+        gpu, vf = self.ready()
+        self.engine.attach("c1", gpu)
+        dev, place = f"/proc/{self.engine.pid('c1')}/root/dev", self.directory() / "served"
+        program = self.directory() / holddirectory.NAME
+        holddirectory.compiled(program)
+        with subprocess.Popen([program, dev, place], stdout=subprocess.DEVNULL, start_new_session=True) as holder:
+            try:
+                holddirectory.await_held()
+                begin = time.monotonic()
+                for act, grant in ((self.engine.attach, vf), (self.engine.detach, gpu)):
+                    error = self.assertRaises(errors.HostActionFailed, act, "c1", grant)
+                    self.assertRegex(str(error), "not done within|waits for the container")
+                self.assertLess(time.monotonic() - begin, 3 * childprocess.TIMEOUT)
+            finally:
+                os.killpg(holder.pid, signal.SIGKILL)
+        subprocess.run(["umount", place], check=True)
+        place.rmdir()
+        program.unlink()
+        self.useFixture(fixtures.MockPatchObject(childprocess, "_next_look", {}))  # as another process, or later
+        self.engine.detach("c1", gpu)
+        self.engine.attach("c1", vf)
+        self.engine.verify("c1", (vf,))
 
     def test_what_a_container_was_not_made_for_is_refused(self):
         self.running()

@@ -35,7 +35,9 @@ class CommandsTest(commandcontract.CommandContract, OnedockCase):
         machine = self.deployed()
         self.sleeps(machine)
         self.node.docker.daemon.stop()
-        outcome = self.outcome()
-        self.node.docker.daemon.start()
+        try:
+            outcome = self.outcome()
+        finally:
+            self.node.docker.daemon.start()
         self.assertIn('STATUS="ERROR"', outcome)
         self.assert_ended(machine)

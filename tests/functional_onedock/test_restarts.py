@@ -150,8 +150,10 @@ class RestartsTest(Commands, OnedockCase):
             return ask(api, method, *arguments, **options)
 
         with fixtures.MonkeyPatch("docker.APIClient.request", request):
-            if when is When.BEGINNING:
-                begin()
-            yield began
-            for thread in began:
-                thread.join()
+            try:
+                if when is When.BEGINNING:
+                    begin()
+                yield began
+            finally:
+                for thread in began:
+                    thread.join()

@@ -7,7 +7,7 @@ from containerhost import charnodes
 from containerhost.engines.docker import frozen
 from containerhost.network import addresses, links
 from containerhost.ociruntime import NODE_MODE
-from containerhost.privileged import INTERFACE, Privileged, check, limited, network_of
+from containerhost.privileged import INTERFACE, Privileged, check, network_of
 from containerhost.process import commandtree
 from containerhost.spec import IpConfig
 from containerhost.sysfs import Host
@@ -40,7 +40,7 @@ class DockerPrivileged(Privileged):
         charnodes.permit(int(pid), (int(number[0]), int(number[1])), True)
 
     def take_node(self, pid: int, path: str, number: tuple[int, int]) -> None:
-        limited(lambda: charnodes.take(int(pid), check(char_node(), path), (int(number[0]), int(number[1]))))
+        charnodes.take(int(pid), check(char_node(), path), (int(number[0]), int(number[1])))
 
     def move_in_netdev(self, pid: int, host_name: str, name: str) -> None:
         """Move an interface of the host into the container of process ``pid``."""

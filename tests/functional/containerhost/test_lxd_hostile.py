@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hostile tenant of LXD: what it puts in the way of the host holds nothing up and leads nowhere."""
 
+import fcntl
 import functools
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +19,7 @@ from containerhost.inside.guest_directory import LIMIT
 from containerhost.inside.guestfiles import GuestFiles
 from containerhost.privileged import Privileged
 from containerhost.process import daemonhelpers
+from tests import holddirectory
 from tests.functional.containerhost.base import LxdTestCase
 from tests.functional.containerhost.test_lxd_devices import DeviceTestCase
 from tests.waiting import await_that
@@ -162,6 +166,79 @@ class HostileFilesTest(LxdTestCase):
                     await_that(lambda: self.engine.container("c1").status is Status.STOPPED, "the container ends")
                 self.assert_deleted()
                 self.assertEqual([], list(daemonhelpers.helpers()))
+
+
+class HeldDirectoryTest(LxdTestCase):
+    """The tenant holds a directory's lock in the kernel: who looks up a name in it, or makes one, cannot be killed."""
+
+    SERVICE = """
+import fcntl, sys
+from containerhost.errors import HostActionFailed
+from containerhost.privileged import Privileged
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print(flush=True)
+try:
+    Privileged().write_guest_file(int(sys.argv[2]), "resources.json", b"told")
+except HostActionFailed as error:
+    print(error, flush=True)
+sys.stdin.read()
+"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.running("c1")
+        self.pid = self.engine.pid("c1") or 0
+        self.privileged = Privileged()
+        mode = os.stat("/dev/fuse").st_mode
+        os.chmod("/dev/fuse", 0o666)  # as udev does; LXD shows the host's node in every container
+        self.addCleanup(os.chmod, "/dev/fuse", mode)
+        self.lock = self.lxd.daemon.base / "service.lock"
+        self.addCleanup(self.lock.unlink, missing_ok=True)
+        holddirectory.compiled(f"/proc/{self.pid}/root/tmp/{holddirectory.NAME}")
+        self.addCleanup(self.let_go)
+
+    def hold(self, directory: str) -> None:
+        self.inside("c1", "sh", "-c", f"mkdir -p {directory}; "
+                                      f"/tmp/{holddirectory.NAME} {directory} /tmp/served > /dev/null 2>&1 &")
+        holddirectory.await_held()
+
+    def let_go(self) -> None:
+        self.inside("c1", "killall", "-9", holddirectory.NAME)
+
+    def write(self) -> None:
+        self.privileged.write_guest_file(self.pid, TOLD, b"told")
+
+    def test_killed_service_leaves_its_locks_to_the_next(self) -> None:
+        self.hold("/run/containerhost")
+        service = subprocess.Popen([sys.executable, "-c", self.SERVICE, str(self.lock), str(self.pid)],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(service.communicate)
+        self.addCleanup(service.kill)
+        assert service.stdout
+        self.assertEqual("\n", service.stdout.readline())
+        self.assertIn("not done within", service.stdout.readline())
+        service.kill()
+        with self.lock.open("w") as file:
+            _, error = ends(lambda: fcntl.flock(file, fcntl.LOCK_EX))
+        self.assertIsNone(error)
+        self.assertEqual(-signal.SIGKILL, service.wait(HANGS))
+
+    def test_one_call_waits_and_those_that_follow_do_not(self) -> None:
+        self.hold("/run/containerhost")
+        _, error = ends(self.write)
+        self.assertIsInstance(error, errors.HostActionFailed)
+        begin = time.monotonic()
+        for act in (self.write, lambda: self.privileged.read_guest_file(self.pid, ACK)):
+            error = self.assertRaises(errors.HostActionFailed, act)
+            self.assertIn("waits", str(error))
+        self.assertLess(time.monotonic() - begin, 5)
+        self.let_go()
+
+    def test_held_dev_does_not_hold_up_a_look_for_ever(self) -> None:
+        self.hold("/dev")
+        result, error = ends(lambda: self.privileged.inside(self.pid))
+        self.assertTrue(result or isinstance(error, errors.HostActionFailed))
 
 
 class HostileNodesTest(DeviceTestCase):

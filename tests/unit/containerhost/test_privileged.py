@@ -2,16 +2,18 @@
 import errno
 import os
 import subprocess
-import threading
+import time
 from pathlib import Path
 
 import fixtures
 import testtools
 
+from containerhost import charnodes
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.errors import HostActionFailed
 from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged, by_bytes, run, write
+from containerhost.process import childprocess
 
 NUMBER = (511, 7)  # of a node that no other process has
 
@@ -107,15 +109,16 @@ class TestActions(testtools.TestCase):
 
     def test_node_is_not_waited_for_without_end(self):
         """The tenant's /dev may be a file system that never answers."""
-        self.useFixture(fixtures.MonkeyPatch("containerhost.privileged.TENANT_TIMEOUT", 0.2))
-        ended = threading.Event()
-        self.addCleanup(ended.set)
-        for action, act in (("containerhost.process.daemonnodes.forget",
-                             lambda: Privileged().forget_nodes(7, "c1", 99, ())),
-                            ("containerhost.charnodes.take",
-                             lambda: DockerPrivileged().take_node(99, "/dev/nvidia0", (195, 0)))):
-            self.useFixture(fixtures.MonkeyPatch(action, lambda *arguments: ended.wait(5)))
+        self.useFixture(fixtures.MockPatchObject(childprocess, "TIMEOUT", 0.2))
+        self.useFixture(fixtures.MockPatchObject(charnodes, "permit"))
+        pid, other = self.contained(), self.contained()
+        for name in ("remove", "create"):
+            self.useFixture(fixtures.MockPatchObject(charnodes, name, lambda *arguments: time.sleep(60)))
+        for act in (lambda: DockerPrivileged().take_node(pid, "/dev/nvidia0", (195, 0)),
+                    lambda: DockerPrivileged().give_node(other, "/dev/nvidia0", (195, 0))):
             self.assertIn("not done within 0.2 s", str(self.assertRaises(HostActionFailed, act)))
+        self.assertEqual([(pid, False), (other, True), (other, False)],
+                         [(call.args[0], call.args[2]) for call in charnodes.permit.mock_calls])
 
     def test_own_processes_are_no_containers_users(self):
         # A node that hardly anybody else on the machine has open: terminals are numbered anew in each container.

@@ -214,6 +214,14 @@ class ElasticTest(testtools.TestCase):
                             ({"vcpus_max": "8"}, "at most 4"), ({"vcpus_min": "many"}, "hpc:vcpus_min")):
             self.assertIn(words, str(self.assertRaises(errors.SpecError, self.claim, **keys)))
 
+    def test_least_number_is_told(self) -> None:
+        for text in ("0", "-1", "1.5"):
+            for key, least in (("vcpus_min", 1), ("memory_max", 1), ("elastic_priority", 0)):
+                if not (text == "0" and least == 0):
+                    error = self.assertRaises(errors.SpecError, self.claim, **{key: text})
+                    self.assertEqual(f"Flavor key hpc:{key} must be a whole number of at least {least}, not {text!r}.",
+                                     str(error))
+
     def test_gpus_that_may_be_missing(self) -> None:
         self.assertIsNone(flavor.gpus({"hpc:vcpus_min": "1"}, ()))
         self.assertEqual(GpuClaim(0, frozenset({"compute"})), flavor.gpus({"hpc:gpus_min": "0"}, ("compute",)))

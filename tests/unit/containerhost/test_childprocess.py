@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import fixtures
+import testtools
+
+from containerhost.errors import HostActionFailed
+from containerhost.process import childprocess
+from containerhost.process.processes import name, pids
+from tests.waiting import await_that
+
+HANGS = "import sys, time; open('/proc/self/comm', 'w').write(sys.argv[1]); print(flush=True); time.sleep(600)"
+
+
+class RunTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(fixtures.MockPatchObject(childprocess, "_next_look", {}))
+        self.useFixture(fixtures.MockPatchObject(childprocess, "_left", set()))
+        self.container = os.getpid()
+
+    def run_in_child(self, act, **options):
+        return childprocess.run(self.container, act, "cannot do it", **options)
+
+    def children(self) -> list[int]:
+        return [pid for pid in pids() if name(pid) == f"guest-{self.container}"]
+
+    def test_what_it_returns_comes_from_another_process(self) -> None:
+        self.assertNotEqual(os.getpid(), self.run_in_child(os.getpid))
+        self.assertEqual(b"x" * 1_000_000, self.run_in_child(lambda: b"x" * 1_000_000))
+        self.assertEqual([], self.children())
+
+    def test_what_it_raises_is_raised(self) -> None:
+        error = self.assertRaises(HostActionFailed, self.run_in_child, lambda: os.stat("/nonexistent"))
+        self.assertEqual("cannot do it: No such file or directory", str(error))
+        self.assertIsInstance(error.__cause__, FileNotFoundError)
+        self.assertRaises(ZeroDivisionError, self.run_in_child, lambda: 1 // 0)
+
+    def test_child_that_ends_without_an_answer(self) -> None:
+        error = self.assertRaises(HostActionFailed, self.run_in_child, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        self.assertEqual("cannot do it: the process that does it was ended", str(error))
+
+    def test_child_has_no_file_of_its_parents(self) -> None:
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        self.addCleanup(os.close, writer)
+        kept = self.run_in_child(lambda: [os.readlink(f"/proc/self/fd/{fd}") for fd in (0, 1, 2, reader)],
+                                 keep=(reader,))
+        self.assertEqual([os.devnull] * 3 + [os.readlink(f"/proc/self/fd/{reader}")], kept)
+        error = self.assertRaises(HostActionFailed, self.run_in_child, lambda: os.fstat(writer), keep=(reader,))
+        self.assertIn("Bad file descriptor", str(error))
+
+    def test_who_is_slow_waits_for_its_next_turn(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(childprocess, "LONG", 0.05))
+        self.run_in_child(lambda: time.sleep(0.1))
+        error = self.assertRaises(HostActionFailed, self.run_in_child, os.getpid)
+        self.assertRegex(str(error), r"^cannot do it: the container made the host wait; it is tried again in \d+ s$")
+        self.assertGreater(childprocess.run(os.getppid(), os.getpid, "cannot do it"), 0)  # another container
+
+    def test_who_is_slow_for_a_moment_does_not_wait(self) -> None:
+        self.run_in_child(lambda: time.sleep(0.1))
+        self.run_in_child(os.getpid)
+
+    def test_time_is_limited_and_the_child_is_ended(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(childprocess, "TIMEOUT", 0.1))
+        error = self.assertRaises(HostActionFailed, self.run_in_child, signal.pause)
+        self.assertEqual("cannot do it: not done within 0.1 s", str(error))
+        self.assertEqual([], self.children())
+
+    def test_child_of_another_process_that_waits_is_known(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(childprocess, "TIMEOUT", 0.1))
+        other = subprocess.Popen([sys.executable, "-c", HANGS, f"guest-{self.container}"], stdout=subprocess.PIPE)
+        self.addCleanup(other.communicate)
+        self.addCleanup(other.kill)
+        other.stdout.readline()
+        time.sleep(0.2)
+        error = self.assertRaises(HostActionFailed, self.run_in_child, os.getpid)
+        self.assertIn(f"the host's process {other.pid} waits for the container", str(error))
+        other.kill()
+        await_that(lambda: name(other.pid) != f"guest-{self.container}" or other.poll() is not None, "it has ended")
+        self.run_in_child(os.getpid)
+
+    def test_many_threads_at_once(self) -> None:
+        found: list[int] = []
+        threads = [threading.Thread(target=lambda: found.append(self.run_in_child(os.getpid))) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(20, len(set(found)))
