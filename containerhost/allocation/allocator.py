@@ -16,6 +16,7 @@ from containerhost.allocation.cleaning import Cleaner, holders_of
 from containerhost.allocation.functions import Functions
 from containerhost.allocation.reconciliation import Reconciler
 from containerhost.allocation.repair import DeviceRepair
+from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.allocation.timings import Operation, Timings
 from containerhost.devices.model import CharNode, Device, Kind
@@ -217,9 +218,11 @@ class DeviceAllocator:
         try:
             self._store.require_claimable(devices, consumer, view.inventory.related)
         except DeviceHeld:
-            # That a device is unhealthy, or asked for twice, is told first.
-            mine = self._store.held_by(consumer)
-            choice.requested(view.refresh(device.id for device in devices), requests, mine, mine)
+            # That a device is unhealthy, or asked for twice, is told first; one that is being prepared, and has no
+            # driver for a moment, is not unhealthy.
+            records, mine = self._store.records(), self._store.held_by(consumer)
+            if not any(records[device.id].state in (State.CLAIMED, State.PREPARED) for device in devices if device.id in records):
+                choice.requested(view.refresh(device.id for device in devices), requests, mine, mine)
             raise
 
     def _undo(self, device_id: str, consumer: Consumer, view: HostView) -> None:

@@ -59,7 +59,7 @@ def _value(hint: Any, raw: Any, where: str) -> Any:
         if len(of_each) == len(raw):
             return tuple(_value(part, each, where) for part, each in zip(of_each, raw, strict=True))
     if dataclasses.is_dataclass(hint):
-        return hint(**_fields(hint, raw))  # type: ignore[operator]
+        return hint(**_fields(hint, raw))  # type: ignore[operator]  # a data class is a type here, which mypy cannot tell
     if hint is str and isinstance(raw, str) and len(raw) <= LONGEST:
         return printable(raw)
     if hint is int and type(raw) is int and 0 <= raw <= LARGEST:

@@ -18,11 +18,12 @@ from containerhost.charnodes import require_container, root_of
 from containerhost.errors import HostActionFailed
 from containerhost.linux.files import Directory, closing
 from containerhost.process import childprocess, namespaces
+from containerhost.sysfs import TABLE_LIMIT as HOST_TABLE_LIMIT
 
 DIRECTORY = ("run", "containerhost")
 FILE = re.compile(r"[a-z]{1,32}\.json")
 LIMIT = 64 << 10  # bytes of a file
-TABLE_LIMIT = 1 << 20  # bytes of a table of mounts; what a host or a container mounts takes some ten KiB
+TABLE_LIMIT = 1 << 20  # bytes of a container's table of mounts; what one mounts takes some ten KiB
 LOCAL = frozenset({"tmpfs", "ramfs", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
 OVERLAY = "overlay"
 
@@ -114,7 +115,7 @@ def _require_local(pid: int, fd: int) -> None:
     """
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as table:
         number = next(line.split()[1] for line in table if line.startswith("mnt_id:"))
-    mount = next((mount for mount in _mounts(str(pid)) if mount.number == number), None)
+    mount = next((mount for mount in _mounts(str(pid), TABLE_LIMIT) if mount.number == number), None)
     if mount is None or not (mount.kind in LOCAL or _is_hosts_overlay(mount)):
         raise HostActionFailed(f"/{'/'.join(DIRECTORY)} of process {pid} is on a file system of type "
                                f"{mount.kind if mount else 'unknown'}, which the host does not look into")
@@ -122,15 +123,15 @@ def _require_local(pid: int, fd: int) -> None:
 
 def _is_hosts_overlay(mount: _Mount) -> bool:
     return mount.kind == OVERLAY and any(
-        own.kind == OVERLAY and own.device == mount.device for own in _mounts("self"))
+        own.kind == OVERLAY and own.device == mount.device for own in _mounts("self", HOST_TABLE_LIMIT))
 
 
-def _mounts(process: str) -> Iterator[_Mount]:
+def _mounts(process: str, limit: int) -> Iterator[_Mount]:
     """Yield what is mounted where a process is (proc(5): ``id parent major:minor root place options … - type …``), as
-    far as ``TABLE_LIMIT``: a tenant may mount as much as it likes, and in its names only space, tab, line feed and
+    far as ``limit`` bytes: a tenant may mount as much as it likes, and in its names only space, tab, line feed and
     backslash are escaped."""
     with open(f"/proc/{process}/mountinfo", "rb") as table:
-        lines = table.read(TABLE_LIMIT).split(b"\n")[:-1]  # the last one is empty, or cut
+        lines = table.read(limit).split(b"\n")[:-1]  # the last one is empty, or cut
     for fields in (line.split(b" ") for line in lines):
         kind = fields[fields.index(b"-", 6) + 1]
         yield _Mount(fields[0].decode(), fields[2].decode(), kind.decode("utf-8", "replace"))

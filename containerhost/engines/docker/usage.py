@@ -74,7 +74,7 @@ def interfaces(host: Host, pid: int) -> tuple[InterfaceMetrics, ...]:
     """Return the counters of the interfaces from /proc/<pid>/net/dev (proc(5)): two lines of headings, then ``name:
     counters``."""
     found = []
-    for line in (host.text(f"/proc/{pid}/net/dev") or "").splitlines()[2:]:
+    for line in host.lines(f"/proc/{pid}/net/dev")[2:]:
         name, _, counters = line.partition(":")
         numbers = [int(word) for word in counters.split() if word.isdecimal()]
         if name.strip() != "lo" and len(numbers) == COLUMNS:

@@ -15,6 +15,7 @@ from pathlib import Path
 from containerhost.errors import DeviceInUse, HostActionFailed, SpecError
 from containerhost.linux import run as programs
 from containerhost.privileged import run
+from containerhost.process.processes import table
 from containerhost.rollback import Rollback
 from containerhost.storage import fsfreeze, idmounts, loops, mountapi, mountedfs
 from containerhost.sysfs import Host
@@ -190,8 +191,7 @@ def source(place: Path) -> str:
 def mount_of(place: Path) -> list[str]:
     """Return a line of /proc/self/mountinfo (proc(5)): ``id parent device root place options shared:… - type source
     …``."""
-    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-    found = [fields for fields in map(str.split, lines) if fields[4] == str(place)]
+    found = [fields for line in table(os.getpid(), "mountinfo") if (fields := line.split(" "))[4] == str(place)]
     if not found:
         raise HostActionFailed(f"nothing is mounted at {place}")
     return found[-1]

@@ -116,6 +116,8 @@ class TestPossession(DeviceTestCase):
                 results[name] = "won"
             except errors.DeviceHeld:
                 results[name] = "lost"
+            except Exception as error:
+                results[name] = repr(error)
 
         threads = [threading.Thread(target=race, args=(f"c{number}",)) for number in range(4)]
         for thread in threads:

@@ -16,7 +16,7 @@ from containerhost.cli import main
 from containerhost.devices.model import Device
 from containerhost.devices.scan import HostView, scan
 from containerhost.devices.taints import FILE, TaintFile
-from containerhost.errors import DeviceUnhealthy, HostActionFailed, SpecError
+from containerhost.errors import DeviceHeld, DeviceUnhealthy, HostActionFailed, SpecError
 from onedriver.node import probes
 from tests.unit.containerhost.allocation.test_allocator import Marking, consumer
 from tests.unit.containerhost.hosts import Broken
@@ -55,6 +55,14 @@ class Taints(TaintCase):
         self.run_command("untaint", GPU)
         self.assertEqual(set(), self.sick())
         self.allocator.acquire([Request(GPU)], consumer("one"))
+
+    def test_device_that_another_prepares_is_held_and_not_unhealthy(self) -> None:
+        """Preparing unbinds its driver for a moment, which a scan tells as out of order."""
+        self.store.claim([self.device(GPU)], consumer("one"), lambda device: ())
+        self.run_command("taint", GPU, "--reason", "as out of order as any")
+        self.assertRaises(DeviceHeld, self.allocator.acquire, [Request(GPU)], consumer("two"))
+        self.store.attach([GPU], consumer("one"))
+        self.assertRaises(DeviceUnhealthy, self.allocator.acquire, [Request(GPU)], consumer("two"))
 
     def test_holder_keeps_it_is_told_and_gives_it_back_clean(self) -> None:
         self.allocator.acquire([Request(GPU)], consumer("one"))
