@@ -220,9 +220,10 @@ class DeviceAllocator:
         except DeviceHeld:
             # That a device is unhealthy, or asked for twice, is told first; one that is being prepared, and has no
             # driver for a moment, is not unhealthy.
-            records, mine = self._store.records(), self._store.held_by(consumer)
-            if not any(records[device.id].state in (State.CLAIMED, State.PREPARED) for device in devices if device.id in records):
-                choice.requested(view.refresh(device.id for device in devices), requests, mine, mine)
+            names, mine = {device.id for device in devices}, self._store.held_by(consumer)
+            if not any(name in names and record.state in (State.CLAIMED, State.PREPARED)
+                       for name, record in self._store.records().items()):
+                choice.requested(view.refresh(names), requests, mine, mine)
             raise
 
     def _undo(self, device_id: str, consumer: Consumer, view: HostView) -> None:
