@@ -50,6 +50,6 @@ def _records(seen: Seen) -> Iterator[Finding]:
         present = record.device_id in known
         if record.blocked:
             yield wrong(NAME, record.device_id, f"blocked: {record.blocked}", remedy(record, present))
-        if not present:
+        elif not present:
             yield wrong(NAME, record.device_id, f"held by {record.consumer}, but this host has no such device",
                         "put the card back, or delete the container: its device is freed with it")
