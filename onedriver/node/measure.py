@@ -2,7 +2,9 @@
 """Measure what the probes report: one request to the engine for any number of containers."""
 
 import json
+import logging
 import os
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,10 +28,13 @@ from onedriver.template import Value
 if TYPE_CHECKING:
     from containerhost.topology import CpuTimes
 
+LOG = logging.getLogger(__name__)
+
 LAST = "cpu-times.json"  # total and idle nanoseconds of the round before
 SAMPLES = "vm-cpu-times.json"  # of the round before, by container
 WHOLE = "vm-states-told"  # its time is that of the last complete list
 ASKED = ".monitor"  # in a datastore's directory
+TELL_TIME = 5.0  # s; what is written into a container takes some milliseconds
 WHOLE_PERIOD = 180  # seconds; a complete list costs oned a write to its database
 
 
@@ -164,7 +169,8 @@ class Measure:
 
 
 def tell_faults(faulty: Mapping[str, Sequence[str]], pids: Mapping[str, int | None]) -> None:
-    """Tell containers what is wrong with their devices.
+    """Tell containers what is wrong with their devices, as many as can be told in ``TELL_TIME``: those that make the
+    host wait keep neither a round nor, in the long run, the others.
 
     :param faulty: by container, of all that hold devices
     :param pids: the first process of each container that runs
@@ -172,12 +178,17 @@ def tell_faults(faulty: Mapping[str, Sequence[str]], pids: Mapping[str, int | No
     told = [name for name in faulty if pids.get(name)]
     if not told:
         return
+    random.shuffle(told)
+    end = time.monotonic() + TELL_TIME
     from containerhost.inside.guestfiles import GuestFiles  # noqa: PLC0415  (few VMs have devices)
     from containerhost.inside.guestnotice import GuestNotice  # noqa: PLC0415
     from containerhost.privileged import Privileged  # noqa: PLC0415
 
     notice = GuestNotice(GuestFiles(pids.get, Privileged()), 0)
     for name in told:
+        if time.monotonic() > end:
+            LOG.warning("Not all containers were told what is wrong with their devices: some make the host wait")
+            break
         notice.tell_faults(name, faulty[name])
 
 

@@ -3,6 +3,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -78,6 +79,16 @@ class MeasureTest(testtools.TestCase):
             self.assertEqual((False, ["RUNNING"]), states(Status.RUNNING))
             action.stdin.close()
         self.assertEqual((True, ["RUNNING", "RUNNING"]), states(Status.RUNNING))
+
+    def test_containers_that_make_the_host_wait_do_not_keep_a_round(self) -> None:
+        told: list[str] = []
+        self.useFixture(fixtures.MockPatchObject(measure, "TELL_TIME", 0.1))
+        self.useFixture(fixtures.MockPatch("containerhost.inside.guestnotice.GuestNotice.tell_faults",
+                                           lambda notice, name, faults: (told.append(name), time.sleep(0.06))))
+        names = {f"one-{number}": () for number in range(50)}
+        with mock.patch.object(measure.random, "shuffle", list.reverse):  # by chance, so that each has its turn
+            measure.tell_faults(names, dict.fromkeys(names, 7))
+        self.assertEqual(["one-49", "one-48"], told)
 
     def test_a_probe_that_there_is_not(self) -> None:
         self.assertRaises(BadInput, measure.probe, "host/../x", self.fail)
