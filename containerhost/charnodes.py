@@ -41,8 +41,10 @@ def give(pid: int, path: str, number: Number, mode: int) -> None:
     permit(pid, number, True)
     try:
         make(pid, path, number, mode)
-    except HostActionFailed:
+    except (OSError, HostActionFailed) as error:
         permit(pid, number, False)
+        if isinstance(error, OSError):
+            raise HostActionFailed(f"cannot make {path} for process {pid}: {error.strerror}") from error
         raise
 
 
@@ -98,7 +100,7 @@ def filtered(directory: str) -> str:
 def make(pid: int, path: str, number: Number, mode: int) -> None:
     """Create a character node in a container.
 
-    :raises HostActionFailed: something else is there already, or the kernel refuses
+    :raises HostActionFailed, OSError: something else is there already, or the kernel refuses
     """
     problem = f"cannot make {path} for process {pid}"
     if has_own_users(pid):

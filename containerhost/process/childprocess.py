@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NoReturn, TypeVar
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing
 from containerhost.process.processes import began, name, namespace, pids, real_user
 
 Result = TypeVar("Result")
@@ -47,18 +48,21 @@ def run(container: int, act: Callable[[], Result], problem: str, keep: Collectio
     key = (container, began(container))
     _require_turn(key, problem)
     start = time.monotonic()
-    answer = _answer_of_child(container, act, keep, start + TIMEOUT)
+    try:
+        answer = _answer_of_child(container, act, keep, start + TIMEOUT)
+    except OSError as error:
+        raise HostActionFailed(f"{problem}: the host makes no process: {error.strerror}") from error
     end = time.monotonic()
     _next_look[key] = end + PAUSE * (end - start) if end - start > LONG else end
     if answer is None:
         raise HostActionFailed(f"{problem}: not done within {TIMEOUT:g} s")
     if not answer:
         raise HostActionFailed(f"{problem}: the process that does it was ended")
-    result, error = pickle.loads(answer)  # noqa: S301  (a copy of this process has written it)
-    if isinstance(error, OSError):
-        raise HostActionFailed(f"{problem}: {error.strerror or error}") from error
-    if error is not None:
-        raise error
+    result, failure = pickle.loads(answer)  # noqa: S301  (a copy of this process has written it)
+    if isinstance(failure, OSError):
+        raise HostActionFailed(f"{problem}: {failure.strerror or failure}") from failure
+    if failure is not None:
+        raise failure
     return result
 
 
@@ -92,15 +96,15 @@ def _waiting_in(container: int) -> Iterator[int]:
 def _answer_of_child(container: int, act: Callable[[], object], keep: Collection[int], end: float) -> bytes | None:
     """Return the pickled outcome; None if there is none in time, nothing if the child has ended without."""
     reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _act(container, act, writer, keep)
-    os.close(writer)
-    try:
-        return _read(reader, end)
-    finally:
-        os.close(reader)
-        _end(child)
+    with closing(reader):
+        with closing(writer):
+            child = os.fork()
+            if child == 0:
+                _act(container, act, writer, keep)
+        try:
+            return _read(reader, end)
+        finally:
+            _end(child)
 
 
 def _act(container: int, act: Callable[[], object], writer: int, keep: Collection[int]) -> NoReturn:

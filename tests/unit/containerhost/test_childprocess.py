@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 import fixtures
 import testtools
@@ -44,6 +45,14 @@ class RunTest(testtools.TestCase):
     def test_child_that_ends_without_an_answer(self) -> None:
         error = self.assertRaises(HostActionFailed, self.run_in_child, lambda: os.kill(os.getpid(), signal.SIGKILL))
         self.assertEqual("cannot do it: the process that does it was ended", str(error))
+
+    def test_host_that_makes_no_process(self) -> None:
+        for call, refusal in (("os.pipe", OSError(24, "Too many files")), ("os.fork", OSError(11, "Busy"))):
+            before = os.listdir("/proc/self/fd")
+            with mock.patch(call, side_effect=refusal):
+                error = self.assertRaises(HostActionFailed, self.run_in_child, os.getpid)
+            self.assertEqual(f"cannot do it: the host makes no process: {refusal.strerror}", str(error))
+            self.assertEqual(before, os.listdir("/proc/self/fd"))
 
     def test_child_has_no_file_of_its_parents(self) -> None:
         reader, writer = os.pipe()
