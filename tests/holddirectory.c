@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A hostile tenant: hold a directory's lock in the kernel for as long as this program runs.
+ * A hostile tenant: hold a lock in the kernel for as long as this program runs.
  *
- *   holddirectory DIRECTORY PLACE
+ *   holddirectory DIRECTORY PLACE    that of a directory
+ *   holddirectory exec PLACE         that of this process, which starts a program with a page to write of a file whose
+ *                                    server never answers a write
  *
  * It serves a file at PLACE by FUSE and never answers a read of it, maps that file, and has the kernel list the directory into
  * the mapping: the kernel waits for the page with the directory's lock held. It writes an empty line before that.
@@ -43,7 +45,7 @@ static struct fuse_attr attributes(__u64 node)
 				   .mode = node == FUSE_ROOT_ID ? S_IFDIR | 0755 : S_IFREG | 0644 };
 }
 
-static void serve(int device)
+static void serve(int device, int writes_wait)
 {
 	static char request[FUSE_MIN_READ_BUFFER + (1 << 20)];
 	struct fuse_in_header *head = (struct fuse_in_header *)request;
@@ -67,6 +69,15 @@ static void serve(int device)
 			answer(device, head->unique, &out, sizeof(out));
 			break;
 		}
+		case FUSE_READ: {
+			static char zeros[SIZE];
+			if (writes_wait)
+				answer(device, head->unique, zeros, sizeof(zeros));
+			break;
+		}
+		case FUSE_FLUSH:
+			answer(device, head->unique, NULL, 0);
+			break;
 		case FUSE_OPEN: {
 			struct fuse_open_out out = { .fh = 1 };
 			answer(device, head->unique, &out, sizeof(out));
@@ -79,6 +90,7 @@ static void serve(int device)
 
 int main(int count, char **arguments)
 {
+	int is_exec = count == 3 && !strcmp(arguments[1], "exec");
 	int device = open("/dev/fuse", O_RDWR | O_CLOEXEC), directory, file;
 	char options[80], path[256];
 	void *page;
@@ -90,20 +102,24 @@ int main(int count, char **arguments)
 	if (mount("served", arguments[2], "fuse", MS_NOSUID | MS_NODEV, options) < 0)
 		fail("mount");
 	if (fork() == 0) {
-		serve(device);
+		serve(device, is_exec);
 		return 1;
 	}
 	close(device); /* or nobody could end this process */
-	directory = open(arguments[1], O_RDONLY | O_DIRECTORY);
+	directory = open(is_exec ? "/" : arguments[1], O_RDONLY | O_DIRECTORY);
 	snprintf(path, sizeof(path), "%s/file", arguments[2]);
-	file = open(path, O_RDONLY);
+	file = open(path, is_exec ? O_RDWR : O_RDONLY);
 	if (directory < 0 || file < 0)
 		fail("open");
-	page = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+	page = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, is_exec ? MAP_SHARED : MAP_PRIVATE, file, 0);
 	if (page == MAP_FAILED)
 		fail("mmap");
+	if (is_exec)
+		*(volatile char *)page = 1;
 	puts("");
 	fflush(stdout);
+	if (is_exec)
+		execl("/bin/sleep", "sleep", "600", NULL);
 	syscall(SYS_getdents64, directory, page, SIZE);
 	return 0;
 }

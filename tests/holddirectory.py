@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hostile program that holds a directory's lock in the kernel: who looks up a name in it, or makes one, waits."""
 
+import contextlib
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -17,6 +19,14 @@ def compiled(program: str | Path) -> None:
     """:param program: the file to make, which needs no library"""
     subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-static", str(SOURCE), "-o", str(program)],
                    check=True)
+
+
+def end() -> None:
+    """Kill the program, wherever it runs: with its server goes what is held."""
+    for pid in pids():
+        if name(pid) == NAME:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def await_held() -> None:

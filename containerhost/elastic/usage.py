@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from containerhost.engines.memoryuse import ROOT, container_part
 from containerhost.linux import controlgroups
+from containerhost.process.processes import NoAnswer, asked
 from containerhost.sysfs import Host
 from containerhost.topology import uptime
 
@@ -55,7 +56,10 @@ class Load:
 
 def age(host: Host, pid: int) -> float | None:
     """Return the seconds since a process began (proc_pid_stat(5), starttime); None where the host does not tell."""
-    fields = (host.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    try:
+        fields = (asked(pid, lambda: host.text(f"/proc/{pid}/stat")) or "").rpartition(")")[2].split()
+    except NoAnswer:
+        return None
     if len(fields) < STARTTIME or not fields[STARTTIME - 1].isdecimal():
         return None
     return uptime(host) - int(fields[STARTTIME - 1]) / os.sysconf("SC_CLK_TCK")

@@ -4,8 +4,7 @@
 A tenant can make the kernel wait: a read of a FUSE file that is never answered holds the lock of a directory into which
 it was to be copied, and whoever looks up or makes a name there then waits in a state that no signal ends (D). A thread
 in that state keeps its process, with every lock and socket that it has, beyond SIGKILL. A child keeps nothing of its
-parent's. The time of the host is shared out: a container that took long is not looked into again for many times as
-long.
+parent's, and the container is not looked into again while one waits.
 """
 
 import contextlib
@@ -25,14 +24,12 @@ from containerhost.process.processes import began, name, namespace, pids, real_u
 Result = TypeVar("Result")
 
 TIMEOUT = 10.0  # s; what is done to a container's files takes some milliseconds
-LONG = 1.0  # s, from which on a look counts as long
-PAUSE = 60  # times the length of a long look, until the next
 KILLED = 1.0  # s in which a killed child ends, if it can
 KNOWN = 4096  # containers; more are forgotten, which costs a look at the host's processes for each
 NAME = "guest-{}"  # of a child, by the container's first process; ps(1) shows it
 
 _left: set[int] = set()  # children that did not end
-_next_look: dict[tuple[int, int | None], float] = {}  # by first process and its start time: on the monotonic clock
+_known: set[tuple[int, int | None]] = set()  # first processes of containers, with their start times
 
 
 def run(container: int, act: Callable[[], Result], problem: str, keep: Collection[int] = ()) -> Result:
@@ -42,18 +39,14 @@ def run(container: int, act: Callable[[], Result], problem: str, keep: Collectio
     :param act: returns and raises what can be pickled, and does not log
     :param problem: what to say where the kernel refuses
     :param keep: fds that ``act`` uses; the others are closed in the child
-    :raises HostActionFailed: as ``act`` does, or the kernel refuses, the time is over, or the container has made the
-        host wait before
+    :raises HostActionFailed: as ``act`` does, or the kernel refuses, the time is over, or a child waits for the
+        container since an earlier time
     """
-    key = (container, began(container))
-    _require_turn(key, problem)
-    start = time.monotonic()
+    _require_none_waits(container, problem)
     try:
-        answer = _answer_of_child(container, act, keep, start + TIMEOUT)
+        answer = _answer_of_child(container, act, keep, time.monotonic() + TIMEOUT)
     except OSError as error:
         raise HostActionFailed(f"{problem}: the host makes no process: {error.strerror}") from error
-    end = time.monotonic()
-    _next_look[key] = end + PAUSE * (end - start) if end - start > LONG else end
     if answer is None:
         raise HostActionFailed(f"{problem}: not done within {TIMEOUT:g} s")
     if not answer:
@@ -66,30 +59,32 @@ def run(container: int, act: Callable[[], Result], problem: str, keep: Collectio
     return result
 
 
-def _require_turn(key: tuple[int, int | None], problem: str) -> None:
-    """Refuse a container that has taken too much of the host's time: of this process's, or, at this one's first look,
-    of any other's."""
+def _require_none_waits(container: int, problem: str) -> None:
+    """Refuse a container for which a child waits: of this process, or, at its first look, of any other."""
     _left.difference_update([child for child in list(_left) if _has_ended(child)])
-    waiting = next((child for child in list(_left) if name(child) == NAME.format(key[0])), None)
-    if key not in _next_look:
-        if len(_next_look) >= KNOWN:
-            _next_look.clear()
-        waiting = waiting or next(_waiting_in(key[0]), None)
+    key = container, began(container)
+    waiting = next((child for child in list(_left) if name(child) == NAME.format(container)), None)
+    if key not in _known:
+        if len(_known) >= KNOWN:
+            _known.clear()
+        _known.add(key)
+        waiting = waiting or next(_waiting_in(container, key[1] or 0), None)
     if waiting:
         raise HostActionFailed(f"{problem}: the host's process {waiting} waits for the container since an earlier try. "
                                "It goes on when the container's processes let go, or end")
-    if (pause := _next_look.get(key, 0.0) - time.monotonic()) > 0:
-        raise HostActionFailed(f"{problem}: the container made the host wait; it is tried again in {pause:.0f} s")
 
 
-def _waiting_in(container: int) -> Iterator[int]:
-    """Yield children of any process that act on the container's files for longer than they may."""
+def _waiting_in(container: int, start: int) -> Iterator[int]:
+    """Yield children of any process that act on the container's files for longer than they may.
+
+    :param start: when it began, in clock ticks since boot; an older child waits for another one of that number
+    """
     now, own = time.clock_gettime(time.CLOCK_BOOTTIME), namespace(os.getpid())
     for pid in pids():
         # Its name, any process may choose.
         if name(pid) == NAME.format(container) and namespace(pid) == own and real_user(pid) == 0:
-            start = began(pid)
-            if start is not None and now - start / os.sysconf("SC_CLK_TCK") > TIMEOUT:
+            when = began(pid)
+            if when is not None and when >= start and now - when / os.sysconf("SC_CLK_TCK") > TIMEOUT:
                 yield pid
 
 

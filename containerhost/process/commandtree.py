@@ -16,7 +16,7 @@ from typing import NamedTuple
 from containerhost.errors import HostActionFailed
 from containerhost.linux.files import closing
 from containerhost.linux.poll import wait_while
-from containerhost.process.processes import namespace, pids
+from containerhost.process.processes import NoAnswer, alone, asked, namespace, stat
 
 MARK = "CONTAINERHOST_COMMAND"  # the environment variable whose value is the mark
 TIMEOUT = 5.0  # s until they are gone
@@ -61,17 +61,15 @@ def members(known: Mapping[int, Place], first: int, mark: str) -> frozenset[int]
 
 def places(space: str) -> dict[int, Place]:
     """Return the parents and sessions of the running processes in a PID namespace."""
-    found = {pid: place(pid) for pid in pids() if namespace(pid) == space}
+    found = {pid: place(pid) for pid in alone(space)}
     return {pid: there for pid, there in found.items() if there}
 
 
 def place(pid: int) -> Place | None:
-    """Return the parent and session of a process; None for one that has ended."""
+    """Return the parent and session of a process; None for one that has ended, or cannot be looked at."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The second field is the program's name in parentheses, which may hold anything.
-            state, parent, _, session, *_ = file.read().rpartition(")")[2].split()
-    except (OSError, ValueError):
+        state, parent, _, session, *_ = stat(pid)
+    except (NoAnswer, ValueError):
         return None
     return None if state in GONE else Place(int(parent), int(session))
 
@@ -81,11 +79,11 @@ def environment(pid: int) -> frozenset[bytes]:
     moment: an empty one is read again."""
     file = Path(f"/proc/{pid}/environ")
     try:
-        found = file.read_bytes()
+        found = asked(pid, file.read_bytes)
         if not found:
             time.sleep(STARTING)
-            found = file.read_bytes()
-    except OSError:
+            found = asked(pid, file.read_bytes)
+    except (OSError, NoAnswer):
         return frozenset()
     return frozenset(found.split(b"\0"))
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from containerhost.linux.files import closing
 from containerhost.process.daemonnodes import HOMES
-from containerhost.process.processes import namespace, pids
+from containerhost.process.processes import NoAnswer, is_hosts, namespace, pids
 
 FILES, MOUNT = "forkfile", "forkmount"
 NO_PROCESS = "0"  # last argument of a forkfile for a container that does not run
@@ -47,7 +47,7 @@ def helpers() -> Iterator[int]:
 def action(pid: int) -> list[str]:
     """Return the arguments of a helper, from its kind on; none of any other process. Only processes in this PID
     namespace count: none in a container is in it."""
-    if namespace(pid) != namespace(os.getpid()):
+    if not is_hosts(pid):
         return []
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         program, *arguments = os.fsdecode(file.read()).split("\0")[:-1] or [""]
@@ -71,8 +71,8 @@ def used(space: str | None) -> bool:
 
 
 def mounts(pid: int) -> str | None:
-    """Return the mount namespace of a process; None if there is no such process."""
+    """Return the mount namespace of a process; None if there is no such process, or it cannot be looked at."""
     try:
-        return os.readlink(f"/proc/{pid}/ns/mnt")
-    except OSError:
+        return namespace(pid, "mnt")
+    except NoAnswer:
         return None

@@ -17,7 +17,19 @@ from containerhost.errors import HostActionFailed
 from containerhost.linux import freezer
 from containerhost.linux.freezer import Freezer, ThawedMeanwhile
 from containerhost.process import namespaces, openfiles
-from containerhost.process.processes import began, belongs, members, name, namespace, outermost, pids
+from containerhost.process.processes import (
+    NoAnswer,
+    alone,
+    asked,
+    began,
+    belongs,
+    container_of,
+    members,
+    name,
+    namespace,
+    outermost,
+    pids,
+)
 from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
@@ -41,12 +53,13 @@ class CharUsers:
 
     def everywhere(self) -> tuple[str, ...]:
         """Return the users in all containers, each frozen while it is looked at."""
-        containers: dict[str, Freezer | None] = {}
+        containers: dict[str, tuple[int, Freezer | None]] = {}
         for pid in pids():
             if container := outermost(pid):
-                containers[container] = containers.get(container) or freezer.of_container(pid, Host())
-        return tuple(user for container, group in containers.items()
-                     for user in frozen_users(container, group, self._user_in(container), False))
+                known, group = containers.get(container, (pid, None))
+                containers[container] = known, group or freezer.of_container(pid, Host())
+        return tuple(user for container, (first, group) in containers.items()
+                     for user in frozen_users(container, first, group, self._user_in(container), False))
 
     def of_holders(self, holders: Collection[int]) -> tuple[str, ...]:
         """Return the users in these containers, each frozen while it is looked at, and those in all others.
@@ -55,7 +68,7 @@ class CharUsers:
         """
         containers = {space: pid for pid in holders if (space := namespace(pid)) is not None}
         found = [user for container, pid in containers.items() for user in users_in(pid, self._user_in(container))]
-        return (*found, *namespaces.limited(lambda: self._in_others(containers), PROBLEM, STUCK_TIMEOUT))
+        return (*found, *self._in_others(containers))
 
     def _user_in(self, container: str) -> Callable[[int], str | None]:
         def look(pid: int) -> str | None:
@@ -69,12 +82,15 @@ class CharUsers:
     def _in_others(self, holders: Collection[str]) -> tuple[str, ...]:
         own, found, passed = namespace(os.getpid()), list[str](), dict[str, int]()
         for pid in pids():
-            container = namespace(pid)
-            if container in (None, own) or any(belongs(pid, holder) for holder in holders):
-                continue
-            container = str(container)
-            nodes = self._nodes(pid, container, min(LOOK_TIMEOUT - sum(self._spent.values()),
-                                                    OTHERS_TIMEOUT - self._spent.get(container, 0.0)))
+            try:
+                container = namespace(pid)
+                if container in (None, own) or any(belongs(pid, holder) for holder in holders):
+                    continue
+                container = str(container)
+                nodes = self._nodes(pid, container, min(LOOK_TIMEOUT - sum(self._spent.values()),
+                                                        OTHERS_TIMEOUT - self._spent.get(container, 0.0)))
+            except NoAnswer:
+                container, nodes = container_of(pid), None
             if nodes is None:
                 passed.setdefault(container, pid)
             elif nodes & self._wanted:
@@ -88,11 +104,11 @@ class CharUsers:
         """Return the character nodes that a process has open or mapped; None if that takes too long.
 
         :param left: seconds
-        :raises HostActionFailed: it cannot be looked at
+        :raises HostActionFailed: it cannot be looked at; NoAnswer among them
         """
         start = time.monotonic()
         try:
-            return openfiles.nodes(pid, stat.S_IFCHR, start + left)
+            return asked(pid, lambda: openfiles.nodes(pid, stat.S_IFCHR, start + left), left) if left > 0 else None
         except TimeoutError:
             return None
         except OSError as error:
@@ -116,20 +132,21 @@ def users_in(container: int, look: Callable[[int], str | None]) -> tuple[str, ..
     if group is None:
         raise HostActionFailed(f"cannot tell what the container of {in_words(container)} has open: it is in no control "
                                "group of a container that can be frozen")
-    return frozen_users(home, group, look, True)
+    return frozen_users(home, container, group, look, True)
 
 
-def frozen_users(container: str, group: Freezer | None, look: Callable[[int], str | None],
+def frozen_users(container: str, first: int, group: Freezer | None, look: Callable[[int], str | None],
                  unlisted: bool) -> tuple[str, ...]:
     """Return the users in a container, in words.
 
     :param container: its PID namespace
+    :param first: a process of it
     :param group: None for what belongs to no engine, as a program that isolates itself: it is not frozen
     :param unlisted: whether a process counts that can get files which no table of open files lists. These may be the
         device's; what is received at once does not count
     """
     def look_at_all() -> tuple[list[str], list[str]]:
-        processes = list(members(container))
+        processes = list(members(container, first))
         return ([user for user in map(look, processes) if user],
                 [f"{in_words(pid)}, by a file descriptor that waits in a socket or is kept in an io_uring"
                  for pid in processes if unlisted and openfiles.has_unlisted(pid)])
@@ -158,7 +175,7 @@ def too_many_files(spent: Mapping[str, float]) -> HostActionFailed:
     :param spent: seconds by container
     """
     worst = max(spent, key=lambda container: spent[container])
-    first = min(members(worst), default=0)
+    first = min(alone(worst), default=0)
     return HostActionFailed(
         f"cannot tell within {LOOK_TIMEOUT:g} s which process has a device open: {spent[worst]:.0f} s went to the "
         f"container of {in_words(first)} in control group {openfiles.lines(first, 'cgroup')[-1:]}, which has too many "

@@ -12,6 +12,7 @@ from containerhost.errors import HostActionFailed
 Result = TypeVar("Result")
 
 CLONE_FS = 0x200  # linux/sched.h
+TIMEOUT = 30.0  # s; a process that starts a program may keep its namespaces from whoever asks
 OWN = 0xFFFFFFFF  # no id: setfsuid(2) then only tells the present one
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -27,7 +28,7 @@ def within(namespace: str, act: Callable[[], object]) -> None:
         enter(namespace)
         act()
 
-    apart(run, f"cannot act in namespace {namespace}")
+    apart(run, f"cannot act in namespace {namespace}", TIMEOUT)
 
 
 def apart(act: Callable[[], object], problem: str, timeout: float | None = None) -> None:

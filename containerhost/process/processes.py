@@ -1,53 +1,174 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the host's processes, and enter the root directory of a tenant's process safely."""
+"""Read the host's processes, and enter the root directory of a tenant's process safely.
 
+A process that starts a program (execve(2)) and waits for a FUSE file meanwhile makes whoever reads its ``stat``,
+``maps`` or ``ns`` in /proc wait, too; its ``status``, ``comm``, ``cgroup``, ``cmdline`` and ``fd`` answer. A tenant's
+process is thus asked for those in a thread, which a signal can end, and its container not again while that waits.
+"""
+
+import contextlib
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux import freezer
 from containerhost.linux.files import closing
+from containerhost.sysfs import Host
+
+Result = TypeVar("Result")
+
+ANSWER_TIMEOUT = 1.0  # s; the kernel answers within some microseconds
+
+_waiting: dict[str, threading.Thread] = {}  # by container
 
 # Processes come and go while they are looked at: one that is gone has nothing open.
+
+
+class NoAnswer(HostActionFailed):
+    """The kernel lets nobody look at the process for now."""
+
+
+def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT) -> Result:
+    """Return what ``act`` finds out about a process, if that can be told in time.
+
+    :param timeout: seconds
+    :raises NoAnswer: it cannot be told, or the container made somebody wait who still does
+    """
+    if is_hosts(pid):
+        return act()
+    container = container_of(pid)
+    refusal = NoAnswer(f"process {pid} ({name(pid)}) of {container} does not let the host look at it: it waits in the "
+                       "kernel, mostly for a FUSE file system. Stop that container, then try again")
+    thread = _waiting.get(container)
+    if thread is not None and thread.is_alive():
+        raise refusal
+    _waiting.pop(container, None)
+    results: list[Result] = []
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(act())
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if thread.is_alive():
+        _waiting[container] = thread
+        raise refusal
+    for failure in failures:
+        raise failure
+    return results[0]
+
+
+def is_hosts(pid: int) -> bool:
+    """Return whether a process is in no PID namespace below that of the host's /proc; so is one that is gone."""
+    try:
+        return next((len(line.split()) == 2 for line in table(pid, "status") if line.startswith("NSpid:")), True)
+    except OSError:
+        return True
+
+
+def container_of(pid: int) -> str:
+    """Return what all processes of a container have in common: the control group that its engine made, if it did."""
+    group = freezer.of_container(pid, Host())
+    return f"the container of {os.path.dirname(group.path)}" if group else f"process {pid}"
 
 
 def pids() -> Iterator[int]:
     return (int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
 
 
-def namespace(pid: int) -> str | None:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:
-        return None
+def namespace(pid: int, kind: str = "pid") -> str | None:
+    """Return a namespace of a process; None if there is no such process.
+
+    :param kind: as in /proc/PID/ns
+    :raises NoAnswer:
+    """
+    def read() -> str | None:
+        try:
+            return os.readlink(f"/proc/{pid}/ns/{kind}")
+        except OSError:
+            return None
+
+    return asked(pid, read)
 
 
 def parent(pid: int) -> int | None:
     """Return the parent of a process; None for the first process, and for one that is gone."""
-    fields = _fields(pid)
-    return int(fields[1]) or None if fields else None
+    return _number(pid, "PPid:") or None
 
 
 def began(pid: int) -> int | None:
     """Return the start time of a process, in clock ticks since boot: with its number it identifies one process for
-    ever. None for one that is gone, also if nobody has waited for it."""
-    fields = _fields(pid)
+    ever. None for one that is gone, also if nobody has waited for it.
+
+    :raises NoAnswer:
+    """
+    fields = stat(pid)
     return int(fields[19]) if fields and fields[0] not in ("Z", "X") else None
 
 
-def _fields(pid: int) -> list[str]:
-    """Return the fields of /proc/<pid>/stat (proc(5)) from the third on; none of one that is gone."""
+def is_still(pid: int, start: int) -> bool:
+    """Return whether a process is the one that began then; one that cannot be looked at is."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The second field is the program's name in parentheses, which may hold anything.
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return []
+        return began(pid) == start
+    except NoAnswer:
+        return True
 
 
-def members(home: str) -> Iterator[int]:
+def runs(pid: int) -> bool:
+    """Return whether there is such a process, and somebody still waits for its end."""
+    try:
+        return began(pid) is not None
+    except NoAnswer:
+        return True
+
+
+def stat(pid: int) -> list[str]:
+    """Return the fields of /proc/<pid>/stat (proc(5)) from the third on; none of one that is gone.
+
+    :raises NoAnswer:
+    """
+    def read() -> list[str]:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                # The second field is the program's name in parentheses, which may hold anything.
+                return file.read().rpartition(")")[2].split()
+        except OSError:
+            return []
+
+    return asked(pid, read)
+
+
+def members(home: str, first: int) -> Iterator[int]:
     """Yield the processes in a PID namespace or below it: a process that entered one from outside has a parent
-    elsewhere, and one of a container within the container has a namespace of its own."""
-    return (process for process in pids() if belongs(process, home))
+    elsewhere, and one of a container within the container has a namespace of its own.
+
+    :param first: one of them
+    :raises NoAnswer: a process of the same container cannot be looked at
+    """
+    for process in pids():
+        try:
+            found = belongs(process, home)
+        except NoAnswer:
+            if container_of(process) == container_of(first):
+                raise
+            continue
+        if found:
+            yield process
+
+
+def alone(home: str) -> Iterator[int]:
+    """Yield the processes whose PID namespace is this one, without those that cannot be looked at."""
+    for process in pids():
+        with contextlib.suppress(NoAnswer):
+            if namespace(process) == home:
+                yield process
 
 
 def outermost(pid: int) -> str | None:
@@ -80,8 +201,13 @@ def table(pid: int, file: str) -> list[str]:
 def real_user(pid: int) -> int | None:
     """Return the user of a process; None of one that is gone. The owner of its directory in /proc is root for
     everybody's process that may not be dumped (proc(5)), which any process can choose."""
+    return _number(pid, "Uid:")
+
+
+def _number(pid: int, key: str) -> int | None:
+    """Return the first number of a line of /proc/<pid>/status (proc(5)); None of one that is gone."""
     try:
-        return next((int(line.split()[1]) for line in table(pid, "status") if line.startswith("Uid:")), None)
+        return next((int(line.split()[1]) for line in table(pid, "status") if line.startswith(key)), None)
     except OSError:
         return None
 

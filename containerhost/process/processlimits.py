@@ -6,7 +6,7 @@ import resource
 from collections.abc import Mapping
 
 from containerhost.errors import HostActionFailed
-from containerhost.process.processes import namespace, pids
+from containerhost.process.processes import alone, namespace
 
 LOOKS = 10
 
@@ -25,7 +25,7 @@ def at_least(first: int, limits: Mapping[str, str]) -> None:
     # Who was started meanwhile by one whose limit was still low is found by the next look. A tenant's process may lower
     # its own again and again, so the looks are counted.
     for _ in range(LOOKS):
-        if not any([_raise(pid, wanted) for pid in pids() if namespace(pid) == home]):
+        if not any([_raise(pid, wanted) for pid in alone(home)]):
             return
 
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import time
 
-import fixtures
 from testtools.matchers import Contains
 
 from containerhost import errors
@@ -71,7 +70,6 @@ class DeviceTest(DockerDeviceCase):
         subprocess.run(["umount", place], check=True)
         place.rmdir()
         program.unlink()
-        self.useFixture(fixtures.MockPatchObject(childprocess, "_next_look", {}))  # as another process, or later
         self.engine.detach("c1", gpu)
         self.engine.attach("c1", vf)
         self.engine.verify("c1", (vf,))

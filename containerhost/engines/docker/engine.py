@@ -27,7 +27,7 @@ from containerhost.grants import Grant
 from containerhost.linux.lock import FileLock
 from containerhost.linux.poll import retry
 from containerhost.network import rdma_netns
-from containerhost.process.processes import began
+from containerhost.process.processes import runs
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, IoLimit, Part, grants_of
 from containerhost.storage import blockdisk
@@ -428,7 +428,7 @@ class DockerEngine:
         """Return the container's first process. Docker was asked before the lock was granted, and reports a container
         that is starting only later: then the control group is read."""
         pid = container["State"]["Pid"]
-        return pid if pid and began(pid) is not None else usage.first_process_of(self._host, container["Id"])
+        return pid if pid and runs(pid) else usage.first_process_of(self._host, container["Id"])
 
     @contextlib.contextmanager
     def _locked(self, container: str) -> Iterator[None]:

@@ -62,7 +62,5 @@ def worked(host: Host, container: str, pid: int) -> int | None:
 
 
 def state(host: Host, process: str) -> str:
-    """Return the state of a process, a letter of proc(5). The second field is the program's name in parentheses, which
-    may hold anything."""
-    fields = (host.text(f"/proc/{process}/stat") or "").rpartition(")")[2].split()
-    return fields[0] if fields else "X"
+    """Return the state of a process, a letter of proc(5)."""
+    return (host.fields(f"/proc/{process}/status").get("State") or "X")[0]

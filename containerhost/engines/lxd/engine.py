@@ -25,7 +25,7 @@ from containerhost.idlist import id_list
 from containerhost.linux.poll import retry
 from containerhost.network import rdma_netns
 from containerhost.privileged import Privileged
-from containerhost.process.processes import began
+from containerhost.process.processes import NoAnswer, began, is_still
 from containerhost.rollback import Rollback
 from containerhost.spec import PROCESSES, BlockDevice, ContainerSpec, Part, grants_of
 from containerhost.storage.blocknodes import NodeMissing
@@ -475,11 +475,14 @@ class LxdEngine:
         """Return the container's first process; None when it does not run. It is cached, because it stays the same
         while the container runs and LXD starts a program inside to answer."""
         known = self._inits.get(name)
-        if known is not None and began(known[0]) == known[1]:
+        if known is not None and is_still(*known):
             return known[0]
         self._inits.pop(name, None)
         found = metrics(self.client.state(name)).pid
-        when = None if found is None else began(found)
+        when = None
+        if found is not None:
+            with contextlib.suppress(NoAnswer):
+                when = began(found)
         if found is not None and when is not None:  # LXD may still name one that has just ended
             self._inits[name] = found, when
         return found

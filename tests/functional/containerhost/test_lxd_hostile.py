@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from containerhost import errors
@@ -19,6 +20,7 @@ from containerhost.inside.guest_directory import LIMIT
 from containerhost.inside.guestfiles import GuestFiles
 from containerhost.privileged import Privileged
 from containerhost.process import daemonhelpers
+from containerhost.process.processes import NoAnswer, asked, is_hosts, name, pids
 from tests import holddirectory
 from tests.functional.containerhost.base import LxdTestCase
 from tests.functional.containerhost.test_lxd_devices import DeviceTestCase
@@ -54,8 +56,8 @@ class HostileFilesTest(LxdTestCase):
         self.outside = self.lxd.daemon.base / "outside"
         self.outside.mkdir()
         self.addCleanup(shutil.rmtree, self.outside)
-        for name in (ACK, TOLD):
-            (self.outside / name).write_text("the host's")
+        for file in (ACK, TOLD):
+            (self.outside / file).write_text("the host's")
 
     def sh(self, script: str) -> None:
         status, output = self.inside("c1", "sh", "-ec", script)
@@ -234,11 +236,54 @@ sys.stdin.read()
             self.assertIn("waits", str(error))
         self.assertLess(time.monotonic() - begin, 5)
         self.let_go()
+        await_that(lambda: ends(self.write)[1] is None, "it is looked into again")
 
     def test_held_dev_does_not_hold_up_a_look_for_ever(self) -> None:
         self.hold("/dev")
         result, error = ends(lambda: self.privileged.inside(self.pid))
         self.assertTrue(result or isinstance(error, errors.HostActionFailed))
+
+
+class HeldProcessTest(LxdTestCase):
+    """A tenant's process makes whoever reads some of its files in /proc wait, and so all that look at all processes."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        mode = os.stat("/dev/fuse").st_mode
+        os.chmod("/dev/fuse", 0o666)
+        self.addCleanup(os.chmod, "/dev/fuse", mode)
+        self.running("c1")
+        self.running("c2")
+        holddirectory.compiled(f"/proc/{self.engine.pid('c1')}/root/tmp/{holddirectory.NAME}")
+        self.inside("c1", "sh", "-c", f"/tmp/{holddirectory.NAME} exec /tmp/served > /dev/null 2>&1 &")
+        self.addCleanup(holddirectory.end)  # killall(1) in the container would wait, too
+        # Its name is the new program's already, while it still has the page of the old one.
+        await_that(lambda: [pid for pid in pids() if name(pid) in (holddirectory.NAME, "sleep") and not is_hosts(pid)
+                            and self.holds(pid)], "the process is held")
+
+    @staticmethod
+    def holds(pid: int) -> bool:
+        try:
+            asked(pid, Path(f"/proc/{pid}/maps").read_bytes, 0.5)
+        except NoAnswer:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def test_other_containers_are_looked_at_and_deleted(self) -> None:
+        first = self.engine.pid("c2") or 0
+        self.assertEqual(((), None), ends(lambda: Privileged().users([(1, 7)], [first])))
+        self.assertEqual((0, None), ends(lambda: Privileged().end_helpers(first)))
+        _, error = ends(lambda: self.engine.delete("c2"))
+        self.assertIsNone(error)
+
+    def test_its_own_container_is_told_and_deleted(self) -> None:
+        _, error = ends(lambda: Privileged().users([(1, 7)], [self.engine.pid("c1") or 0]))
+        self.assertIsInstance(error, errors.HostActionFailed)
+        _, error = ends(lambda: self.engine.delete("c1"))
+        self.assertIsNone(error)
+        self.running("c1")
 
 
 class HostileNodesTest(DeviceTestCase):

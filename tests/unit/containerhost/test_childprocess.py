@@ -21,7 +21,7 @@ HANGS = "import sys, time; open('/proc/self/comm', 'w').write(sys.argv[1]); prin
 class RunTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(fixtures.MockPatchObject(childprocess, "_next_look", {}))
+        self.useFixture(fixtures.MockPatchObject(childprocess, "_known", set()))
         self.useFixture(fixtures.MockPatchObject(childprocess, "_left", set()))
         self.container = os.getpid()
 
@@ -63,17 +63,6 @@ class RunTest(testtools.TestCase):
         self.assertEqual([os.devnull] * 3 + [os.readlink(f"/proc/self/fd/{reader}")], kept)
         error = self.assertRaises(HostActionFailed, self.run_in_child, lambda: os.fstat(writer), keep=(reader,))
         self.assertIn("Bad file descriptor", str(error))
-
-    def test_who_is_slow_waits_for_its_next_turn(self) -> None:
-        self.useFixture(fixtures.MockPatchObject(childprocess, "LONG", 0.05))
-        self.run_in_child(lambda: time.sleep(0.1))
-        error = self.assertRaises(HostActionFailed, self.run_in_child, os.getpid)
-        self.assertRegex(str(error), r"^cannot do it: the container made the host wait; it is tried again in \d+ s$")
-        self.assertGreater(childprocess.run(os.getppid(), os.getpid, "cannot do it"), 0)  # another container
-
-    def test_who_is_slow_for_a_moment_does_not_wait(self) -> None:
-        self.run_in_child(lambda: time.sleep(0.1))
-        self.run_in_child(os.getpid)
 
     def test_time_is_limited_and_the_child_is_ended(self) -> None:
         self.useFixture(fixtures.MockPatchObject(childprocess, "TIMEOUT", 0.1))
