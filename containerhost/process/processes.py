@@ -38,13 +38,10 @@ def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT) 
     """
     if is_hosts(pid):
         return act()
-    container = container_of(pid)
-    refusal = NoAnswer(f"process {pid} ({name(pid)}) of {container} does not let the host look at it: it waits in the "
-                       "kernel, mostly for a FUSE file system. Stop that container, then try again")
-    thread = _waiting.get(container)
-    if thread is not None and thread.is_alive():
-        raise refusal
-    _waiting.pop(container, None)
+    for container in [key for key, thread in list(_waiting.items()) if not thread.is_alive()]:
+        _waiting.pop(container, None)
+    if _waiting and container_of(pid) in _waiting:
+        raise no_answer(pid)
     results: list[Result] = []
     failures: list[Exception] = []
 
@@ -58,19 +55,21 @@ def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT) 
     thread.start()
     thread.join(timeout)
     if thread.is_alive():
-        _waiting[container] = thread
-        raise refusal
+        _waiting[container_of(pid)] = thread
+        raise no_answer(pid)
     for failure in failures:
         raise failure
     return results[0]
 
 
+def no_answer(pid: int) -> NoAnswer:
+    return NoAnswer(f"process {pid} ({name(pid)}) of {container_of(pid)} does not let the host look at it: it waits in "
+                    "the kernel, mostly for a FUSE file system. Stop that container, then try again")
+
+
 def is_hosts(pid: int) -> bool:
     """Return whether a process is in no PID namespace below that of the host's /proc; so is one that is gone."""
-    try:
-        return next((len(line.split()) == 2 for line in table(pid, "status") if line.startswith("NSpid:")), True)
-    except OSError:
-        return True
+    return len(_status(pid, b"NSpid:")) <= 1
 
 
 def container_of(pid: int) -> str:
@@ -100,7 +99,7 @@ def namespace(pid: int, kind: str = "pid") -> str | None:
 
 def parent(pid: int) -> int | None:
     """Return the parent of a process; None for the first process, and for one that is gone."""
-    return _number(pid, "PPid:") or None
+    return next(map(int, _status(pid, b"PPid:")), 0) or None
 
 
 def began(pid: int) -> int | None:
@@ -201,15 +200,18 @@ def table(pid: int, file: str) -> list[str]:
 def real_user(pid: int) -> int | None:
     """Return the user of a process; None of one that is gone. The owner of its directory in /proc is root for
     everybody's process that may not be dumped (proc(5)), which any process can choose."""
-    return _number(pid, "Uid:")
+    return next(map(int, _status(pid, b"Uid:")), None)
 
 
-def _number(pid: int, key: str) -> int | None:
-    """Return the first number of a line of /proc/<pid>/status (proc(5)); None of one that is gone."""
+def _status(pid: int, key: bytes) -> list[bytes]:
+    """Return the words of a line of /proc/<pid>/status (proc(5)); none of one that is gone. No name can have a line
+    feed there."""
     try:
-        return next((int(line.split()[1]) for line in table(pid, "status") if line.startswith(key)), None)
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            _, _, rest = file.read().partition(b"\n" + key)
     except OSError:
-        return None
+        return []
+    return rest.partition(b"\n")[0].split()
 
 
 def name(pid: int) -> str:

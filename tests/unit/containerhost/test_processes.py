@@ -2,10 +2,15 @@
 import os
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
+import fixtures
 import testtools
 
 from containerhost.process import processes
+from tests.waiting import await_that
 
 
 class TestProcesses(testtools.TestCase):
@@ -21,3 +26,47 @@ class TestProcesses(testtools.TestCase):
         child.wait()
         self.assertIsNone(processes.began(child.pid))
         self.assertIsNone(processes.parent(child.pid))
+
+
+class AskedTest(testtools.TestCase):
+    """Processes of a PID namespace of their own, as a container's are."""
+
+    MANY_GROUPS = "import os, time; os.setgroups(range(5000, 25000)); print(flush=True); time.sleep(600)"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(fixtures.MockPatchObject(processes, "_waiting", {}))
+        self.useFixture(fixtures.MockPatchObject(processes, "ANSWER_TIMEOUT", 0.2))
+
+    def contained(self) -> int:
+        process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c",
+                                    self.MANY_GROUPS], stdout=subprocess.PIPE)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        process.stdout.readline()
+        return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+
+    def test_whose_process_it_is(self) -> None:
+        self.assertEqual([True, True, False],
+                         [processes.is_hosts(pid) for pid in (os.getpid(), 0x7FFFFFFF, self.contained())])
+
+    def test_who_does_not_answer_is_not_asked_again_meanwhile(self) -> None:
+        one, other = self.contained(), self.contained()
+        over = threading.Event()
+        self.addCleanup(over.set)
+        error = self.assertRaises(processes.NoAnswer, processes.asked, one, over.wait, 0.1)
+        self.assertIn(f"process {one} (python", str(error))
+        begin = time.monotonic()
+        self.assertRaises(processes.NoAnswer, processes.namespace, one)
+        self.assertEqual((True, True), (processes.runs(one), processes.is_still(one, 1)))
+        home = processes.namespace(other)
+        self.assertEqual([other], list(processes.alone(home)))
+        self.assertEqual([other], list(processes.members(home, other)))
+        self.assertRaises(processes.NoAnswer, list, processes.members("pid:[1]", one))
+        self.assertLess(time.monotonic() - begin, 5)
+        over.set()
+        await_that(lambda: not processes._waiting[f"process {one}"].is_alive(), "it has answered")
+        self.assertNotEqual(home, processes.namespace(one))
+
+    def test_what_it_raises_is_raised(self) -> None:
+        self.assertRaises(ZeroDivisionError, processes.asked, self.contained(), lambda: 1 // 0)
