@@ -3,7 +3,6 @@
 
 import collections
 import os
-import shutil
 import struct
 from pathlib import Path
 from unittest import mock
@@ -12,9 +11,7 @@ import fixtures
 import testtools
 
 from containerhost import doctor
-from containerhost.allocation.store import AllocationStore
 from containerhost.devices.health import basics, bus
-from containerhost.devices.scan import scan
 from containerhost.doctor import daemons, devices, drivers, gpudirect, iommu, vfs
 from containerhost.engines.docker import features as docker_features
 from containerhost.engines.lxd import features as lxd_features
@@ -22,11 +19,9 @@ from containerhost.findings import Severity
 from containerhost.sysfs import Host
 from containerhost.vendors.net import ports
 from containerhost.vendors.nvidia import installation, nvmlhealth, xids
-from tests.unit.containerhost.allocation.test_allocator import consumer
 from tests.unit.containerhost.doctor.cases import DoctorCase
 
 GPU, CARD = "0000:84:00.0", "0000:d8:00.0"
-FALLEN = "0000:3c:00.0"  # of the host "broken"
 PORT = "/sys/devices/pci0000:d7/0000:d7:00.0/0000:d7:01.0"
 
 
@@ -70,18 +65,6 @@ class DevicesTest(DoctorCase):
         for rule in (basics.SILENT, basics.NO_DRIVER, nvmlhealth.LOST, ports.NO_CABLE, bus.NO_LINK):
             remedy = devices._repair(rule.says, GPU)
             self.assertNotIn("scrub", remedy, rule.says)
-
-    def test_blocked_device_that_is_gone_is_told_once(self) -> None:
-        store = AllocationStore(self.tree.root / "records")
-        device = scan(self.tree.host).get(FALLEN)
-        store.claim([device], consumer("one"), lambda device: ())
-        store.attach([FALLEN], consumer("one"))
-        store.block(FALLEN, "it does not answer")
-        shutil.rmtree(self.tree.function(FALLEN))
-        self.tree.path(f"/sys/bus/pci/devices/{FALLEN}").unlink()
-        found = [finding for finding in self.findings(devices.check) if finding.subject == FALLEN]
-        self.assertEqual(["blocked: it does not answer"], [finding.problem for finding in found])
-        self.assertIn(f"`containerhost unblock {FALLEN}`", found[0].remedy)
 
     def test_damaged_taints_are_told_once(self) -> None:
         self.tree.write("/var/lib/containerhost/taints.json", "{")

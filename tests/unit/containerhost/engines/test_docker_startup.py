@@ -29,7 +29,7 @@ class BeginTest(testtools.TestCase):
         pids = [self.process.pid + number for number in range(len(states))]
         self.write("proc", str(pids[0]), "comm", text=name)
         for pid, state in zip(pids, states, strict=True):
-            self.write("proc", str(pid), "stat", text=f"{pid} (od) d) {state} 1 1")
+            self.write("proc", str(pid), "status", text=f"Name:\tod) d\nState:\t{state} (as it is)\n")
         self.write("sys/fs/cgroup/docker", ID, "cgroup.procs", text="\n".join(map(str, pids)))
         self.write("sys/fs/cgroup/docker", ID, "cpu.stat", text=f"usage_usec {used}\n")
 
