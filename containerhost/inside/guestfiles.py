@@ -15,8 +15,8 @@ from containerhost.privileged import Privileged
 
 Result = TypeVar("Result")
 
-USUAL = 0.1  # s; some milliseconds where the host is not busy
-CREDIT = 1.0  # s of waiting that every container has at first, and that an account is settled to
+USUAL = 0.5  # s; some milliseconds where the host is not busy
+CREDIT = 5.0  # s of waiting that every container has at first, and that an account is settled to
 SHARE = 1 / 60  # of the host's time
 
 
