@@ -7,12 +7,22 @@ import signal
 import subprocess
 from pathlib import Path
 
+import fixtures
+
 from containerhost.process.processes import name, pids
 from tests.waiting import await_that
 
 SOURCE = Path(__file__).with_suffix(".c")
 NAME = SOURCE.stem
 GETDENTS64 = {"x86_64": "217 ", "aarch64": "61 "}[os.uname().machine]  # as /proc/PID/syscall begins in it
+
+
+class OpenFuse(fixtures.Fixture):
+    """/dev/fuse for everybody, as udev makes it; LXD shows the host's node in every container."""
+
+    def _setUp(self) -> None:
+        self.addCleanup(os.chmod, "/dev/fuse", os.stat("/dev/fuse").st_mode)
+        os.chmod("/dev/fuse", 0o666)
 
 
 def compiled(program: str | Path) -> None:

@@ -2,8 +2,8 @@
 """Share files with running containers of any engine. LXD's files API is not used: its helper opens whatever the tenant
 put there, waits at a FIFO without end, and keeps the container from being deleted.
 
-A container can make the host wait at its files, for up to ten seconds each time. What takes longer than usual is put to
-its account, whether it restarts or not, and it is left alone until its share of the host's time has settled that.
+A container can make the host wait at its files, for up to ten seconds each time. So access is rate-limited by a leaky
+bucket for each container, which stays over restarts: time beyond the usual fills it, and what overflows is refused.
 """
 
 import time
@@ -16,8 +16,8 @@ from containerhost.privileged import Privileged
 Result = TypeVar("Result")
 
 USUAL = 0.5  # s; some milliseconds where the host is not busy
-CREDIT = 5.0  # s of waiting that every container has at first, and that an account is settled to
-SHARE = 1 / 60  # of the host's time
+BURST = 5.0  # s of waiting, above which access is refused
+LEAK_RATE = 1 / 60  # s of waiting in a second
 
 
 class GuestFiles:
@@ -29,27 +29,27 @@ class GuestFiles:
         self._pid = pid
         self._privileged = privileged
         self._clock = clock
-        self._accounts: dict[str, tuple[float, float]] = {}  # seconds, and when that was; nothing of most containers
+        self._buckets: dict[str, tuple[float, float]] = {}  # s of waiting, and when that was; only those not empty
 
     def write(self, name: str, file: str, content: bytes) -> None:
-        self._charged(name, lambda: self._privileged.write_guest_file(self._running(name), file, content))
+        self._rate_limited(name, lambda: self._privileged.write_guest_file(self._running(name), file, content))
 
     def read(self, name: str, file: str) -> bytes | None:
-        return self._charged(name, lambda: self._privileged.read_guest_file(self._running(name), file))
+        return self._rate_limited(name, lambda: self._privileged.read_guest_file(self._running(name), file))
 
-    def _charged(self, name: str, act: Callable[[], Result]) -> Result:
+    def _rate_limited(self, name: str, act: Callable[[], Result]) -> Result:
         start = self._clock()
-        self._accounts = {key: each for key, each in self._accounts.items() if settled(each, start) > 0}
-        owed = settled(self._accounts.get(name, (0.0, start)), start)
-        if owed > CREDIT:
+        self._buckets = {key: bucket for key, bucket in self._buckets.items() if level(bucket, start) > 0}
+        waited = level(self._buckets.get(name, (0.0, start)), start)
+        if waited > BURST:
             raise HostActionFailed(f"container {name} made the host wait at its files, so it is left alone for "
-                                   f"{(owed - CREDIT) / SHARE:.0f} s")
+                                   f"{(waited - BURST) / LEAK_RATE:.0f} s")
         try:
             return act()
         finally:
             end = self._clock()
             if end - start > USUAL:
-                self._accounts[name] = owed + end - start - USUAL, end
+                self._buckets[name] = waited + end - start - USUAL, end
 
     def _running(self, name: str) -> int:
         pid = self._pid(name)
@@ -58,7 +58,7 @@ class GuestFiles:
         return pid
 
 
-def settled(account: tuple[float, float], now: float) -> float:
-    """Return what is left of an account, in seconds."""
-    owed, when = account
-    return max(0.0, owed - (now - when) * SHARE)
+def level(bucket: tuple[float, float], now: float) -> float:
+    """Return the seconds of waiting that a bucket holds."""
+    waited, when = bucket
+    return max(0.0, waited - (now - when) * LEAK_RATE)

@@ -18,6 +18,7 @@ from containerhost.linux import freezer
 from containerhost.linux.freezer import Freezer, ThawedMeanwhile
 from containerhost.process import namespaces, openfiles
 from containerhost.process.processes import (
+    ANSWER_TIMEOUT,
     NoAnswer,
     alone,
     asked,
@@ -108,7 +109,10 @@ class CharUsers:
         """
         start = time.monotonic()
         try:
-            return asked(pid, lambda: openfiles.nodes(pid, stat.S_IFCHR, start + left), left) if left > 0 else None
+            if left <= 0:
+                return None
+            # Who merely has too many files ends the look by itself, and is told so.
+            return asked(pid, lambda: openfiles.nodes(pid, stat.S_IFCHR, start + left), left + ANSWER_TIMEOUT)
         except TimeoutError:
             return None
         except OSError as error:

@@ -192,9 +192,7 @@ sys.stdin.read()
         self.running("c1")
         self.pid = self.engine.pid("c1") or 0
         self.privileged = Privileged()
-        mode = os.stat("/dev/fuse").st_mode
-        os.chmod("/dev/fuse", 0o666)  # as udev does; LXD shows the host's node in every container
-        self.addCleanup(os.chmod, "/dev/fuse", mode)
+        self.useFixture(holddirectory.OpenFuse())
         self.lock = self.lxd.daemon.base / "service.lock"
         self.addCleanup(self.lock.unlink, missing_ok=True)
         holddirectory.compiled(f"/proc/{self.pid}/root/tmp/{holddirectory.NAME}")
@@ -249,9 +247,7 @@ class HeldProcessTest(LxdTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        mode = os.stat("/dev/fuse").st_mode
-        os.chmod("/dev/fuse", 0o666)
-        self.addCleanup(os.chmod, "/dev/fuse", mode)
+        self.useFixture(holddirectory.OpenFuse())
         self.running("c1")
         self.running("c2")
         holddirectory.compiled(f"/proc/{self.engine.pid('c1')}/root/tmp/{holddirectory.NAME}")

@@ -21,7 +21,7 @@ class Slow(Privileged):
         raise HostActionFailed("not done within 10 s")
 
 
-class AccountsTest(testtools.TestCase):
+class RateLimitTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.host = Slow()
