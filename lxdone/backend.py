@@ -17,6 +17,7 @@ from lxdone.conf import DRIVER, Options
 if TYPE_CHECKING:
     from containerhost.allocation.allocator import DeviceAllocator
     from containerhost.engines.lxd.exports import Exports
+    from containerhost.storage.sharedmemory import SharedMemories
     from lxdone.disk.images import Images
     from lxdone.root.reconciler import Reconciler
     from lxdone.root.root_writeback import RootWriteback
@@ -56,7 +57,14 @@ def allocator_of(options: Options, lxd: LxdEngine) -> "DeviceAllocator":
     from containerhost.allocation.store import AllocationStore
     from containerhost.devices.scan import HostView
 
-    return DeviceAllocator(AllocationStore(Path(options.owners)), HostView, Privileged(), lxd.held)
+    return DeviceAllocator(AllocationStore(Path(options.owners)), HostView, Privileged(), lxd.held,
+                           holders=functools.partial(memories_of(options, lxd).first_processes, lxd.pid))
+
+
+def memories_of(options: Options, lxd: LxdEngine) -> "SharedMemories":
+    from containerhost.storage.sharedmemory import SharedMemories
+
+    return SharedMemories(Path(options.owners), DRIVER, lxd.name, Privileged())
 
 
 def disks_of(options: Options, lxd: LxdEngine) -> "Images":
@@ -87,12 +95,10 @@ def consoles_of(options: Options, lxd: LxdEngine) -> "Consoles":
 
 
 def devices_of(options: Options, lxd: LxdEngine) -> "DeviceRecovery":
-    from containerhost.storage.sharedmemory import SharedMemories
     from onedriver.node.device_recovery import DeviceRecovery
 
-    memories = SharedMemories(Path(options.owners), DRIVER, lxd.name, Privileged())
     return DeviceRecovery(DRIVER, lxd.name, lambda vm_id: vmm(options).has_container(vm_id),
-                          allocator_of(options, lxd), memories, Path(options.state))
+                          allocator_of(options, lxd), memories_of(options, lxd), Path(options.state))
 
 
 def reconciler(options: Options) -> "Reconciler":

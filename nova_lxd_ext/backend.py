@@ -110,7 +110,9 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     def inventory() -> Inventory:
         return view().inventory
 
-    allocator = DeviceAllocator(store, view, root_actions, engine.held)
+    memories = SharedMemories(Path(conf.lxd.owners_dir), DRIVER, ENGINE, root_actions)
+    allocator = DeviceAllocator(store, view, root_actions, engine.held,
+                                holders=functools.partial(memories.first_processes, engine.pid))
     image_api = glance.API()
     images = Cache(Images(client), image_api, Path(conf.instances_path) / DOWNLOADS,
                    lambda: engine.server().architectures)
@@ -126,9 +128,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     volumes = Volumes(engine, states, connectors, Copier(root_actions, conf.lxd.volume_timeout))
     pool = conf.lxd.storage_pool
     ephemerals = Ephemerals(PoolDisks(client, pool), DiskTransfers(client, pool))
-    memories = JobMemories(SharedMemories(Path(conf.lxd.owners_dir), DRIVER, ENGINE, root_actions),
-                           functools.partial(idmap, client))
-    attachments = DeviceAttachments(engine, (flavor_devices, ports, volumes, ephemerals, memories), view,
+    job_memories = JobMemories(memories, functools.partial(idmap, client))
+    attachments = DeviceAttachments(engine, (flavor_devices, ports, volumes, ephemerals, job_memories), view,
                                     Path(conf.lxd.owners_dir))
     cores = CoreBinding(engine, host, Path(conf.lxd.owners_dir), labels.UUID)
     lifecycle = Lifecycle(conf, engine, states, attachments, images, cores, lambda: host_cpus(host))

@@ -16,6 +16,7 @@ from onedock.conf import DRIVER, Options
 
 if TYPE_CHECKING:
     from containerhost.allocation.allocator import DeviceAllocator
+    from containerhost.storage.sharedmemory import SharedMemories
     from onedock.vmm import Vmm
     from onedriver.node.device_recovery import DeviceRecovery
     from onedriver.node.measure import Measure
@@ -50,7 +51,14 @@ def allocator_of(options: Options, docker: DockerEngine) -> "DeviceAllocator":
     from containerhost.allocation.store import AllocationStore
     from containerhost.devices.scan import HostView
 
-    return DeviceAllocator(AllocationStore(Path(options.owners)), HostView, DockerPrivileged(), docker.held)
+    return DeviceAllocator(AllocationStore(Path(options.owners)), HostView, DockerPrivileged(), docker.held,
+                           holders=functools.partial(memories_of(options, docker).first_processes, docker.pid))
+
+
+def memories_of(options: Options, docker: DockerEngine) -> "SharedMemories":
+    from containerhost.storage.sharedmemory import SharedMemories
+
+    return SharedMemories(Path(options.owners), DRIVER, docker.name, DockerPrivileged())
 
 
 def recover_devices(options: Options) -> None:
@@ -60,12 +68,10 @@ def recover_devices(options: Options) -> None:
 
 
 def devices_of(options: Options, docker: DockerEngine) -> "DeviceRecovery":
-    from containerhost.storage.sharedmemory import SharedMemories
     from onedriver.node.device_recovery import DeviceRecovery
 
-    memories = SharedMemories(Path(options.owners), DRIVER, docker.name, DockerPrivileged())
     return DeviceRecovery(DRIVER, docker.name, lambda vm_id: vmm(options).has_container(vm_id),
-                          allocator_of(options, docker), memories, Path(options.state))
+                          allocator_of(options, docker), memories_of(options, docker), Path(options.state))
 
 
 def measure(options: Options) -> "Measure":

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from containerhost import faults
 from containerhost.allocation import choice
 from containerhost.allocation.choice import Foreign, Request, View
-from containerhost.allocation.cleaning import Cleaner, holders_of
+from containerhost.allocation.cleaning import Cleaner, Holders
 from containerhost.allocation.functions import Functions
 from containerhost.allocation.reconciliation import Reconciler
 from containerhost.allocation.repair import DeviceRepair
@@ -38,12 +38,14 @@ class DeviceAllocator:
     :param view: makes the view of a new operation
     :param foreign: device id -> container, for what containers of the engine use by their configuration, in any
         project; an engine's ``held``
+    :param holders: of :class:`~containerhost.allocation.cleaning.Cleaner`
     :ivar repair: repairs what stays allocated
     :ivar reconciler: finishes or undoes what a crash interrupted
     """
 
     def __init__(self, store: AllocationStore, view: View, privileged: Privileged,
-                 foreign: Foreign = lambda devices: {}, host: Host | None = None) -> None:
+                 foreign: Foreign = lambda devices: {}, host: Host | None = None,
+                 holders: Holders = lambda consumer: ()) -> None:
         host = host or Host()
         self._store = store
         self._timings = Timings(store.directory)
@@ -51,7 +53,7 @@ class DeviceAllocator:
         self._privileged = privileged
         self._foreign = foreign
         self._functions = Functions(store, privileged, host)
-        self._cleaner = Cleaner(store, self._functions, privileged, host)
+        self._cleaner = Cleaner(store, self._functions, privileged, host, holders)
         self.repair = DeviceRepair(store, view, self._functions, self._cleaner, foreign)
         self.reconciler = Reconciler(store, view, self._functions, self._cleaner, foreign, privileged)
 
@@ -171,7 +173,7 @@ class DeviceAllocator:
 
     def _users_of(self, nodes: Iterable[CharNode], container: int | None) -> tuple[str, ...]:
         own = [(node.major, node.minor) for node in nodes]
-        return self._privileged.users(own, holders_of(container)) if own else ()
+        return self._privileged.users(own, () if container is None else (container,)) if own else ()
 
     def faults(self, consumer: Consumer) -> tuple[str, ...]:
         """Return what is wrong with the consumer's devices, one text each; see :func:`containerhost.faults.of`."""

@@ -1,36 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clean devices that were detached from their containers, and free them, or block them. Under each device's lock."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from containerhost.allocation.functions import Functions
 from containerhost.allocation.states import State
-from containerhost.allocation.store import Allocation, AllocationStore
+from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices.model import Device
 from containerhost.devices.scan import HostView
-from containerhost.errors import DeviceNotFound, DeviceUnhealthy, ScrubFailed
+from containerhost.errors import AllocationsUnreadable, DeviceNotFound, DeviceUnhealthy, EngineError, ScrubFailed
 from containerhost.privileged import Privileged
 from containerhost.scrub import scrub
 from containerhost.sysfs import Host
 
+Holders = Callable[[Consumer], Collection[int]]
+
 
 class Cleaner:
-    def __init__(self, store: AllocationStore, functions: Functions, privileged: Privileged, host: Host) -> None:
+    """:param holders: tells the first processes of the containers, of those that run, that may have got a consumer's
+        devices: its own, and those that it shares memory with
+    """
+
+    def __init__(self, store: AllocationStore, functions: Functions, privileged: Privileged, host: Host,
+                 holders: Holders) -> None:
         self._store = store
         self._functions = functions
         self._privileged = privileged
         self._host = host
+        self._holders = holders
+
+    def holders(self, consumer: Consumer, container: int | None = None) -> frozenset[int]:
+        """Return the first processes of the containers that may have a consumer's devices.
+
+        :param container: one of them, if the caller knows it
+        :raises AllocationsUnreadable, EngineError: it cannot be told
+        """
+        return frozenset((*self._holders(consumer), *(() if container is None else (container,))))
 
     def free(self, record: Allocation, container: int | None, view: HostView) -> str | None:
         """Clean a device and free it, or block it. One that is only claimed was not changed.
 
         :param container: first process of the container that had it; None when that does not run
-        :returns: why it is blocked; None when it is free
+        :returns: why it is blocked, or stays allocated; None when it is free
         """
         if record.state is not State.CLAIMED:
+            try:
+                holders = self.holders(record.consumer, container)
+            except (AllocationsUnreadable, EngineError) as error:
+                return f"device {record.device_id} stays allocated: no telling which containers may have it: {error}"
             record = self._store.begin_cleaning(record.device_id)
             try:
-                self.clean(record, holders_of(container), view)
+                self.clean(record, holders, view)
             except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
                 return str(error)
         self._store.release(record.device_id, record.consumer)
@@ -59,11 +79,3 @@ def require_well(device_id: str, view: HostView) -> None:
     device = view.refresh([device_id]).get(device_id)
     if not device.sound:
         raise DeviceUnhealthy(f"device {device_id} came back, but is not healthy: {'; '.join(device.health)}")
-
-
-def holders_of(container: int | None) -> tuple[int, ...]:
-    """Return the processes whose containers may use the devices.
-
-    :param container: the first process of the one that has the devices; None when it does not run
-    """
-    return () if container is None else (container,)

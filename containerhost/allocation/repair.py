@@ -4,7 +4,7 @@
 from collections.abc import Collection
 
 from containerhost.allocation.choice import Foreign, View, concerned, refuse_configured
-from containerhost.allocation.cleaning import Cleaner, holders_of, require_well
+from containerhost.allocation.cleaning import Cleaner, require_well
 from containerhost.allocation.functions import Functions, unbound
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
@@ -39,7 +39,8 @@ class DeviceRepair:
                 with self._store.working([device_id]):
                     mine, inventory = self._store.held_by(consumer), view.refresh([device_id])
                     for device in sick_gpus({device_id} & mine.keys(), view):
-                        self._cleaner.scrub(inventory.get(device), mine[device].restore, holders_of(None))
+                        self._cleaner.scrub(inventory.get(device), mine[device].restore,
+                                            self._cleaner.holders(consumer))
                         view.refresh([device])
             except (ScrubFailed, DeviceBusy) as error:
                 complaints.append(str(error))

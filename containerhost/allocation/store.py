@@ -21,7 +21,7 @@ from containerhost.allocation.states import State, require_transition
 from containerhost.devices.model import Device
 from containerhost.errors import AllocationsUnreadable, DeviceBusy, DeviceHeld, DeviceNotFound
 from containerhost.linux import records
-from containerhost.linux.files import Directory, sync
+from containerhost.linux.files import UNFINISHED, Directory, sync
 from containerhost.linux.lock import FileLock
 from containerhost.rollback import Rollback
 from containerhost.sysfs import Host
@@ -308,9 +308,11 @@ class AllocationStore:
         self._put(_file_name(record.device_id), json.dumps(_content(record), indent=1))
 
     def _put(self, name: str, text: str) -> None:
-        """Write a file for the directory's consumer, whoever writes it. A crash leaves the old one or the new one."""
+        """Write a file for the directory's consumer, whoever writes it. A crash leaves the old one or the new one.
+        Called under the lock."""
         with Directory(self._root) as directory:
-            directory.write(name, f"{text}\n".encode(), 0o644, directory.owner if os.geteuid() == 0 else None)
+            directory.write(name, f"{text}\n".encode(), 0o644, directory.owner if os.geteuid() == 0 else None,
+                            f"{UNFINISHED}record")
 
     def _remove(self, device_ids: Iterable[str]) -> None:
         for device_id in device_ids:

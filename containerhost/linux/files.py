@@ -18,17 +18,19 @@ UNFINISHED = ".unfinished-"  # begins the names of temporary files; :meth:`Direc
 LIMIT = 1 << 20  # bytes that :meth:`Directory.read` returns at most
 
 
-def atomic_write(path: str | Path, content: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
+def atomic_write(path: str | Path, content: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None,
+                 unfinished: str | None = None) -> None:
     """Create or replace a file as a whole: after a crash it has the old content or the new, on the disk.
 
     The parent directory must be trusted: links among its components are followed.
 
     :param mode: exact, whatever the umask; the temporary file has 0600
     :param owner: user and group id; None keeps the process's own
+    :param unfinished: as for :func:`replacing`; None for a name that no other process has
     """
     path = Path(path)
     with Directory(path.parent) as directory:
-        directory.write(path.name, content, mode, owner)
+        directory.write(path.name, content, mode, owner, unfinished)
 
 
 @contextlib.contextmanager
@@ -178,9 +180,10 @@ class Directory:
             raise OSError(errno.EFBIG, f"has more than the {limit} bytes that are read of it", str(self.path / name))
         return content
 
-    def write(self, name: str, content: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
+    def write(self, name: str, content: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None,
+              unfinished: str | None = None) -> None:
         """Create or replace a file as :func:`atomic_write` does; a link of that name is replaced, not followed."""
-        with self.replacing(name) as fd:
+        with self.replacing(name, unfinished) as fd:
             with os.fdopen(fd, "wb", closefd=False) as file:
                 file.write(content)
             if owner is not None:

@@ -146,14 +146,13 @@ def frozen_users(container: str, first: int, group: Freezer | None, look: Callab
     :param container: its PID namespace
     :param first: a process of it
     :param group: None for what belongs to no engine, as a program that isolates itself: it is not frozen
-    :param unlisted: whether a process counts that can get files which no table of open files lists. These may be the
-        device's; what is received at once does not count
+    :param unlisted: whether :func:`containerhost.process.openfiles.unlisted` counts: it may be the device's. What is
+        received at once does not count
     """
     def look_at_all() -> tuple[list[str], list[str]]:
         processes = list(members(container, first))
         return ([user for user in map(look, processes) if user],
-                [f"{in_words(pid)}, by a file descriptor that waits in a socket or is kept in an io_uring"
-                 for pid in processes if unlisted and openfiles.has_unlisted(pid)])
+                [f"{in_words(pid)}, {how}" for pid in processes if unlisted and (how := openfiles.unlisted(pid))])
 
     end = time.monotonic() + RETRY_TIMEOUT
     while True:

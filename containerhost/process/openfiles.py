@@ -31,6 +31,7 @@ AT_FDCWD, AT_STATX_DONT_SYNC = -100, 0x4000
 
 GONE = (FileNotFoundError, ProcessLookupError)
 UNLISTED = re.compile(r"(scm_fds|UserFiles):\s*[1-9]")
+DMABUF = "/dmabuf:"  # begins the names of buffers in /proc; drivers/dma-buf/dma-buf.c, dmabuffs_dname()
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -93,18 +94,24 @@ def fds(pid: int) -> Iterator[str]:
             continue
 
 
-def has_unlisted(pid: int) -> bool:
-    """Return whether a process can get files that no table lists: they wait in a socket to be received, or are kept in
-    an io_uring. Which files these are the kernel does not tell. See unix(7), SCM_RIGHTS, and io_uring_register(2)."""
+def unlisted(pid: int) -> str | None:
+    """Return by what a process may have a device that no table lists, in words; None if by nothing.
+
+    Files wait in a socket to be received, or are kept in an io_uring; which ones the kernel does not tell. See unix(7),
+    SCM_RIGHTS, and io_uring_register(2). A DMA-BUF is memory of the device that exported it, whose file may be closed.
+    """
     for path in fds(pid):
         thread, _, fd = path.removeprefix("/proc/").partition("/fd/")
         try:
-            holds_files = os.readlink(path).startswith(("socket:", "anon_inode:[io_uring]"))
+            target = os.readlink(path)
         except OSError:  # it has ended, or closed it
             continue
-        if holds_files and any(map(UNLISTED.match, lines(int(thread), f"fdinfo/{fd}"))):
-            return True
-    return False
+        if target.startswith(DMABUF):
+            return "by a DMA-BUF"
+        if (target.startswith(("socket:", "anon_inode:[io_uring]"))
+                and any(map(UNLISTED.match, lines(int(thread), f"fdinfo/{fd}")))):
+            return "by a file descriptor that waits in a socket or is kept in an io_uring"
+    return "by a DMA-BUF" if any(f" {DMABUF}" in line for line in memory(pid)[1]) else None
 
 
 def mappings(pid: int) -> Iterator[str]:

@@ -5,6 +5,9 @@ Such memory is mounted on the host while a member has a container here, and only
 containers are members is in a record on disk, written before the mount is made and removed after it is gone: after a
 reboot the start of each member mounts it anew, and what a killed process left is removed by :meth:`reconcile`.
 
+A member can send an open device to a socket of another in it, where no table of open files lists it. So the record
+keeps who left and still has devices: for these the other members are looked at, too (:meth:`SharedMemories.mates`).
+
 Pages of a tmpfs are charged to the control group of the container that touches them first, and stay when that ends,
 as long as there is another member. So it may not be larger than the memory of any member.
 """
@@ -13,15 +16,15 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from containerhost.allocation.store import Consumer
-from containerhost.errors import AllocationsUnreadable, SpecError
+from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.errors import AllocationsUnreadable, EngineNotFound, SpecError
 from containerhost.linux import records
-from containerhost.linux.files import Directory
+from containerhost.linux.files import UNFINISHED, Directory
 from containerhost.linux.lock import FileLock
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
@@ -58,6 +61,7 @@ class SharedMemories:
         self._directory = directory = owners / "memory"
         self._prefix = f"{driver}-{engine}-"
         self._mounts = mounts
+        self._devices = AllocationStore(owners)
         self._lock = FileLock(directory / ".lock", LOCK_TIMEOUT)
 
     def path(self, wanted: JobMemory) -> str:
@@ -110,6 +114,26 @@ class SharedMemories:
         """Return the path of the memory that a container is a member of; None if it is a member of none."""
         return next((str(MOUNTS / name) for name, _ in self._memberships(member)), None)
 
+    def mates(self, consumer: Consumer) -> frozenset[Consumer]:
+        """Return the containers that may have got something from this one by a socket in shared memory.
+
+        :raises AllocationsUnreadable: the records cannot be read
+        """
+        return frozenset(mate for name in self._names() if (found := self._read(name))
+                         if consumer in found.members | found.former for mate in found.members) - {consumer}
+
+    def first_processes(self, pid: Callable[[str], int | None], consumer: Consumer) -> frozenset[int]:
+        """Return the first processes of a container and of its :meth:`mates`, of those that run.
+
+        :param pid: an engine's
+        :raises AllocationsUnreadable, EngineError: it cannot be told
+        """
+        found = set[int | None]()
+        for each in {consumer} | self.mates(consumer):
+            with suppress(EngineNotFound):
+                found.add(pid(each.container))
+        return frozenset(each for each in found if each is not None)
+
     def members(self) -> frozenset[Consumer]:
         return frozenset(member for name in self._names() if (found := self._read(name)) for member in found.members)
 
@@ -155,7 +179,8 @@ class SharedMemories:
 
     def _leave(self, name: str, found: "_Record", member: Consumer) -> None:
         self._mounts.unmount_memory(view_name(name, member))
-        self._restore(name, found.without(member))
+        kept = {each for each in (*found.former, member) if self._devices.held_by(each)}
+        self._restore(name, dataclasses.replace(found.without(member), former=frozenset(kept)))
 
     def _restore(self, name: str, record: "_Record") -> None:
         """Let a memory be as a record says: one without members is unmounted."""
@@ -201,13 +226,16 @@ class SharedMemories:
         with Directory(self._directory) as directory:
             text = records.replacing(self._directory / f"{name}{SUFFIX}", record.fields(), VERSION)
             directory.write(f"{name}{SUFFIX}", f"{text}\n".encode(),
-                            owner=directory.owner if os.geteuid() == 0 else None)
+                            owner=directory.owner if os.geteuid() == 0 else None, unfinished=f"{UNFINISHED}record")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Record:
+    """:ivar former: who is no member any more, and had devices then"""
+
     size: int
     members: frozenset[Consumer] = frozenset()
+    former: frozenset[Consumer] = frozenset()
 
     def with_member(self, member: Consumer) -> "_Record":
         return dataclasses.replace(self, members=self.members | {member})
@@ -216,15 +244,21 @@ class _Record:
         return dataclasses.replace(self, members=self.members - {member})
 
     def fields(self) -> dict[str, Any]:
-        members = sorted(self.members, key=lambda member: (member.container, member.uuid))
-        return {"size": self.size, "members": [dataclasses.asdict(member) for member in members]}
+        return {"size": self.size, "members": _rows(self.members), "former": _rows(self.former)}
 
     @classmethod
     def parsed(cls, data: Any) -> "_Record":
         records.version(data)
-        return cls(int(data["size"]), frozenset(Consumer(**{
-            field.name: str(member[field.name]) for field in dataclasses.fields(Consumer)})
-            for member in data["members"]))
+        return cls(int(data["size"]), _consumers(data["members"]), _consumers(data.get("former", ())))
+
+
+def _rows(consumers: Collection[Consumer]) -> list[dict[str, str]]:
+    return [dataclasses.asdict(each) for each in sorted(consumers, key=lambda each: (each.container, each.uuid))]
+
+
+def _consumers(rows: Any) -> frozenset[Consumer]:
+    return frozenset(Consumer(**{field.name: str(row[field.name]) for field in dataclasses.fields(Consumer)})
+                     for row in rows)
 
 
 def view_name(memory: str, member: Consumer) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from containerhost.engines.docker.config import RUNTIME
-from containerhost.findings import Finding, note
+from containerhost.findings import Finding, note, wrong
 
 CHECK, NAME = "daemons", "docker"
 
@@ -28,6 +28,10 @@ def missing(info: Mapping[str, Any]) -> Iterator[Finding]:
     if RUNTIME not in (info.get("Runtimes") or {}):
         yield note(CHECK, NAME, f"it has no runtime {RUNTIME}, so no container of `onedock` can start",
                    "name containerhost-docker-runtime in /etc/docker/daemon.json, as the manual shows, and restart it")
+    if not any(option.startswith("name=seccomp") and "profile=unconfined" not in option
+               for option in info.get("SecurityOptions") or ()):
+        yield wrong(CHECK, NAME, "it filters no system calls of containers, so a device can be kept in an io_uring, "
+                    "where nobody finds it", "remove seccomp-profile from /etc/docker/daemon.json, and restart it")
     for key, what in (("MemoryLimit", "memory"), ("CpuCfsQuota", "processor time"), ("PidsLimit", "processes")):
         if info.get(key) is False:
             yield note(CHECK, NAME, f"it cannot limit {what}", "see the findings of the control groups")

@@ -14,7 +14,7 @@ from typing import Any
 from containerhost import recordfiles
 from containerhost.errors import EngineError
 from containerhost.linux import records
-from containerhost.linux.files import atomic_write
+from containerhost.linux.files import UNFINISHED, atomic_write
 from containerhost.network.ipconfig import IpConfig
 
 DIRECTORY = Path(recordfiles.DIRECTORY)
@@ -115,15 +115,22 @@ class Records:
             raise recordfiles.untrusted(str(self._path(container)), error) from error
 
     def write(self, container: str, record: Record) -> None:
+        """Write a container's record. One caller at a time: whoever has its lock, or made the container.
+
+        :raises EngineError: it cannot be written
+        """
         path = self._path(container)
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            atomic_write(path, f"{records.replacing(path, record.fields(), VERSION)}\n".encode())
+            atomic_write(path, f"{records.replacing(path, record.fields(), VERSION)}\n".encode(),
+                         unfinished=self._unfinished(container).name)
         except OSError as error:
             raise EngineError(f"record {path} of what the container has cannot be written: {error}") from error
 
     def remove(self, container: str) -> None:
+        """Remove a container's record, and what a killed writer left of it."""
         self._path(container).unlink(missing_ok=True)
+        self._unfinished(container).unlink(missing_ok=True)
 
     def ids(self) -> tuple[str, ...]:
         """Return the ids of the containers that have a record."""
@@ -132,6 +139,9 @@ class Records:
     def namespace(self, container: str) -> Path:
         """Return the file in which the runtime keeps the network namespace of a running container."""
         return Path(recordfiles.namespace(str(self.directory), container))
+
+    def _unfinished(self, container: str) -> Path:
+        return self.directory / f"{UNFINISHED}{container}"
 
     def _path(self, container: str) -> Path:
         return Path(recordfiles.path(str(self.directory), container))

@@ -370,15 +370,15 @@ class LxdEngine:
 
     def update_devices(self, name: str, parts: Sequence[Part]) -> None:
         """Let a stopped container have exactly these parts, as they are called now: after a restart of the host,
-        interfaces and nodes may have other names than when it was made. One that a release without limits of processes
-        made gets the default."""
+        interfaces and nodes may have other names than when it was made. One that a release without limits of processes,
+        or with io_urings, made gets the default."""
         extensions = self.client.extensions
         wanted = config.devices_of_all(parts, extensions)
         fixed = config.start_config(grants_of(parts), extensions)
 
         def change(instance: dict[str, Any], etag: str) -> None:
             kept = {key: device for key, device in instance["devices"].items() if not config.is_of_part(key)}
-            limited = {"limits.processes": str(PROCESSES)} | instance["config"]
+            limited = {"limits.processes": str(PROCESSES), config.DENIED_CALLS: config.IO_URING} | instance["config"]
             changed = {"devices": kept | wanted, "config": limited | fixed}
             if instance | changed != instance:
                 self.client.replace_instance(name, instance | changed, etag)

@@ -233,7 +233,9 @@ def obstacles(present: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[st
     :param present: the container's configuration
     :param wanted: that of a new one like it
     """
-    differing = [key for key in wanted if key.startswith("security.") and present.get(key) != wanted[key]]
+    # A container of an earlier release denies no system calls until it starts again.
+    differing = [key for key in wanted if key.startswith("security.") and key != config.DENIED_CALLS
+                 and present.get(key) != wanted[key]]
     found = [f"{key}={wanted[key]} takes effect when it starts" for key in sorted(differing)]
     # These keys stay as long as the container runs, so they show which libraries are in it.
     libraries = config.lacking(present, config.libraries_among(wanted))

@@ -19,13 +19,16 @@ from containerhost.devices.scan import HostView, scan
 from containerhost.engines import Containers
 from containerhost.grants import Grant, GrantOptions
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec
+from containerhost.spec import ContainerSpec, Mount
 from tests.functional.lxd import memlock
 from tests.waiting import await_that
 
 MiB = 1 << 20
 ENXIO, EPERM = "No such device or address", "Operation not permitted"
 TIMEOUT = 60  # s; for what ends at once where it works
+# The host's Python, for what a small image has no program for.
+PYTHON = tuple(Mount(name or "usr", str(Path("/usr", name)), f"/{name or 'usr'}") for name in ("lib", "lib64", "")
+               if Path("/usr", name).exists())
 
 
 class Daemon(Protocol):

@@ -34,14 +34,11 @@ from containerhost.linux.poll import wait_until
 from containerhost.spec import Cpu, Memory, Mount, Nic, Part
 from containerhost.vendors import own
 from containerhost.vendors.base import GpuVendor
-from tests.conformance.engine import frame, killing
-from tests.conformance.engine.frame import ENXIO, EPERM, TIMEOUT, MiB
+from tests.conformance.engine import frame, keeping, killing
+from tests.conformance.engine.frame import ENXIO, EPERM, PYTHON, TIMEOUT, MiB
 from tests.waiting import await_that
 
 NEAR, FAR = "10.9.1.1", "10.9.1.2"  # the host's end, the container's
-# The host's Python, for what a small image has no program for.
-PYTHON = tuple(Mount(name or "usr", str(Path("/usr", name)), f"/{name or 'usr'}") for name in ("lib", "lib64", "")
-               if Path("/usr", name).exists())
 # Writes to the memory of a child process and reads it back; $1 is the user that the parent becomes before. Nothing of
 # it is traced: that is how Open MPI and UCX copy large messages between the processes of one host.
 READ_CHILD = """
@@ -677,5 +674,5 @@ class Crashes(Interfaces):
         self.back()
 
 
-class EngineConformance(Life, Limits, Commands, Usage, Devices, Crashes):
+class EngineConformance(Life, Limits, Commands, Usage, Devices, keeping.Keeping, Crashes):
     """Test what every engine must do."""

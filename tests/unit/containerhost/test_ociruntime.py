@@ -205,6 +205,20 @@ class NodesTest(testtools.TestCase):
         for unconfined in ({"linux": {}}, {"linux": {"seccomp": None}}):
             self.assertEqual(unconfined, ociruntime.with_process_memory(unconfined))
 
+    def test_io_uring_is_refused_whatever_the_profile_permits(self):
+        refused = {"names": ["io_uring_enter", "io_uring_register", "io_uring_setup"], "action": "SCMP_ACT_ERRNO",
+                   "errnoRet": 38}
+        read = {"names": ["read"], "action": "SCMP_ACT_ALLOW"}
+        for rules, expected in (
+            (None, [refused]),
+            ([read | {"names": ["io_uring_setup", "read"]}, read | {"names": ["io_uring_enter"]}], [read, refused]),
+            ([refused], [refused]),
+        ):
+            config = {"linux": {"seccomp": {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules}}}
+            self.assertEqual(expected, ociruntime.without_io_uring(config)["linux"]["seccomp"]["syscalls"])
+        for unconfined in ({"linux": {}}, {"linux": {"seccomp": None}}):
+            self.assertEqual(unconfined, ociruntime.without_io_uring(unconfined))
+
     def test_libraries_come_by_a_hook_after_others(self):
         self.assertEqual({"linux": {}}, ociruntime.with_hook({"linux": {}}, ociruntime.hook_for([])))
         with mock.patch("shutil.which", return_value="/usr/bin/tool"):

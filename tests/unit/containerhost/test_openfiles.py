@@ -2,6 +2,7 @@
 """A tenant's process can have what it opened in places where nobody looks for it."""
 
 import errno
+import mmap
 import os
 import stat
 import subprocess
@@ -129,6 +130,18 @@ time.sleep(600)
 """
 
 
+# A process has a file open, or has it mapped and closed.
+BUFFER = """
+import mmap, os, sys, time
+fd = os.open(sys.argv[1], os.O_RDONLY)
+if sys.argv[2] == "mapped":
+    memory = mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
+    os.closerange(3, 64)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
 class InFlightTest(testtools.TestCase):
     def process(self, how: str) -> int:
         process = subprocess.Popen([sys.executable, "-c", IN_FLIGHT, how], stdout=subprocess.PIPE)
@@ -142,7 +155,20 @@ class InFlightTest(testtools.TestCase):
         for how, expected in (("socket", True), ("io_uring", True), ("nowhere", False)):
             pid = self.process(how)
             self.assertEqual((how, False), (how, ZERO in openfiles.nodes(pid, stat.S_IFCHR)))
-            self.assertEqual((how, expected), (how, openfiles.has_unlisted(pid)))
+            self.assertEqual((how, expected), (how, bool(openfiles.unlisted(pid))))
+
+    def test_dma_buffer_is_seen_open_and_mapped(self) -> None:
+        """By its name in /proc: not every kernel lets a test make one."""
+        buffer = Path(f"/dmabuf:{os.getpid()}")
+        self.addCleanup(buffer.unlink)
+        buffer.write_bytes(bytes(mmap.PAGESIZE))
+        for how in ("open", "mapped"):
+            process = subprocess.Popen([sys.executable, "-c", BUFFER, str(buffer), how], stdout=subprocess.PIPE)
+            self.addCleanup(process.wait)
+            self.addCleanup(process.kill)
+            self.addCleanup(process.stdout.close)
+            self.assertEqual(b"ready\n", process.stdout.readline())
+            self.assertEqual((how, "by a DMA-BUF"), (how, openfiles.unlisted(process.pid)))
 
 
 class FuseTest(testtools.TestCase):

@@ -8,10 +8,12 @@ import fixtures
 import testtools
 
 from containerhost import errors
-from containerhost.allocation.store import Consumer
+from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.devices.scan import scan
 from containerhost.privileged import Privileged
 from containerhost.storage import memorymounts
 from containerhost.storage.sharedmemory import JobMemory, SharedMemories, require_size
+from tests.unit.containerhost.allocation.test_allocator import host
 
 MIB = 1 << 20
 
@@ -78,6 +80,31 @@ class SharedMemoryTest(testtools.TestCase):
             self.assertEqual((1, {member(2)}), (len(self.shares()), self.another().members()))
         self.memories.leave(member(2))
         self.assertEqual(({}, []), (self.mounts.there, list((self.owners / "memory").glob("*.json"))))
+
+    def test_who_left_with_devices_had_mates_while_one_is_there(self):
+        devices = AllocationStore(self.owners)
+        for number in (1, 2, 3):
+            self.memories.join(job(), member(number))
+        self.memories.join(job("other"), member(4))
+        gpu = scan(host("small")).get("0000:3b:00.0")
+        devices.claim([gpu], member(1), lambda device: ())
+        for number in (1, 3):
+            self.memories.leave(member(number))
+        self.assertEqual([{member(2)}, set(), set()], [self.memories.mates(member(number)) for number in (1, 2, 4)])
+        self.assertEqual({10, 20}, self.memories.first_processes({"c1": 10, "c2": 20}.get, member(1)))
+        self.assertEqual({20}, self.memories.first_processes(self.gone, member(1)))
+        devices.release(gpu.id, member(1))
+        self.memories.join(job(), member(3))
+        self.memories.leave(member(3))
+        self.assertEqual(set(), self.memories.mates(member(1)))
+        self.memories.leave(member(2))
+        self.assertEqual({Path(self.memories.path(job("other"))).name}, self.shares())
+
+    @staticmethod
+    def gone(name):
+        if name == "c1":
+            raise errors.EngineNotFound(name)
+        return 20
 
     def test_another_size_is_for_the_only_member(self):
         self.memories.join(job(), member(1))

@@ -7,6 +7,7 @@ import functools
 import pathlib
 import shutil
 import tempfile
+from unittest import mock
 
 import fixtures
 import testtools
@@ -406,9 +407,9 @@ class TestSickDevices(testtools.TestCase):
         require_well(vf.id, self.allocator.view())
 
     def test_the_container_that_had_it_is_looked_at_whole_and_where_nobody_knows_it_all_are(self):
-        for release, looked_at in ((lambda: self.allocator.release_device(self.gpu, consumer("c1"), 7), (7,)),
-                                     (lambda: self.allocator.release_device(self.gpu, consumer("c1"), None), ()),
-                                     (lambda: self.allocator.release(consumer("c1")), ())):
+        for release, looked_at in ((lambda: self.allocator.release_device(self.gpu, consumer("c1"), 7), {7}),
+                                   (lambda: self.allocator.release_device(self.gpu, consumer("c1"), None), set()),
+                                   (lambda: self.allocator.release(consumer("c1")), set())):
             (grant,) = self.allocator.acquire([Request(self.gpu)], consumer("c1"))
             self.allocator.require_unused([grant], 9)
             self.assertEqual((9,), self.root.holders)
@@ -416,6 +417,22 @@ class TestSickDevices(testtools.TestCase):
             self.assertEqual(looked_at, self.root.holders)
         self.allocator.repair.clean(self.gpu)
         self.assertIsNone(self.root.holders)
+
+    def test_containers_that_may_have_got_it_from_its_own_are_looked_at_whole(self):
+        asked = []
+        allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host,
+                                    holders=lambda who: asked.append(who) or (7, 8))
+        allocator.acquire([Request(self.gpu)], consumer("c1"))
+        self.assertEqual((), allocator.release_device(self.gpu, consumer("c1"), 7))
+        self.assertEqual(([consumer("c1")], {7, 8}), (asked, self.root.holders))
+
+    def test_device_stays_where_the_engine_does_not_tell_who_may_have_it(self):
+        allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host,
+                                    holders=mock.Mock(side_effect=errors.EngineUnavailable("no daemon")))
+        allocator.acquire([Request(self.gpu)], consumer("c1"))
+        (complaint,) = allocator.release(consumer("c1"))
+        self.assertIn("no daemon", complaint)
+        self.assertEqual({self.gpu}, allocator.held_by(consumer("c1")))
 
     def test_a_process_that_has_it_keeps_it_from_everybody(self):
         self.root.using = ("process 7 (python3)",)

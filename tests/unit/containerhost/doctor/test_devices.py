@@ -210,8 +210,13 @@ class FeaturesTest(testtools.TestCase):
         self.assertEqual([], list(lxd_features.missing(found)))
 
     def test_docker_without_runtime_and_limits(self) -> None:
-        self.assertEqual(2, len(list(docker_features.missing({"Runtimes": {"runc": {}}, "PidsLimit": False}))))
-        self.assertEqual([], list(docker_features.missing({"Runtimes": {"containerhost": {}}, "PidsLimit": True})))
+        good = {"Runtimes": {"containerhost": {}}, "PidsLimit": True,
+                "SecurityOptions": ["name=apparmor", "name=seccomp,profile=builtin"]}
+        self.assertEqual([], list(docker_features.missing(good)))
+        self.assertEqual(2, len(list(docker_features.missing(good | {"Runtimes": {"runc": {}}, "PidsLimit": False}))))
+        for options in ([], None, ["name=seccomp,profile=unconfined"]):
+            (found,) = docker_features.missing(good | {"SecurityOptions": options})
+            self.assertIn("filters no system calls", found.problem)
 
 
 class DaemonsTest(DoctorCase):

@@ -67,7 +67,7 @@ class TestInstance(testtools.TestCase):
             "config": {"boot.autostart": "false", "limits.cpu": "2", "limits.memory": str(GiB),
                        "limits.processes": "16384", "limits.memory.enforce": "hard", "limits.memory.swap": "false",
                        "security.privileged": "false", "security.nesting": "false",
-                       "security.idmap.isolated": "true"},
+                       "security.idmap.isolated": "true", "security.syscalls.deny": "io_uring_setup errno 38"},
             "devices": {"root": {"type": "disk", "path": "/", "pool": "fast", "size": str(10 * GiB)}},
         }, config.instance(container(), OLD))
 
@@ -181,7 +181,7 @@ class TestParts(testtools.TestCase):
                                                       "security.idmap.isolated": "false"}),
             (Security(privileged=True), {"security.privileged": "true", "security.nesting": "false"}),
         ):
-            self.assertEqual(expected, config.security(wanted))
+            self.assertEqual(expected | {"security.syscalls.deny": "io_uring_setup errno 38"}, config.security(wanted))
 
     def test_user_data_that_the_daemon_would_parse_or_cut_travels_as_a_mime_part(self):
         for text, kind in (("#cloud-config\n\t- : {\n", "text/cloud-config"), ("a\0b", "application/octet-stream")):

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Test that no container keeps a device where no table of open files lists it."""
+
+import functools
+import shutil
+
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.choice import Request
+from containerhost.devices.scan import HostView
+from containerhost.spec import Mount
+from containerhost.storage.sharedmemory import JobMemory, SharedMemories
+from tests.conformance.engine import frame
+from tests.conformance.engine.frame import PYTHON, MiB
+from tests.waiting import await_that
+
+# Something open is sent to a socket of another container, which does not receive it.
+RECEIVE = """
+import os, pathlib, socket, time
+end = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+end.bind("/shared/end")
+os.chmod("/shared/end", 0o777)
+pathlib.Path("/shared/ready").touch()
+time.sleep(600)
+"""
+SEND = """
+import socket
+end = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+end.connect("/shared/end")
+with open("/dev/null") as file:
+    socket.send_fds(end, [b"x"], [file.fileno()])
+"""
+# Prints why there is no ring, also for a call as programs of 32 bits make it: push rbx; mov eax, 425; mov ebx, 1;
+# xor ecx, ecx; int 0x80; pop rbx; ret. The kernel would tell EFAULT of it.
+MAKE_RING = """
+import ctypes, errno, mmap, os
+libc = ctypes.CDLL(None, use_errno=True)
+ring = libc.syscall(425, 1, (ctypes.c_char * 120)())
+print(errno.errorcode[ctypes.get_errno()] if ring < 0 else "a ring")
+if os.uname().machine == "x86_64":
+    code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code.write(bytes.fromhex("53b8a9010000bb0100000031c9cd805bc3"))
+    call = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+    print(errno.errorcode.get(-call()))
+"""
+
+
+class Keeping(frame.DeviceFrame):
+    def test_no_process_makes_an_io_uring(self):
+        """Nobody could tell that a device is kept in one."""
+        self.running(mounts=PYTHON)
+        status, output = self.inside("c1", "/usr/bin/python3", "-c", MAKE_RING)
+        self.assertEqual((0, {"ENOSYS"}), (status, set(output.split())))
+
+    def test_device_may_wait_in_a_socket_of_a_container_that_shares_memory(self):
+        """Its sender is gone by then, and no member of the job's memory any more."""
+        memories = SharedMemories(self.store.directory, "test", self.engine.name, self.privileged())
+        allocator = DeviceAllocator(self.store, HostView, self.privileged(), self.engine.held,
+                                    holders=functools.partial(memories.first_processes, self.engine.pid))
+        shared = self.directory() / "shared"
+        shared.mkdir()
+        shared.chmod(0o1777)
+        self.addCleanup(shutil.rmtree, shared)
+        for name in ("c1", "c2"):
+            memories.join(JobMemory("tenant", "job", MiB), self.consumer(name))
+            self.addCleanup(memories.leave, self.consumer(name))
+        given = {"c1": allocator.acquire([Request(self.gpus[0].id)], self.consumer("c1")), "c2": ()}
+        for name, parts in given.items():
+            self.running(name, parts=parts, mounts=(*PYTHON, Mount("shared", str(shared), "/shared", read_only=False)))
+        self.inside("c2", "sh", "-c", f"/usr/bin/python3 -c '{RECEIVE}' > /dev/null 2>&1 &")
+        await_that((shared / "ready").exists, "the socket is there")
+        self.assertEqual((0, ""), self.inside("c1", "/usr/bin/python3", "-c", SEND))
+        self.engine.delete("c1")
+        memories.leave(self.consumer("c1"))
+        (complaint,) = allocator.release(self.consumer("c1"))
+        self.assertIn("waits in a socket", complaint)
+        self.engine.delete("c2")
+        self.assertEqual((), allocator.release(self.consumer("c1")))
+        memories.leave(self.consumer("c2"))
+        self.assertEqual(frozenset(), memories.mates(self.consumer("c1")))
