@@ -33,7 +33,7 @@ def ended() -> int:
 
 
 class UpdateDevicesTest(testtools.TestCase):
-    def test_container_of_an_older_release_gets_a_limit_of_processes(self) -> None:
+    def test_container_of_an_older_release_gets_a_limit_of_processes_and_no_io_uring(self) -> None:
         for before, after in ((None, "16384"), ("200", "200")):
             config = {"limits.cpu": "1"} | ({"limits.processes": before} if before else {})
             client = mock.Mock(extensions=frozenset())
@@ -41,7 +41,8 @@ class UpdateDevicesTest(testtools.TestCase):
             client.instance.return_value = VersionedInstance({"config": config, "devices": {}}, "etag")
             LxdEngine(client).update_devices("c1", ())
             changed = [call.args[1]["config"] for call in client.replace_instance.call_args_list] or [config]
-            self.assertEqual([{"limits.cpu": "1", "limits.processes": after}], changed)
+            self.assertEqual([{"limits.cpu": "1", "limits.processes": after,
+                               "security.syscalls.deny": "io_uring_setup errno 38"}], changed)
 
 
 class DetachTest(testtools.TestCase):
