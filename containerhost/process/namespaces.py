@@ -3,11 +3,11 @@
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from containerhost.errors import HostActionFailed
+from containerhost.process import timelimit
 
 Result = TypeVar("Result")
 
@@ -28,11 +28,11 @@ def within(namespace: str, act: Callable[[], object]) -> None:
         enter(namespace)
         act()
 
-    apart(run, f"cannot act in namespace {namespace}", TIMEOUT)
+    limited(run, f"cannot act in namespace {namespace}", TIMEOUT)
 
 
-def apart(act: Callable[[], object], problem: str, timeout: float | None = None) -> None:
-    """Run ``act`` in a thread that may become what it likes, for it ends with it.
+def limited(act: Callable[[], Result], problem: str, timeout: float | None = None) -> Result:
+    """Return what ``act`` returns, run in a thread that may become what it likes, for it ends with it.
 
     What it waits for a signal must be able to end, or its process cannot be ended either: a container's files are for
     :mod:`containerhost.process.childprocess`.
@@ -41,30 +41,12 @@ def apart(act: Callable[[], object], problem: str, timeout: float | None = None)
     :param timeout: seconds; the thread is left to itself when they are over
     :raises HostActionFailed: as ``act`` does, or the kernel refuses, or the time is over
     """
-    failures: list[Exception] = []
-
-    def run() -> None:
-        try:
-            act()
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=timeout is not None)
-    thread.start()
-    thread.join(timeout)
-    if thread.is_alive():
-        raise HostActionFailed(f"{problem}: not done within {timeout:g} s")
-    for error in failures:
-        if isinstance(error, OSError):
-            raise HostActionFailed(f"{problem}: {error.strerror or error}") from error
-        raise error
-
-
-def limited(act: Callable[[], Result], problem: str, timeout: float) -> Result:
-    """Return what ``act`` returns, run as in :func:`apart`."""
-    results: list[Result] = []
-    apart(lambda: results.append(act()), problem, timeout)
-    return results[0]
+    try:
+        return timelimit.limited(act, timeout)
+    except timelimit.StillRunning as error:
+        raise HostActionFailed(f"{problem}: not done within {timeout:g} s") from error
+    except OSError as error:
+        raise HostActionFailed(f"{problem}: {error.strerror or error}") from error
 
 
 def enter(namespace: str) -> None:

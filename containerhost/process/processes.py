@@ -15,6 +15,7 @@ from typing import TypeVar
 from containerhost.errors import HostActionFailed
 from containerhost.linux import freezer
 from containerhost.linux.files import closing
+from containerhost.process import timelimit
 from containerhost.sysfs import Host
 
 Result = TypeVar("Result")
@@ -42,24 +43,11 @@ def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT) 
         _waiting.pop(container, None)
     if _waiting and container_of(pid) in _waiting:
         raise no_answer(pid)
-    results: list[Result] = []
-    failures: list[Exception] = []
-
-    def run() -> None:
-        try:
-            results.append(act())
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if thread.is_alive():
-        _waiting[container_of(pid)] = thread
-        raise no_answer(pid)
-    for failure in failures:
-        raise failure
-    return results[0]
+    try:
+        return timelimit.limited(act, timeout)
+    except timelimit.StillRunning as error:
+        _waiting[container_of(pid)] = error.thread
+        raise no_answer(pid) from error
 
 
 def no_answer(pid: int) -> NoAnswer:

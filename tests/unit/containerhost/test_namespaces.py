@@ -14,20 +14,20 @@ from containerhost.process import namespaces
 class ApartTest(testtools.TestCase):
     def test_in_another_thread_which_is_over(self) -> None:
         seen: list[threading.Thread] = []
-        namespaces.apart(lambda: seen.append(threading.current_thread()), "oops")
+        namespaces.limited(lambda: seen.append(threading.current_thread()), "oops")
         self.assertIsNot(threading.current_thread(), seen[0])
         self.assertFalse(seen[0].is_alive())
 
     def test_what_the_kernel_refuses_is_told(self) -> None:
-        error = self.assertRaises(HostActionFailed, namespaces.apart, lambda: os.stat("/nonexistent"), "cannot do it")
+        error = self.assertRaises(HostActionFailed, namespaces.limited, lambda: os.stat("/nonexistent"), "cannot do it")
         self.assertEqual("cannot do it: No such file or directory", str(error))
-        self.assertRaises(ZeroDivisionError, namespaces.apart, lambda: 1 // 0, "oops")
+        self.assertRaises(ZeroDivisionError, namespaces.limited, lambda: 1 // 0, "oops")
         self.assertRaises(HostActionFailed, namespaces.within, "/nonexistent", lambda: None)
 
     def test_what_never_ends_is_left_when_its_time_is_over(self) -> None:
         over = threading.Event()
         self.addCleanup(over.set)
-        error = self.assertRaises(HostActionFailed, namespaces.apart, over.wait, "cannot do it", 0.1)
+        error = self.assertRaises(HostActionFailed, namespaces.limited, over.wait, "cannot do it", 0.1)
         self.assertEqual("cannot do it: not done within 0.1 s", str(error))
 
 
