@@ -56,6 +56,12 @@ class Freezer(NamedTuple):
     path: str
 
     @property
+    def freezes_in_place(self) -> bool:
+        """Return whether a system call that waits goes on when the group is thawed, instead of beginning anew: it has
+        the files that it was called with, closed since or not (``TASK_FREEZABLE``)."""
+        return self.path.endswith(V1)
+
+    @property
     def thawing(self) -> str:
         """Return the value that lets the group run when it is written to its file."""
         return "THAWED" if self.path.endswith(V1) else "0"

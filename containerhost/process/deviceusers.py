@@ -152,7 +152,7 @@ def frozen_users(container: str, first: int, group: Freezer | None, look: Callab
     def look_at_all() -> tuple[list[str], list[str]]:
         processes = list(members(container, first))
         return ([user for user in map(look, processes) if user],
-                [f"{in_words(pid)}, {how}" for pid in processes if unlisted and (how := openfiles.unlisted(pid))])
+                [f"{in_words(pid)}, {how}" for pid in processes if unlisted and (how := hidden(pid, group))])
 
     end = time.monotonic() + RETRY_TIMEOUT
     while True:
@@ -166,6 +166,11 @@ def frozen_users(container: str, first: int, group: Freezer | None, look: Callab
             if late:
                 raise
         time.sleep(POLL_INTERVAL)
+
+
+def hidden(pid: int, group: Freezer | None) -> str | None:
+    """Return by what a process of a group that is frozen may have files that no table lists, in words."""
+    return openfiles.unlisted(pid) or (openfiles.receives(pid) if group and group.freezes_in_place else None)
 
 
 def in_words(pid: int) -> str:

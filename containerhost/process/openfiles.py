@@ -29,6 +29,10 @@ STATX = struct.Struct("=28xH98xII120x")
 STATX_SIZE, STATX_TYPE = STATX.size, 0x1
 AT_FDCWD, AT_STATX_DONT_SYNC = -100, 0x4000
 
+# recvmsg(2), recvmmsg(2) and socketcall(2), by the names of uname(2), and what programs of 32 bits call them by.
+RECEIVING = {"x86_64": {47, 299, 337, 372, 102, 0x40000000 + 519, 0x40000000 + 537}, "aarch64": {212, 243, 297, 365},
+             "ppc64le": {342, 343, 102}, "s390x": {372, 357, 102}}.get(os.uname().machine)
+
 GONE = (FileNotFoundError, ProcessLookupError)
 UNLISTED = re.compile(r"(scm_fds|UserFiles):\s*[1-9]")
 DMABUF = "/dmabuf:"  # begins the names of buffers in /proc; drivers/dma-buf/dma-buf.c, dmabuffs_dname()
@@ -112,6 +116,19 @@ def unlisted(pid: int) -> str | None:
                 and any(map(UNLISTED.match, lines(int(thread), f"fdinfo/{fd}")))):
             return "by a file descriptor that waits in a socket or is kept in an io_uring"
     return "by a DMA-BUF" if any(f" {DMABUF}" in line for line in memory(pid)[1]) else None
+
+
+def receives(pid: int) -> str | None:
+    """Return that a thread waits in the kernel for a message with files, in words; None if none does. It has the socket
+    that it was called with, in no table where another thread has closed that, and with it what is there to receive.
+
+    Source: proc(5), /proc/pid/syscall. On a machine whose numbers are not known, every call counts.
+    """
+    for thread in threads(pid):
+        number = next(iter(lines(thread, "syscall")), "-1").split()[0]
+        if number not in ("-1", "running") and (RECEIVING is None or int(number) in RECEIVING):
+            return "by a socket that it may have closed, and waits to receive from (recvmsg)"
+    return None
 
 
 def mappings(pid: int) -> Iterator[str]:

@@ -29,6 +29,30 @@ end.connect("/shared/end")
 with open("/dev/null") as file:
     socket.send_fds(end, [b"x"], [file.fileno()])
 """
+# One thread closes a socket, in which a file waits, while another one has begun to receive from it.
+PEEK = """
+import array, os, socket, threading, time
+near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+with open("/dev/null") as file:  # urgent data, which is ordinary data once there is more of it
+    far.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()]))], socket.MSG_OOB)
+def receive():
+    try:
+        ((level, kind, data),) = near.recvmsg(1, 20, socket.MSG_PEEK)[1]
+        print(os.readlink("/proc/self/fd/%d" % array.array("i", data)[0]), flush=True)
+    except Exception as error:
+        print(error, flush=True)
+thread = threading.Thread(target=receive)
+thread.start()
+time.sleep(0.5)
+os.close(near.fileno())
+print("closed", flush=True)
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.05)
+far.send(b"y", socket.MSG_OOB)
+thread.join(5)
+print("end", flush=True)
+os._exit(0)
+"""
 # Prints why there is no ring, also for a call as programs of 32 bits make it: push rbx; mov eax, 425; mov ebx, 1;
 # xor ecx, ecx; int 0x80; pop rbx; ret. The kernel would tell EFAULT of it.
 MAKE_RING = """
@@ -50,6 +74,18 @@ class Keeping(frame.DeviceFrame):
         self.running(mounts=PYTHON)
         status, output = self.inside("c1", "/usr/bin/python3", "-c", MAKE_RING)
         self.assertEqual((0, {"ENOSYS"}), (status, set(output.split())))
+
+    def test_file_that_a_thread_has_begun_to_receive_is_found_or_lost(self):
+        """The kernel freezes that thread in its place (control groups of version 1), or the call begins anew, and the
+        socket is gone."""
+        self.running(mounts=PYTHON)
+        self.inside("c1", "sh", "-c", f"mkdir -p /tmp; /usr/bin/python3 -c '{PEEK}' > /tmp/out 2>&1 &")
+        await_that(lambda: "closed" in self.inside("c1", "cat", "/tmp/out")[1], "it waits to receive")
+        users = self.privileged().users([(1, 7)], [self.engine.pid("c1")])
+        self.inside("c1", "touch", "/tmp/go")
+        await_that(lambda: "end" in self.inside("c1", "cat", "/tmp/out")[1], "it has received")
+        received = "/dev/null" in self.inside("c1", "cat", "/tmp/out")[1]
+        self.assertEqual(received, "recvmsg" in str(users), users)
 
     def test_device_may_wait_in_a_socket_of_a_container_that_shares_memory(self):
         """Its sender is gone by then, and no member of the job's memory any more."""
